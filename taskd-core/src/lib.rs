@@ -1,0 +1,1 @@
+//! Embeddable fault-tolerant training runtime.

@@ -1,0 +1,1 @@
+//! PyTorch for taskd: the worker contract of torchrun.

@@ -1,1 +1,8 @@
-//! Embeddable fault-tolerant training runtime.
+//! Embeddable fault-tolerant training runtime: traits, a deterministic kernel, a local launcher with a guard.
+
+pub mod detect;
+pub mod job;
+pub mod kernel;
+pub mod launch;
+pub mod recover;
+pub mod trace;

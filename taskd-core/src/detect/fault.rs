@@ -1,0 +1,294 @@
+//! Faults: symptom, suspects, what is damaged, and the evidence for it.
+
+use crate::job::{Domain, ErrorReport, Incarnation, JobTime, Name, Rank};
+use crate::trace::Ask;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::fmt;
+
+/// The kind of a fault, for people and statistics. Strategies decide from [`Damage`], so a new class needs no new
+/// strategy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum FaultClass {
+    /// A process ended that should not have.
+    Exit,
+    /// A process is there but does not run: no heartbeat, or stopped.
+    Silence,
+    /// The job makes no progress.
+    Stall,
+    /// The program itself fails; another machine would not help.
+    Program,
+    /// The job was restarted too often in too short a time.
+    RestartStorm,
+    /// A rank is slower than its peers.
+    Slow,
+    /// An accelerator failed.
+    Device,
+    /// A connection failed.
+    Network,
+    /// A host is lost.
+    NodeLost,
+    /// A launcher or a start failed.
+    Launch,
+    /// Something is asked to leave (an operator, a scheduler).
+    Leave,
+    /// A plugin of the runtime panicked or failed.
+    Plugin,
+    /// A class of one crate.
+    Other(Name),
+}
+
+impl fmt::Display for FaultClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FaultClass::Exit => "exit",
+            FaultClass::Silence => "silence",
+            FaultClass::Stall => "stall",
+            FaultClass::Program => "program",
+            FaultClass::RestartStorm => "restart-storm",
+            FaultClass::Slow => "slow",
+            FaultClass::Device => "device",
+            FaultClass::Network => "network",
+            FaultClass::NodeLost => "node-lost",
+            FaultClass::Launch => "launch",
+            FaultClass::Leave => "leave",
+            FaultClass::Plugin => "plugin",
+            FaultClass::Other(name) => name.as_str(),
+        })
+    }
+}
+
+/// Whether something is still sound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sound {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// Nobody knows.
+    #[default]
+    Unknown,
+}
+
+/// What is still sound on a suspect: the question that a strategy decides from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// Its process runs and can be talked to.
+    pub process: Sound,
+    /// Its training state in memory is usable.
+    pub state: Sound,
+    /// Its device works.
+    pub device: Sound,
+    /// The training program is not the cause: starting it again can help.
+    pub program: Sound,
+}
+
+impl Damage {
+    /// A process that is gone, with the state it held; nothing is known of device and program.
+    pub const PROCESS_GONE: Damage =
+        Damage { process: Sound::No, state: Sound::No, device: Sound::Unknown, program: Sound::Unknown };
+
+    /// A program that fails wherever it runs.
+    pub const PROGRAM_BROKEN: Damage =
+        Damage { process: Sound::No, state: Sound::No, device: Sound::Unknown, program: Sound::No };
+}
+
+/// A reason that can be checked: which figure, of whom, against which peers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Clue {
+    /// What was looked at, unit last, such as `heartbeat_age_ms`.
+    pub what: Name,
+    /// What was found; NaN when it is not a number.
+    pub value: f64,
+    /// What is usual: the bound, or the peers' figure; NaN when there is none.
+    pub usual: f64,
+    /// With whom it was compared.
+    pub peers: Vec<Rank>,
+    /// The finding in words.
+    pub text: String,
+}
+
+impl Clue {
+    /// A finding in words only.
+    pub fn text(what: impl Into<Name>, text: impl Into<String>) -> Clue {
+        Clue { what: what.into(), value: f64::NAN, usual: f64::NAN, peers: Vec::new(), text: text.into() }
+    }
+
+    /// A figure beside the usual one.
+    pub fn figure(what: impl Into<Name>, value: f64, usual: f64, text: impl Into<String>) -> Clue {
+        Clue { what: what.into(), value, usual, peers: Vec::new(), text: text.into() }
+    }
+}
+
+/// Whom a fault may come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Suspect {
+    /// Where.
+    pub domain: Domain,
+    /// Of what kind.
+    pub class: FaultClass,
+    /// What is still sound there.
+    pub damage: Damage,
+    /// How sure the detector is, in thousandths. Below [`Suspect::BLAME_PERMILLE_MIN`] it names a victim: something
+    /// happened there, but the cause lies elsewhere.
+    pub confidence_permille: u16,
+}
+
+impl Suspect {
+    /// From this confidence on a suspect counts as a cause.
+    pub const BLAME_PERMILLE_MIN: u16 = 500;
+
+    /// Someone who is to blame for certain.
+    #[must_use]
+    pub const fn certain(domain: Domain, class: FaultClass, damage: Damage) -> Suspect {
+        Suspect { domain, class, damage, confidence_permille: 1000 }
+    }
+
+    /// Someone to whom it happened: a peer, or a connection, failed first.
+    #[must_use]
+    pub const fn victim(domain: Domain, class: FaultClass, damage: Damage) -> Suspect {
+        Suspect { domain, class, damage, confidence_permille: 100 }
+    }
+
+    /// Whether this suspect counts as a cause, not as a victim.
+    #[must_use]
+    pub const fn is_cause(&self) -> bool {
+        self.confidence_permille >= Suspect::BLAME_PERMILLE_MIN
+    }
+}
+
+/// One symptom with at least one suspect, most likely first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The detector that found it.
+    pub by: Name,
+    /// Since when, as far as the detector can tell.
+    pub onset: JobTime,
+    suspects: Vec<Suspect>,
+    of: Option<Incarnation>,
+    /// Why the detector thinks so.
+    pub clues: Vec<Clue>,
+    /// The error behind it, in its reporter's words.
+    pub error: Option<Box<ErrorReport>>,
+    /// The strategy that the detector thinks right; it is taken when it is allowed and proposes.
+    pub advice: Option<Name>,
+}
+
+impl Fault {
+    /// A fault with one suspect and no evidence yet. The kernel adds which incarnation of the suspect's role is meant,
+    /// unless [`of`](Fault::of) said so: the death of a replacement is a new fault, not the old one again.
+    pub fn new(by: Name, onset: JobTime, suspect: Suspect) -> Fault {
+        Fault { by, onset, suspects: vec![suspect], of: None, clues: Vec::new(), error: None, advice: None }
+    }
+
+    /// Adds another hypothesis.
+    #[must_use]
+    pub fn or(mut self, other: Suspect) -> Fault {
+        self.suspects.push(other);
+        self.suspects.sort_by_key(|s| Reverse(s.confidence_permille));
+        self
+    }
+
+    /// Adds a reason.
+    #[must_use]
+    pub fn because(mut self, clue: Clue) -> Fault {
+        self.clues.push(clue);
+        self
+    }
+
+    /// Adds the error behind it.
+    #[must_use]
+    pub fn with_error(mut self, error: Option<Box<ErrorReport>>) -> Fault {
+        self.error = error;
+        self
+    }
+
+    /// Names the strategy that the detector thinks right.
+    #[must_use]
+    pub fn advising(mut self, strategy: Name) -> Fault {
+        self.advice = Some(strategy);
+        self
+    }
+
+    /// Says which start of the suspect's role is meant.
+    #[must_use]
+    pub const fn of(mut self, incarnation: Option<Incarnation>) -> Fault {
+        self.of = incarnation;
+        self
+    }
+
+    /// The most likely suspect.
+    #[must_use]
+    pub fn prime(&self) -> &Suspect {
+        &self.suspects[0] // never empty: `new` puts one in, nothing takes one out
+    }
+
+    /// All suspects, most likely first.
+    #[must_use]
+    pub fn suspects(&self) -> &[Suspect] {
+        &self.suspects
+    }
+
+    /// Which start of the prime suspect's role this is about, if that is a process.
+    #[must_use]
+    pub const fn incarnation(&self) -> Option<Incarnation> {
+        self.of
+    }
+
+    /// Whether two faults name the same thing: a repeat of one is dropped and counted.
+    #[must_use]
+    pub fn same_as(&self, other: &Fault) -> bool {
+        self.prime().domain == other.prime().domain && self.prime().class == other.prime().class && self.of == other.of
+    }
+}
+
+/// One thing that a detector says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Finding {
+    /// Something is wrong.
+    Blame(Fault),
+    /// What was blamed before is well again; an incident that is not being recovered yet and has nothing else is closed.
+    Clear(Domain, FaultClass),
+    /// More must be known first.
+    Ask(Ask),
+}
+
+/// Where a detector puts what it finds.
+///
+/// A decorator makes one of its own, calls the inner detector with it, and passes on what it likes.
+#[derive(Debug, Default)]
+pub struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Something is wrong.
+    pub fn blame(&mut self, fault: Fault) {
+        self.0.push(Finding::Blame(fault));
+    }
+
+    /// What was blamed before is well again.
+    pub fn clear(&mut self, domain: Domain, class: FaultClass) {
+        self.0.push(Finding::Clear(domain, class));
+    }
+
+    /// More must be known first.
+    pub fn ask(&mut self, ask: Ask) {
+        self.0.push(Finding::Ask(ask));
+    }
+
+    /// Adds a finding as it is.
+    pub fn push(&mut self, finding: Finding) {
+        self.0.push(finding);
+    }
+
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes what was found, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Finding> + '_ {
+        self.0.drain(..)
+    }
+}

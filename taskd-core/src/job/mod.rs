@@ -1,0 +1,20 @@
+//! The vocabulary of the runtime: who trains, where, since which restart, and where a fault can be.
+//!
+//! Plain data without behaviour beyond arithmetic and printing. It never decides, awaits or reads a clock, and it knows
+//! neither a framework nor a vendor.
+
+mod domain;
+mod ids;
+mod name;
+mod process;
+mod spec;
+mod time;
+mod world;
+
+pub use domain::Domain;
+pub use ids::{CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NodeId, Rank, Seq};
+pub use name::Name;
+pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
+pub use spec::{Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Permission, Policy, RANKS_MAX, WorkerSpec};
+pub use time::JobTime;
+pub use world::{Counted, Member, World};

@@ -1,0 +1,258 @@
+//! What the user asks for: the program, how many ranks, and what the runtime may do to keep them training.
+
+use super::{Name, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most ranks that one job can have. A bound for mistakes, not for clusters: the largest known jobs are below it.
+pub const RANKS_MAX: u32 = 1 << 20;
+
+/// How one supervised process is started.
+///
+/// The environment is built explicitly: what `inherit` lets through of the supervisor's own, then what the launcher and
+/// its decorators set, then `env`, which wins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WorkerSpec {
+    /// Program and arguments; the program is looked up in the `PATH` of the environment built for it.
+    pub argv: Vec<String>,
+    /// Variables of the user; they win over every other source.
+    pub env: BTreeMap<String, String>,
+    /// Which variables of the supervisor's environment the process sees.
+    pub inherit: InheritEnv,
+    /// Working directory; the supervisor's when `None`.
+    pub cwd: Option<PathBuf>,
+    /// Added to the process's nice value, 0 to 19.
+    pub nice: u8,
+    /// On which processors it may run.
+    pub affinity: Affinity,
+}
+
+impl WorkerSpec {
+    /// A process with the supervisor's environment and directory.
+    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> WorkerSpec {
+        WorkerSpec {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: BTreeMap::new(),
+            inherit: InheritEnv::All,
+            cwd: None,
+            nice: 0,
+            affinity: Affinity::Inherit,
+        }
+    }
+
+    /// Sets one variable.
+    #[must_use]
+    pub fn with_env(mut self, key: impl Into<String>, value: impl Into<String>) -> WorkerSpec {
+        self.env.insert(key.into(), value.into());
+        self
+    }
+
+    /// Sets which variables of the supervisor's environment the process sees.
+    #[must_use]
+    pub fn with_inherit(mut self, inherit: InheritEnv) -> WorkerSpec {
+        self.inherit = inherit;
+        self
+    }
+
+    /// Sets the working directory.
+    #[must_use]
+    pub fn with_cwd(mut self, cwd: impl Into<PathBuf>) -> WorkerSpec {
+        self.cwd = Some(cwd.into());
+        self
+    }
+
+    /// Sets the nice value, 0 to 19.
+    #[must_use]
+    pub fn with_nice(mut self, nice: u8) -> WorkerSpec {
+        self.nice = nice;
+        self
+    }
+
+    /// Sets on which processors the process may run.
+    #[must_use]
+    pub fn with_affinity(mut self, affinity: Affinity) -> WorkerSpec {
+        self.affinity = affinity;
+        self
+    }
+}
+
+/// Which variables of the supervisor's environment a process sees.
+///
+/// Whatever is chosen, the runtime's own `TASKD_*` variables are never inherited: those of a job that runs inside
+/// another job's rank must not be mistaken for its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InheritEnv {
+    /// All of them, as torchrun does.
+    #[default]
+    All,
+    /// None: what is not set explicitly is not there, `PATH` included.
+    Nothing,
+    /// Only the named ones.
+    Only(BTreeSet<String>),
+}
+
+/// On which processors a process may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Affinity {
+    /// As the supervisor.
+    #[default]
+    Inherit,
+    /// Exactly these processors.
+    Cpus(BTreeSet<u16>),
+    /// The supervisor's processors, split evenly among the ranks of a host in rank order. With more ranks than
+    /// processors, ranks share them in turn.
+    Spread,
+}
+
+/// What a strategy may do by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Permission {
+    /// It is carried out when chosen.
+    Auto,
+    /// It is never chosen; the reason stands in the decision.
+    Never,
+}
+
+/// The recovery budget: recoveries withdraw, healthy progress deposits.
+///
+/// A plain limit on restarts punishes a job for its age: ten faults in a month are life, ten in an hour are a defect.
+/// (The idea is that of tower's retry budget.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetSpec {
+    /// What the budget starts with and never exceeds; each counted recovery takes one.
+    pub recoveries_max: u32,
+    /// Healthy training time that gives one back.
+    pub refill_every: Duration,
+}
+
+impl Default for BudgetSpec {
+    /// Ten recoveries, one back for each hour of healthy training.
+    fn default() -> BudgetSpec {
+        BudgetSpec { recoveries_max: 10, refill_every: Duration::from_secs(3600) }
+    }
+}
+
+/// What the runtime may do, and how long it waits for what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Policy {
+    /// Permissions by strategy name; a strategy that is not named here has `default_permission`.
+    pub strategies: BTreeMap<Name, Permission>,
+    /// For strategies that `strategies` does not name.
+    pub default_permission: Permission,
+    /// Faults that come within this time of the first belong to one incident: ranks that die of one cause do not die at
+    /// one instant.
+    pub correlate: Duration,
+    /// The recovery budget.
+    pub budget: BudgetSpec,
+    /// How often one strategy may fail within one incident before the next dearer one is taken.
+    pub tries_max: u32,
+    /// Grace between SIGTERM and SIGKILL when a process is stopped.
+    pub stop_grace: Duration,
+    /// How long a started rank may take until its first completed step, where steps are seen, else until it runs.
+    pub start_within: Duration,
+    /// A gap in the supervisor's own running that is longer than this is its own sleep: silence deadlines are armed
+    /// anew after it, and nobody is blamed for it.
+    pub slept_over: Duration,
+    /// A rank that exits with this code asks not to be restarted: the job stops with a report. The default is 64, the
+    /// first code of BSD's `sysexits.h` (`EX_USAGE`), which no signal, shell or framework uses for anything else.
+    pub do_not_restart_code: i32,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            strategies: BTreeMap::new(),
+            default_permission: Permission::Auto,
+            correlate: Duration::from_millis(20),
+            budget: BudgetSpec::default(),
+            tries_max: 2,
+            stop_grace: Duration::from_secs(10),
+            start_within: Duration::from_secs(600),
+            slept_over: Duration::from_secs(1),
+            do_not_restart_code: 64,
+        }
+    }
+}
+
+/// One job: what to run, how often, and under which policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct JobSpec {
+    /// Name of the job, for people and for the run directory.
+    pub name: Name,
+    /// Number of ranks, 1 to [`RANKS_MAX`].
+    pub ranks: u32,
+    /// The training program.
+    pub worker: Arc<WorkerSpec>,
+    /// Where ranks are placed: rank by rank in turn over these hosts in equal blocks. Empty: the launcher decides.
+    pub nodes: Vec<NodeId>,
+    /// What the runtime may do.
+    pub policy: Policy,
+}
+
+impl JobSpec {
+    /// A job with the default policy whose placement is the launcher's.
+    pub fn new(name: impl Into<Name>, ranks: u32, worker: WorkerSpec) -> JobSpec {
+        JobSpec { name: name.into(), ranks, worker: Arc::new(worker), nodes: Vec::new(), policy: Policy::default() }
+    }
+
+    /// Replaces the policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Policy) -> JobSpec {
+        self.policy = policy;
+        self
+    }
+
+    /// Everything that is wrong with this specification, in the order of its fields; empty when it is sound.
+    #[must_use]
+    pub fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        let mut check = |sound: bool, what: &'static str, why: &'static str| {
+            if !sound {
+                problems.push(ConfigError { what, why });
+            }
+        };
+        let name = self.name.as_str();
+        let name_is_sound = !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+            && !name.starts_with('.');
+        check(name_is_sound, "job name", "must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'");
+        check((1..=RANKS_MAX).contains(&self.ranks), "ranks", "must be 1 to 1048576");
+        check(self.worker.argv.first().is_some_and(|p| !p.is_empty()), "worker.argv", "must name a program");
+        let has_nul = |s: &String| s.contains('\0');
+        check(!self.worker.argv.iter().any(has_nul), "worker.argv", "must not contain a NUL byte");
+        let env_is_sound =
+            self.worker.env.iter().all(|(k, v)| !k.is_empty() && !k.contains(['=', '\0']) && !has_nul(v));
+        check(
+            env_is_sound,
+            "worker.env",
+            "names must not be empty nor contain '=' or NUL, values must not contain NUL",
+        );
+        check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
+        check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
+        check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");
+        check(!self.policy.budget.refill_every.is_zero(), "policy.budget.refill_every", "must be longer than zero");
+        check(
+            (1..=255).contains(&self.policy.do_not_restart_code),
+            "policy.do_not_restart_code",
+            "must be 1 to 255 (0 means success)",
+        );
+        problems
+    }
+}
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {why}")]
+pub struct ConfigError {
+    /// The setting.
+    pub what: &'static str,
+    /// What it must be.
+    pub why: &'static str,
+}

@@ -1,0 +1,103 @@
+//! The world: who trains together, in which generation.
+
+use super::{Generation, GroupId, Incarnation, NodeId, ProcId, Rank, Role};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One rank's place in a [`World`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Which start of the rank belongs to this world.
+    pub incarnation: Incarnation,
+    /// The host that it is meant to run on; `None` leaves that to the launcher.
+    pub node: Option<NodeId>,
+    /// The accelerator that it is meant to use, by index on its host.
+    pub device: Option<u16>,
+}
+
+/// Who trains together. Immutable; a change is a [`successor`](World::successor) with the next generation.
+///
+/// Shared as `Arc<World>`: 10,000 ranks are never copied for a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct World {
+    generation: Generation,
+    restarts: u32,
+    members: BTreeMap<Rank, Member>,
+    groups: BTreeMap<GroupId, Vec<Rank>>,
+}
+
+/// Whether a new world counts as a restart of the job (see [`World::restarts`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counted {
+    /// A recovery: it counts.
+    Yes,
+    /// A planned change, or a lost race at start-up: it does not.
+    No,
+}
+
+impl World {
+    /// Generation 1 of a job.
+    #[must_use]
+    pub fn first(members: BTreeMap<Rank, Member>) -> World {
+        World { generation: Generation(1), restarts: 0, members, groups: BTreeMap::new() }
+    }
+
+    /// The same world with the given communication groups.
+    #[must_use]
+    pub fn with_groups(mut self, groups: BTreeMap<GroupId, Vec<Rank>>) -> World {
+        self.groups = groups;
+        self
+    }
+
+    /// The only way to another world: its generation is one higher, whatever `edit` does to the members.
+    #[must_use]
+    pub fn successor(&self, counted: Counted, edit: impl FnOnce(&mut BTreeMap<Rank, Member>)) -> World {
+        let mut next = self.clone();
+        next.generation = Generation(self.generation.0.saturating_add(1));
+        next.restarts = self.restarts.saturating_add(u32::from(counted == Counted::Yes));
+        edit(&mut next.members);
+        next
+    }
+
+    /// Which world this is, from 1.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// How many recoveries brought the job here: what a framework shows as its restart count.
+    #[must_use]
+    pub const fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// The ranks, in order.
+    #[must_use]
+    pub const fn members(&self) -> &BTreeMap<Rank, Member> {
+        &self.members
+    }
+
+    /// The communication groups.
+    #[must_use]
+    pub const fn groups(&self) -> &BTreeMap<GroupId, Vec<Rank>> {
+        &self.groups
+    }
+
+    /// The ranks of a group; none for a group that is not known.
+    #[must_use]
+    pub fn group(&self, id: &GroupId) -> &[Rank] {
+        self.groups.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The process that is `rank` in this world.
+    #[must_use]
+    pub fn proc(&self, rank: Rank) -> Option<ProcId> {
+        self.members.get(&rank).map(|m| ProcId { role: Role::Rank(rank), incarnation: m.incarnation })
+    }
+
+    /// Number of ranks, as frameworks call it.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+}

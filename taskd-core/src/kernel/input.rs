@@ -1,0 +1,68 @@
+//! What goes into the kernel.
+
+use crate::detect::Fault;
+use crate::job::{CommandId, Domain, JobSpec, Name, World};
+use crate::launch::{Change, Listing};
+use crate::recover::{Failure, Output};
+use crate::trace::Observation;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One thing that happened. Everything the kernel knows came in as one of these, so a log of them replays it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Input {
+    /// The kernel starts: always its first input, once a start of the supervisor.
+    Start(Box<Start>),
+    /// Everything the launcher knows: at the start, and whenever its history had to be read anew.
+    Listed(Listing),
+    /// The launcher tells of a change.
+    Changed(Change),
+    /// Targets of a command have answered; one command may be answered in many parts.
+    Answered {
+        /// Which command.
+        id: CommandId,
+        /// What each of these targets answered.
+        results: Vec<(Domain, Result<Output, Failure>)>,
+    },
+    /// Somebody asks for something.
+    Requested(Request),
+    /// Sources saw something.
+    Observed(Vec<Observation>),
+    /// The time of the kernel's own deadline has come.
+    Deadline,
+    /// The supervisor itself did not run for this long.
+    Slept {
+        /// In nanoseconds.
+        nanos: u64,
+    },
+}
+
+/// What a kernel is told when it starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// What the user asks for.
+    pub spec: Arc<JobSpec>,
+    /// The first world; a job that goes on has one already, and then this one is not used.
+    pub world: Arc<World>,
+}
+
+/// What a host program or an operator asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Request {
+    /// End the job in order: stop everything with its grace time, then finish.
+    Stop {
+        /// For the report.
+        reason: String,
+    },
+    /// A fault that was found outside.
+    Fault(Box<Fault>),
+    /// A plugin of the shell failed: it panicked, or could not do its work.
+    PluginFailed {
+        /// Which.
+        plugin: Name,
+        /// How.
+        what: String,
+    },
+}

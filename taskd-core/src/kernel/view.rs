@@ -1,0 +1,129 @@
+//! The job as it stands, for plugins: a level, not edges.
+
+use crate::job::{Domain, Generation, Incarnation, JobSpec, JobTime, NodeId, ProcId, Rank, Role, World};
+use crate::launch::{NodeState, NodeStatus, Phase};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All that a plugin may know: the time, what is wanted, and what is observed.
+///
+/// It has no lifetime, so that mocks of the traits that take it can be generated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// The time of the input that is being handled.
+    pub now: JobTime,
+    /// What the user asked for.
+    pub spec: Arc<JobSpec>,
+    /// The world in force.
+    pub world: Arc<World>,
+    /// The latest known process of every role.
+    pub procs: BTreeMap<Role, Proc>,
+    /// The hosts that the launcher lists.
+    pub nodes: BTreeMap<NodeId, NodeStatus>,
+}
+
+/// The latest known process of a role: observed beside wanted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proc {
+    /// Which start of the role.
+    pub incarnation: Incarnation,
+    /// Into which world it was started, or has been taken over.
+    pub generation: Generation,
+    /// Whether it is meant to run. An exit that was asked for is no fault.
+    pub wanted: bool,
+    /// Where it runs, once known.
+    pub node: Option<NodeId>,
+    /// Its process id there, once it runs.
+    pub pid: Option<u32>,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// The last training step that it completed since it was started, as the program counts.
+    pub step: Option<u64>,
+    /// When that was; its start before the first.
+    pub progress_at: JobTime,
+}
+
+impl View {
+    /// The latest known process of a role.
+    #[must_use]
+    pub fn proc(&self, role: &Role) -> Option<&Proc> {
+        self.procs.get(role)
+    }
+
+    /// The latest known process of a domain, if it is a process.
+    #[must_use]
+    pub fn proc_of(&self, domain: &Domain) -> Option<&Proc> {
+        match domain {
+            Domain::Process(role) => self.procs.get(role),
+            _ => None,
+        }
+    }
+
+    /// Processes that have not exited, wanted or not.
+    pub fn alive(&self) -> impl Iterator<Item = ProcId> + '_ {
+        let alive = self.procs.iter().filter(|(_, p)| !p.phase.is_exited());
+        alive.map(|(role, p)| ProcId { role: role.clone(), incarnation: p.incarnation })
+    }
+
+    /// Ranks of the world in force whose process is wanted and runs, as far as is known.
+    pub fn training(&self) -> impl Iterator<Item = (Rank, &Proc)> + '_ {
+        self.procs.iter().filter_map(|(role, p)| {
+            let rank = role.rank()?;
+            (p.wanted && p.phase == Phase::Running).then_some((rank, p))
+        })
+    }
+
+    /// The number that a plan may give to a new process of `role`.
+    ///
+    /// Plans are made in the middle of other plans, so counting from the world's members would give one number to two
+    /// processes: this counts from the latest process that is known as well.
+    #[must_use]
+    pub fn next_incarnation(&self, role: &Role) -> Incarnation {
+        let member = role.rank().and_then(|rank| self.world.members().get(&rank));
+        let latest = self.procs.get(role).map(|p| p.incarnation).max(member.map(|m| m.incarnation));
+        latest.unwrap_or_default().next()
+    }
+
+    /// The host of a domain, where it has one.
+    #[must_use]
+    pub fn node_of<'a>(&'a self, domain: &'a Domain) -> Option<&'a NodeId> {
+        match domain {
+            Domain::Node(node) | Domain::Device(node, _) => Some(node),
+            Domain::Process(role) => self.procs.get(role)?.node.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The device of a rank, where the world names one.
+    #[must_use]
+    pub fn device_of(&self, rank: Rank) -> Option<Domain> {
+        let member = self.world.members().get(&rank)?;
+        Some(Domain::Device(member.node.clone()?, member.device?))
+    }
+
+    /// Whether `inner` is the same as, or a part of, `outer`.
+    #[must_use]
+    pub fn contains(&self, outer: &Domain, inner: &Domain) -> bool {
+        if outer == inner || *outer == Domain::Job {
+            return true;
+        }
+        match (outer, inner) {
+            (Domain::Group(group), Domain::Process(Role::Rank(rank))) => self.world.group(group).contains(rank),
+            (Domain::Node(node), inner) => self.node_of(inner) == Some(node),
+            (Domain::Device(..), Domain::Process(Role::Rank(rank))) => self.device_of(*rank).as_ref() == Some(outer),
+            _ => false,
+        }
+    }
+
+    /// Whether one of the two is a part of the other, or they are the same.
+    #[must_use]
+    pub fn overlap(&self, a: &Domain, b: &Domain) -> bool {
+        self.contains(a, b) || self.contains(b, a)
+    }
+
+    /// Hosts on which something new may start.
+    pub fn ready_nodes(&self) -> impl Iterator<Item = &NodeId> + '_ {
+        self.nodes.values().filter(|n| n.state == NodeState::Ready).map(|n| &n.node)
+    }
+}

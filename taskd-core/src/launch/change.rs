@@ -1,0 +1,174 @@
+//! What a launcher is told to start, and what it tells of it.
+
+use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec, World};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a process is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Place {
+    /// On this host. The form to use wherever the launcher lists nodes: then the choice stands in the log.
+    On(NodeId),
+    /// On any host but these: the launcher chooses.
+    AnyBut(BTreeSet<NodeId>),
+}
+
+impl Place {
+    /// Anywhere.
+    #[must_use]
+    pub const fn anywhere() -> Place {
+        Place::AnyBut(BTreeSet::new())
+    }
+}
+
+/// One process to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartOrder {
+    /// The process: the key under which starting it again is no second start.
+    pub proc: ProcId,
+    /// Where.
+    pub place: Place,
+    /// How.
+    pub spec: Arc<WorkerSpec>,
+}
+
+/// Processes that are started together, with one world for all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartBatch {
+    /// The world that they start into.
+    pub world: Arc<World>,
+    /// The processes.
+    pub orders: Vec<StartOrder>,
+}
+
+/// Where a process is in its life. It only ever moves forward in this order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Accepted, not running yet, and why.
+    Pending(String),
+    /// It runs.
+    Running,
+    /// It has ended for the training job: fast knowledge, from the lifeline. Memory and ports may still be in use.
+    ///
+    /// [`Termination::Unknown`] where it could not be read: provisional until [`Phase::Exited`].
+    Dead(Termination),
+    /// It is gone: exact, and reported exactly once, also when the start itself failed.
+    Exited(Box<Exit>),
+}
+
+impl Phase {
+    /// Whether the process has ended, as far as is known.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self, Phase::Dead(_) | Phase::Exited(_))
+    }
+
+    /// Whether the process is gone for certain.
+    #[must_use]
+    pub const fn is_exited(&self) -> bool {
+        matches!(self, Phase::Exited(_))
+    }
+
+    /// How it ended, if it has.
+    #[must_use]
+    pub fn termination(&self) -> Option<Termination> {
+        match self {
+            Phase::Dead(how) => Some(*how),
+            Phase::Exited(exit) => Some(exit.how),
+            Phase::Pending(_) | Phase::Running => None,
+        }
+    }
+
+    /// Rank in the order of life, for "only forward".
+    #[must_use]
+    pub const fn order(&self) -> u8 {
+        match self {
+            Phase::Pending(_) => 0,
+            Phase::Running => 1,
+            Phase::Dead(_) => 2,
+            Phase::Exited(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Phase::Pending(why) => write!(f, "pending: {why}"),
+            Phase::Running => f.write_str("running"),
+            Phase::Dead(how) => write!(f, "dead: {how}"),
+            Phase::Exited(exit) => write!(f, "exited: {}", exit.how),
+        }
+    }
+}
+
+/// One process as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcStatus {
+    /// Which process.
+    pub proc: ProcId,
+    /// On which host, once that is known.
+    pub node: Option<NodeId>,
+    /// Tells two processes apart that a platform ran under one incarnation: pid and start time, or a pod's uid.
+    pub instance: Name,
+    /// The process id on its host, once it runs and where there is one.
+    pub pid: Option<u32>,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+/// Whether a host can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// It can.
+    Ready,
+    /// It runs what it runs, but nothing new is to start there.
+    Cordoned,
+    /// It does not answer: what runs there is unknown, not dead.
+    OutOfSight,
+    /// It is gone for good: what ran there has ended.
+    Left,
+}
+
+/// One host as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which host.
+    pub node: NodeId,
+    /// Whether it can be used.
+    pub state: NodeState,
+    /// How many ranks it can hold.
+    pub slots: u32,
+}
+
+/// One thing that changed at a launcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Change {
+    /// A process.
+    Proc(ProcStatus),
+    /// A host.
+    Node(NodeStatus),
+}
+
+/// A place in a launcher's history. `epoch` changes when that history begins anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Revision {
+    /// Which history.
+    pub epoch: u64,
+    /// How many changes of it.
+    pub seq: u64,
+}
+
+/// Everything a launcher knows, at one revision.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Listing {
+    /// The place in the history from which `watch` goes on.
+    pub revision: Revision,
+    /// All processes that run, and all exits that were not acknowledged.
+    pub procs: Vec<ProcStatus>,
+    /// All hosts.
+    pub nodes: Vec<NodeStatus>,
+}

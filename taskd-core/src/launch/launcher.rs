@@ -1,0 +1,248 @@
+//! The contract of a launcher.
+
+use super::{Change, Listing, Revision, StartBatch};
+use crate::job::{Name, ProcId};
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Start, stop and watch processes.
+///
+/// A launcher is level-triggered and can be attached to again: every call may be repeated, also by a new owner that
+/// knows nothing but what `list` tells.
+///
+/// # Contract
+/// - The key of a process is its [`ProcId`]. `start` MUST be idempotent by it: a process that runs, or has ended, is not
+///   started a second time. One incarnation never runs twice.
+/// - `start` returns when the orders are accepted; what becomes of them is told by `watch`. Every accepted process MUST
+///   end in exactly one [`Phase::Exited`](super::Phase::Exited), also when the start itself fails later. An error means
+///   that no process of the batch was started.
+/// - A process's phase MUST only move forward. [`Phase::Dead`](super::Phase::Dead) MAY come before `Exited`, at most once.
+/// - `stop` only begins the stop: SIGTERM (or its like) to the whole tree, after `grace` by force, bounded whatever the
+///   process does. Stopping the unknown or the dead MUST NOT be an error.
+/// - `list` MUST give every process that runs, every exit that was not acknowledged, and every host, and MUST be true at
+///   the revision that it carries: `watch` from there misses nothing and repeats nothing.
+/// - `watch` waits for changes after `from` and returns them in order, with the next cursor. It MUST be cancel-safe; the
+///   caller holds the place. It MUST answer [`LaunchError::Stale`] for a cursor that it cannot serve: then the caller
+///   lists again.
+/// - An exit MUST be kept until it is acknowledged, also over a change of owner. Acknowledging the unknown MUST NOT be an
+///   error.
+/// - A host out of sight says nothing about its processes: they MUST NOT be reported as ended until the host is known to
+///   have left.
+/// - Dropping a call's future MUST NOT undo or break what it has begun.
+/// - All calls MAY come at once from several tasks.
+///
+/// # Errors
+/// [`LaunchError::Refused`] is final: doing the same again would fail the same way. [`LaunchError::Unreachable`] may pass.
+///
+/// # Example
+/// A launcher for dry runs, which accepts everything and whose processes never end:
+/// ```
+/// use std::time::Duration;
+/// use taskd_core::job::{Name, ProcId};
+/// use taskd_core::launch::*;
+///
+/// #[derive(Debug, Default)]
+/// struct DryRun;
+///
+/// #[async_trait::async_trait]
+/// impl Launcher for DryRun {
+///     fn info(&self) -> LauncherInfo { LauncherInfo::new("acme.dry-run") }
+///     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+///         for order in &batch.orders { println!("would start {}", order.proc); }
+///         Ok(())
+///     }
+///     async fn stop(&self, _: &[ProcId], _: Duration) -> Result<(), LaunchError> { Ok(()) }
+///     async fn list(&self) -> Result<Listing, LaunchError> { Ok(Listing::default()) }
+///     async fn watch(&self, _: Revision) -> Result<(Vec<Change>, Revision), LaunchError> { std::future::pending().await }
+///     async fn acknowledge(&self, _: &[ProcId]) -> Result<(), LaunchError> { Ok(()) }
+/// }
+/// # let _object_safe: Box<dyn Launcher> = Box::new(DryRun);
+/// ```
+///
+/// # Testing your implementation
+/// `taskd_core::testing::conformance::launcher` (feature `test-util`) checks this contract clause by clause, a change of
+/// owner included. A launcher that keeps a history can build on `taskd_core::launch::ChangeLog`.
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
+#[async_trait]
+pub trait Launcher: Send + Sync {
+    /// Who this is and what it can do.
+    fn info(&self) -> LauncherInfo;
+
+    /// Accepts processes to be started.
+    ///
+    /// # Errors
+    /// See the contract: none of the batch was started.
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError>;
+
+    /// Begins to stop processes with their whole trees.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when the order could not be given.
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError>;
+
+    /// Everything that is known.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when it cannot be known now.
+    async fn list(&self) -> Result<Listing, LaunchError>;
+
+    /// Waits for changes after `from`; at least one, in order, with the cursor behind the last.
+    ///
+    /// # Errors
+    /// [`LaunchError::Stale`]: list again. [`LaunchError::Unreachable`]: wait a little, then list again.
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError>;
+
+    /// Says that these exits are in the owner's log and may be forgotten.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when the order could not be given; the exits are then told again by `list`.
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError>;
+}
+
+macro_rules! forward {
+    ($pointer:ident) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: Launcher + ?Sized> Launcher for $pointer<T> {
+            fn info(&self) -> LauncherInfo {
+                (**self).info()
+            }
+            async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+                (**self).start(batch).await
+            }
+            async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+                (**self).stop(procs, grace).await
+            }
+            async fn list(&self) -> Result<Listing, LaunchError> {
+                (**self).list().await
+            }
+            async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+                (**self).watch(from).await
+            }
+            async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+                (**self).acknowledge(exits).await
+            }
+        }
+    };
+}
+forward!(Box);
+forward!(Arc);
+
+impl fmt::Debug for dyn Launcher + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Launcher({})", self.info().name)
+    }
+}
+
+/// What a launcher says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LauncherInfo {
+    /// Its name.
+    pub name: Name,
+    /// The implementation's version; a replay with another one is told apart.
+    pub version: Name,
+    /// Whether it can report [`Phase::Dead`](super::Phase::Dead) before an exit.
+    pub lifeline: bool,
+    /// Guarantees that it goes without here, each in one sentence, shown once at the start of a job.
+    pub goes_without: Vec<String>,
+}
+
+impl LauncherInfo {
+    /// A launcher of version 1 without lifelines.
+    pub fn new(name: impl Into<Name>) -> LauncherInfo {
+        LauncherInfo { name: name.into(), version: Name::new("1"), lifeline: false, goes_without: Vec::new() }
+    }
+
+    /// Says that deaths are reported ahead of exits.
+    #[must_use]
+    pub fn with_lifeline(mut self) -> LauncherInfo {
+        self.lifeline = true;
+        self
+    }
+
+    /// Says in one sentence which guarantee this launcher goes without here.
+    #[must_use]
+    pub fn going_without(mut self, guarantee: impl Into<String>) -> LauncherInfo {
+        self.goes_without.push(guarantee.into());
+        self
+    }
+}
+
+/// Why a launcher did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The cursor belongs to another history, or is too old: list again.
+    #[error("the place in the launcher's history is gone: list again")]
+    Stale,
+    /// It cannot be done, and doing the same again would not help.
+    #[error("{0}")]
+    Refused(String),
+    /// The launcher cannot be reached or cannot do it now.
+    #[error("the launcher cannot be reached: {0}")]
+    Unreachable(String),
+}
+
+/// Conveniences over every [`Launcher`]. Implemented for all; you MUST NOT implement it yourself.
+pub trait LauncherExt: Launcher + Sized {
+    /// Answers [`LaunchError::Unreachable`] when `start`, `stop`, `list` or `acknowledge` take longer than `limit`.
+    /// (`watch` waits for ever by contract.)
+    fn with_timeout(self, limit: Duration) -> WithTimeout<Self> {
+        WithTimeout { inner: self, limit }
+    }
+
+    /// Shared, as the runtime keeps it.
+    fn shared(self) -> Arc<dyn Launcher>
+    where
+        Self: 'static,
+    {
+        Arc::new(self)
+    }
+}
+
+impl<T: Launcher> LauncherExt for T {}
+
+/// A launcher whose calls are bounded in time (see [`LauncherExt::with_timeout`]).
+#[derive(Debug)]
+pub struct WithTimeout<L> {
+    inner: L,
+    limit: Duration,
+}
+
+impl<L> WithTimeout<L> {
+    async fn bounded<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, LaunchError>>,
+    ) -> Result<T, LaunchError> {
+        let late = || Err(LaunchError::Unreachable(format!("{what} took longer than {:?}", self.limit)));
+        tokio::time::timeout(self.limit, call).await.unwrap_or_else(|_| late())
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<L: Launcher> Launcher for WithTimeout<L> {
+    fn info(&self) -> LauncherInfo {
+        self.inner.info()
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.bounded("start", self.inner.start(batch)).await
+    }
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.bounded("stop", self.inner.stop(procs, grace)).await
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.bounded("list", self.inner.list()).await
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.inner.watch(from).await
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.bounded("acknowledge", self.inner.acknowledge(exits)).await
+    }
+}

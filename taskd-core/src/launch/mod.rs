@@ -1,0 +1,11 @@
+//! Start, stop and watch processes: the trait [`Launcher`] and the local launcher with its guard.
+//!
+//! It decides nothing: which process is to run where stands in the order.
+
+mod change;
+mod launcher;
+
+pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
+#[cfg(any(test, feature = "test-util"))]
+pub use launcher::MockLauncher;
+pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};

@@ -1,0 +1,12 @@
+//! What would mend a fault, and at what cost: the trait [`RecoveryStrategy`], proposals as data, the built-in ladder.
+//!
+//! Strategies are pure and have no state. They never start a process: a proposal is data that the kernel turns into
+//! commands and the shell carries out.
+
+mod proposal;
+mod strategy;
+
+pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Ready, Run, Stage};
+#[cfg(any(test, feature = "test-util"))]
+pub use strategy::MockRecoveryStrategy;
+pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};

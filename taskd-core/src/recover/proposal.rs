@@ -1,0 +1,236 @@
+//! Proposals as data: stages of actions, what they touch, what they cost, and how far a run of one has come.
+
+use crate::detect::{Fault, Sound};
+use crate::job::{Counted, Domain, IncidentId, JobTime, Name, ProcId, Rank, Role, World};
+use crate::kernel::{Event, View};
+use crate::launch::StartBatch;
+use crate::trace::{Ask, Exhibit};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One thing to be done. A plan is made of these; a command carries one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Action {
+    /// Start processes. Answered for each when it is `until`, or when it is gone.
+    Start {
+        /// The processes and their world.
+        batch: StartBatch,
+        /// What counts as started.
+        until: Ready,
+    },
+    /// Stop processes. Answered for each when it has ended.
+    Stop {
+        /// Which; one that is gone already is answered at once.
+        procs: Vec<ProcId>,
+        /// Time between SIGTERM and SIGKILL.
+        grace: Duration,
+        /// True: a process has ended when it has exited, so that memory, ports and devices are free. False: already
+        /// when it is dead, which is known 30 to 360 ms earlier.
+        exact: bool,
+    },
+    /// Make this world the one in force. Takes effect in the kernel at once.
+    Enter(Arc<World>),
+    /// Ask sources for evidence. Answered for each domain, by silence at the latest.
+    Collect(Ask),
+    /// Tell the launcher that an exit is in the log and may be forgotten.
+    Acknowledge(ProcId),
+    /// Tell people and dashboards.
+    Announce(Box<Event>),
+    /// End the job. The last command of a kernel.
+    Finish {
+        /// Whether training ended as it should.
+        ok: bool,
+        /// Why it ends, in one sentence.
+        reason: String,
+    },
+}
+
+/// When a started process counts as started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Ready {
+    /// The launcher has taken the order.
+    Accepted,
+    /// The process runs.
+    Running,
+    /// The process has completed a training step in its world. Only for jobs whose steps are seen.
+    Stepping,
+}
+
+/// How many targets of a stage must have been answered well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Need {
+    /// All of them.
+    All,
+    /// At least so many.
+    AtLeast(u32),
+}
+
+/// Actions that run side by side; the next stage follows when `need` of their targets have been answered well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// For people, and for [`RecoveryStrategy::advance`](super::RecoveryStrategy::advance) to tell stages apart.
+    pub name: Name,
+    /// What is done.
+    pub actions: Vec<Action>,
+    /// How much of it must succeed.
+    pub need: Need,
+    /// A target that has not answered by then has failed. The kernel watches this, not launcher or shell.
+    pub within: Duration,
+}
+
+impl Stage {
+    /// A stage of which everything must succeed.
+    pub fn new(name: impl Into<Name>, within: Duration, actions: Vec<Action>) -> Stage {
+        Stage { name: name.into(), actions, need: Need::All, within }
+    }
+}
+
+/// What a recovery is expected to cost. Ordered: lost work counts before downtime, downtime before removed nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cost {
+    /// Whether the job itself is given up: dearer than anything else.
+    pub ends_job: bool,
+    /// Training that has to be done again.
+    pub lost_work: Duration,
+    /// Time without training.
+    pub downtime: Duration,
+    /// Hosts that the job will no longer use.
+    pub nodes_removed: u32,
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ends_job {
+            return f.write_str("the job");
+        }
+        write!(f, "{:.1} s of work, {:.1} s down", self.lost_work.as_secs_f64(), self.downtime.as_secs_f64())?;
+        match self.nodes_removed {
+            0 => Ok(()),
+            n => write!(f, ", {n} nodes"),
+        }
+    }
+}
+
+/// A way to mend an incident.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// What is done, in order.
+    pub stages: Vec<Stage>,
+    /// All that it disturbs. Two recoveries whose domains overlap never run at one time.
+    pub touches: Vec<Domain>,
+    /// What it is expected to cost; the cheapest allowed proposal wins.
+    pub cost: Cost,
+    /// Whether it draws on the recovery budget and counts as a restart.
+    pub counted: Counted,
+    /// Why this would help, in one sentence.
+    pub reason: String,
+}
+
+/// What came of one target of a command when it went well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Output {
+    /// It was taken on, or has come about.
+    Accepted,
+    /// What a source found.
+    Exhibit(Exhibit),
+}
+
+/// Why one target of a command failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Failure {
+    /// No answer within the stage's time.
+    TimedOut,
+    /// The launcher or source said no, and trying again would not help.
+    Refused(String),
+    /// The launcher or source could not be reached or failed for now.
+    Unreachable(String),
+    /// The process ended before it got there.
+    Gone,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::TimedOut => f.write_str("no answer in time"),
+            Failure::Refused(why) | Failure::Unreachable(why) => f.write_str(why),
+            Failure::Gone => f.write_str("the process ended"),
+        }
+    }
+}
+
+/// A finished command of a run, with the answer of each target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was asked.
+    pub action: Action,
+    /// What each target answered.
+    pub results: BTreeMap<Domain, Result<Output, Failure>>,
+}
+
+/// A proposal that is being carried out: data only, so it snapshots, replays and prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Whose proposal it is.
+    pub strategy: Name,
+    /// The proposal, with what `advance` has put in place of its rest.
+    pub proposal: Proposal,
+    /// Index of the stage that runs, or comes next.
+    pub stage: usize,
+    /// The finished stages' commands.
+    pub done: Vec<Vec<Done>>,
+    /// When it began.
+    pub began: JobTime,
+}
+
+impl Run {
+    /// The stage that has just ended, for `advance`.
+    #[must_use]
+    pub fn ended_stage(&self) -> Option<&Stage> {
+        self.proposal.stages.get(self.stage.checked_sub(1)?)
+    }
+}
+
+/// Faults that belong together, and what has been tried about them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incident {
+    /// Its number.
+    pub id: IncidentId,
+    /// When its first fault was found.
+    pub opened: JobTime,
+    /// The faults, in the order in which they were found, at least one.
+    pub faults: Vec<Fault>,
+    /// Runs that failed: which strategy, and why.
+    pub attempts: Vec<(Name, String)>,
+}
+
+impl Incident {
+    /// The fault that explains the others: the surest one; among equals the one with the earliest onset.
+    ///
+    /// `None` when all that is known are victims: something failed elsewhere.
+    #[must_use]
+    pub fn root(&self) -> Option<&Fault> {
+        let causes = self.faults.iter().filter(|f| f.prime().is_cause());
+        causes.min_by_key(|f| (std::cmp::Reverse(f.prime().confidence_permille), f.onset))
+    }
+
+    /// Ranks of the world in force that have no sound process any more, if their process is still the one that was
+    /// blamed. A rank whose process a newer one has replaced is not lost any more, so that a plan made in the middle of
+    /// another does not stop a healthy replacement.
+    #[must_use]
+    pub fn lost(&self, view: &View) -> BTreeSet<Rank> {
+        let lost = self.faults.iter().filter_map(|fault| match (&fault.prime().domain, fault.prime().damage.process) {
+            (Domain::Process(Role::Rank(rank)), Sound::No) => {
+                let member = view.world.members().get(rank)?;
+                (fault.incarnation() >= Some(member.incarnation)).then_some(*rank)
+            }
+            _ => None,
+        });
+        lost.collect()
+    }
+}

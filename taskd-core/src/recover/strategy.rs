@@ -1,0 +1,165 @@
+//! The contract of a recovery strategy.
+
+use super::{Incident, Proposal, Run, Stage};
+use crate::job::Name;
+use crate::kernel::View;
+use std::fmt;
+use std::sync::Arc;
+
+/// What would mend it, at what cost?
+///
+/// # Contract
+/// - A strategy MUST be pure and without state: what happened so far stands in incident, run and view. Nothing needs to
+///   be saved or restored.
+/// - `propose` MUST decide from what is still sound ([`Damage`](crate::detect::Damage)), not from a fault's class, and
+///   MUST refuse with a reason when its precondition does not hold. The reason stands in the decision.
+/// - A proposal MUST name in `touches` every domain that its actions disturb: the kernel runs no two recoveries whose
+///   domains overlap.
+/// - New processes MUST get their incarnation from [`View::next_incarnation`], and a new world comes from
+///   [`World::successor`](crate::job::World::successor) only.
+/// - A process that is to be started in the place of another MUST be stopped by an earlier stage, if it may still run.
+/// - `advance` is called at each stage's end, with all answers. It MAY put other stages in the place of the rest, or give
+///   up; then the kernel looks for the next dearer proposal.
+/// - The kernel watches every time limit and counts every withdrawal from the budget; a strategy does neither.
+///
+/// # Example
+/// ```
+/// use std::time::Duration;
+/// use taskd_core::job::{Counted, Domain, Name};
+/// use taskd_core::kernel::View;
+/// use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
+///
+/// /// Ends the job as soon as anything is wrong.
+/// struct GiveUp;
+///
+/// impl RecoveryStrategy for GiveUp {
+///     fn name(&self) -> Name { Name::new("acme.give-up") }
+///     fn propose(&self, incident: &Incident, _view: &View) -> Result<Proposal, String> {
+///         let reason = format!("{} gives up at the first fault", incident.id);
+///         let finish = Action::Finish { ok: false, reason: reason.clone() };
+///         let stages = vec![Stage::new("finish", Duration::from_secs(1), vec![finish])];
+///         let cost = Cost { ends_job: true, lost_work: Duration::ZERO, downtime: Duration::ZERO, nodes_removed: 0 };
+///         Ok(Proposal { stages, touches: vec![Domain::Job], cost, counted: Counted::No, reason })
+///     }
+/// }
+/// # let _object_safe: Box<dyn RecoveryStrategy> = Box::new(GiveUp);
+/// ```
+///
+/// # Testing your implementation
+/// `taskd_core::testing::conformance::recovery_strategy` (feature `test-util`) checks this contract clause by clause.
+#[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
+pub trait RecoveryStrategy: Send + Sync {
+    /// Unique among the runtime's plugins of this kind; policies name it.
+    fn name(&self) -> Name;
+
+    /// The implementation's version; a replay with another one is told apart.
+    fn version(&self) -> Name {
+        Name::new("1")
+    }
+
+    /// The settings that shape its proposals, for the log's header.
+    fn config(&self) -> String {
+        String::new()
+    }
+
+    /// A way to mend the incident.
+    ///
+    /// # Errors
+    /// The reason why this strategy does not help here, in a few words.
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String>;
+
+    /// A stage has ended well: how to go on.
+    fn advance(&self, _run: &Run, _view: &View) -> Next {
+        Next::AsProposed
+    }
+}
+
+/// How a run goes on after a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// With the next stage.
+    AsProposed,
+    /// With these stages in the place of the rest.
+    Instead(Vec<Stage>),
+    /// Not at all, for this reason.
+    GiveUp(String),
+}
+
+macro_rules! forward {
+    ($($pointer:ident),*) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: RecoveryStrategy + ?Sized> RecoveryStrategy for $pointer<T> {
+            fn name(&self) -> Name {
+                (**self).name()
+            }
+            fn version(&self) -> Name {
+                (**self).version()
+            }
+            fn config(&self) -> String {
+                (**self).config()
+            }
+            fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+                (**self).propose(incident, view)
+            }
+            fn advance(&self, run: &Run, view: &View) -> Next {
+                (**self).advance(run, view)
+            }
+        }
+    )*};
+}
+forward!(Box, Arc);
+
+impl fmt::Debug for dyn RecoveryStrategy + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecoveryStrategy({})", self.name())
+    }
+}
+
+/// Conveniences over every [`RecoveryStrategy`]. Implemented for all; you MUST NOT implement it yourself.
+pub trait StrategyExt: RecoveryStrategy + Sized {
+    /// Refuses once the strategy has failed `tries` times within one incident.
+    fn limit(self, tries: u32) -> Limited<Self> {
+        Limited { inner: self, tries }
+    }
+
+    /// Boxed, to keep strategies of different types in one list.
+    fn boxed(self) -> Box<dyn RecoveryStrategy>
+    where
+        Self: 'static,
+    {
+        Box::new(self)
+    }
+}
+
+impl<T: RecoveryStrategy> StrategyExt for T {}
+
+/// Refuses after so many failures (see [`StrategyExt::limit`]).
+#[derive(Debug)]
+pub struct Limited<S> {
+    inner: S,
+    tries: u32,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: RecoveryStrategy> RecoveryStrategy for Limited<S> {
+    fn name(&self) -> Name {
+        self.inner.name()
+    }
+    fn version(&self) -> Name {
+        self.inner.version()
+    }
+    fn config(&self) -> String {
+        format!("{} limit={}", self.inner.config(), self.tries)
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let name = self.name();
+        let failed = incident.attempts.iter().filter(|(strategy, _)| *strategy == name).count();
+        if failed >= self.tries as usize {
+            return Err(format!("failed {failed} times in this incident, limit {}", self.tries));
+        }
+        self.inner.propose(incident, view)
+    }
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        self.inner.advance(run, view)
+    }
+}

@@ -1,0 +1,11 @@
+//! What every rank is doing: facts, the trait [`TraceSource`] that delivers them, evidence on demand.
+//!
+//! It never interprets a fact and knows no vendor: judging is the work of [`detect`](crate::detect).
+
+mod fact;
+mod source;
+
+pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, Signal};
+#[cfg(any(test, feature = "test-util"))]
+pub use source::MockTraceSource;
+pub use source::{SourceError, SourceInfo, Tagged, TraceBatch, TraceSource, TraceSourceExt, WhenFull};

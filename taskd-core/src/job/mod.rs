@@ -15,6 +15,8 @@ pub use domain::Domain;
 pub use ids::{CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NodeId, Rank, Seq};
 pub use name::Name;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
-pub use spec::{Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Permission, Policy, RANKS_MAX, WorkerSpec};
+pub use spec::{
+    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Permission, Policy, RANKS_MAX, Ready, WorkerSpec,
+};
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

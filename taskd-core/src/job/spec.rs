@@ -1,6 +1,6 @@
 //! What the user asks for: the program, how many ranks, and what the runtime may do to keep them training.
 
-use super::{Name, NodeId};
+use super::{GroupId, Incarnation, Member, Name, NodeId, Rank, World};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -108,6 +108,17 @@ pub enum Affinity {
     Spread,
 }
 
+/// When a started process counts as started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Ready {
+    /// The launcher has taken the order.
+    Accepted,
+    /// The process runs.
+    Running,
+    /// The process has completed a training step in its world. Only for jobs whose steps are seen.
+    Stepping,
+}
+
 /// What a strategy may do by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Permission {
@@ -153,7 +164,9 @@ pub struct Policy {
     pub tries_max: u32,
     /// Grace between SIGTERM and SIGKILL when a process is stopped.
     pub stop_grace: Duration,
-    /// How long a started rank may take until its first completed step, where steps are seen, else until it runs.
+    /// When a started rank counts as started. With [`Ready::Stepping`] an incident stays open until the job trains again.
+    pub ready: Ready,
+    /// How long a started rank may take until it is `ready`.
     pub start_within: Duration,
     /// A gap in the supervisor's own running that is longer than this is its own sleep: silence deadlines are armed
     /// anew after it, and nobody is blamed for it.
@@ -172,6 +185,7 @@ impl Default for Policy {
             budget: BudgetSpec::default(),
             tries_max: 2,
             stop_grace: Duration::from_secs(10),
+            ready: Ready::Running,
             start_within: Duration::from_secs(600),
             slept_over: Duration::from_secs(1),
             do_not_restart_code: 64,
@@ -191,6 +205,8 @@ pub struct JobSpec {
     pub worker: Arc<WorkerSpec>,
     /// Where ranks are placed: rank by rank in turn over these hosts in equal blocks. Empty: the launcher decides.
     pub nodes: Vec<NodeId>,
+    /// Communication groups, where they are known beforehand.
+    pub groups: BTreeMap<GroupId, Vec<Rank>>,
     /// What the runtime may do.
     pub policy: Policy,
 }
@@ -198,7 +214,40 @@ pub struct JobSpec {
 impl JobSpec {
     /// A job with the default policy whose placement is the launcher's.
     pub fn new(name: impl Into<Name>, ranks: u32, worker: WorkerSpec) -> JobSpec {
-        JobSpec { name: name.into(), ranks, worker: Arc::new(worker), nodes: Vec::new(), policy: Policy::default() }
+        JobSpec {
+            name: name.into(),
+            ranks,
+            worker: Arc::new(worker),
+            nodes: Vec::new(),
+            groups: BTreeMap::new(),
+            policy: Policy::default(),
+        }
+    }
+
+    /// Places ranks over these hosts.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: impl IntoIterator<Item = NodeId>) -> JobSpec {
+        self.nodes = nodes.into_iter().collect();
+        self
+    }
+
+    /// Names the communication groups.
+    #[must_use]
+    pub fn with_groups(mut self, groups: BTreeMap<GroupId, Vec<Rank>>) -> JobSpec {
+        self.groups = groups;
+        self
+    }
+
+    /// The world that this job starts with: ranks in equal blocks over `nodes`, incarnation 1 each.
+    #[must_use]
+    pub fn first_world(&self) -> World {
+        let block = (self.ranks as usize).div_ceil(self.nodes.len().max(1)).max(1);
+        let member = |rank: u32| Member {
+            incarnation: Incarnation(1),
+            node: self.nodes.get(rank as usize / block).cloned(),
+            device: None,
+        };
+        World::first((0..self.ranks).map(|r| (Rank(r), member(r))).collect()).with_groups(self.groups.clone())
     }
 
     /// Replaces the policy.

@@ -1,7 +1,7 @@
 //! What goes into the kernel.
 
 use crate::detect::Fault;
-use crate::job::{CommandId, Domain, JobSpec, Name, World};
+use crate::job::{CommandId, Domain, JobSpec, Name};
 use crate::launch::{Change, Listing};
 use crate::recover::{Failure, Output};
 use crate::trace::Observation;
@@ -41,10 +41,8 @@ pub enum Input {
 /// What a kernel is told when it starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// What the user asks for.
+    /// What the user asks for. A kernel that goes on with a job takes the policy from here, and keeps its world.
     pub spec: Arc<JobSpec>,
-    /// The first world; a job that goes on has one already, and then this one is not used.
-    pub world: Arc<World>,
 }
 
 /// What a host program or an operator asks for.

@@ -6,7 +6,7 @@
 mod proposal;
 mod strategy;
 
-pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Ready, Run, Stage};
+pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 #[cfg(any(test, feature = "test-util"))]
 pub use strategy::MockRecoveryStrategy;
 pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};

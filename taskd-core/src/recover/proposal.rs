@@ -1,7 +1,7 @@
 //! Proposals as data: stages of actions, what they touch, what they cost, and how far a run of one has come.
 
 use crate::detect::{Fault, Sound};
-use crate::job::{Counted, Domain, IncidentId, JobTime, Name, ProcId, Rank, Role, World};
+use crate::job::{Counted, Domain, IncidentId, JobTime, Name, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Event, View};
 use crate::launch::StartBatch;
 use crate::trace::{Ask, Exhibit};
@@ -47,17 +47,6 @@ pub enum Action {
         /// Why it ends, in one sentence.
         reason: String,
     },
-}
-
-/// When a started process counts as started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Ready {
-    /// The launcher has taken the order.
-    Accepted,
-    /// The process runs.
-    Running,
-    /// The process has completed a training step in its world. Only for jobs whose steps are seen.
-    Stepping,
 }
 
 /// How many targets of a stage must have been answered well.
@@ -224,13 +213,20 @@ impl Incident {
     /// another does not stop a healthy replacement.
     #[must_use]
     pub fn lost(&self, view: &View) -> BTreeSet<Rank> {
-        let lost = self.faults.iter().filter_map(|fault| match (&fault.prime().domain, fault.prime().damage.process) {
-            (Domain::Process(Role::Rank(rank)), Sound::No) => {
-                let member = view.world.members().get(rank)?;
-                (fault.incarnation() >= Some(member.incarnation)).then_some(*rank)
+        let mut lost = BTreeSet::new();
+        for fault in self.faults.iter().filter(|f| f.prime().damage.process == Sound::No) {
+            match &fault.prime().domain {
+                Domain::Process(Role::Rank(rank)) => {
+                    let member = view.world.members().get(rank);
+                    lost.extend(member.filter(|m| fault.incarnation() >= Some(m.incarnation)).map(|_| *rank));
+                }
+                outer @ (Domain::Node(_) | Domain::Device(..)) => {
+                    let ranks = view.world.members().keys();
+                    lost.extend(ranks.filter(|r| view.contains(outer, &Domain::Process(Role::Rank(**r)))));
+                }
+                _ => {}
             }
-            _ => None,
-        });
-        lost.collect()
+        }
+        lost
     }
 }

@@ -1,0 +1,128 @@
+//! The arbiter: one pure function that says what is done about an incident, and why everything else lost.
+
+use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
+use crate::job::{Counted, Domain, Name, Permission};
+use crate::recover::{Incident, Proposal, RecoveryStrategy};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Uncounted recoveries in a row after which the next one counts: a race that is lost so often is no accident.
+pub(super) const FREE_IN_ROW_MAX: u32 = 5;
+
+/// What the arbiter has to know besides the incident.
+pub(super) struct Bench<'a> {
+    pub(super) view: &'a View,
+    pub(super) strategies: &'a [Box<dyn RecoveryStrategy>],
+    pub(super) budget_left: u32,
+    pub(super) free_in_row: u32,
+    /// Domains that running recoveries touch.
+    pub(super) touched: Vec<Domain>,
+    pub(super) checks: &'a Checks,
+}
+
+/// The arbiter's answer.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) chosen: Option<Chosen>,
+    /// The chosen proposal has to wait: it touches what another recovery touches.
+    pub(super) waits: bool,
+    pub(super) lost: Vec<Lost>,
+    pub(super) refused: Vec<Refusal>,
+    pub(super) reason: String,
+    pub(super) branches: Vec<Branch>,
+    /// Strategies that panicked.
+    pub(super) panicked: Vec<Name>,
+}
+
+/// Chooses among all strategies' proposals: an advised one if there is one, else the cheapest that is allowed, has not
+/// failed too often, and is covered by the budget. Equal costs: the one registered first.
+pub(super) fn arbitrate(incident: &Incident, bench: &Bench<'_>) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut proposals = Vec::new();
+    for strategy in bench.strategies {
+        match ask(strategy.as_ref(), incident, bench, &mut verdict) {
+            Ok(proposal) => proposals.push((strategy.name(), proposal)),
+            Err(reason) => verdict.refused.push(Refusal { strategy: strategy.name(), reason }),
+        }
+    }
+    let advised = |name: &Name| incident.faults.iter().any(|f| f.advice.as_ref() == Some(name));
+    let advice = proposals.iter().position(|(name, _)| advised(name));
+    let cheapest = || (0..proposals.len()).min_by_key(|i| (proposals[*i].1.cost, *i));
+    let Some(winner) = advice.or_else(cheapest) else {
+        verdict.branches.push(Branch::LadderEnded);
+        verdict.reason = "no strategy is left".into();
+        return verdict;
+    };
+    let (strategy, proposal) = proposals.remove(winner);
+    let others = proposals.len();
+    verdict.branches.push(if advice.is_some() { Branch::ChosenAdvised } else { Branch::ChosenCheapest });
+    verdict.reason = match (advice.is_some(), others) {
+        (true, _) => format!("{strategy}, as a detector advises: {}", proposal.reason),
+        (false, 0) => format!("{strategy}, the only way left: {}", proposal.reason),
+        (false, _) => format!("{strategy}, the cheapest of {}: {}", others + 1, proposal.reason),
+    };
+    verdict.lost = proposals.into_iter().map(|(name, p)| loser(name, &p, advice.is_some(), &proposal)).collect();
+    verdict.waits = bench.checks.has(Check::DomainExclusion)
+        && proposal.touches.iter().any(|t| bench.touched.iter().any(|d| bench.view.overlap(t, d)));
+    verdict.chosen = Some(Chosen { strategy, proposal });
+    verdict
+}
+
+fn loser(strategy: Name, proposal: &Proposal, advised: bool, winner: &Proposal) -> Lost {
+    let reason = match (advised, proposal.cost == winner.cost) {
+        (true, _) => "a detector advises another".into(),
+        (false, true) => "costs as much, and comes later in the list".into(),
+        (false, false) => format!("costs {}, the winner {}", proposal.cost, winner.cost),
+    };
+    Lost { strategy, cost: proposal.cost, reason }
+}
+
+/// One strategy's proposal, if it is in question at all.
+fn ask(
+    strategy: &dyn RecoveryStrategy,
+    incident: &Incident,
+    bench: &Bench<'_>,
+    verdict: &mut Verdict,
+) -> Result<Proposal, String> {
+    let (name, policy) = (strategy.name(), &bench.view.spec.policy);
+    let permission = policy.strategies.get(&name).copied().unwrap_or(policy.default_permission);
+    if permission == Permission::Never {
+        verdict.branches.push(Branch::NotAllowed);
+        return Err("not in the allowed set".into());
+    }
+    let failures: Vec<&str> =
+        incident.attempts.iter().filter(|(n, _)| *n == name).map(|(_, why)| why.as_str()).collect();
+    if let Some(last) = failures.last()
+        && failures.len() >= policy.tries_max as usize
+    {
+        verdict.branches.push(Branch::TriedEnough);
+        return Err(format!("failed {} times in this incident, last: {last}", failures.len()));
+    }
+    let proposal = match catch_unwind(AssertUnwindSafe(|| strategy.propose(incident, bench.view))) {
+        Ok(Ok(proposal)) => proposal,
+        Ok(Err(reason)) => {
+            verdict.branches.push(Branch::Refused);
+            return Err(reason);
+        }
+        Err(_) => {
+            verdict.panicked.push(name);
+            return Err("it panicked".into());
+        }
+    };
+    if bench.draws_on_budget(&proposal) && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
+        verdict.branches.push(Branch::BudgetSpent);
+        let budget = policy.budget;
+        return Err(format!(
+            "the recovery budget of {} is spent; one comes back for every {:?} of healthy training",
+            budget.recoveries_max, budget.refill_every
+        ));
+    }
+    Ok(proposal)
+}
+
+impl Bench<'_> {
+    /// Whether carrying the proposal out takes one recovery from the budget.
+    pub(super) fn draws_on_budget(&self, proposal: &Proposal) -> bool {
+        let free = proposal.counted == Counted::No && self.free_in_row < FREE_IN_ROW_MAX;
+        !free && !proposal.cost.ends_job
+    }
+}

@@ -1,0 +1,141 @@
+//! What the kernel counts: everything that it dropped or bounded, and how often each decision branch was taken.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+macro_rules! counted {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: &[$name] = &[$($name::$variant),*];
+
+            /// A stable short name, for tables and metrics.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+counted! {
+    /// Something that the kernel dropped, or a bound that it reached.
+    Drop {
+        /// An observation, change or blame of an older incarnation.
+        OldIncarnation => "old-incarnation",
+        /// An observation of an older generation.
+        OldGeneration => "old-generation",
+        /// A change that was told before, or that would move a process backwards.
+        RepeatedChange => "repeated-change",
+        /// The answer to a command of a plan that is no longer carried out.
+        LateAnswer => "late-answer",
+        /// A second answer of one target.
+        RepeatedAnswer => "repeated-answer",
+        /// A fault that the incident has already.
+        RepeatedFault => "repeated-fault",
+        /// A fault that was found while the job was being ended.
+        FaultAtEnd => "fault-at-end",
+        /// A detector whose deadline stayed in the past was held back.
+        StubbornDeadline => "stubborn-deadline",
+        /// An incident's oldest or newest entries went: it reached its bound.
+        IncidentBound => "incident-bound",
+        /// The oldest closed incident left the report: it reached its bound.
+        ReportBound => "report-bound",
+        /// A question to sources was not asked: too many were open.
+        QuestionBound => "question-bound",
+    }
+}
+
+counted! {
+    /// A branch of the decision logic. The simulation shows that each is taken, and how often.
+    Branch {
+        /// A fault opened an incident.
+        Opened => "opened",
+        /// A fault joined an incident in its correlation window.
+        Correlated => "correlated",
+        /// A fault joined an incident because their domains overlap.
+        Overlapped => "overlapped",
+        /// A fault took in faults of its parts.
+        Absorbed => "absorbed",
+        /// A fault was told again with better knowledge.
+        Refined => "refined",
+        /// An incident was closed because its detector took the blame back.
+        Cleared => "cleared",
+        /// An incident does not concern the job: it was noted, and nothing was done.
+        Noted => "noted",
+        /// A proposal was chosen for being the cheapest.
+        ChosenCheapest => "chosen-cheapest",
+        /// A proposal was chosen on a detector's advice.
+        ChosenAdvised => "chosen-advised",
+        /// A chosen proposal waited for a recovery that touches the same domains.
+        Excluded => "excluded",
+        /// A strategy was not asked: it is not allowed.
+        NotAllowed => "not-allowed",
+        /// A strategy was not asked: it failed too often in this incident.
+        TriedEnough => "tried-enough",
+        /// A strategy refused.
+        Refused => "refused",
+        /// A proposal lost because the recovery budget is spent.
+        BudgetSpent => "budget-spent",
+        /// A recovery did not draw on the budget.
+        FreeRetry => "free-retry",
+        /// No strategy was left: the job ends.
+        LadderEnded => "ladder-ended",
+        /// A run was cancelled by a new fault.
+        Cancelled => "cancelled",
+        /// A stage ended well.
+        StageDone => "stage-done",
+        /// A stage failed: a target refused, or was gone.
+        StageFailed => "stage-failed",
+        /// A stage failed: a target did not answer in time.
+        StageTimedOut => "stage-timed-out",
+        /// A strategy put other stages in the place of the rest.
+        Replaced => "replaced",
+        /// A strategy gave up between stages.
+        GaveUp => "gave-up",
+        /// An incident was closed after a recovery.
+        Recovered => "recovered",
+        /// Evidence was asked for.
+        Asked => "asked",
+        /// Silence was evidence.
+        SilentEvidence => "silent-evidence",
+        /// The supervisor slept, and deadlines were armed anew.
+        Slept => "slept",
+        /// A process that nobody wants was found running, and is stopped.
+        StrayStopped => "stray-stopped",
+        /// A process that should be there was missing from a listing.
+        Missing => "missing",
+        /// The job did not start, and a fault was made of that.
+        StartFailed => "start-failed",
+        /// The job cannot be started at all.
+        StartRefused => "start-refused",
+        /// The job was asked to stop.
+        StopRequested => "stop-requested",
+        /// All ranks ended well.
+        Completed => "completed",
+    }
+}
+
+/// How often what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Drops and bounds.
+    pub drops: BTreeMap<Drop, u64>,
+    /// Decision branches.
+    pub branches: BTreeMap<Branch, u64>,
+}
+
+impl Counts {
+    pub(crate) fn drop(&mut self, what: Drop) {
+        *self.drops.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn branch(&mut self, which: Branch) {
+        *self.branches.entry(which).or_default() += 1;
+    }
+}

@@ -1,0 +1,238 @@
+//! The job as a whole: its first start, what counts as its end, and the last stop.
+//!
+//! It recovers nothing: a start that fails becomes a fault like any other.
+
+use super::plans::PlanId;
+use super::{Branch, Command, Event, Input, Kernel, Request, Start};
+use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
+use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
+use crate::launch::{Place, StartBatch, StartOrder};
+use crate::recover::{Action, Cost, Failure, Need, Proposal, Run, Stage};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much longer than the grace time a stop may take: a killed process still has to tear its memory down.
+const STOP_MARGIN: Duration = Duration::from_secs(20);
+
+/// Where the job is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Life {
+    /// Not started.
+    New,
+    /// Started; what runs already is not known yet.
+    Listing,
+    /// The first start is under way.
+    Starting,
+    /// It has started once.
+    Training,
+    /// It is being ended: new faults do not matter any more.
+    Ending,
+    /// It is over.
+    Over,
+}
+
+impl Life {
+    pub(super) fn is_over(self) -> bool {
+        self == Life::Over
+    }
+
+    pub(super) fn is_ending(self) -> bool {
+        matches!(self, Life::Ending | Life::Over)
+    }
+
+    pub(super) fn is_training(self) -> bool {
+        self == Life::Training
+    }
+
+    /// Whether an input has no meaning now: before the start, or after the end.
+    pub(super) fn ignores(self, input: &Input) -> bool {
+        self.is_over() || (self == Life::New && !matches!(input, Input::Start(_)))
+    }
+}
+
+impl Kernel {
+    /// Whether the job has ended: nothing is decided any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state.life.is_over()
+    }
+
+    /// `before` is the time of the input before this one: what lies between was nobody's.
+    pub(super) fn start(&mut self, start: &Start, before: JobTime) {
+        self.state.view.spec = Arc::clone(&start.spec);
+        if self.state.life == Life::New {
+            self.state.budget = super::Budget::full(&start.spec.policy.budget);
+            self.state.view.world = Arc::new(start.spec.first_world());
+            self.state.life = Life::Listing;
+            return;
+        }
+        self.state.reissue = true;
+        let away = self.now().since(before);
+        if !away.is_zero() {
+            self.slept(u64::try_from(away.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// After a listing: the first one starts the job, or takes up what an earlier supervisor had under way.
+    pub(super) fn listing_taken(&mut self) {
+        if self.state.life == Life::Listing {
+            self.bring_up();
+        }
+        if std::mem::take(&mut self.state.reissue) {
+            let generation = self.state.view.world.generation();
+            let open = self.state.pending.iter().filter(|(_, p)| !p.waiting.is_empty());
+            let again = open.map(|(id, p)| {
+                let incident = p.plan.and_then(PlanId::incident);
+                Command { id: *id, generation, incident, action: p.action.clone() }
+            });
+            self.out.extend(again); // they may have been written but never carried out; every one may be repeated
+        }
+    }
+
+    /// Starts the first world, after what is left of an earlier life of the job has been stopped.
+    fn bring_up(&mut self) {
+        let strays: Vec<ProcId> = self.state.view.alive().collect();
+        let view = &self.state.view;
+        let mut world = view.spec.first_world();
+        if !view.procs.is_empty() {
+            world = world.successor(Counted::No, |members| {
+                for (rank, member) in members.iter_mut() {
+                    member.incarnation = view.next_incarnation(&Role::Rank(*rank));
+                }
+            });
+        }
+        let world = Arc::new(world);
+        let policy = &view.spec.policy;
+        let mut stages = Vec::new();
+        if !strays.is_empty() {
+            let stop = Action::Stop { procs: strays, grace: policy.stop_grace, exact: true };
+            stages.push(Stage::new("clear", policy.stop_grace + STOP_MARGIN, vec![stop]));
+        }
+        let batch = start_all(&world, |_| Arc::clone(&view.spec.worker));
+        let start = Action::Start { batch, until: policy.ready };
+        stages.push(Stage::new("start", policy.start_within, vec![Action::Enter(Arc::clone(&world)), start]));
+        self.state.life = Life::Starting;
+        self.begin(PlanId::Start, Name::new("start"), plain(stages, "the job starts"));
+    }
+
+    /// The first start, or a recovery in its place, has succeeded.
+    pub(super) fn started(&mut self) {
+        if self.state.life == Life::Starting {
+            self.state.life = Life::Training;
+        }
+        self.maybe_complete = true;
+    }
+
+    pub(super) fn start_failed(&mut self, run: &Run, why: &str) {
+        let results = run.done.iter().flatten().flat_map(|d| d.results.values());
+        if results.filter_map(|r| r.as_ref().err()).any(|f| matches!(f, Failure::Refused(_))) {
+            self.state.counts.branch(Branch::StartRefused);
+            return self.end(false, &format!("the job cannot be started: {why}"));
+        }
+        self.state.counts.branch(Branch::StartFailed);
+        let suspect = Suspect::certain(Domain::Job, FaultClass::Launch, Damage::default());
+        let fault = Fault::new(Name::new("runtime"), self.now(), suspect);
+        self.found.blame(fault.because(Clue::text("start", why)));
+    }
+
+    pub(super) fn enter_world(&mut self, world: Arc<World>) {
+        for (rank, member) in world.members() {
+            let known = self.state.view.procs.get_mut(&Role::Rank(*rank));
+            if let Some(known) = known.filter(|k| k.incarnation == member.incarnation) {
+                known.generation = world.generation(); // it lives on in the new world
+            }
+        }
+        self.state.ledger.new_world();
+        let entered = Event::Entered { generation: world.generation(), restarts: world.restarts() };
+        self.state.view.world = world;
+        self.announce(None, entered);
+    }
+
+    pub(super) fn requested(&mut self, request: &Request) {
+        match request {
+            Request::Stop { reason } => {
+                self.state.counts.branch(Branch::StopRequested);
+                self.end(false, &format!("stopped: {reason}"));
+            }
+            Request::Fault(fault) => self.found.blame((**fault).clone()),
+            Request::PluginFailed { plugin, what } => {
+                let fault = super::intake::plugin_fault(&self.state.view, plugin.clone(), what.clone());
+                self.found.blame(fault);
+            }
+        }
+    }
+
+    /// All ranks of the world have ended well: so has the job.
+    pub(super) fn complete(&mut self) {
+        if !std::mem::take(&mut self.maybe_complete) || !self.state.life.is_training() {
+            return;
+        }
+        let view = &self.state.view;
+        let ended_well = |rank, incarnation| {
+            view.procs.get(&Role::Rank(rank)).is_some_and(|p| {
+                let well = p.phase.termination().is_some_and(crate::job::Termination::is_success);
+                p.incarnation == incarnation && p.phase.is_exited() && well
+            })
+        };
+        let all = view.world.members().iter().all(|(rank, m)| ended_well(*rank, m.incarnation));
+        if all && self.state.plans.is_empty() && self.state.incidents.is_empty() {
+            self.state.counts.branch(Branch::Completed);
+            self.end(true, &format!("all {} ranks finished", view.world.size()));
+            self.settle();
+        }
+    }
+
+    /// Ends the job: everything is stopped, within a bound, and then it is over whatever became of that.
+    pub(super) fn end(&mut self, ok: bool, reason: &str) {
+        if self.state.plans.contains_key(&PlanId::End) || self.state.life.is_over() {
+            return;
+        }
+        self.drop_other_plans(PlanId::End);
+        self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
+        self.state.life = Life::Ending;
+        let grace = self.state.view.spec.policy.stop_grace;
+        let stop = Action::Stop { procs: self.state.view.alive().collect(), grace, exact: true };
+        let stop = Stage { need: Need::AtLeast(0), ..Stage::new("stop", grace + STOP_MARGIN, vec![stop]) };
+        let finish = Action::Finish { ok, reason: reason.to_owned() };
+        let finish = Stage::new("finish", STOP_MARGIN, vec![finish]);
+        self.begin(PlanId::End, Name::new("end"), plain(vec![stop, finish], reason));
+    }
+
+    pub(super) fn drop_other_plans(&mut self, keep: PlanId) {
+        let others: Vec<PlanId> = self.state.plans.keys().filter(|id| **id != keep).copied().collect();
+        for id in others {
+            self.cancel(id, "the job ends");
+        }
+    }
+
+    pub(super) fn finished(&mut self, ok: bool, reason: &str) {
+        self.state.life = Life::Over;
+        self.state.plans.clear();
+        self.state.pending.clear();
+        let open: Vec<_> = self.state.incidents.keys().copied().collect();
+        for id in open {
+            self.close(id, "open when the job ended", None);
+        }
+        self.state.ledger.finished(ok, reason, self.state.view.now);
+    }
+}
+
+/// Orders for all ranks of a world, where its members say.
+pub(crate) fn start_all(
+    world: &Arc<World>,
+    spec: impl Fn(crate::job::Rank) -> Arc<crate::job::WorkerSpec>,
+) -> StartBatch {
+    let orders = world.members().iter().map(|(rank, member)| StartOrder {
+        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
+        place: member.node.clone().map_or(Place::anywhere(), Place::On),
+        spec: spec(*rank),
+    });
+    StartBatch { world: Arc::clone(world), orders: orders.collect() }
+}
+
+/// A plan of the kernel's own.
+fn plain(stages: Vec<Stage>, reason: &str) -> Proposal {
+    let cost = Cost { ends_job: false, lost_work: Duration::ZERO, downtime: Duration::ZERO, nodes_removed: 0 };
+    Proposal { stages, touches: vec![Domain::Job], cost, counted: Counted::No, reason: reason.to_owned() }
+}

@@ -1,0 +1,237 @@
+//! Findings become incidents: faults that belong together are correlated, parts absorbed, blame taken back.
+//!
+//! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
+
+use super::{Branch, Drop, Event, Kernel, State, View};
+use crate::detect::{Fault, FaultClass, Finding, Sound};
+use crate::job::{Domain, IncidentId, JobTime, Name, Seq};
+use crate::kernel::plans::PlanId;
+use crate::recover::{Action, Failure, Incident, Output};
+use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most faults that one incident keeps. Further ones are counted; the first ones explain more than the last.
+pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
+
+/// Most questions of detectors that may be open at a time. Further ones are not asked, and counted.
+pub const QUESTIONS_MAX: usize = 1024;
+
+/// An incident that is not over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Open {
+    pub(super) incident: Incident,
+    /// When it is to be decided; `None` while a recovery runs, or while it waits for another one's end.
+    pub(super) decide_at: Option<JobTime>,
+    /// Inputs between which its evidence arrived.
+    pub(super) rests_on: (Seq, Seq),
+}
+
+impl Kernel {
+    pub(super) fn take_findings(&mut self) {
+        for finding in self.found.drain().collect::<Vec<_>>() {
+            match finding {
+                Finding::Blame(fault) => self.blame(fault),
+                Finding::Clear(domain, class) => self.clear(&domain, &class),
+                Finding::Ask(ask) => self.ask(ask),
+            }
+        }
+    }
+
+    fn blame(&mut self, fault: Fault) {
+        if self.state.life.is_ending() {
+            return self.state.counts.drop(Drop::FaultAtEnd);
+        }
+        let known = self.state.view.proc_of(&fault.prime().domain).map(|p| p.incarnation);
+        if fault.incarnation().is_some() && fault.incarnation() < known {
+            return self.state.counts.drop(Drop::OldIncarnation);
+        }
+        let of = fault.incarnation().or(known);
+        let fault = fault.of(of);
+        if self.retell(&fault) {
+            return;
+        }
+        let id = self.incident_for(&fault);
+        self.join(id, fault);
+    }
+
+    /// A fault that is known already: dropped, or taken in the place of what is known if it knows more.
+    fn retell(&mut self, fault: &Fault) -> bool {
+        let State { incidents, counts, view, seq, .. } = &mut self.state;
+        for open in incidents.values_mut() {
+            let covers =
+                |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
+            let Some(known) = open.incident.faults.iter_mut().find(|k| covers(k)) else { continue };
+            let knows_more = fault.error.is_some() && known.error.is_none()
+                || fault.prime().confidence_permille != known.prime().confidence_permille;
+            if !known.same_as(fault) || !knows_more {
+                counts.drop(Drop::RepeatedFault);
+                return true;
+            }
+            let changes_the_plan = known.prime().damage != fault.prime().damage;
+            if changes_the_plan {
+                return false; // joins as a fault of its own, which decides anew
+            }
+            *known = fault.clone();
+            open.rests_on.1 = *seq;
+            counts.branch(Branch::Refined);
+            return true;
+        }
+        false
+    }
+
+    /// The incident that a fault belongs to: one whose window is open, or one that overlaps it; else a new one.
+    fn incident_for(&mut self, fault: &Fault) -> IncidentId {
+        let now = self.now();
+        let domain = &fault.prime().domain;
+        let concerns_job = |d: &Domain| !matches!(d, Domain::Plugin(_));
+        let in_window = |open: &Open| {
+            let same_kind =
+                concerns_job(domain) == open.incident.faults.iter().any(|f| concerns_job(&f.prime().domain));
+            same_kind && open.decide_at.is_some_and(|at| at > now) && !self.state.plans.contains_key(&PlanId::of(open))
+        };
+        let overlapping: Vec<IncidentId> =
+            self.state.incidents.values().filter(|o| self.overlaps(o, domain)).map(|o| o.incident.id).collect();
+        let windowed = self.state.incidents.values().find(|o| in_window(o)).map(|o| o.incident.id);
+        if let Some((first, others)) = overlapping.split_first() {
+            self.state.counts.branch(Branch::Overlapped);
+            others.iter().for_each(|other| self.merge(*first, *other));
+            return *first;
+        }
+        if let Some(id) = windowed {
+            self.state.counts.branch(Branch::Correlated);
+            return id;
+        }
+        self.state.incident_ids += 1;
+        IncidentId(self.state.incident_ids)
+    }
+
+    fn overlaps(&self, open: &Open, domain: &Domain) -> bool {
+        let plan = self.state.plans.get(&PlanId::of(open));
+        let touched = plan.iter().flat_map(|p| &p.run.proposal.touches);
+        let blamed = open.incident.faults.iter().map(|f| &f.prime().domain);
+        touched.chain(blamed).any(|d| self.state.view.overlap(d, domain))
+    }
+
+    /// One fault overlaps two incidents: they were one all along.
+    fn merge(&mut self, into: IncidentId, from: IncidentId) {
+        self.cancel(PlanId::Recovery(from), &format!("it belongs to {into}"));
+        let Some(other) = self.state.incidents.remove(&from) else { return };
+        self.state.ledger.closed(
+            from,
+            self.state.view.now,
+            &format!("merged into {into}"),
+            None,
+            &mut self.state.counts,
+        );
+        self.announce(Some(from), Event::Closed { incident: from, how: format!("it belongs to {into}") });
+        if let Some(open) = self.state.incidents.get_mut(&into) {
+            open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
+            open.incident.faults.extend(other.incident.faults);
+            open.incident.attempts.extend(other.incident.attempts);
+        }
+    }
+
+    fn join(&mut self, id: IncidentId, fault: Fault) {
+        let (now, seq) = (self.now(), self.state.seq);
+        let window = now + self.state.view.spec.policy.correlate;
+        let opened = !self.state.incidents.contains_key(&id);
+        let State { incidents, counts, view, ledger, .. } = &mut self.state;
+        let open = incidents.entry(id).or_insert_with(|| Open {
+            incident: Incident { id, opened: now, faults: Vec::new(), attempts: Vec::new() },
+            decide_at: None,
+            rests_on: (seq, seq),
+        });
+        open.rests_on.1 = seq;
+        let before = open.incident.faults.len();
+        open.incident.faults.retain(|part| !takes_in(view, &fault, part));
+        if open.incident.faults.len() < before {
+            counts.branch(Branch::Absorbed);
+        }
+        if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
+            return counts.drop(Drop::IncidentBound);
+        }
+        open.incident.faults.push(fault.clone());
+        open.decide_at = open.decide_at.or(Some(window));
+        ledger.found(id, now, &fault);
+        if opened {
+            counts.branch(Branch::Opened);
+        }
+        self.announce(Some(id), Event::Found { incident: id, fault: fault.clone(), opened });
+        let reason = format!("new fault in {}: {}", fault.prime().domain, fault.prime().class);
+        if self.cancel(PlanId::Recovery(id), &reason)
+            && let Some(open) = self.state.incidents.get_mut(&id)
+        {
+            open.decide_at = Some(window);
+        }
+        if !matches!(fault.prime().domain, Domain::Plugin(_)) {
+            self.cancel(PlanId::Start, &reason); // the recovery starts what is still missing
+        }
+    }
+
+    fn clear(&mut self, domain: &Domain, class: &FaultClass) {
+        let State { incidents, plans, .. } = &mut self.state;
+        let mut empty = Vec::new();
+        for open in incidents.values_mut().filter(|o| !plans.contains_key(&PlanId::of(o))) {
+            open.incident.faults.retain(|f| f.prime().domain != *domain || f.prime().class != *class);
+            if open.incident.faults.is_empty() {
+                empty.push(open.incident.id);
+            }
+        }
+        for id in empty {
+            self.state.counts.branch(Branch::Cleared);
+            self.close(id, "its detector took the blame back", None);
+        }
+    }
+
+    /// Ends an incident.
+    pub(super) fn close(&mut self, id: IncidentId, how: &str, strategy: Option<&Name>) {
+        if self.state.incidents.remove(&id).is_none() {
+            return;
+        }
+        self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
+        self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        let open = self.state.pending.values().filter(|p| matches!(p.action, Action::Collect(_))).count();
+        if open >= QUESTIONS_MAX {
+            return self.state.counts.drop(Drop::QuestionBound);
+        }
+        self.state.counts.branch(Branch::Asked);
+        let within = ask.within;
+        self.command(None, Action::Collect(ask), within);
+    }
+
+    /// An answer to a question, or the lack of one, becomes an observation.
+    pub(super) fn testify(&mut self, ask: &Ask, about: &Domain, result: &Result<Output, Failure>) {
+        let exhibit = match result {
+            Ok(Output::Exhibit(exhibit)) => exhibit.clone(),
+            Ok(Output::Accepted) => Exhibit::Unavailable("answered without evidence".into()),
+            Err(Failure::Refused(why) | Failure::Unreachable(why)) => Exhibit::Unavailable(why.clone()),
+            Err(Failure::TimedOut | Failure::Gone) => {
+                self.state.counts.branch(Branch::SilentEvidence);
+                Exhibit::Silence
+            }
+        };
+        let Ask { by, tag, what, .. } = ask.clone();
+        let evidence = Evidence { by, tag, what, about: about.clone(), exhibit };
+        let signal = Signal::Evidence(Arc::new(evidence));
+        let (at, about) = (self.now(), about.clone());
+        self.tell(&Observation { at, about, incarnation: None, generation: None, signal });
+    }
+
+    pub(super) fn announce(&mut self, incident: Option<IncidentId>, event: Event) {
+        self.command(incident.map(PlanId::Recovery), Action::Announce(Box::new(event)), Duration::MAX);
+    }
+}
+
+/// Whether `whole` explains `part`: a larger domain whose processes are gone.
+fn takes_in(view: &View, whole: &Fault, part: &Fault) -> bool {
+    let (outer, inner) = (whole.prime(), part.prime());
+    matches!(outer.domain, Domain::Node(_) | Domain::Device(..) | Domain::Group(_))
+        && outer.damage.process == Sound::No
+        && outer.domain != inner.domain
+        && view.contains(&outer.domain, &inner.domain)
+}

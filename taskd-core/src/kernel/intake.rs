@@ -1,0 +1,328 @@
+//! What comes in: listings, changes, answers and observations, past the fences, to the view and the detectors.
+//!
+//! It decides nothing about faults: what detectors find is taken up by `incidents`.
+
+use super::{Branch, Check, Drop, Kernel, Proc, Slot};
+use crate::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
+use crate::job::{CommandId, Domain, Exit, Name, ProcId, Ready, Termination};
+use crate::kernel::View;
+use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
+use crate::recover::{Action, Failure, Output};
+use crate::trace::{Observation, Signal};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// How long a detector is held back whose deadline stays in the past.
+const STUBBORN_HOLD: Duration = Duration::from_secs(1);
+
+/// How a reported process relates to the one that is known for its role.
+enum Known {
+    /// It is the known one.
+    Same,
+    /// A newer one is known.
+    Older,
+    /// It was never ordered.
+    Stray,
+}
+
+impl Kernel {
+    pub(super) fn listed(&mut self, listing: &Listing) {
+        for node in &listing.nodes {
+            self.state.view.nodes.insert(node.node.clone(), node.clone());
+        }
+        for status in &listing.procs {
+            self.process(status);
+        }
+        let listed: BTreeSet<&ProcId> = listing.procs.iter().map(|p| &p.proc).collect();
+        let starting: BTreeSet<&ProcId> = self.state.starting.values().flatten().collect();
+        let missing = self.state.view.procs.iter().filter_map(|(role, p)| {
+            let proc = ProcId { role: role.clone(), incarnation: p.incarnation };
+            let absent = !p.phase.is_exited() && !listed.contains(&proc) && !starting.contains(&proc);
+            let state = p.node.as_ref().and_then(|n| self.state.view.nodes.get(n)).map(|n| n.state);
+            (absent && state != Some(NodeState::OutOfSight)).then(|| gone(proc, p))
+        });
+        for status in missing.collect::<Vec<_>>() {
+            self.state.counts.branch(Branch::Missing);
+            self.process(&status);
+        }
+        self.listing_taken();
+    }
+
+    pub(super) fn changed(&mut self, change: &Change) {
+        match change {
+            Change::Proc(status) => self.process(status),
+            Change::Node(node) => {
+                self.state.view.nodes.insert(node.node.clone(), node.clone());
+            }
+        }
+    }
+
+    fn process(&mut self, status: &ProcStatus) {
+        let ProcStatus { proc, phase, .. } = status;
+        if phase.is_exited() {
+            self.maybe_complete = true;
+            self.command(None, Action::Acknowledge(proc.clone()), Duration::MAX);
+        }
+        self.answer_by_phase(proc, phase);
+        match self.known(proc) {
+            Known::Older => {
+                self.state.counts.drop(Drop::OldIncarnation);
+                return self.stop_stray(proc, phase);
+            }
+            Known::Stray => {
+                let stray = Proc {
+                    incarnation: proc.incarnation,
+                    generation: self.state.view.world.generation(),
+                    wanted: false,
+                    node: None,
+                    pid: None,
+                    phase: Phase::Pending("not ordered".into()),
+                    step: None,
+                    progress_at: self.now(),
+                };
+                self.state.view.procs.insert(proc.role.clone(), stray);
+                self.stop_stray(proc, phase);
+            }
+            Known::Same => {}
+        }
+        let now = self.now();
+        let Some(known) = self.state.view.procs.get_mut(&proc.role) else { return };
+        if phase.order() < known.phase.order() || *phase == known.phase {
+            return self.state.counts.drop(Drop::RepeatedChange);
+        }
+        if *phase == Phase::Running {
+            known.progress_at = now;
+        }
+        known.phase = phase.clone();
+        known.node = status.node.clone().or(known.node.take());
+        known.pid = status.pid.or(known.pid);
+        let incarnation = Some(proc.incarnation);
+        let about = Domain::Process(proc.role.clone());
+        let signal = Signal::Phase(phase.clone());
+        self.tell(&Observation { at: now, about, incarnation, generation: None, signal });
+    }
+
+    fn known(&self, proc: &ProcId) -> Known {
+        match self.state.view.procs.get(&proc.role) {
+            Some(known) if proc.incarnation == known.incarnation => Known::Same,
+            Some(known) if proc.incarnation < known.incarnation => {
+                if self.checks.has(Check::IncarnationFence) {
+                    Known::Older
+                } else {
+                    Known::Same
+                }
+            }
+            _ => Known::Stray,
+        }
+    }
+
+    /// A process that runs although nobody wants it: a start that a launcher carried out after its stop, or one that
+    /// was never ordered. While a plan runs its own stop takes it along.
+    fn stop_stray(&mut self, proc: &ProcId, phase: &Phase) {
+        if phase.is_over() || !self.state.life.is_training() {
+            return;
+        }
+        self.state.counts.branch(Branch::StrayStopped);
+        let grace = self.state.view.spec.policy.stop_grace;
+        let stop = Action::Stop { procs: vec![proc.clone()], grace, exact: true };
+        self.command(None, stop, Duration::MAX);
+    }
+
+    /// Starts and stops are answered by what becomes of their processes.
+    fn answer_by_phase(&mut self, proc: &ProcId, phase: &Phase) {
+        let target = Domain::Process(proc.role.clone());
+        let fenced = self.checks.has(Check::IncarnationFence);
+        for pending in self.state.pending.values_mut() {
+            let Some(awaited) = pending.waiting.get(&target) else { continue };
+            if fenced && *awaited != Some(proc.incarnation) {
+                continue;
+            }
+            let result = match (&pending.action, phase) {
+                (Action::Stop { .. }, Phase::Exited(_)) | (Action::Stop { exact: false, .. }, Phase::Dead(_)) => {
+                    Ok(Output::Accepted)
+                }
+                (Action::Start { until: Ready::Running, .. }, Phase::Running) => Ok(Output::Accepted),
+                (Action::Start { .. }, Phase::Dead(how)) if *how == Termination::Unknown => continue,
+                (Action::Start { .. }, over) if over.is_over() => {
+                    let done = over.termination().is_some_and(Termination::is_success);
+                    if done { Ok(Output::Accepted) } else { Err(Failure::Gone) }
+                }
+                _ => continue,
+            };
+            pending.answer(&target, result);
+        }
+    }
+
+    pub(super) fn answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
+        let starting = self.state.starting.remove(&id).unwrap_or_default();
+        for (proc, failure) in starting.iter().zip(results).filter_map(|(p, (_, r))| Some((p, r.as_ref().err()?))) {
+            self.never_started(proc, failure);
+        }
+        let Some(pending) = self.state.pending.get_mut(&id) else {
+            return self.late(id, results);
+        };
+        let mut evidence = Vec::new();
+        for (target, result) in results {
+            let accepted_only = matches!(pending.action, Action::Start { .. } | Action::Stop { .. }) && result.is_ok();
+            let ready = matches!(&pending.action, Action::Start { until: Ready::Accepted, .. });
+            if accepted_only && !ready {
+                continue; // the launcher has taken it on; its changes say when it has come about
+            }
+            if !pending.answer(target, result.clone()) {
+                self.state.counts.drop(Drop::RepeatedAnswer);
+            } else if let Action::Collect(ask) = &pending.action {
+                evidence.push((ask.clone(), target.clone(), result.clone()));
+            }
+        }
+        for (ask, about, result) in evidence {
+            self.testify(&ask, &about, &result);
+        }
+    }
+
+    /// An answer to a command that nobody waits for any more. (The simulation takes this check out to show its worth:
+    /// then the answer satisfies whatever else waits for the same target.)
+    fn late(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
+        if !self.state.void.remove(&id) {
+            return; // a launcher's "accepted" after its changes have told the rest
+        }
+        if self.checks.has(Check::LateCompletionDrop) {
+            return self.state.counts.drop(Drop::LateAnswer);
+        }
+        for (target, result) in results {
+            for pending in self.state.pending.values_mut() {
+                pending.answer(target, result.clone());
+            }
+        }
+    }
+
+    /// The launcher did not take the process on: it is over without ever having been there, and that is no exit.
+    fn never_started(&mut self, proc: &ProcId, why: &Failure) {
+        let mut exit = Exit::new(Termination::Unknown);
+        exit.stderr_tail = format!("not started: {why}");
+        let over = Phase::Exited(Box::new(exit));
+        if let Some(known) = self.state.view.procs.get_mut(&proc.role).filter(|p| p.incarnation == proc.incarnation) {
+            known.wanted = false;
+            known.phase = over;
+        }
+        let target = Domain::Process(proc.role.clone());
+        for pending in self.state.pending.values_mut() {
+            let awaited = pending.waiting.get(&target) == Some(&Some(proc.incarnation));
+            if awaited && matches!(pending.action, Action::Stop { .. }) {
+                pending.answer(&target, Ok(Output::Accepted));
+            }
+        }
+    }
+
+    pub(super) fn observe(&mut self, o: &Observation) {
+        if let Domain::Process(role) = &o.about {
+            let incarnation_fence = self.checks.has(Check::IncarnationFence);
+            let generation_fence = self.checks.has(Check::GenerationFence);
+            let now = self.state.view.now;
+            let Some(known) = self.state.view.procs.get_mut(role) else {
+                return self.tell(o); // about a process that nobody has told us of: detectors may know it
+            };
+            if incarnation_fence && o.incarnation.is_some_and(|i| i != known.incarnation) {
+                return self.state.counts.drop(Drop::OldIncarnation);
+            }
+            if generation_fence && o.generation.is_some_and(|g| g < known.generation) {
+                return self.state.counts.drop(Drop::OldGeneration);
+            }
+            if let Signal::Progress { step } = o.signal {
+                known.step = Some(step);
+                known.progress_at = now;
+                let incarnation = known.incarnation;
+                self.state.ledger.progress(step);
+                self.state.free_in_row = 0;
+                self.answer_by_step(&o.about, incarnation);
+            }
+        }
+        self.tell(o);
+    }
+
+    fn answer_by_step(&mut self, target: &Domain, incarnation: crate::job::Incarnation) {
+        for pending in self.state.pending.values_mut() {
+            let stepping = matches!(pending.action, Action::Start { until: Ready::Stepping, .. });
+            if stepping && pending.waiting.get(target) == Some(&Some(incarnation)) {
+                pending.answer(target, Ok(Output::Accepted));
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, o: &Observation) {
+        self.each(|detector, view, out| detector.observe(o, view, out));
+    }
+
+    /// Calls every detector; one that panics is taken out of service and blamed itself.
+    fn each(&mut self, mut call: impl FnMut(&mut dyn FaultDetector, &View, &mut Findings)) {
+        for slot in &mut self.detectors {
+            slot.call(&self.state.view, &mut self.found, &mut call);
+        }
+    }
+
+    pub(super) fn expire(&mut self) {
+        self.time_out();
+        let now = self.state.view.now;
+        for slot in &mut self.detectors {
+            if slot.deadline().is_none_or(|at| at > now) {
+                continue;
+            }
+            slot.call(&self.state.view, &mut self.found, |detector, view, out| detector.expire(view, out));
+            if slot.deadline().is_some_and(|at| at <= now) {
+                slot.not_before = now + STUBBORN_HOLD;
+                self.state.counts.drop(Drop::StubbornDeadline);
+            }
+        }
+    }
+
+    /// We did not run for a while: what was waited for gets that time back, and silence in it blames nobody.
+    pub(super) fn slept(&mut self, nanos: u64) {
+        let slept = Duration::from_nanos(nanos);
+        self.state.counts.branch(Branch::Slept);
+        for pending in self.state.pending.values_mut() {
+            pending.due = pending.due + slept;
+        }
+        let until = self.now() + self.state.view.spec.policy.slept_over;
+        for slot in &mut self.detectors {
+            slot.not_before = slot.not_before.max(until);
+        }
+        let signal = Signal::SupervisorSlept { nanos };
+        let (at, about) = (self.now(), Domain::Job);
+        self.tell(&Observation { at, about, incarnation: None, generation: None, signal });
+    }
+}
+
+impl Slot {
+    fn call(
+        &mut self,
+        view: &View,
+        found: &mut Findings,
+        mut call: impl FnMut(&mut dyn FaultDetector, &View, &mut Findings),
+    ) {
+        let Some(detector) = &mut self.detector else { return };
+        if catch_unwind(AssertUnwindSafe(|| call(&mut **detector, view, found))).is_ok() {
+            return;
+        }
+        let name = catch_unwind(AssertUnwindSafe(|| detector.name())).unwrap_or(Name::new("unnamed detector"));
+        self.detector = None;
+        found.blame(plugin_fault(view, name, "the detector panicked and is out of service".into()));
+    }
+}
+
+/// A fault against a plugin of the runtime itself.
+pub(super) fn plugin_fault(view: &View, plugin: Name, what: String) -> Fault {
+    let suspect = Suspect::certain(Domain::Plugin(plugin), FaultClass::Plugin, Damage::default());
+    Fault::new(Name::new("runtime"), view.now, suspect).because(crate::detect::Clue::text("plugin", what))
+}
+
+/// The status of a process that should be in a listing and is not.
+fn gone(proc: ProcId, known: &Proc) -> ProcStatus {
+    let exit = Exit { step: known.step, ..Exit::new(Termination::Unknown) };
+    ProcStatus {
+        proc,
+        node: known.node.clone(),
+        instance: Name::new("missing"),
+        pid: known.pid,
+        phase: Phase::Exited(Box::new(exit)),
+    }
+}

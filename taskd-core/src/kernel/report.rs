@@ -1,0 +1,215 @@
+//! What people are told in the end: every incident with its times, and the outcome of the job.
+//!
+//! It only keeps books: nothing is decided from it.
+
+use super::{Counts, Decision, Drop, Kernel, State};
+use crate::detect::{Fault, FaultClass, Suspect};
+use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+/// Most closed incidents that a report holds; older ones stand in the log only.
+pub const INCIDENTS_REPORTED_MAX: usize = 1024;
+
+/// One incident, as told to people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IncidentReport {
+    /// Its number.
+    pub id: IncidentId,
+    /// Kind of the fault that explains the others.
+    pub class: FaultClass,
+    /// Where that fault is.
+    pub domain: Domain,
+    /// The detector that found it.
+    pub by: Name,
+    /// Ranks that are blamed: causes, not victims.
+    pub blamed: Vec<Rank>,
+    /// Ranks to whom something happened because of it.
+    pub victims: Vec<Rank>,
+    /// Why: the evidence in words.
+    pub evidence: Vec<String>,
+    /// Since when something was wrong.
+    pub onset: JobTime,
+    /// When the first fault was found.
+    pub detected: JobTime,
+    /// When it was last decided what to do.
+    pub decided: Option<JobTime>,
+    /// The strategy that was chosen last.
+    pub strategy: Option<Name>,
+    /// Why that one.
+    pub reason: String,
+    /// When the incident was closed by a recovery: the ranks were ready again (see [`Policy::ready`](crate::job::Policy)).
+    pub resumed: Option<JobTime>,
+    /// Training steps that had to be done again, for programs that count their steps absolutely.
+    pub steps_lost: Option<u64>,
+    /// How it ended.
+    pub outcome: String,
+}
+
+/// The account of a whole job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// Whether training ended as it should.
+    pub ok: bool,
+    /// Why it ended, in one sentence; empty while it runs.
+    pub reason: String,
+    /// When it ended, or the time of the last input.
+    pub ended: JobTime,
+    /// Recoveries that counted.
+    pub restarts: u32,
+    /// The incidents in the order in which they were closed.
+    pub incidents: Vec<IncidentReport>,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+/// The books behind a [`JobReport`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Ledger {
+    open: BTreeMap<IncidentId, Entry>,
+    closed: VecDeque<IncidentReport>,
+    outcome: Option<(bool, String, JobTime)>,
+    /// The highest step that any rank has completed.
+    step_max: Option<u64>,
+    /// The first step that was completed in the world in force.
+    step_first: Option<u64>,
+}
+
+/// An open incident's books.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    report: IncidentReport,
+    root: Fault,
+    step_before: Option<u64>,
+}
+
+impl Kernel {
+    /// The account of the job until now.
+    #[must_use]
+    pub fn report(&self) -> JobReport {
+        let State { ledger, view, counts, .. } = &self.state;
+        let (ok, reason, ended) = ledger.outcome.clone().unwrap_or((false, String::new(), view.now));
+        JobReport {
+            ok,
+            reason,
+            ended,
+            restarts: view.world.restarts(),
+            incidents: ledger.closed.iter().chain(ledger.open.values().map(|e| &e.report)).cloned().collect(),
+            counts: counts.clone(),
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn progress(&mut self, step: u64) {
+        self.step_max = self.step_max.max(Some(step));
+        self.step_first = self.step_first.or(Some(step));
+    }
+
+    pub(super) fn new_world(&mut self) {
+        self.step_first = None;
+    }
+
+    pub(super) fn found(&mut self, id: IncidentId, now: JobTime, fault: &Fault) {
+        let step_before = self.step_max;
+        let entry = self.open.entry(id).or_insert_with(|| Entry {
+            report: IncidentReport {
+                id,
+                class: fault.prime().class.clone(),
+                domain: fault.prime().domain.clone(),
+                by: fault.by.clone(),
+                blamed: Vec::new(),
+                victims: Vec::new(),
+                evidence: Vec::new(),
+                onset: fault.onset,
+                detected: now,
+                decided: None,
+                strategy: None,
+                reason: String::new(),
+                resumed: None,
+                steps_lost: None,
+                outcome: "open".into(),
+            },
+            root: fault.clone(),
+            step_before,
+        });
+        entry.report.onset = entry.report.onset.min(fault.onset);
+    }
+
+    /// Blame is read off the incident when it is decided: by then victims are told from causes.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        let Some(entry) = self.open.get_mut(&decision.incident.id) else { return };
+        let report = &mut entry.report;
+        let root = decision.incident.root().unwrap_or(&decision.incident.faults[0]);
+        report.class = root.prime().class.clone();
+        report.domain = root.prime().domain.clone();
+        report.by = root.by.clone();
+        report.evidence = root.clues.iter().map(|c| c.text.clone()).filter(|t| !t.is_empty()).collect();
+        let ranks = |causes: bool| {
+            let of = decision.incident.faults.iter().map(Fault::prime).filter(move |s| s.is_cause() == causes);
+            let mut ranks: Vec<Rank> = of.filter_map(rank_of).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            ranks
+        };
+        report.blamed = ranks(true);
+        report.victims = ranks(false).into_iter().filter(|r| !report.blamed.contains(r)).collect();
+        report.decided = Some(decision.at);
+        report.strategy = decision.chosen.as_ref().map(|c| c.strategy.clone());
+        report.reason.clone_from(&decision.reason);
+        entry.root = root.clone();
+    }
+
+    pub(super) fn closed(
+        &mut self,
+        id: IncidentId,
+        now: JobTime,
+        how: &str,
+        strategy: Option<&Name>,
+        counts: &mut Counts,
+    ) {
+        let Some(Entry { mut report, step_before, .. }) = self.open.remove(&id) else { return };
+        how.clone_into(&mut report.outcome);
+        if strategy.is_some() {
+            report.resumed = Some(now);
+            let resumed_from = self.step_first.map(|first| first.saturating_sub(1));
+            report.steps_lost = step_before.zip(resumed_from).map(|(before, from)| before.saturating_sub(from));
+            self.step_max = self.step_first; // counted anew: what was lost is done again
+        }
+        if self.closed.len() >= INCIDENTS_REPORTED_MAX {
+            self.closed.pop_front();
+            counts.drop(Drop::ReportBound);
+        }
+        self.closed.push_back(report);
+    }
+
+    pub(super) fn finished(&mut self, ok: bool, reason: &str, now: JobTime) {
+        self.outcome = Some((ok, reason.to_owned(), now));
+    }
+}
+
+fn rank_of(suspect: &Suspect) -> Option<Rank> {
+    match &suspect.domain {
+        Domain::Process(Role::Rank(rank)) => Some(*rank),
+        _ => None,
+    }
+}
+
+impl Decision {
+    /// Why the job ends here, for a person: what happened, on what evidence, what was tried, why nothing else helps.
+    pub(super) fn last_words(&self) -> String {
+        let root = self.incident.root().unwrap_or(&self.incident.faults[0]);
+        let mut words = format!("{} in {}", root.prime().class, root.prime().domain);
+        for clue in root.clues.iter().filter(|c| !c.text.is_empty()) {
+            let _ = write!(words, ", {}", clue.text);
+        }
+        for (strategy, why) in &self.incident.attempts {
+            let _ = write!(words, "; {strategy} failed: {why}");
+        }
+        for refusal in &self.refused {
+            let _ = write!(words, "; {}: {}", refusal.strategy, refusal.reason);
+        }
+        words
+    }
+}

@@ -3,9 +3,11 @@
 //! It decides nothing: which process is to run where stands in the order.
 
 mod change;
+mod change_log;
 mod launcher;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
+pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};

@@ -1,0 +1,306 @@
+//! The kernel through its public edge: inputs in, commands out.
+
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Suspect, detector};
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::*;
+use taskd_core::trace::{Fact, Observation, Signal};
+
+const MS: u64 = 1_000_000;
+
+/// Blames every process that ends and was not meant to.
+fn exits() -> Box<dyn FaultDetector> {
+    Box::new(detector("exit", |o, view, out| {
+        let (Signal::Phase(phase), Domain::Process(role)) = (&o.signal, &o.about) else { return };
+        let unwanted = view.proc(role).is_some_and(|p| !p.wanted);
+        let well = phase.termination().is_some_and(Termination::is_success);
+        if phase.is_over() && !unwanted && !well {
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
+            out.blame(Fault::new(Name::new("exit"), o.at, suspect).because(Clue::text("phase", phase.to_string())));
+        }
+    }))
+}
+
+/// Replaces lost ranks only; touches nothing but their processes.
+struct Replace;
+
+impl RecoveryStrategy for Replace {
+    fn name(&self) -> Name {
+        Name::new("replace")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        if lost.is_empty() {
+            return Err("nothing is lost".into());
+        }
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for rank in &lost {
+                let next = view.next_incarnation(&Role::Rank(*rank));
+                members.entry(*rank).and_modify(|m| m.incarnation = next);
+            }
+        }));
+        let old = lost.iter().filter_map(|r| view.world.proc(*r)).collect();
+        let orders = lost.iter().filter_map(|r| world.proc(*r)).map(|proc| StartOrder {
+            proc,
+            place: Place::anywhere(),
+            spec: Arc::clone(&view.spec.worker),
+        });
+        let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+        let stop = Action::Stop { procs: old, grace: Duration::ZERO, exact: true };
+        let start = Action::Start { batch, until: Ready::Running };
+        Ok(Proposal {
+            stages: vec![
+                Stage::new("stop", Duration::from_secs(1), vec![stop]),
+                Stage::new("start", Duration::from_secs(1), vec![Action::Enter(world), start]),
+            ],
+            touches: lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
+            cost: Cost {
+                ends_job: false,
+                lost_work: Duration::ZERO,
+                downtime: Duration::from_secs(1),
+                nodes_removed: 0,
+            },
+            counted: Counted::Yes,
+            reason: format!("replace {lost:?}"),
+        })
+    }
+}
+
+/// A kernel that is driven by hand.
+struct Bench {
+    kernel: Kernel,
+    now: u64,
+}
+
+impl Bench {
+    fn new(ranks: u32, adjust: impl FnOnce(&mut Policy)) -> Bench {
+        Bench::with(ranks, adjust, Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] })
+    }
+
+    fn with(ranks: u32, adjust: impl FnOnce(&mut Policy), plugins: Plugins) -> Bench {
+        let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"]));
+        adjust(&mut spec.policy);
+        let mut bench = Bench { kernel: Kernel::new(plugins), now: 0 };
+        assert!(bench.give(Input::Start(Box::new(Start { spec: Arc::new(spec) }))).is_empty());
+        bench
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Command> {
+        self.kernel.step(JobTime::from_nanos(self.now), &input)
+    }
+
+    fn at(&mut self, ms: u64) -> Vec<Command> {
+        self.now = ms * MS;
+        self.give(Input::Deadline)
+    }
+
+    fn tell(&mut self, rank: u32, incarnation: u32, phase: Phase) -> Vec<Command> {
+        let proc = ProcId::rank(rank, incarnation);
+        let status = ProcStatus { proc, node: None, instance: Name::new("i"), pid: Some(1), phase };
+        self.give(Input::Changed(Change::Proc(status)))
+    }
+
+    /// Lists nothing and lets the first world run.
+    fn up(mut self) -> Bench {
+        let commands = self.give(Input::Listed(Listing::default()));
+        let id = start_of(&commands).expect("the first start").0;
+        let ranks = self.kernel.view().world.size();
+        let results = (0..ranks).map(|r| (rank_domain(r), Ok(Output::Accepted))).collect();
+        self.give(Input::Answered { id, results });
+        for rank in 0..ranks {
+            self.tell(rank, 1, Phase::Running);
+        }
+        self
+    }
+}
+
+fn rank_domain(rank: u32) -> Domain {
+    Domain::Process(Role::Rank(Rank(rank)))
+}
+
+fn start_of(commands: &[Command]) -> Option<(CommandId, Vec<ProcId>)> {
+    commands.iter().find_map(|c| match &c.action {
+        Action::Start { batch, .. } => Some((c.id, batch.orders.iter().map(|o| o.proc.clone()).collect())),
+        _ => None,
+    })
+}
+
+fn stopped(commands: &[Command]) -> Vec<ProcId> {
+    let stops = commands.iter().filter_map(|c| match &c.action {
+        Action::Stop { procs, .. } => Some(procs.clone()),
+        _ => None,
+    });
+    stops.flatten().collect()
+}
+
+fn finish(commands: &[Command]) -> Option<(bool, &str)> {
+    commands.iter().find_map(|c| match &c.action {
+        Action::Finish { ok, reason } => Some((*ok, reason.as_str())),
+        _ => None,
+    })
+}
+
+fn killed() -> Phase {
+    Phase::Exited(Box::new(Exit::new(Termination::Signal { number: 9, core_dumped: false })))
+}
+
+fn done() -> Phase {
+    Phase::Exited(Box::new(Exit::new(Termination::Code(0))))
+}
+
+#[test]
+fn a_killed_rank_is_replaced_and_the_decision_says_why() {
+    let mut bench = Bench::new(3, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(1, 1, killed());
+    let commands = bench.at(120);
+    let decision = commands.iter().find_map(|c| match &c.action {
+        Action::Announce(event) => match &**event {
+            Event::Decided(decision) => Some(decision.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let decision = decision.expect("decided when the window is over");
+    assert_eq!(decision.chosen.expect("one strategy").strategy, Name::new("replace"));
+    assert!(decision.reason.contains("the only way left"), "{}", decision.reason);
+    let (_, started) = start_of(&commands).expect("it has exited, so it is started at once");
+    assert_eq!(started, [ProcId::rank(1, 2)]);
+    bench.tell(1, 2, Phase::Running);
+    let report = bench.kernel.report();
+    assert_eq!(report.incidents[0].blamed, [Rank(1)]);
+    assert_eq!(report.incidents[0].outcome, "recovered by replace");
+    assert_eq!((report.restarts, bench.kernel.budget_left()), (1, 9));
+}
+
+#[test]
+fn all_ranks_that_end_well_complete_the_job() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    assert!(finish(&bench.tell(0, 1, done())).is_none());
+    let commands = bench.tell(1, 1, done());
+    assert_eq!(finish(&commands), Some((true, "all 2 ranks finished")));
+    assert!(bench.kernel.is_over());
+    assert_eq!(bench.kernel.deadline(), None);
+}
+
+#[test]
+fn a_start_that_is_refused_ends_the_job_with_its_reason() {
+    let mut bench = Bench::new(1, |_| ());
+    let commands = bench.give(Input::Listed(Listing::default()));
+    let id = start_of(&commands).expect("the first start").0;
+    let why = Failure::Refused("the program \"nope\" does not exist".into());
+    let commands = bench.give(Input::Answered { id, results: vec![(rank_domain(0), Err(why))] });
+    let (ok, reason) = finish(&commands).expect("nothing runs, so it ends at once");
+    assert!(!ok && reason.contains("\"nope\" does not exist"), "{reason}");
+}
+
+#[test]
+fn the_same_rank_again_in_the_middle_of_its_recovery_cancels_and_replans() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (first, _) = start_of(&bench.at(120)).expect("started");
+    bench.tell(0, 2, killed()); // before it ever ran
+    let (_, started) = start_of(&bench.at(140)).expect("started again");
+    assert_eq!(started, [ProcId::rank(0, 3)], "an incarnation never runs twice");
+    bench.give(Input::Answered { id: first, results: vec![(rank_domain(0), Ok(Output::Accepted))] });
+    assert_eq!(bench.kernel.counts().drops.get(&Drop::LateAnswer), Some(&1));
+    bench.tell(0, 3, Phase::Running);
+    assert_eq!(bench.kernel.report().incidents.len(), 1, "one incident all along");
+}
+
+#[test]
+fn what_an_older_incarnation_or_generation_says_is_dropped_and_counted() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    bench.tell(0, 2, Phase::Running);
+    let old = Fact::new(rank_domain(0), Signal::Progress { step: 7 }).of(Incarnation(1)).observed(JobTime::START);
+    let stale = Fact::new(rank_domain(1), Signal::Progress { step: 9 }).within(Generation(1)).observed(JobTime::START);
+    let fresh = Fact::new(rank_domain(1), Signal::Progress { step: 8 }).within(Generation(2)).observed(JobTime::START);
+    bench.give(Input::Observed(vec![old, stale, fresh]));
+    let counts = bench.kernel.counts();
+    assert_eq!(counts.drops.get(&Drop::OldIncarnation), Some(&1));
+    assert_eq!(counts.drops.get(&Drop::OldGeneration), Some(&1));
+    assert_eq!(bench.kernel.view().procs[&Role::Rank(Rank(1))].step, Some(8));
+    assert_eq!(bench.kernel.view().procs[&Role::Rank(Rank(0))].step, None);
+}
+
+#[test]
+fn an_empty_budget_ends_the_job_and_says_so() {
+    let budget = BudgetSpec { recoveries_max: 1, refill_every: Duration::from_secs(3600) };
+    let mut bench = Bench::new(1, |p| p.budget = budget).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    bench.tell(0, 2, Phase::Running);
+    bench.now = 200 * MS;
+    bench.tell(0, 2, killed());
+    let commands = bench.at(220);
+    let (ok, reason) = finish(&commands).expect("nothing is left to stop");
+    assert!(!ok && reason.contains("budget of 1 is spent") && reason.contains("exit in rank 0"), "{reason}");
+}
+
+#[test]
+fn a_panicking_detector_is_out_of_service_and_nothing_else_happens() {
+    let jumpy = detector("jumpy", |o, _, _| assert!(!matches!(o.signal, Signal::Heartbeat), "bug"));
+    let plugins = Plugins { detectors: vec![Box::new(jumpy), exits()], strategies: vec![Box::new(Replace)] };
+    let mut bench = Bench::with(1, |_| (), plugins).up();
+    let beat = Fact::new(rank_domain(0), Signal::Heartbeat).observed(JobTime::START);
+    bench.give(Input::Observed(vec![beat.clone()]));
+    bench.at(100);
+    let report = bench.kernel.report();
+    assert_eq!(report.incidents[0].domain, Domain::Plugin(Name::new("jumpy")));
+    assert!(report.incidents[0].outcome.starts_with("noted"));
+    bench.give(Input::Observed(vec![beat]));
+    assert_eq!(bench.kernel.report().incidents.len(), 1, "it is not called again");
+    bench.now = 200 * MS;
+    bench.tell(0, 1, killed());
+    assert!(start_of(&bench.at(220)).is_some(), "the other detector still works");
+}
+
+#[test]
+fn a_request_to_stop_stops_everything_within_a_bound() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    let commands = bench.give(Input::Requested(Request::Stop { reason: "maintenance".into() }));
+    assert_eq!(stopped(&commands), [ProcId::rank(0, 1), ProcId::rank(1, 1)]);
+    bench.tell(0, 1, killed());
+    let due = bench.kernel.deadline().expect("the stop is bounded");
+    bench.now = due.as_nanos();
+    let commands = bench.give(Input::Deadline); // rank 1 never answered
+    assert_eq!(finish(&commands), Some((false, "stopped: maintenance")));
+}
+
+#[test]
+fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
+    let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
+    let mut bench = Bench::with(2, |_| (), plugins()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (id, procs) = start_of(&bench.at(120)).expect("started");
+    let snapshot = bench.kernel.snapshot();
+    let spec = Arc::clone(&bench.kernel.view().spec);
+    let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("same version");
+    assert_eq!(cold, [Name::new("exit")], "a closure cannot be saved");
+    let mut bench = Bench { kernel, now: 5_000 * MS };
+    bench.give(Input::Start(Box::new(Start { spec })));
+    let instance = Name::new("i");
+    let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
+    let listing = Listing { procs: vec![running], ..Listing::default() };
+    let commands = bench.give(Input::Listed(listing));
+    assert_eq!(start_of(&commands), Some((id, procs)), "the order may never have left");
+    bench.tell(0, 2, Phase::Running);
+    assert_eq!(bench.kernel.report().incidents[0].outcome, "recovered by replace");
+}
+
+#[test]
+fn observations_are_not_taken_before_the_start() {
+    let mut kernel = Kernel::new(Plugins { detectors: vec![exits()], strategies: vec![] });
+    let o: Observation = Fact::new(Domain::Job, Signal::Heartbeat).observed(JobTime::START);
+    assert!(kernel.step(JobTime::START, &Input::Observed(vec![o])).is_empty());
+    assert_eq!(kernel.deadline(), None);
+}

@@ -5,4 +5,5 @@ pub mod job;
 pub mod kernel;
 pub mod launch;
 pub mod recover;
+pub mod runtime;
 pub mod trace;

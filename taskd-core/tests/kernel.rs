@@ -266,7 +266,7 @@ fn a_panicking_detector_is_out_of_service_and_nothing_else_happens() {
 #[test]
 fn a_request_to_stop_stops_everything_within_a_bound() {
     let mut bench = Bench::new(2, |_| ()).up();
-    let commands = bench.give(Input::Requested(Request::Stop { reason: "maintenance".into() }));
+    let commands = bench.give(Input::Requested(Request::Stop { reason: "maintenance".into(), grace: None }));
     assert_eq!(stopped(&commands), [ProcId::rank(0, 1), ProcId::rank(1, 1)]);
     bench.tell(0, 1, killed());
     let due = bench.kernel.deadline().expect("the stop is bounded");

@@ -151,9 +151,16 @@ impl Kernel {
 
     pub(super) fn requested(&mut self, request: &Request) {
         match request {
-            Request::Stop { reason } => {
+            Request::Stop { reason, grace } => {
                 self.state.counts.branch(Branch::StopRequested);
-                self.end(false, &format!("stopped: {reason}"));
+                match grace {
+                    Some(grace) if self.state.life.is_ending() => {
+                        let stop =
+                            Action::Stop { procs: self.state.view.alive().collect(), grace: *grace, exact: true };
+                        self.command(None, stop, STOP_MARGIN);
+                    }
+                    _ => self.end_within(false, &format!("stopped: {reason}"), *grace),
+                }
             }
             Request::Fault(fault) => self.found.blame((**fault).clone()),
             Request::PluginFailed { plugin, what } => {
@@ -185,13 +192,17 @@ impl Kernel {
 
     /// Ends the job: everything is stopped, within a bound, and then it is over whatever became of that.
     pub(super) fn end(&mut self, ok: bool, reason: &str) {
+        self.end_within(ok, reason, None);
+    }
+
+    fn end_within(&mut self, ok: bool, reason: &str, grace: Option<Duration>) {
         if self.state.plans.contains_key(&PlanId::End) || self.state.life.is_over() {
             return;
         }
         self.drop_other_plans(PlanId::End);
         self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
         self.state.life = Life::Ending;
-        let grace = self.state.view.spec.policy.stop_grace;
+        let grace = grace.unwrap_or(self.state.view.spec.policy.stop_grace);
         let stop = Action::Stop { procs: self.state.view.alive().collect(), grace, exact: true };
         let stop = Stage { need: Need::AtLeast(0), ..Stage::new("stop", grace + STOP_MARGIN, vec![stop]) };
         let finish = Action::Finish { ok, reason: reason.to_owned() };

@@ -7,6 +7,7 @@ use crate::recover::{Failure, Output};
 use crate::trace::Observation;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One thing that happened. Everything the kernel knows came in as one of these, so a log of them replays it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,10 +50,12 @@ pub struct Start {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Request {
-    /// End the job in order: stop everything with its grace time, then finish.
+    /// End the job: stop everything, then finish. Asked again with a shorter grace it hurries what is under way.
     Stop {
         /// For the report.
         reason: String,
+        /// Time between SIGTERM and SIGKILL; the policy's when `None`.
+        grace: Option<Duration>,
     },
     /// A fault that was found outside.
     Fault(Box<Fault>),

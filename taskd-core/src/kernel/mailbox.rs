@@ -27,9 +27,25 @@ impl Mailbox {
         self.urgent.push_back(input);
     }
 
+    /// Takes an input if there is one.
+    pub fn extend(&mut self, input: Option<Input>) {
+        self.urgent.extend(input);
+    }
+
     /// Takes facts that arrived at this time. Times must not go back.
     pub fn push_facts(&mut self, arrived: JobTime, facts: Vec<Observation>) {
         self.facts.push_back((arrived, facts));
+    }
+
+    /// Takes an input that goes before all others: that we slept.
+    pub fn push_first(&mut self, input: Input) {
+        self.urgent.push_front(input);
+    }
+
+    /// Whether facts wait.
+    #[must_use]
+    pub fn has_facts(&self) -> bool {
+        !self.facts.is_empty()
     }
 
     /// How many inputs wait.
@@ -80,7 +96,7 @@ mod tests {
         let mut mailbox = Mailbox::default();
         mailbox.push_facts(at(5), vec![]);
         mailbox.push_facts(at(20), vec![]);
-        mailbox.push(Input::Requested(Request::Stop { reason: "test".into() }));
+        mailbox.push(Input::Requested(Request::Stop { reason: "test".into(), grace: None }));
         assert!(matches!(mailbox.next(at(30), Some(at(10))), Some(Input::Requested(_))));
         assert_eq!(mailbox.next(at(30), Some(at(10))), Some(Input::Observed(vec![])), "arrived at 5, before 10");
         assert_eq!(mailbox.next(at(30), Some(at(10))), Some(Input::Deadline), "10 comes before 20");

@@ -1,0 +1,185 @@
+//! Collects plugins and settings, and reports everything that is wrong with them at once.
+
+use super::Runtime;
+use crate::detect::FaultDetector;
+use crate::job::{JobSpec, Name};
+use crate::kernel::Plugins;
+use crate::launch::Launcher;
+use crate::recover::RecoveryStrategy;
+use crate::trace::TraceSource;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Collects what a [`Runtime`] is made of (see [`Runtime::builder`]). Setters cannot fail; [`build`](Self::build) tells.
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    pub(super) job: Option<JobSpec>,
+    pub(super) sources: Vec<Box<dyn TraceSource>>,
+    pub(super) plugins: Plugins,
+    pub(super) launcher: Option<Arc<dyn Launcher>>,
+    second_launcher: bool,
+}
+
+impl fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuntimeBuilder").field("job", &self.job).field("plugins", &self.plugins).finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    /// What to run.
+    #[must_use]
+    pub fn job(mut self, spec: JobSpec) -> RuntimeBuilder {
+        self.job = Some(spec);
+        self
+    }
+
+    /// Adds a source of facts.
+    #[must_use]
+    pub fn source(mut self, source: impl TraceSource + 'static) -> RuntimeBuilder {
+        self.sources.push(Box::new(source));
+        self
+    }
+
+    /// Adds a detector. Detectors are asked in the order in which they were added.
+    #[must_use]
+    pub fn detector(mut self, detector: impl FaultDetector + 'static) -> RuntimeBuilder {
+        self.plugins.detectors.push(Box::new(detector));
+        self
+    }
+
+    /// Adds several detectors, such as a named group.
+    #[must_use]
+    pub fn detectors(mut self, detectors: impl IntoIterator<Item = Box<dyn FaultDetector>>) -> RuntimeBuilder {
+        self.plugins.detectors.extend(detectors);
+        self
+    }
+
+    /// Adds a strategy. Among proposals of equal cost the one that was added first wins.
+    #[must_use]
+    pub fn strategy(mut self, strategy: impl RecoveryStrategy + 'static) -> RuntimeBuilder {
+        self.plugins.strategies.push(Box::new(strategy));
+        self
+    }
+
+    /// Adds several strategies, such as a named group.
+    #[must_use]
+    pub fn strategies(mut self, strategies: impl IntoIterator<Item = Box<dyn RecoveryStrategy>>) -> RuntimeBuilder {
+        self.plugins.strategies.extend(strategies);
+        self
+    }
+
+    /// Sets the launcher; exactly one.
+    #[must_use]
+    pub fn launcher(mut self, launcher: impl Launcher + 'static) -> RuntimeBuilder {
+        self.second_launcher |= self.launcher.is_some();
+        self.launcher = Some(Arc::new(launcher));
+        self
+    }
+
+    /// The runtime, ready to run.
+    ///
+    /// # Errors
+    /// [`BuildError`] with everything that is wrong, not just the first thing.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        let problems = self.problems();
+        match (self.job, self.launcher) {
+            (Some(job), Some(launcher)) if problems.is_empty() => {
+                Ok(Runtime::assemble(Arc::new(job), self.sources, self.plugins, launcher))
+            }
+            _ => Err(BuildError { problems }),
+        }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match &self.job {
+            None => problems.push(Problem::Missing("job")),
+            Some(job) => problems.extend(job.problems().into_iter().map(Problem::Config)),
+        }
+        if self.launcher.is_none() {
+            problems.push(Problem::Missing("launcher"));
+        }
+        if self.second_launcher {
+            problems.push(Problem::SecondLauncher);
+        }
+        if self.plugins.detectors.is_empty() {
+            problems.push(Problem::Missing("detector"));
+        }
+        if self.plugins.strategies.is_empty() {
+            problems.push(Problem::Missing("strategy"));
+        }
+        let strategies: Vec<Name> = self.plugins.strategies.iter().map(|s| s.name()).collect();
+        problems.extend(twice("source", self.sources.iter().map(|s| s.info().name)));
+        problems.extend(twice("detector", self.plugins.detectors.iter().map(|d| d.name())));
+        problems.extend(twice("strategy", strategies.iter().cloned()));
+        let allowed = self.job.iter().flat_map(|job| job.policy.strategies.keys());
+        for name in allowed.filter(|name| !strategies.contains(name)) {
+            problems.push(Problem::UnknownStrategy { name: name.clone(), known: strategies.clone() });
+        }
+        problems
+    }
+}
+
+fn twice(kind: &'static str, names: impl Iterator<Item = Name>) -> Vec<Problem> {
+    let mut seen = BTreeSet::new();
+    names.filter(|name| !seen.insert(name.clone())).map(|name| Problem::Twice { kind, name }).collect()
+}
+
+/// Everything that keeps a runtime from being built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildError {
+    /// At least one.
+    pub problems: Vec<Problem>,
+}
+
+impl std::error::Error for BuildError {}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the runtime cannot be built: ")?;
+        for (i, problem) in self.problems.iter().enumerate() {
+            write!(f, "{}{problem}", if i == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that keeps a runtime from being built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Something that every runtime needs was not given.
+    #[error("no {0}")]
+    Missing(&'static str),
+    /// A second launcher was given; several hosts are one launcher over many.
+    #[error("more than one launcher")]
+    SecondLauncher,
+    /// Two plugins of a kind have one name, so policies and logs could not tell them apart.
+    #[error("two plugins of kind {kind} are named {name}")]
+    Twice {
+        /// The kind of plugin.
+        kind: &'static str,
+        /// The name.
+        name: Name,
+    },
+    /// The policy names a strategy that was not added.
+    #[error("the policy names the strategy {name}, which was not added (added: {})", list(known))]
+    UnknownStrategy {
+        /// The name in the policy.
+        name: Name,
+        /// The names that there are.
+        known: Vec<Name>,
+    },
+    /// A setting of the job is wrong.
+    #[error(transparent)]
+    Config(crate::job::ConfigError),
+}
+
+fn list(names: &[Name]) -> String {
+    if names.is_empty() {
+        return "none".into();
+    }
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+}

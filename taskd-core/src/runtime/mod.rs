@@ -1,0 +1,27 @@
+//! Builder and shell: the only code that awaits. It feeds the kernel, writes the logs, and carries commands out.
+//!
+//! It decides nothing. Time limits are the kernel's, so a launcher that never answers cannot stall a plan; what happens
+//! at a full queue is said by its source.
+//!
+//! | file | its part |
+//! |---|---|
+//! | `builder` | collects plugins, reports everything that is wrong at once |
+//! | `shell` | the loop: one input, one step, its commands |
+//! | `clock` | the one map from the shell's clock to job time, and the discovery of our own sleep |
+//! | `queues` | bounded queues between sources and kernel |
+//! | `sources` | the task of each source: batches, questions, failures |
+//! | `carry` | commands to the launcher in order, answers back |
+//! | `handle` | what the host program holds while the job runs |
+
+mod builder;
+mod carry;
+mod clock;
+mod handle;
+mod queues;
+mod shell;
+mod sources;
+
+pub use builder::{BuildError, Problem, RuntimeBuilder};
+pub use carry::LAUNCHER_QUEUE_MAX;
+pub use handle::{Announcement, EVENTS_KEPT, RuntimeHandle};
+pub use shell::Runtime;

@@ -1,0 +1,215 @@
+//! The loop: one input, one step of the kernel, its commands. It decides nothing.
+
+use super::RuntimeBuilder;
+use super::carry::Carrier;
+use super::clock::{JobClock, Pulse};
+use super::handle::{Announcement, EVENTS_KEPT, RuntimeHandle};
+use super::queues::FactQueues;
+use super::sources::Sources;
+use crate::job::{JobSpec, JobTime};
+use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
+use crate::launch::Launcher;
+use crate::recover::Action;
+use crate::trace::TraceSource;
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::sleep_until;
+
+/// Changes, answers and requests that may wait for the kernel; then their senders wait.
+const URGENT_MAX: usize = 1024;
+
+/// A job and everything that keeps it training.
+///
+/// ```
+/// use std::time::Duration;
+/// use taskd_core::detect::{Damage, Fault, FaultClass, Suspect, detector};
+/// use taskd_core::job::{JobSpec, Name, WorkerSpec};
+/// use taskd_core::runtime::Runtime;
+///
+/// let error = Runtime::builder()
+///     .job(JobSpec::new("demo", 0, WorkerSpec::new(["train"])))
+///     .detector(detector("idle", |_, _, _| ()))
+///     .build()
+///     .unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "the runtime cannot be built: ranks must be 1 to 1048576; no launcher; no strategy"
+/// );
+/// ```
+pub struct Runtime {
+    spec: Arc<JobSpec>,
+    sources: Vec<Box<dyn TraceSource>>,
+    plugins: Plugins,
+    launcher: Arc<dyn Launcher>,
+    handle: RuntimeHandle,
+    requests: mpsc::Receiver<Input>,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("job", &self.spec.name)
+            .field("launcher", &self.launcher)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Starts to put a runtime together.
+    #[must_use]
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    pub(super) fn assemble(
+        spec: Arc<JobSpec>,
+        sources: Vec<Box<dyn TraceSource>>,
+        plugins: Plugins,
+        launcher: Arc<dyn Launcher>,
+    ) -> Runtime {
+        let (urgent, requests) = mpsc::channel(URGENT_MAX);
+        let (events, _) = broadcast::channel(EVENTS_KEPT);
+        Runtime { spec, sources, plugins, launcher, handle: RuntimeHandle { urgent, events }, requests }
+    }
+
+    /// What the host program holds while the job runs.
+    #[must_use]
+    pub fn handle(&self) -> RuntimeHandle {
+        self.handle.clone()
+    }
+
+    /// Runs the job to its end.
+    ///
+    /// Dropping the future stops the supervising; what then becomes of the processes is the launcher's to say (the local
+    /// launcher's guard: see its `OnOwnerLoss`).
+    pub async fn run(self) -> JobReport {
+        let mut shell = Shell::start(self);
+        loop {
+            match shell.next_input() {
+                Some(input) => {
+                    if let Some(report) = shell.step(input).await {
+                        return report;
+                    }
+                }
+                None => shell.wait().await,
+            }
+        }
+    }
+
+    /// Runs the job to its end, and ends it in order when `stop` resolves, with what it resolves to as the reason.
+    pub async fn run_until<R: Into<String>>(self, stop: impl Future<Output = R>) -> JobReport {
+        let handle = self.handle();
+        let mut run = pin!(self.run());
+        tokio::select! {
+            biased;
+            report = &mut run => report,
+            reason = stop => {
+                let (report, ()) = tokio::join!(run, handle.stop(reason));
+                report
+            }
+        }
+    }
+}
+
+/// A running job.
+struct Shell {
+    kernel: Kernel,
+    mailbox: Mailbox,
+    clock: JobClock,
+    pulse: Pulse,
+    queues: Arc<FactQueues>,
+    sources: Sources,
+    carrier: Carrier,
+    handle: RuntimeHandle,
+    requests: mpsc::Receiver<Input>,
+}
+
+impl Shell {
+    fn start(runtime: Runtime) -> Shell {
+        let Runtime { spec, sources, plugins, launcher, handle, requests } = runtime;
+        let clock = JobClock::from(JobTime::START);
+        let queues = Arc::new(FactQueues::new(clock));
+        let info = launcher.info();
+        for guarantee in &info.goes_without {
+            tracing::warn!(launcher = %info.name, "{guarantee}");
+        }
+        let pulse = Pulse::new(spec.policy.slept_over);
+        let mut mailbox = Mailbox::new(Checks::default());
+        mailbox.push(Input::Start(Box::new(Start { spec })));
+        Shell {
+            kernel: Kernel::new(plugins),
+            mailbox,
+            clock,
+            pulse,
+            sources: Sources::spawn(sources, &queues, &handle.urgent),
+            carrier: Carrier::spawn(launcher, &handle.urgent),
+            queues,
+            handle,
+            requests,
+        }
+    }
+
+    /// What the kernel should be given now, if anything: all that has come in is in the mailbox first.
+    fn next_input(&mut self) -> Option<Input> {
+        if let Some(slept) = self.pulse.turn() {
+            tracing::warn!(?slept, "the supervisor did not run for a while; nobody is blamed for that time");
+            let nanos = u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX);
+            self.mailbox.push_first(Input::Slept { nanos });
+        }
+        while let Ok(input) = self.requests.try_recv() {
+            self.mailbox.push(input);
+        }
+        if !self.mailbox.has_facts()
+            && let Some((arrived, facts)) = self.queues.pop()
+        {
+            self.mailbox.push_facts(arrived, facts);
+        }
+        self.mailbox.next(self.clock.now(), self.kernel.deadline())
+    }
+
+    /// Waits until something comes in, a deadline is due, or it is time to look at the clock.
+    async fn wait(&mut self) {
+        let mut wake = self.pulse.next_turn();
+        if let Some(deadline) = self.kernel.deadline() {
+            wake = wake.min(self.clock.instant(deadline));
+        }
+        tokio::select! {
+            biased; // a fixed order: the same run twice is the same run
+            input = self.requests.recv() => self.mailbox.extend(input),
+            () = self.queues.filled() => {}
+            () = sleep_until(wake) => {}
+        }
+    }
+
+    /// One step of the kernel. The report, if it was the last one.
+    async fn step(&mut self, input: Input) -> Option<JobReport> {
+        let now = self.clock.now();
+        let commands = self.kernel.step(now, &input);
+        let mut over = false;
+        for command in commands {
+            over |= matches!(command.action, Action::Finish { .. });
+            self.dispatch(now, command);
+        }
+        if over {
+            return Some(self.kernel.report());
+        }
+        tokio::task::consume_budget().await; // a flood of facts must not starve the host program's other tasks
+        None
+    }
+
+    fn dispatch(&mut self, now: JobTime, command: Command) {
+        match command.action {
+            Action::Announce(event) => {
+                tracing::debug!(?event, "announced");
+                let announcement = Announcement { at: now, event: *event };
+                let _ = self.handle.events.send(Arc::new(announcement)); // nobody listens: nobody misses it
+            }
+            Action::Collect(ask) => self.sources.collect(command.id, &ask),
+            Action::Start { .. } | Action::Stop { .. } | Action::Acknowledge(_) => self.carrier.give(command),
+            Action::Enter(_) => {} // processes learn of their world when they are started
+            Action::Finish { ok, reason } => tracing::info!(ok, %reason, "the job is over"),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The task of each source: it polls for batches, passes on questions, and survives what the source does wrong.
+
+use super::queues::FactQueues;
+use crate::job::{CommandId, Domain, Name};
+use crate::kernel::{Input, Request};
+use crate::recover::{Failure, Output};
+use crate::trace::{Ask, Exhibit, SourceError, TraceSource};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// Errors in a row after which a source is ended: it is broken, and only makes noise.
+const ERRORS_IN_ROW_MAX: u32 = 16;
+
+/// Questions that may wait for one source; further ones are answered "unreachable" at once.
+const QUESTIONS_MAX: usize = 64;
+
+/// A question on its way to a source.
+struct Question {
+    ask: Ask,
+    about: Domain,
+    reply: oneshot::Sender<Result<Exhibit, SourceError>>,
+}
+
+/// A running source.
+struct Running {
+    answers: Vec<Name>,
+    questions: mpsc::Sender<Question>,
+}
+
+/// All running sources.
+pub(super) struct Sources {
+    running: Arc<Vec<Running>>,
+    urgent: mpsc::Sender<Input>,
+    tasks: JoinSet<()>,
+}
+
+impl Sources {
+    /// Starts a task for each source. They end when this is dropped.
+    pub(super) fn spawn(
+        sources: Vec<Box<dyn TraceSource>>,
+        queues: &Arc<FactQueues>,
+        urgent: &mpsc::Sender<Input>,
+    ) -> Sources {
+        let mut tasks = JoinSet::new();
+        let mut running = Vec::new();
+        for source in sources {
+            let info = source.info();
+            let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+            let queue = queues.add(info.name.clone(), info.queue_max, info.when_full);
+            running.push(Running { answers: info.answers, questions });
+            let (queues, urgent) = (Arc::clone(queues), urgent.clone());
+            tasks.spawn(watch_over(info.name, urgent, async move { drain(source, asked, &queues, queue).await }));
+        }
+        Sources { running: Arc::new(running), urgent: urgent.clone(), tasks }
+    }
+
+    /// Asks about each domain the sources that answer such questions, and sends what the first one finds.
+    pub(super) fn collect(&mut self, id: CommandId, ask: &Ask) {
+        while self.tasks.try_join_next().is_some() {}
+        for about in ask.about.clone() {
+            let (running, urgent, ask) = (Arc::clone(&self.running), self.urgent.clone(), ask.clone());
+            self.tasks.spawn(async move {
+                let result = inquire(&running, &ask, &about).await;
+                let _ = urgent.send(Input::Answered { id, results: vec![(about, result)] }).await; // closed: the job is over
+            });
+        }
+    }
+}
+
+/// The first answer among the sources that answer such questions; the last error if none has one.
+async fn inquire(running: &[Running], ask: &Ask, about: &Domain) -> Result<Output, Failure> {
+    let mut last = Failure::Refused(format!("no source answers the question {}", ask.what));
+    for source in running.iter().filter(|s| s.answers.contains(&ask.what)) {
+        let (reply, answer) = oneshot::channel();
+        let question = Question { ask: ask.clone(), about: about.clone(), reply };
+        if source.questions.try_send(question).is_err() {
+            last = Failure::Unreachable("the source has ended, or too many questions wait for it".into());
+            continue;
+        }
+        match answer.await {
+            Ok(Ok(exhibit)) => return Ok(Output::Exhibit(exhibit)),
+            Ok(Err(SourceError::Unavailable(why))) => last = Failure::Unreachable(why),
+            Ok(Err(other)) => last = Failure::Refused(other.to_string()),
+            Err(_) => last = Failure::Unreachable("the source ended before it answered".into()),
+        }
+    }
+    Err(last)
+}
+
+/// Runs a source's task; a panic or a failure becomes a request to note it against the plugin.
+async fn watch_over(
+    plugin: Name,
+    urgent: mpsc::Sender<Input>,
+    task: impl Future<Output = Result<(), String>> + Send + 'static,
+) {
+    let mut inner = JoinSet::new(); // aborts the source when this task is dropped
+    inner.spawn(task);
+    let what = match inner.join_next().await {
+        Some(Ok(Err(what))) => what,
+        Some(Err(e)) if e.is_panic() => "it panicked; its facts are missing from now on".to_owned(),
+        _ => return,
+    };
+    let _ = urgent.send(Input::Requested(Request::PluginFailed { plugin, what })).await; // closed: the job is over
+}
+
+async fn drain(
+    mut source: Box<dyn TraceSource>,
+    mut asked: mpsc::Receiver<Question>,
+    queues: &FactQueues,
+    queue: usize,
+) -> Result<(), String> {
+    let mut errors_in_row = 0;
+    loop {
+        let batch = tokio::select! {
+            biased;
+            Some(Question { ask, about, reply }) = asked.recv() => {
+                let _ = reply.send(source.collect(&ask, &about).await); // nobody waits any more: the kernel's time was over
+                continue;
+            }
+            batch = source.next() => batch,
+        };
+        match batch {
+            None => return answer_only(source, asked).await,
+            Some(Ok(batch)) => {
+                errors_in_row = 0;
+                if !batch.facts.is_empty() {
+                    queues.push(queue, batch.facts).await;
+                }
+            }
+            Some(Err(error)) => {
+                errors_in_row += 1;
+                tracing::warn!(source = %source.info().name, %error, "a trace source failed to deliver");
+                if errors_in_row >= ERRORS_IN_ROW_MAX {
+                    return Err(format!("ended after {errors_in_row} errors in a row, last: {error}"));
+                }
+            }
+        }
+    }
+}
+
+/// A source whose facts have ended can still answer questions.
+async fn answer_only(mut source: Box<dyn TraceSource>, mut asked: mpsc::Receiver<Question>) -> Result<(), String> {
+    while let Some(Question { ask, about, reply }) = asked.recv().await {
+        let _ = reply.send(source.collect(&ask, &about).await);
+    }
+    Ok(())
+}

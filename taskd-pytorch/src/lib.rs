@@ -1,1 +1,3 @@
 //! PyTorch for taskd: the worker contract of torchrun.
+
+pub mod venv;

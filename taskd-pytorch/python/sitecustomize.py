@@ -1,0 +1,323 @@
+"""What taskd adds to a rank that runs Python, without a change to the program.
+
+The launcher puts this file's directory on the rank's PYTHONPATH, and Python's `site` module imports it before the
+program starts. In the one process that is the rank, and in no other, it
+
+  * takes the rank's lifeline, so that the guard knows of its death before the kernel has torn its memory down,
+  * writes a heartbeat into the rank's page every TASKD_BEAT_MS (default 500) from a thread of its own,
+  * notes in the page that a training step was completed, once the program itself has imported torch.optim,
+  * writes an uncaught exception to TORCHELASTIC_ERROR_FILE, as torch's @record does, unless @record did.
+
+The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
+helper of a wrapper script, a DataLoader worker, the child of a shell that did not exec) finds itself not named and
+leaves everything alone. A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
+not, because exec released it.
+
+Progress means that the training loop is alive. The step that is noted counts calls of an optimizer's step() since the
+process started; where several optimizers take part in a training step it follows the one that steps most. It is not
+the program's own step number, which only the program knows.
+
+It imports nothing heavy (ctypes only in the rank, json and traceback only after an exception), never fails the program
+(every failure means to go without), prints at most one line, and does nothing with TASKD_HOOKS=0. A sitecustomize that
+it shadows is run after it. It must parse on Python 3.6 and later.
+"""
+
+import os
+import sys
+import time
+
+PAGE_BYTES = 4096
+MAGIC = b"TASKDPG1"
+VERSION = 1
+
+# Offsets in the page.
+AT_VERSION, AT_PID, AT_STATE, AT_START_TIME = 8, 16, 20, 24
+AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_LOCK = 48, 56, 64, 72, 128
+
+# States of the lifeline, as far as a rank writes them.
+NEVER_TAKEN, HELD = 0, 1
+
+# glibc and musl agree on these.
+PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1
+PTHREAD_BYTES_MAX = 64  # pthread_mutex_t and pthread_mutexattr_t are shorter everywhere
+FUTEX_TID_MASK = 0x3FFFFFFF
+
+BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
+OPTIMIZERS_MAX = 4096  # whose steps are told apart; beyond it they are forgotten and counted anew
+MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
+
+
+def start():
+    """Everything, in the order in which it matters. Called once, by the import of this file as `sitecustomize`."""
+    if os.environ.get("TASKD_HOOKS") != "0":
+        try:
+            fd = open_own_page()
+            if fd is not None:
+                join_page(fd)
+        except Exception as error:
+            say("no lifeline, heartbeat and progress: %s" % error)
+    run_shadowed()
+
+
+def say(text):
+    try:
+        sys.stderr.write("taskd: %s\n" % text)
+    except Exception:
+        pass
+
+
+def open_own_page():
+    """A descriptor of the page if it names this very process; None for everybody else."""
+    path = os.environ.get("TASKD_LIFELINE")
+    if not path:
+        return None
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None  # a helper that outlived the guard, for instance
+    if names_us(os.pread(fd, PAGE_BYTES, 0)):
+        return fd
+    os.close(fd)
+    return None
+
+
+def names_us(page):
+    def number(at, size):
+        return int.from_bytes(page[at : at + size], sys.byteorder)
+
+    if len(page) != PAGE_BYTES or not page.startswith(MAGIC) or number(AT_VERSION, 4) != VERSION:
+        return False
+    if number(AT_PID, 4) != os.getpid():
+        return False
+    with open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rsplit(b")", 1)[1].split()  # the name in parentheses may hold anything; field 3 comes next
+    return number(AT_START_TIME, 8) == int(fields[22 - 3])
+
+
+def join_page(fd):
+    """This process is the rank. Maps the page for as long as the process lives: an unmapped lock is never released."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    read_write, shared = 3, 1
+    address = libc.mmap(None, PAGE_BYTES, read_write, shared, fd, 0)
+    error = ctypes.get_errno()
+    os.close(fd)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(error, "the page cannot be mapped")
+
+    def word(at):
+        return ctypes.c_uint32.from_address(address + at)
+
+    def long_word(at):
+        return ctypes.c_uint64.from_address(address + at)
+
+    pid = os.getpid()
+    if word(AT_STATE).value == NEVER_TAKEN and on_main_thread(pid):
+        try:
+            take_lifeline(ctypes, libc, address, word, pid)
+        except Exception as error:
+            say("no lifeline: %s" % error)
+    start_heartbeat(long_word(AT_BEAT_TIME))
+    step = long_word(AT_STEP)
+    after_import("torch.optim.optimizer", step_counter(pid, step, long_word(AT_STEP_TIME)))
+    record_uncaught(pid, step)
+
+
+def on_main_thread(pid):
+    import _thread
+
+    # Before 3.8 Python cannot tell, and then only a program that embeds Python could be elsewhere.
+    return getattr(_thread, "get_native_id", lambda: pid)() == pid
+
+
+def take_lifeline(ctypes, libc, address, word, pid):
+    """Locks the robust mutex for ever. The kernel marks its word when the main thread ends, in whatever way."""
+    attributes = ctypes.create_string_buffer(PTHREAD_BYTES_MAX)
+    mutex = ctypes.c_void_p(address + AT_LOCK)
+    failed = (
+        libc.pthread_mutexattr_init(attributes)
+        or libc.pthread_mutexattr_setpshared(attributes, PTHREAD_PROCESS_SHARED)
+        or libc.pthread_mutexattr_setrobust(attributes, PTHREAD_MUTEX_ROBUST)
+        or libc.pthread_mutex_init(mutex, attributes)
+        or libc.pthread_mutex_lock(mutex)
+    )
+    if failed:
+        raise OSError(failed, "the lifeline cannot be locked")
+    # The futex word is the one that holds our thread id: the first in glibc, the second in musl.
+    for offset in range(AT_LOCK, AT_LOCK + PTHREAD_BYTES_MAX, 4):
+        if word(offset).value & FUTEX_TID_MASK == pid:
+            word(AT_WORD_OFFSET).value = offset
+            word(AT_STATE).value = HELD
+            return
+
+
+def now_ns():
+    return int(time.monotonic() * 1e9)  # monotonic_ns came with 3.7
+
+
+def beat_seconds():
+    try:
+        period_ms = int(os.environ.get("TASKD_BEAT_MS", ""))
+    except ValueError:
+        period_ms = BEAT_MS_DEFAULT
+    return min(max(period_ms, BEAT_MS_MIN), BEAT_MS_MAX) / 1000.0
+
+
+def start_heartbeat(beat_time):
+    """A bare thread: it does not survive fork, the interpreter does not wait for it, and `threading` does not list it.
+
+    It needs the interpreter's lock to beat: code that holds that for long, without Python running, silences the rank.
+    From Python 3.12 on a program that forks is warned of every thread that it has, and this is one.
+    """
+    import _signal  # `signal` itself imports much more
+    import _thread
+
+    period, sleep = beat_seconds(), time.sleep
+    # Signals are for the program's threads. Before 3.8 Python does not name the valid ones; these are everywhere.
+    signals = getattr(_signal, "valid_signals", lambda: range(1, 32))()
+
+    def beat():
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, signals)
+        while True:
+            beat_time.value = now_ns()
+            sleep(period)
+
+    beat_time.value = now_ns()
+    _thread.start_new_thread(beat, ())
+
+
+def step_counter(pid, step, step_time):
+    """What to do with the module torch.optim.optimizer: have it tell of every completed step."""
+    counts = {}  # steps by optimizer
+
+    def after_step(optimizer, *_):
+        if os.getpid() != pid:
+            return  # a forked child that trains
+        key = id(optimizer)
+        if key not in counts:
+            # A newcomer steps beside the others, or in their place and then loses its first step.
+            lead = 1
+            if len(counts) >= OPTIMIZERS_MAX:
+                counts.clear()
+                lead = 0
+            counts[key] = max(step.value - lead, 0)
+        counts[key] += 1
+        step.value = max(step.value, counts[key])
+        step_time.value = now_ns()
+
+    after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
+
+    def register(module):
+        module.register_optimizer_step_post_hook(after_step)
+
+    return register
+
+
+def after_import(name, then):
+    """Calls `then(module)` when the program has imported `name`, at once if it has already."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, AfterImport(name, then))
+
+
+class AfterImport(object):
+    """A finder that finds nothing itself: it lets the others find one module and waits for its code to have run."""
+
+    def __init__(self, name, then):
+        self.name = name
+        self.then = then
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        for finder in sys.meta_path:
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(name, path, target) if find_spec and finder is not self else None
+            if spec is not None:
+                try:
+                    self.hook(spec.loader)
+                except Exception:
+                    pass  # a loader that takes no attributes: steps are not counted
+                return spec
+        return None
+
+    def hook(self, loader):
+        run = loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module  # as it was
+            run(module)
+            try:
+                sys.meta_path.remove(self)
+                self.then(module)
+            except Exception:
+                pass
+
+        loader.exec_module = exec_module
+
+
+def record_uncaught(pid, step):
+    """Writes an exception that nobody caught to the error file, then does what would have been done without."""
+    previous = sys.excepthook
+
+    def excepthook(kind, value, trace):
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        # As @record: an exit or an interrupt is not an error.
+        if path and os.getpid() == pid and issubclass(kind, Exception):
+            try:
+                if not os.path.exists(path):  # else @record was first
+                    write_record(path, kind, value, trace, step.value)
+            except Exception:
+                pass
+        previous(kind, value, trace)
+
+    sys.excepthook = excepthook
+
+
+def write_record(path, kind, value, trace, step):
+    import json
+    import traceback
+
+    record = {
+        "message": {
+            "message": ("%s: %s" % (kind.__name__, value))[:MESSAGE_CHARS_MAX],
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(kind, value, trace))[-CALLSTACK_CHARS_MAX:],
+                "timestamp": str(int(time.time())),
+                "taskd_step": str(step),
+            },
+        }
+    }
+    whole = "%s.%d" % (path, os.getpid())  # so that nobody reads half a record
+    try:
+        with open(whole, "w") as file:
+            json.dump(record, file)
+        os.rename(whole, path)
+    except Exception:
+        os.unlink(whole)
+
+
+def run_shadowed():
+    """Imports the sitecustomize that would have been found without this one. Its errors are its own."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    ours = [(at, entry) for at, entry in enumerate(sys.path) if os.path.abspath(entry) == here]
+    this = sys.modules.pop("sitecustomize")
+    sys.modules["_taskd_rank"] = this
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", this)
+        for at, entry in ours:
+            sys.path.insert(at, entry)
+
+
+if __name__ == "sitecustomize":
+    start()

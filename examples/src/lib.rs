@@ -1,1 +1,3 @@
-//! What several example programs share.
+//! What several example programs share: the account of a run, and the training program of the quick start.
+
+pub mod account;

@@ -91,6 +91,14 @@ pub struct Cost {
     pub nodes_removed: u32,
 }
 
+impl Cost {
+    /// Time without training, and nothing else.
+    #[must_use]
+    pub const fn downtime(downtime: Duration) -> Cost {
+        Cost { ends_job: false, lost_work: Duration::ZERO, downtime, nodes_removed: 0 }
+    }
+}
+
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.ends_job {

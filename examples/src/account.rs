@@ -1,0 +1,253 @@
+//! The account of a run: what was done to the job from outside, what taskd made of it, and what that cost.
+//!
+//! It listens to the runtime's events with a clock of its own and compares with what was injected. It never touches the
+//! job.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use taskd_core::job::IncidentId;
+use taskd_core::kernel::{Event, IncidentReport, JobReport};
+use taskd_core::runtime::{Announcement, RuntimeHandle};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinHandle;
+
+/// One thing that was done to the job from outside.
+#[derive(Clone, Debug)]
+pub struct Injection {
+    /// What, such as `SIGKILL`.
+    pub what: String,
+    /// To which ranks.
+    pub ranks: Vec<u32>,
+    /// When.
+    pub at: Instant,
+}
+
+/// When an incident was seen to be found, decided and closed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    found: Option<Instant>,
+    decided: Option<Instant>,
+    closed: Option<Instant>,
+}
+
+/// Listens to a job from its start.
+#[derive(Debug)]
+pub struct Listener {
+    task: JoinHandle<BTreeMap<IncidentId, Seen>>,
+}
+
+impl Listener {
+    /// Starts to listen; `tell` gets a line for people for each thing that happens.
+    #[must_use]
+    pub fn start(handle: &RuntimeHandle, mut tell: impl FnMut(String) + Send + 'static) -> Listener {
+        let mut events = handle.events();
+        let task = tokio::spawn(async move {
+            let mut seen: BTreeMap<IncidentId, Seen> = BTreeMap::new();
+            loop {
+                match events.recv().await {
+                    Ok(announcement) => note(&announcement, &mut seen, &mut tell),
+                    Err(RecvError::Lagged(missed)) => tell(format!("({missed} events were missed here)")),
+                    Err(RecvError::Closed) => return seen,
+                }
+            }
+        });
+        Listener { task }
+    }
+
+    /// The rows of the incident table, once the job is over and every handle of it is dropped.
+    pub async fn rows(self, report: &JobReport, injections: &[Injection]) -> Vec<Row> {
+        let seen = self.task.await.unwrap_or_default();
+        let mut left: Vec<&Injection> = injections.iter().collect();
+        let row = |incident: &IncidentReport| {
+            let seen = seen.get(&incident.id).copied().unwrap_or_default();
+            Row::of(incident, seen, &mut left)
+        };
+        report.incidents.iter().map(row).collect()
+    }
+}
+
+fn note(announcement: &Arc<Announcement>, seen: &mut BTreeMap<IncidentId, Seen>, tell: &mut impl FnMut(String)) {
+    let now = Instant::now();
+    let at = announcement.at;
+    match &announcement.event {
+        Event::Found { incident, fault, opened } => {
+            let entry = seen.entry(*incident).or_default();
+            entry.found = entry.found.or(Some(now));
+            let clues: Vec<&str> = fault.clues.iter().map(|c| c.text.as_str()).collect();
+            let verb = if *opened { "opened" } else { "also" };
+            let suspect = fault.prime();
+            let side = if suspect.is_cause() { "" } else { " (a victim)" };
+            tell(format!(
+                "{at}  {incident} {verb}: {} in {}{side}: {}",
+                suspect.class,
+                suspect.domain,
+                clues.join("; ")
+            ));
+        }
+        Event::Decided(decision) => {
+            seen.entry(decision.incident.id).or_default().decided = Some(now);
+            tell(format!("{at}  {} decided: {}", decision.incident.id, decision.reason));
+        }
+        Event::Closed { incident, how } => {
+            seen.entry(*incident).or_default().closed = Some(now);
+            tell(format!("{at}  {incident} closed: {how}"));
+        }
+        Event::Cancelled { incident, strategy, reason } => {
+            tell(format!("{at}  {incident}: {strategy} cancelled: {reason}"));
+        }
+        Event::Failed { incident, strategy, reason } => tell(format!("{at}  {incident}: {strategy} failed: {reason}")),
+        Event::Entered { generation, restarts } => tell(format!("{at}  {generation} begins (restarts: {restarts})")),
+        _ => {}
+    }
+}
+
+/// One incident beside what was injected.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Kind of fault.
+    pub class: String,
+    /// Ranks that were blamed.
+    pub ranks: Vec<u32>,
+    /// What was injected, and into which ranks; null when nothing was.
+    pub injected: Option<String>,
+    /// Whether exactly the injected ranks were blamed.
+    pub correct: bool,
+    /// From the injection to the first fault found, in milliseconds.
+    pub detected_ms: Option<f64>,
+    /// From the injection until the ranks trained again, in milliseconds.
+    pub resumed_ms: Option<f64>,
+    /// The strategy that was carried out.
+    pub strategy: Option<String>,
+    /// Training steps that were done again.
+    pub steps_lost: Option<u64>,
+    /// Why: the evidence in words.
+    pub evidence: Vec<String>,
+}
+
+impl Row {
+    /// Takes from `left` the injections that this incident answers: those that came before it was found.
+    fn of(incident: &IncidentReport, seen: Seen, left: &mut Vec<&Injection>) -> Row {
+        let ranks: Vec<u32> = incident.blamed.iter().map(|r| r.0).collect();
+        let before = |i: &&Injection| seen.closed.or(seen.found).is_some_and(|t| i.at <= t);
+        let answered: Vec<&Injection> = left.iter().copied().filter(before).collect();
+        left.retain(|i| !before(i));
+        let mut hit: Vec<u32> = answered.iter().flat_map(|i| i.ranks.iter().copied()).collect();
+        hit.sort_unstable();
+        hit.dedup();
+        let first = answered.first().map(|i| i.at);
+        let since = |t: Option<Instant>| Some(millis(t?.duration_since(first?)));
+        let what: Vec<String> = answered.iter().map(|i| format!("{} to rank {:?}", i.what, i.ranks)).collect();
+        Row {
+            class: incident.class.to_string(),
+            correct: !answered.is_empty() && ranks == hit,
+            ranks,
+            injected: (!what.is_empty()).then(|| what.join(", ")),
+            detected_ms: since(seen.found),
+            resumed_ms: since(seen.closed).filter(|_| incident.resumed.is_some()),
+            strategy: incident.strategy.as_ref().map(ToString::to_string),
+            steps_lost: incident.steps_lost,
+            evidence: incident.evidence.clone(),
+        }
+    }
+}
+
+fn millis(d: Duration) -> f64 {
+    (d.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The account that an example with a job of its own prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Account {
+    /// Whether training ended as it should.
+    pub completed: bool,
+    /// Why the job ended.
+    pub reason: String,
+    /// Training steps of the finished job.
+    pub steps: Option<u64>,
+    /// Loss over the whole data set at the end.
+    pub final_loss: Option<f64>,
+    /// Whether that is the loss of the undisturbed run; null when there was none to compare with.
+    pub loss_equal: Option<bool>,
+    /// Whether the SHA-256 of the state is that of the undisturbed run.
+    pub state_equal: Option<bool>,
+    /// Restarts that counted.
+    pub restarts: u32,
+    /// Share of the run's time that went into steps which were kept.
+    pub goodput: Option<f64>,
+    /// The incidents.
+    pub incidents: Vec<Row>,
+}
+
+impl Account {
+    /// The account of a job whose training is not looked into.
+    #[must_use]
+    pub fn of(report: &JobReport, incidents: Vec<Row>) -> Account {
+        Account {
+            completed: report.ok,
+            reason: report.reason.clone(),
+            steps: None,
+            final_loss: None,
+            loss_equal: None,
+            state_equal: None,
+            restarts: report.restarts,
+            goodput: None,
+            incidents,
+        }
+    }
+
+    /// The incident table and the outcome, for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::from(
+            "\n  what           where      injected               right  detected   resumed    lost steps  by\n",
+        );
+        for row in &self.incidents {
+            let ranks: Vec<String> = row.ranks.iter().map(u32::to_string).collect();
+            let after = |t: Option<f64>| t.map_or("-".to_owned(), |t| format!("{t:.1} ms"));
+            let _ = writeln!(
+                out,
+                "  {:<13}  {:<9}  {:<21}  {:<5}  {:<9}  {:<9}  {:<10}  {}",
+                row.class,
+                if ranks.is_empty() { "-".to_owned() } else { format!("rank {}", ranks.join(",")) },
+                row.injected.as_deref().unwrap_or("-"),
+                if row.correct { "yes" } else { "NO" },
+                after(row.detected_ms),
+                after(row.resumed_ms),
+                row.steps_lost.map_or("-".to_owned(), |n| n.to_string()),
+                row.strategy.as_deref().unwrap_or("-"),
+            );
+            for line in &row.evidence {
+                let _ = writeln!(out, "      because {line}");
+            }
+        }
+        if self.incidents.is_empty() {
+            out.push_str("  (no incident)\n");
+        }
+        let same = |equal: Option<bool>| match equal {
+            Some(true) => "equal to the undisturbed run",
+            Some(false) => "DIFFERENT from the undisturbed run",
+            None => "not compared",
+        };
+        let _ = writeln!(out, "\n  outcome   {}", self.reason);
+        if let (Some(steps), Some(loss)) = (self.steps, self.final_loss) {
+            let _ = writeln!(out, "  training  {steps} steps, final loss {loss:.6} ({})", same(self.loss_equal));
+            let _ = writeln!(out, "  state     SHA-256 {}", same(self.state_equal));
+        }
+        if let Some(goodput) = self.goodput {
+            let _ = writeln!(out, "  goodput   {:.1} %, {} restarts", goodput * 100.0, self.restarts);
+        }
+        out
+    }
+
+    /// Prints the account: a table, or one line of JSON as the last line.
+    pub fn print(&self, json: bool) {
+        if json {
+            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
+        } else {
+            println!("{}", self.table());
+        }
+    }
+}

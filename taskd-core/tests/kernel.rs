@@ -304,3 +304,31 @@ fn observations_are_not_taken_before_the_start() {
     assert!(kernel.step(JobTime::START, &Input::Observed(vec![o])).is_empty());
     assert_eq!(kernel.deadline(), None);
 }
+
+#[test]
+fn a_failing_plugin_does_not_disturb_a_recovery() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    let failed = Request::PluginFailed { plugin: Name::new("nvml"), what: "it panicked".into() };
+    let commands = bench.give(Input::Requested(failed));
+    assert!(start_of(&commands).is_none() && stopped(&commands).is_empty());
+    bench.tell(0, 2, Phase::Running);
+    let report = bench.kernel.report();
+    assert_eq!(report.incidents[0].outcome, "recovered by replace");
+    assert_eq!(bench.kernel.counts().branches.get(&Branch::Cancelled), None);
+}
+
+#[test]
+fn a_start_that_fails_in_part_leaves_the_rest_to_its_own_answer() {
+    let mut bench = Bench::new(2, |_| ());
+    let commands = bench.give(Input::Listed(Listing::default()));
+    let id = start_of(&commands).expect("the first start").0;
+    bench.give(Input::Answered { id, results: vec![(rank_domain(1), Ok(Output::Accepted))] });
+    let why = Failure::Unreachable("the host does not answer".into());
+    bench.give(Input::Answered { id, results: vec![(rank_domain(0), Err(why))] });
+    let procs = &bench.kernel.view().procs;
+    assert!(procs[&Role::Rank(Rank(0))].phase.is_exited(), "it was never there");
+    assert!(!procs[&Role::Rank(Rank(1))].phase.is_over());
+}

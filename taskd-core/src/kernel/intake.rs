@@ -9,7 +9,7 @@ use crate::kernel::View;
 use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -155,10 +155,7 @@ impl Kernel {
     }
 
     pub(super) fn answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
-        let starting = self.state.starting.remove(&id).unwrap_or_default();
-        for (proc, failure) in starting.iter().zip(results).filter_map(|(p, (_, r))| Some((p, r.as_ref().err()?))) {
-            self.never_started(proc, failure);
-        }
+        self.starts_answered(id, results);
         let Some(pending) = self.state.pending.get_mut(&id) else {
             return self.late(id, results);
         };
@@ -177,6 +174,27 @@ impl Kernel {
         }
         for (ask, about, result) in evidence {
             self.testify(&ask, &about, &result);
+        }
+    }
+
+    /// Whether a start was taken on or not is a fact about its processes, even if its plan is void by now.
+    fn starts_answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
+        let Some(starting) = self.state.starting.get_mut(&id) else { return };
+        let answers: BTreeMap<&Domain, &Result<Output, Failure>> = results.iter().map(|(d, r)| (d, r)).collect();
+        let mut failed = Vec::new();
+        starting.retain(|proc| match answers.get(&Domain::Process(proc.role.clone())) {
+            Some(Err(failure)) => {
+                failed.push((proc.clone(), failure.clone()));
+                false
+            }
+            Some(Ok(_)) => false,
+            None => true,
+        });
+        if starting.is_empty() {
+            self.state.starting.remove(&id);
+        }
+        for (proc, failure) in failed {
+            self.never_started(&proc, &failure);
         }
     }
 

@@ -207,7 +207,7 @@ impl Kernel {
         }
         let detectors = self.detectors.iter().filter_map(Slot::deadline);
         let decisions = self.state.incidents.values().filter_map(|open| open.decide_at);
-        let answers = self.state.pending.values().map(|p| p.due);
+        let answers = self.state.pending.values().filter(|p| !p.waiting.is_empty()).map(|p| p.due);
         detectors.chain(decisions).chain(answers).min()
     }
 

@@ -248,6 +248,7 @@ impl Kernel {
             PlanId::Start => self.start_failed(&plan.run, &why),
             PlanId::End => {} // its stop needs nobody and its finish has no targets
             PlanId::Recovery(incident) => {
+                let last_words = plan.run.proposal.last_words();
                 let strategy = plan.run.strategy;
                 if let Some(open) = self.state.incidents.get_mut(&incident) {
                     open.incident.attempts.push((strategy.clone(), why.clone()));
@@ -255,7 +256,7 @@ impl Kernel {
                 }
                 self.announce(Some(incident), Event::Failed { incident, strategy, reason: why.clone() });
                 if self.state.life.is_ending() {
-                    self.end(false, &why); // the last rung itself failed: the kernel's own end never does
+                    self.end(false, &last_words.unwrap_or(why)); // the last rung failed: the kernel's own end never does
                 }
             }
         }

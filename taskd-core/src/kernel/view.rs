@@ -105,8 +105,11 @@ impl View {
     /// Whether `inner` is the same as, or a part of, `outer`.
     #[must_use]
     pub fn contains(&self, outer: &Domain, inner: &Domain) -> bool {
-        if outer == inner || *outer == Domain::Job {
+        if outer == inner {
             return true;
+        }
+        if *outer == Domain::Job {
+            return !matches!(inner, Domain::Plugin(_)); // a plugin watches the job, it is no part of it
         }
         match (outer, inner) {
             (Domain::Group(group), Domain::Process(Role::Rank(rank))) => self.world.group(group).contains(rank),

@@ -127,6 +127,17 @@ pub struct Proposal {
     pub reason: String,
 }
 
+impl Proposal {
+    /// The reason with which it ends the job, if it does.
+    #[must_use]
+    pub fn last_words(&self) -> Option<String> {
+        self.stages.iter().flat_map(|stage| &stage.actions).find_map(|action| match action {
+            Action::Finish { reason, .. } => Some(reason.clone()),
+            _ => None,
+        })
+    }
+}
+
 /// What came of one target of a command when it went well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -2,6 +2,7 @@
 
 pub mod detect;
 pub mod job;
+pub mod journal;
 pub mod kernel;
 pub mod launch;
 pub mod recover;

@@ -1,0 +1,173 @@
+//! What a directory of logs holds: which starts of the supervisor, and which of them went on from which.
+//!
+//! Read-only. It never decides whether an old state may be taken up.
+
+use super::cursor::{Cursor, Piece, load, no_head_problem, read_head};
+use super::error::Problems;
+use super::files::{self, Segment};
+use super::header::{FileHead, Header};
+use super::record::{self, Found, Kind};
+use super::steps::Steps;
+use super::{JournalError, Log, Problem};
+use crate::job::Seq;
+use crate::kernel::Snapshot;
+use std::path::Path;
+
+/// The logs in one directory, for reading.
+#[derive(Clone, Debug)]
+pub struct History {
+    lives: Vec<Life>,
+    problems: Problems,
+    /// The newest start's files cannot be read: what the older ones say is not where the job stood.
+    outdated: bool,
+}
+
+/// The starts of a supervisor that went on from one another, the first one from nothing.
+#[derive(Clone, Debug)]
+pub struct Life {
+    eras: Vec<Era>,
+    files: [Vec<Segment>; 3],
+}
+
+/// One start of the supervisor.
+#[derive(Clone, Debug)]
+struct Era {
+    head: FileHead,
+    /// What it wrote behind this input never took effect: the next start went on from here.
+    upto: Seq,
+}
+
+impl History {
+    /// Looks through the heads of the files in `dir`.
+    ///
+    /// # Errors
+    /// [`JournalError::Directory`] when the directory cannot be listed; [`JournalError::NoLog`] when nothing in it can
+    /// be read as a log, and nothing looks like one.
+    pub fn open(dir: &Path) -> Result<History, JournalError> {
+        let found = files::list(dir).map_err(|e| JournalError::directory(dir, e))?;
+        if found.is_empty() {
+            return Err(JournalError::NoLog { dir: dir.to_owned() });
+        }
+        Ok(History::of(found))
+    }
+
+    pub(super) fn of(mut found: Vec<Segment>) -> History {
+        found.sort_by_key(|s| s.start);
+        let mut history = History { lives: Vec::new(), problems: Problems::default(), outdated: false };
+        for files in found.chunk_by(|a, b| a.start == b.start) {
+            let mut spoiled = false;
+            let head = files.iter().find_map(|file| match read_head(&file.path) {
+                Ok(head) if head.start == file.start => Some(head),
+                Ok(_) => {
+                    history.problems.push(Problem::NotALog { file: file.path.clone() });
+                    None
+                }
+                Err(problem) => {
+                    spoiled |= problem.spoils_the_file();
+                    history.problems.push(problem);
+                    None
+                }
+            });
+            match head {
+                Some(head) => {
+                    history.outdated = false;
+                    history.take(head, files);
+                }
+                None => history.outdated |= spoiled,
+            }
+        }
+        history
+    }
+
+    fn take(&mut self, head: FileHead, files: &[Segment]) {
+        if head.after == Seq(0) || self.lives.is_empty() {
+            self.lives.push(Life { eras: Vec::new(), files: Default::default() });
+        }
+        let Some(life) = self.lives.last_mut() else { return };
+        for era in &mut life.eras {
+            era.upto = era.upto.min(head.after);
+        }
+        life.eras.push(Era { head, upto: Seq(u64::MAX) });
+        files.iter().for_each(|file| life.files[file.log as usize].push(file.clone()));
+    }
+
+    /// The lives of kernels that are logged here, oldest first.
+    #[must_use]
+    pub fn lives(&self) -> &[Life] {
+        &self.lives
+    }
+
+    /// The life that a supervisor would go on with. `None`: there is none, or the newest files cannot be read, so that
+    /// nobody knows how it went on.
+    #[must_use]
+    pub fn latest(&self) -> Option<&Life> {
+        self.lives.last().filter(|_| !self.outdated)
+    }
+
+    /// What is wrong with the heads of the files.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        self.problems.as_slice()
+    }
+}
+
+impl Life {
+    /// The head of its latest start: whose log it is, and with which plugins.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        self.eras.last().map(|era| &era.head.header)
+    }
+
+    /// The steps after `after`, to the end.
+    #[must_use]
+    pub fn steps(&self, after: Seq) -> Steps {
+        Steps::new(after, self.cursor(Log::Decisions, after), self.cursor(Log::Observations, after))
+    }
+
+    /// Numbers of the last inputs in its snapshots, ascending. A snapshot that is named here may turn out damaged.
+    pub fn snapshots(&self) -> impl DoubleEndedIterator<Item = Seq> + '_ {
+        self.snapshot_files().map(|s| s.first)
+    }
+
+    /// Reads the snapshot of this number.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn snapshot(&self, seq: Seq) -> Result<Snapshot, Problem> {
+        let missing = || Problem::Unreadable {
+            file: format!("snapshot of {seq}").into(),
+            reason: "there is no such file".to_owned(),
+        };
+        let file = self.snapshot_files().rfind(|s| s.first == seq).ok_or_else(missing)?.path.clone();
+        let mut bytes = Vec::new();
+        load(&file, &mut bytes)?;
+        let (_, at) = FileHead::decode(&bytes).map_err(|no| no_head_problem(&file, no, bytes.len() as u64))?;
+        match record::find(&bytes, at) {
+            Found::Record(saved) if saved.kind == Kind::Snapshot => {
+                record::decode(saved.payload).ok_or(Problem::Unknown { file, seq })
+            }
+            _ => Err(Problem::Torn { file, at: at as u64, bytes: (bytes.len() - at) as u64 }),
+        }
+    }
+
+    fn era(&self, start: u64) -> Option<&Era> {
+        self.eras.iter().find(|era| era.head.start == start)
+    }
+
+    fn snapshot_files(&self) -> impl DoubleEndedIterator<Item = &Segment> {
+        let files = self.files[Log::Snapshots as usize].iter();
+        files.filter(|s| self.era(s.start).is_some_and(|era| s.first <= era.upto))
+    }
+
+    fn cursor(&self, log: Log, after: Seq) -> Cursor {
+        let files = &self.files[log as usize];
+        let pieces = files.iter().enumerate().filter_map(|(i, segment)| {
+            let era = self.era(segment.start)?;
+            let next = files.get(i + 1).filter(|next| next.start == segment.start);
+            let last = next.map_or(era.upto, |next| Seq(next.first.0.saturating_sub(1)).min(era.upto));
+            let segment = segment.clone();
+            (last > after).then_some(Piece { segment, after: era.head.after.max(after), upto: era.upto })
+        });
+        Cursor::new(pieces)
+    }
+}

@@ -1,0 +1,49 @@
+//! The two logs with one order: what a kernel was told and what it commanded, for restarts, replays and people.
+//!
+//! It never decides anything, never holds the shell up, and never stops a recovery: a log that cannot be written loses
+//! records, says so, counts them, and names the gap as soon as it can be written again.
+//!
+//! Every input has one number ([`Seq`](crate::job::Seq)), the order in which the kernel took it. *Observations* are the
+//! bulk: bounded, oldest first out. *Decisions* are all other inputs and all commands. *Snapshots* of the kernel's whole
+//! state make a restart short: it takes the newest one and the steps after it.
+//!
+//! # Files
+//! `observations-START-INPUT.log`, `decisions-START-INPUT.log`, `snapshot-START-INPUT.log`: which start of the
+//! supervisor wrote it, and its first input (of a snapshot, its last). Every file begins with whose log it is and with
+//! which plugins, every record has check sums and can be read alone, and no file is ever written to by a later start.
+//! So a torn tail stays where it is, and a new start simply says up to where the old records count.
+//!
+//! A log is as trustworthy as its directory: the check sums find accidents, not forgeries.
+//!
+//! | file | its part |
+//! |---|---|
+//! | `record`, `header`, `files` | the format: frames, heads, names |
+//! | `append`, `queue`, `writer`, `sync` | writing: the shell's side, and two threads |
+//! | `cursor`, `steps`, `history` | reading: one log, both merged, all starts |
+//! | `recover` | what a restart finds |
+
+mod append;
+mod config;
+mod cursor;
+mod error;
+mod files;
+mod header;
+mod history;
+
+mod queue;
+mod record;
+mod recover;
+mod status;
+mod steps;
+mod sync;
+mod writer;
+
+pub use append::Journal;
+pub use config::JournalConfig;
+pub use error::{JournalError, Missing, Problem};
+pub use files::Log;
+pub use header::{Difference, FORMAT_VERSION, Header, PluginInfo, PluginKind};
+pub use history::{History, Life};
+pub use recover::Recovered;
+pub use status::{Gap, Health, JournalCounts, LogHealth, Written};
+pub use steps::{Entry, Step, Steps};

@@ -1,0 +1,237 @@
+//! What lies between the shell and the journal's threads: encoded records on their way to disk, and what came of them.
+//!
+//! Putting something in never waits for a disk: the lock is held to copy bytes and to swap queues, never during I/O.
+
+use super::status::{Health, JournalCounts, LogHealth};
+use super::{Log, Written};
+use crate::job::Seq;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Waiting records are put together up to this size, so that a busy log costs one system call for many of them.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Records of one log that are written together.
+#[derive(Debug)]
+pub(super) struct Chunk<B> {
+    /// They begin a file of their own.
+    pub(super) fresh: bool,
+    pub(super) first: Seq,
+    pub(super) last: Seq,
+    pub(super) records: u64,
+    pub(super) bytes: B,
+}
+
+/// Everything that waits, by log.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) chunks: [Vec<Chunk<Vec<u8>>>; 3],
+    /// The last input that was appended. Those that are not in the chunks were lost before they got here.
+    pub(super) upto: Seq,
+}
+
+/// Where a record can get lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It does not get into the queue.
+    Queue,
+    /// The disk does not take it.
+    Disk,
+}
+
+/// The journal's own threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worker {
+    Writer,
+    Syncer,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Batch,
+    queued_bytes: [usize; 3],
+    counts: JournalCounts,
+    /// Why a log is degraded, by [`Place`].
+    trouble: [[Option<String>; 2]; 3],
+    /// Something was lost: only a new snapshot gives a restart a place to go on from.
+    owes_snapshot: bool,
+    /// Somebody has waited for the writer in vain, and it has not come back since.
+    stuck: bool,
+    closing: bool,
+    ended: [bool; 2],
+}
+
+/// The queue, and what came of what was in it.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    work: Condvar,
+    done: Condvar,
+    bytes_max: usize,
+    settled: watch::Sender<Seq>,
+    health: watch::Sender<Health>,
+}
+
+impl Queue {
+    pub(super) fn new(bytes_max: usize) -> Queue {
+        Queue {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            bytes_max,
+            settled: watch::Sender::new(Seq(0)),
+            health: watch::Sender::new(Health::default()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts records in. False: there is no room, and nothing was taken.
+    pub(super) fn push(&self, log: Log, chunk: &Chunk<&[u8]>) -> bool {
+        let mut state = self.state();
+        let size = chunk.bytes.len();
+        let queued = &mut state.queued_bytes[log as usize];
+        if *queued > 0 && *queued + size > self.bytes_max {
+            return false;
+        }
+        *queued += size;
+        state.waiting.upto = state.waiting.upto.max(chunk.last);
+        let chunks = &mut state.waiting.chunks[log as usize];
+        match chunks.last_mut().filter(|open| !chunk.fresh && open.bytes.len() + size <= CHUNK_BYTES) {
+            Some(open) => {
+                open.last = chunk.last;
+                open.records += chunk.records;
+                open.bytes.extend_from_slice(chunk.bytes);
+            }
+            None => {
+                let &Chunk { fresh, first, last, records, bytes } = chunk;
+                chunks.push(Chunk { fresh, first, last, records, bytes: bytes.to_vec() });
+            }
+        }
+        self.work.notify_one();
+        true
+    }
+
+    /// An input's record is lost before it got in: nobody has to wait for it.
+    pub(super) fn skip(&self, seq: Seq) {
+        let mut state = self.state();
+        state.waiting.upto = state.waiting.upto.max(seq);
+        self.work.notify_one();
+    }
+
+    /// For the writer: everything that waits, as soon as something does; `None` at the end.
+    pub(super) fn take(&self) -> Option<Batch> {
+        let mut state = self.state();
+        while state.waiting.upto <= *self.settled.borrow() && state.waiting.chunks.iter().all(Vec::is_empty) {
+            if state.closing {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.queued_bytes = [0; 3];
+        let upto = state.waiting.upto;
+        Some(std::mem::replace(&mut state.waiting, Batch { upto, ..Batch::default() }))
+    }
+
+    /// For the writer: everything up to `seq` is written, or lost and told.
+    pub(super) fn settle(&self, seq: Seq) {
+        let mut state = self.state();
+        state.stuck = false;
+        self.settled.send_if_modified(|settled| std::mem::replace(settled, seq.max(*settled)) < seq);
+        self.done.notify_all();
+    }
+
+    /// Changes the counters.
+    pub(super) fn count(&self, change: impl FnOnce(&mut JournalCounts)) {
+        change(&mut self.state().counts);
+    }
+
+    /// Says whether a log gets past a place. A change is told once; `reason` is made only then.
+    pub(super) fn report(&self, log: Log, place: Place, reason: Option<String>) {
+        let mut state = self.state();
+        let trouble = &mut state.trouble[log as usize];
+        if trouble[place as usize].is_some() == reason.is_some() {
+            return;
+        }
+        trouble[place as usize] = reason;
+        let health = match trouble.iter().flatten().next() {
+            Some(reason) => LogHealth::Degraded { reason: reason.clone() },
+            None => LogHealth::Fine,
+        };
+        state.owes_snapshot |= health == LogHealth::Fine && log != Log::Snapshots;
+        drop(state);
+        match &health {
+            LogHealth::Fine => tracing::info!(%log, "the log is written again"),
+            LogHealth::Degraded { reason } => {
+                tracing::warn!(%log, reason, "the log is not written; recovery goes on without it");
+            }
+        }
+        self.health.send_modify(|all| all.logs[log as usize] = health);
+    }
+
+    /// Whether a snapshot has become necessary since this was last asked.
+    pub(super) fn take_owed_snapshot(&self) -> bool {
+        std::mem::take(&mut self.state().owes_snapshot)
+    }
+
+    pub(super) fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub(super) fn counts(&self) -> JournalCounts {
+        self.state().counts
+    }
+
+    /// Waits until everything up to `seq` is settled, at most for `limit`.
+    pub(super) async fn written(&self, seq: Seq, limit: Duration) -> Written {
+        let mut settled = self.settled.subscribe();
+        let limit = if self.state().stuck { Duration::ZERO } else { limit };
+        let in_time = tokio::time::timeout(limit, settled.wait_for(|settled| *settled >= seq)).await.is_ok();
+        if !in_time {
+            let mut state = self.state();
+            state.stuck = true;
+            state.counts.late += 1;
+            return Written::Late;
+        }
+        if self.health.borrow().trouble().is_some() { Written::Degraded } else { Written::Yes }
+    }
+
+    /// Blocks until everything that was appended is settled. False: not within `limit`.
+    pub(super) fn wait_settled(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| {
+            *self.settled.borrow() >= state.waiting.upto && state.waiting.chunks.iter().all(Vec::is_empty)
+        })
+    }
+
+    /// Asks the threads to end when all is written and synced, and blocks until they have. False: not within `limit`.
+    pub(super) fn close(&self, limit: Duration) -> bool {
+        self.ask_to_end();
+        self.wait_until(limit, |state| state.ended == [true; 2])
+    }
+
+    pub(super) fn ask_to_end(&self) {
+        self.state().closing = true;
+        self.work.notify_all();
+    }
+
+    pub(super) fn ended(&self, worker: Worker) {
+        self.state().ended[worker as usize] = true;
+        self.done.notify_all();
+    }
+
+    fn wait_until(&self, limit: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut state = self.state();
+        while !condition(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}

@@ -1,0 +1,207 @@
+//! The frame around every record of a log: how long it is, what it is, when it was, and two check sums.
+//!
+//! It knows nothing of files and of what a record means. Bytes that are no record are skipped and told, never trusted:
+//! a length counts only when the frame's own check sum is right, a payload only when its check sum is.
+//!
+//! ```text
+//! 0        4      5        8        16        24             28            32
+//! | length | kind | "tkd"  | input  | job time | payload crc | frame crc  | payload … |
+//! ```
+//!
+//! All numbers are little-endian; the job time is in nanoseconds; `length` counts the payload only.
+
+use crate::job::{JobTime, Seq};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Size of a frame in bytes.
+pub(super) const FRAME_BYTES: usize = 32;
+
+/// Largest payload in bytes. A start of a million ranks is below it; a record above it is not written, and counted.
+pub(super) const PAYLOAD_BYTES_MAX: usize = 256 << 20;
+
+const MARK: [u8; 3] = *b"tkd";
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The first of every file: a [`FileHead`](super::header::FileHead).
+    Head = 0,
+    /// An input that is no observation, with all its commands.
+    Step = 1,
+    /// The commands of an observation; the input of the same number stands in the other log.
+    Commands = 2,
+    /// Observations that led to no command.
+    Quiet = 3,
+    /// Observations that led to commands.
+    Led = 4,
+    /// What is missing before the next record, and why: a [`Gap`](super::Gap).
+    Gap = 5,
+    /// A kernel's state.
+    Snapshot = 6,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] = [Kind::Head, Kind::Step, Kind::Commands, Kind::Quiet, Kind::Led, Kind::Gap, Kind::Snapshot];
+}
+
+/// One record in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    pub(super) kind: Kind,
+    pub(super) seq: Seq,
+    pub(super) now: JobTime,
+    pub(super) payload: &'a [u8],
+}
+
+/// What stands at a place of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    /// A sound record.
+    Record(Record<'a>),
+    /// So many bytes that are no sound record; the next one begins behind them, or the buffer ends there.
+    Bad {
+        bytes: usize,
+        /// No sound record follows.
+        at_end: bool,
+    },
+    /// Nothing more.
+    End,
+}
+
+impl Found<'_> {
+    /// How far it reaches.
+    pub(super) const fn len(&self) -> usize {
+        match self {
+            Found::Record(record) => FRAME_BYTES + record.payload.len(),
+            Found::Bad { bytes, .. } => *bytes,
+            Found::End => 0,
+        }
+    }
+}
+
+/// Appends one record to `out`; on an error `out` is as it was.
+pub(super) fn encode<T: Serialize + ?Sized>(
+    out: &mut Vec<u8>,
+    kind: Kind,
+    seq: Seq,
+    now: JobTime,
+    payload: &T,
+) -> Result<(), EncodeError> {
+    let start = out.len();
+    let framed = encode_framed(out, start, kind, seq, now, payload);
+    if framed.is_err() {
+        out.truncate(start);
+    }
+    framed
+}
+
+fn encode_framed<T: Serialize + ?Sized>(
+    out: &mut Vec<u8>,
+    start: usize,
+    kind: Kind,
+    seq: Seq,
+    now: JobTime,
+    payload: &T,
+) -> Result<(), EncodeError> {
+    out.resize(start + FRAME_BYTES, 0);
+    postcard::serialize_with_flavor(payload, Appended(&mut *out))?;
+    let (before, payload) = out.split_at_mut(start + FRAME_BYTES);
+    let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= PAYLOAD_BYTES_MAX);
+    let length = length.ok_or(EncodeError::TooLarge { bytes: payload.len() })?;
+    let frame = &mut before[start..];
+    frame[0..4].copy_from_slice(&length.to_le_bytes());
+    frame[4] = kind as u8;
+    frame[5..8].copy_from_slice(&MARK);
+    frame[8..16].copy_from_slice(&seq.0.to_le_bytes());
+    frame[16..24].copy_from_slice(&now.as_nanos().to_le_bytes());
+    frame[24..28].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    let check = crc32fast::hash(&frame[..28]);
+    frame[28..32].copy_from_slice(&check.to_le_bytes());
+    Ok(())
+}
+
+/// What stands at `at`.
+pub(super) fn find(bytes: &[u8], at: usize) -> Found<'_> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    if rest.is_empty() {
+        return Found::End;
+    }
+    if let Some(record) = sound(rest) {
+        return Found::Record(record);
+    }
+    // A frame whose payload alone is wrong tells where the next record begins, unless the payload is cut off.
+    let claimed = frame(rest).map_or(1, |frame| frame.end.min(rest.len()));
+    let next = (claimed..rest.len()).find(|from| sound(&rest[*from..]).is_some());
+    Found::Bad { bytes: next.unwrap_or(rest.len()), at_end: next.is_none() }
+}
+
+/// The value in a payload: all of it, and nothing else.
+pub(super) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(payload).ok()?;
+    rest.is_empty().then_some(value)
+}
+
+struct Frame {
+    kind: Kind,
+    seq: Seq,
+    now: JobTime,
+    payload_check: u32,
+    end: usize,
+}
+
+fn frame(bytes: &[u8]) -> Option<Frame> {
+    let frame: &[u8; FRAME_BYTES] = bytes.first_chunk()?;
+    if frame[5..8] != MARK || crc32fast::hash(&frame[..28]).to_le_bytes() != frame[28..32] {
+        return None;
+    }
+    let word = |from: usize| u32::from_le_bytes([frame[from], frame[from + 1], frame[from + 2], frame[from + 3]]);
+    let long = |from: usize| u64::from(word(from)) | u64::from(word(from + 4)) << 32;
+    Some(Frame {
+        kind: *Kind::ALL.get(usize::from(frame[4]))?,
+        seq: Seq(long(8)),
+        now: JobTime::from_nanos(long(16)),
+        payload_check: word(24),
+        end: usize::try_from(word(0)).ok()?.checked_add(FRAME_BYTES)?,
+    })
+}
+
+fn sound(bytes: &[u8]) -> Option<Record<'_>> {
+    let Frame { kind, seq, now, payload_check, end } = frame(bytes)?;
+    let payload = bytes.get(FRAME_BYTES..end)?;
+    (crc32fast::hash(payload) == payload_check).then_some(Record { kind, seq, now, payload })
+}
+
+/// Why something cannot be a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EncodeError {
+    /// A value has no form in the log, such as a path that is not UTF-8.
+    #[error("it has no form in the log: {0}")]
+    Form(#[from] postcard::Error),
+    /// The payload is above [`PAYLOAD_BYTES_MAX`].
+    #[error("a record of {bytes} bytes is larger than {PAYLOAD_BYTES_MAX}")]
+    TooLarge { bytes: usize },
+}
+
+/// Lets postcard write behind what a buffer holds already.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Appended<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Both logs merged: the steps of a kernel in the order in which it took them.
+//!
+//! It never guesses. A step whose record is missing is told as missing, with the log's own reason where it gave one.
+
+use super::cursor::{Ahead, Cursor};
+use super::error::{Missing, Problems};
+use super::record::{self, Kind};
+use super::{Gap, Problem};
+use crate::job::{JobTime, Seq};
+use crate::kernel::{Command, Input};
+use serde::de::DeserializeOwned;
+
+/// One step of a kernel, as the logs tell it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its number.
+    pub seq: Seq,
+    /// When it was.
+    pub now: JobTime,
+    /// What the kernel was told. `None`: these observations are not in the log any more.
+    pub input: Option<Input>,
+    /// What it commanded. `None`: it commanded something, and the record of that is lost.
+    pub commands: Option<Vec<Command>>,
+}
+
+/// What comes next in the logs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// A step.
+    Step(Step),
+    /// Steps of which there is no record.
+    Missing(Missing),
+}
+
+/// The steps after a given one, to the end of the logs. Holds one file of each log in memory.
+#[derive(Debug)]
+pub struct Steps {
+    decisions: Cursor,
+    observations: Cursor,
+    next: Seq,
+}
+
+/// Which records make up the next step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) seq: Seq,
+    pub(super) now: JobTime,
+    decision: Option<Kind>,
+    observation: Option<Kind>,
+}
+
+impl Turn {
+    /// Whether the log has its input.
+    pub(super) const fn has_input(&self) -> bool {
+        matches!(self.decision, Some(Kind::Step)) || self.observation.is_some()
+    }
+}
+
+impl Steps {
+    pub(super) const fn new(after: Seq, decisions: Cursor, observations: Cursor) -> Steps {
+        Steps { decisions, observations, next: Seq(after.0.saturating_add(1)) }
+    }
+
+    /// What was wrong with the files that have been read so far.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        self.all_problems().as_slice().to_vec()
+    }
+
+    /// Losses that the files that have been read so far tell of.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<Gap> {
+        self.decisions.gaps().iter().chain(self.observations.gaps()).cloned().collect()
+    }
+
+    pub(super) fn all_problems(&self) -> Problems {
+        let mut problems = self.decisions.problems().clone();
+        problems.extend(self.observations.problems());
+        problems
+    }
+
+    /// What comes next, without reading what is in it: missing steps, or a step that [`pass`](Steps::pass) passes.
+    pub(super) fn turn(&mut self) -> Option<Result<Turn, Missing>> {
+        let (decision, observation) = (self.decisions.peek(), self.observations.peek());
+        let first = [decision, observation].into_iter().flatten().min_by_key(|ahead| ahead.seq)?;
+        let Ahead { seq, now, .. } = first;
+        if seq > self.next {
+            let (from, to) = (self.next, Seq(seq.0 - 1));
+            self.next = seq;
+            return Some(Err(Missing { from, to, why: self.explain(from, to) }));
+        }
+        let kind = |ahead: Option<Ahead>| ahead.filter(|a| a.seq == seq).map(|a| a.kind);
+        Some(Ok(Turn { seq, now, decision: kind(decision), observation: kind(observation) }))
+    }
+
+    /// Passes the step of this turn.
+    pub(super) fn pass(&mut self, turn: &Turn) {
+        if turn.decision.is_some() {
+            self.decisions.pass();
+        }
+        if turn.observation.is_some() {
+            self.observations.pass();
+        }
+        self.next = Seq(turn.seq.0.saturating_add(1));
+    }
+
+    fn read(&mut self, turn: &Turn) -> Step {
+        let Turn { seq, now, .. } = *turn;
+        let (mut input, mut commands) = (None, None);
+        match turn.decision {
+            Some(Kind::Step) => {
+                if let Some((said, done)) = understood(&mut self.decisions, seq) {
+                    (input, commands) = (Some(said), Some(done));
+                }
+            }
+            Some(_) => commands = understood(&mut self.decisions, seq),
+            None if turn.observation == Some(Kind::Quiet) => commands = Some(Vec::new()),
+            None => {}
+        }
+        if input.is_none() && turn.observation.is_some() {
+            input = understood(&mut self.observations, seq).map(Input::Observed);
+        }
+        Step { seq, now, input, commands }
+    }
+
+    fn explain(&self, from: Seq, to: Seq) -> String {
+        let mut gaps = self.decisions.gaps().iter().chain(self.observations.gaps());
+        if let Some(gap) = gaps.find(|gap| gap.from <= to && gap.to >= from) {
+            return gap.reason.clone();
+        }
+        if let Some(problem) = self.all_problems().as_slice().last() {
+            return problem.to_string();
+        }
+        match (self.observations.last(), self.decisions.last()) {
+            (Seq(0), _) => "older observations were removed to stay within the log's bound".to_owned(),
+            _ => "neither log has a record of them".to_owned(),
+        }
+    }
+}
+
+impl Iterator for Steps {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let turn = match self.turn()? {
+            Ok(turn) => turn,
+            Err(missing) => return Some(Entry::Missing(missing)),
+        };
+        let step = self.read(&turn);
+        self.pass(&turn);
+        Some(Entry::Step(step))
+    }
+}
+
+fn understood<T: DeserializeOwned>(cursor: &mut Cursor, seq: Seq) -> Option<T> {
+    let value = record::decode(cursor.payload());
+    if value.is_none() {
+        cursor.not_understood(seq);
+    }
+    value
+}

@@ -1,0 +1,239 @@
+//! The thread that writes: files, their bounds, and what happens when a disk takes nothing.
+//!
+//! It never ends for an error and holds nobody up. A log that cannot be written loses records, which is counted; it is
+//! tried again with a file of its own, which then says what is missing.
+
+use super::files::{self, Segment};
+use super::queue::{Batch, Chunk, Place, Queue, Worker};
+use super::record::{self, Kind};
+use super::sync::{SyncQueue, SyncedFile};
+use super::{Gap, JournalConfig, Log};
+use crate::job::{JobTime, Seq};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// What stands at the head of every file of one start of the supervisor.
+#[derive(Debug)]
+pub(super) struct Birth {
+    pub(super) start: u64,
+    pub(super) head: Vec<u8>,
+}
+
+/// Everything that the writer's thread owns.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) dir: PathBuf,
+    pub(super) config: JournalConfig,
+    pub(super) queue: Arc<Queue>,
+    pub(super) syncs: Arc<SyncQueue>,
+    /// Known when the first record is.
+    pub(super) birth: Arc<OnceLock<Birth>>,
+    /// The journal's files, each log's oldest first.
+    pub(super) segments: [Vec<Segment>; 3],
+    pub(super) lanes: [Lane; 3],
+}
+
+/// One log as it is being written.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    file: Option<Open>,
+    /// What was lost since the log was last written.
+    gap: Option<Gap>,
+    retry_at: Option<Instant>,
+}
+
+/// A file that takes records.
+#[derive(Debug)]
+struct Open {
+    file: Arc<SyncedFile>,
+    path: PathBuf,
+    first: Seq,
+    last: Seq,
+    records: u64,
+    bytes: u64,
+}
+
+impl Writer {
+    /// Writes what comes in until the queue is closed.
+    pub(super) fn run(mut self) {
+        while let Some(Batch { chunks, upto }) = self.queue.take() {
+            for (log, chunks) in Log::ALL.into_iter().zip(chunks) {
+                chunks.into_iter().for_each(|chunk| self.write_or_lose(log, &chunk));
+            }
+            self.queue.settle(upto);
+        }
+        self.syncs.close();
+        self.queue.ended(Worker::Writer);
+    }
+
+    fn write_or_lose(&mut self, log: Log, chunk: &Chunk<Vec<u8>>) {
+        let lane = &mut self.lanes[log as usize];
+        if lane.retry_at.is_some_and(|at| Instant::now() < at) {
+            return self.lose(log, chunk, "");
+        }
+        match self.write(log, chunk) {
+            Ok(()) => {
+                self.lanes[log as usize].retry_at = None;
+                self.queue.report(log, Place::Disk, None);
+            }
+            Err(e) => {
+                let reason = format!("{}: {e}", self.dir.display());
+                let lane = &mut self.lanes[log as usize];
+                lane.file = None;
+                lane.retry_at = Some(Instant::now() + self.config.retry_every);
+                self.lose(log, chunk, &reason);
+                self.queue.count(|c| c.write_failures += 1);
+                let advice = advice(&e);
+                self.queue.report(log, Place::Disk, Some(format!("{reason}{advice}")));
+            }
+        }
+    }
+
+    fn lose(&mut self, log: Log, chunk: &Chunk<Vec<u8>>, reason: &str) {
+        Gap::extend(&mut self.lanes[log as usize].gap, log, chunk.first, chunk.last, chunk.records, reason);
+        self.queue.count(|c| c.lost += chunk.records);
+    }
+
+    fn write(&mut self, log: Log, chunk: &Chunk<Vec<u8>>) -> io::Result<()> {
+        self.leave_unusable_file(log);
+        if chunk.fresh || self.lanes[log as usize].file.is_none() {
+            self.begin_file(log, chunk.first)?;
+        }
+        let Lane { file: Some(open), gap, .. } = &mut self.lanes[log as usize] else { return Ok(()) };
+        if let Some(gap) = gap.as_ref().filter(|_| log != Log::Snapshots) {
+            let mut told = Vec::new();
+            if record::encode(&mut told, Kind::Gap, gap.to, JobTime::START, gap).is_ok() {
+                open.append(&told)?;
+            }
+        }
+        *gap = None;
+        open.append(&chunk.bytes)?;
+        open.last = chunk.last;
+        open.records += chunk.records;
+        self.syncs.push(&open.file);
+        if let Some(segment) = self.segments[log as usize].last_mut() {
+            segment.bytes = open.bytes;
+        }
+        let written = chunk.bytes.len() as u64;
+        self.queue.count(|c| {
+            c.records += chunk.records;
+            c.bytes += written;
+            c.snapshots += u64::from(log == Log::Snapshots);
+        });
+        Ok(())
+    }
+
+    /// A file that somebody has removed, or that could not be synced, takes no more.
+    fn leave_unusable_file(&mut self, log: Log) {
+        let Lane { file, gap, .. } = &mut self.lanes[log as usize];
+        let Some(open) = file else { return };
+        if open.file.is_removed() {
+            let reason = format!("{} was removed while it was being written", open.path.display());
+            Gap::extend(gap, log, open.first, open.last, open.records, &reason);
+            self.queue.count(|c| {
+                c.files_removed += 1;
+                c.lost += open.records;
+            });
+            self.queue.report(log, Place::Disk, Some(format!("{reason}: a new file is begun")));
+            *file = None;
+        } else if open.file.has_failed() {
+            *file = None;
+        }
+    }
+
+    fn begin_file(&mut self, log: Log, first: Seq) -> io::Result<()> {
+        let Some(Birth { start, head }) = self.birth.get() else { return Ok(()) }; // set before the first record
+        let path = files::path(&self.dir, log, *start, first);
+        let file = create(&self.dir, &path)?;
+        let mut open =
+            Open { file: Arc::new(SyncedFile::new(Some(log), file)), path, first, last: first, records: 0, bytes: 0 };
+        open.append(head)?;
+        let path = open.path.clone();
+        self.segments[log as usize].push(Segment { log, start: *start, first, path, bytes: open.bytes });
+        self.lanes[log as usize].file = Some(open);
+        if let Ok(dir) = File::open(&self.dir) {
+            self.syncs.push(&Arc::new(SyncedFile::new(None, dir)));
+        }
+        self.expire(log);
+        Ok(())
+    }
+
+    /// Removes the oldest files of a log that has reached its bound, but none that a restart needs.
+    fn expire(&mut self, log: Log) {
+        let bytes_max = match log {
+            Log::Observations => self.config.observations_bytes_max,
+            Log::Snapshots => self.config.snapshots_bytes_max,
+            Log::Decisions => self.config.decisions_bytes_max,
+        };
+        let [.., snapshots, _] = &self.segments;
+        let place = |s: &Segment| (s.start, s.first);
+        let needed_from = snapshots.iter().rev().nth(1).map(place);
+        let segments = &self.segments[log as usize];
+        let mut total: u64 = segments.iter().map(|s| s.bytes).sum();
+        let mut expired = 0;
+        for pair in segments.windows(2) {
+            let [old, next] = pair else { break };
+            let needed = match log {
+                Log::Observations => false,
+                Log::Snapshots => needed_from.is_none_or(|from| place(old) >= from),
+                Log::Decisions => needed_from.is_some_and(|from| place(next) > from),
+            };
+            if total <= bytes_max || needed {
+                break;
+            }
+            if let Err(e) = std::fs::remove_file(&old.path)
+                && e.kind() != io::ErrorKind::NotFound
+            {
+                break; // it stays, and is tried again with the next file
+            }
+            total -= old.bytes;
+            expired += 1;
+        }
+        self.segments[log as usize].drain(..expired);
+        self.queue.count(|c| c.files_expired += expired as u64);
+    }
+}
+
+impl Open {
+    /// Appends all of it or nothing, as far as the disk lets us.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.file.file();
+        let written = file.write_all(bytes);
+        match written {
+            Ok(()) => self.bytes += bytes.len() as u64,
+            Err(_) if self.bytes == 0 => {
+                let _ = std::fs::remove_file(&self.path); // not even its head: no file rather than an empty one
+            }
+            Err(_) => {
+                let _ = file.set_len(self.bytes); // a torn record is cut off by readers as well
+            }
+        }
+        written
+    }
+}
+
+/// A new file; also in a directory that somebody has removed, but never in the place of one that is not mounted.
+fn create(dir: &Path, path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    match options.open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir(dir)?;
+            options.open(path)
+        }
+        other => other,
+    }
+}
+
+/// The way out, where there is one.
+fn advice(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on this disk",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; make it writable again",
+        io::ErrorKind::NotFound => "; create its parent directory again",
+        _ => "",
+    }
+}

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 /// Nanoseconds since the job started.
 ///
-/// It survives a change of supervisor and never goes back. It is not a wall clock: the shell maps its monotonic clock
-/// to it once per input, and everything behind the shell takes it as an argument.
+/// It survives a change of supervisor and never goes back; time in which no supervisor ran does not count. It is not a
+/// wall clock: the shell maps its monotonic clock to it once per input, and everything behind the shell takes it as an
+/// argument.
 ///
 /// ```
 /// use std::time::Duration;

@@ -86,10 +86,10 @@ impl Kernel {
     /// of another version, or do not take their state.
     ///
     /// # Errors
-    /// [`RestoreError`] when the snapshot is not of this version.
-    pub fn restore(plugins: Plugins, snapshot: &Snapshot) -> Result<(Kernel, Vec<Name>), RestoreError> {
+    /// [`RestoreError`] when the snapshot is not of this version; the plugins come back with it.
+    pub fn restore(plugins: Plugins, snapshot: &Snapshot) -> Result<(Kernel, Vec<Name>), (RestoreError, Plugins)> {
         if snapshot.version != VERSION {
-            return Err(RestoreError::Version { found: snapshot.version, expected: VERSION });
+            return Err((RestoreError::Version { found: snapshot.version, expected: VERSION }, plugins));
         }
         let mut kernel = Kernel::new(plugins);
         kernel.state = snapshot.state.clone();

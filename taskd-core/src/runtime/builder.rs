@@ -1,15 +1,18 @@
 //! Collects plugins and settings, and reports everything that is wrong with them at once.
 
-use super::Runtime;
+use super::{Runtime, past};
 use crate::detect::FaultDetector;
 use crate::job::{JobSpec, Name};
+use crate::journal::{Journal, JournalConfig};
 use crate::kernel::Plugins;
 use crate::launch::Launcher;
 use crate::recover::RecoveryStrategy;
 use crate::trace::TraceSource;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Collects what a [`Runtime`] is made of (see [`Runtime::builder`]). Setters cannot fail; [`build`](Self::build) tells.
 #[derive(Default)]
@@ -19,6 +22,7 @@ pub struct RuntimeBuilder {
     pub(super) plugins: Plugins,
     pub(super) launcher: Option<Arc<dyn Launcher>>,
     second_launcher: bool,
+    journal: Option<(PathBuf, JournalConfig)>,
 }
 
 impl fmt::Debug for RuntimeBuilder {
@@ -78,17 +82,42 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The runtime, ready to run.
+    /// Keeps the two logs in this directory, one job's alone, and goes on with the job that they tell of.
+    ///
+    /// Without it nothing is written: decisions cannot be replayed, and a new supervisor starts the job from its
+    /// checkpoint.
+    #[must_use]
+    pub fn journal(self, dir: impl Into<PathBuf>) -> RuntimeBuilder {
+        self.journal_with(dir, JournalConfig::default())
+    }
+
+    /// As [`journal`](Self::journal), with other bounds.
+    #[must_use]
+    pub fn journal_with(mut self, dir: impl Into<PathBuf>, config: JournalConfig) -> RuntimeBuilder {
+        self.journal = Some((dir.into(), config));
+        self
+    }
+
+    /// The runtime, ready to run. Opens the logs, if there are to be any.
     ///
     /// # Errors
     /// [`BuildError`] with everything that is wrong, not just the first thing.
     pub fn build(self) -> Result<Runtime, BuildError> {
-        let problems = self.problems();
-        match (self.job, self.launcher) {
-            (Some(job), Some(launcher)) if problems.is_empty() => {
-                Ok(Runtime::assemble(Arc::new(job), self.sources, self.plugins, launcher))
+        let mut problems = self.problems();
+        let RuntimeBuilder { job, sources, plugins, launcher, journal, .. } = self;
+        let (Some(job), Some(launcher), true) = (job, launcher, problems.is_empty()) else {
+            return Err(BuildError { problems });
+        };
+        let logs = journal.map(|(dir, config)| {
+            let header = past::header(&job.name, &sources, &plugins, launcher.as_ref(), unix_ms());
+            Journal::open(dir, header, config)
+        });
+        match logs.transpose() {
+            Ok(logs) => Ok(Runtime::assemble(Arc::new(job), sources, plugins, launcher, logs)),
+            Err(error) => {
+                problems.push(Problem::Journal(error.to_string()));
+                Err(BuildError { problems })
             }
-            _ => Err(BuildError { problems }),
         }
     }
 
@@ -103,6 +132,9 @@ impl RuntimeBuilder {
         }
         if self.second_launcher {
             problems.push(Problem::SecondLauncher);
+        }
+        if let Some((_, config)) = &self.journal {
+            problems.extend(config.problems().into_iter().map(Problem::Config));
         }
         if self.plugins.detectors.is_empty() {
             problems.push(Problem::Missing("detector"));
@@ -172,9 +204,19 @@ pub enum Problem {
         /// The names that there are.
         known: Vec<Name>,
     },
-    /// A setting of the job is wrong.
+    /// A setting is wrong.
     #[error(transparent)]
     Config(crate::job::ConfigError),
+    /// The logs cannot be kept where they should be.
+    #[error("{0}")]
+    Journal(String),
+}
+
+/// The wall clock, read once: it ties the log's job time to dates for people, and nothing is decided from it.
+#[allow(clippy::disallowed_methods)]
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn list(names: &[Name]) -> String {

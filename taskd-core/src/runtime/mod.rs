@@ -11,12 +11,16 @@
 //! | `queues` | bounded queues between sources and kernel |
 //! | `sources` | the task of each source: batches, questions, failures |
 //! | `carry` | commands to the launcher in order, answers back |
+//! | `log` | writes each step before its commands leave, and says when it cannot |
+//! | `past` | what is taken up of an earlier supervisor's log |
 //! | `handle` | what the host program holds while the job runs |
 
 mod builder;
 mod carry;
 mod clock;
 mod handle;
+mod log;
+mod past;
 mod queues;
 mod shell;
 mod sources;

@@ -4,9 +4,12 @@ use super::RuntimeBuilder;
 use super::carry::Carrier;
 use super::clock::{JobClock, Pulse};
 use super::handle::{Announcement, EVENTS_KEPT, RuntimeHandle};
+use super::log::Log;
+use super::past::Past;
 use super::queues::FactQueues;
 use super::sources::Sources;
 use crate::job::{JobSpec, JobTime};
+use crate::journal::{Journal, Recovered};
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
 use crate::launch::Launcher;
 use crate::recover::Action;
@@ -45,6 +48,7 @@ pub struct Runtime {
     launcher: Arc<dyn Launcher>,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
+    logs: Option<(Journal, Recovered)>,
 }
 
 impl fmt::Debug for Runtime {
@@ -68,10 +72,11 @@ impl Runtime {
         sources: Vec<Box<dyn TraceSource>>,
         plugins: Plugins,
         launcher: Arc<dyn Launcher>,
+        logs: Option<(Journal, Recovered)>,
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
-        Runtime { spec, sources, plugins, launcher, handle: RuntimeHandle { urgent, events }, requests }
+        Runtime { spec, sources, plugins, launcher, handle: RuntimeHandle { urgent, events }, requests, logs }
     }
 
     /// What the host program holds while the job runs.
@@ -124,12 +129,17 @@ struct Shell {
     carrier: Carrier,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
+    log: Option<Log>,
 }
 
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, sources, plugins, launcher, handle, requests } = runtime;
-        let clock = JobClock::from(JobTime::START);
+        let Runtime { spec, sources, plugins, launcher, handle, requests, logs } = runtime;
+        let (past, log) = match logs {
+            None => (Past::none(plugins), None),
+            Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),
+        };
+        let clock = JobClock::from(past.now);
         let queues = Arc::new(FactQueues::new(clock));
         let info = launcher.info();
         for guarantee in &info.goes_without {
@@ -139,7 +149,7 @@ impl Shell {
         let mut mailbox = Mailbox::new(Checks::default());
         mailbox.push(Input::Start(Box::new(Start { spec })));
         Shell {
-            kernel: Kernel::new(plugins),
+            kernel: past.kernel,
             mailbox,
             clock,
             pulse,
@@ -148,6 +158,7 @@ impl Shell {
             queues,
             handle,
             requests,
+            log,
         }
     }
 
@@ -183,16 +194,24 @@ impl Shell {
         }
     }
 
-    /// One step of the kernel. The report, if it was the last one.
+    /// One step of the kernel: logged, then carried out. The report, if it was the last one.
     async fn step(&mut self, input: Input) -> Option<JobReport> {
         let now = self.clock.now();
         let commands = self.kernel.step(now, &input);
+        if let Some(log) = &mut self.log {
+            log.write(&self.kernel, now, &input, &commands).await;
+        }
         let mut over = false;
         for command in commands {
             over |= matches!(command.action, Action::Finish { .. });
             self.dispatch(now, command);
         }
         if over {
+            let log = self.log.take();
+            let closed = tokio::task::spawn_blocking(move || log.is_none_or(Log::close)).await;
+            if !closed.unwrap_or(false) {
+                tracing::warn!("the logs could not be written to their end in time");
+            }
             return Some(self.kernel.report());
         }
         tokio::task::consume_budget().await; // a flood of facts must not starve the host program's other tasks

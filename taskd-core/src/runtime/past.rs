@@ -1,0 +1,92 @@
+//! What a new supervisor takes up of an earlier one's log, and why not, where it does not.
+//!
+//! It reads and never writes; the rule is: only what would go on exactly is taken up. Otherwise the job starts anew from
+//! its checkpoint, which is always sound.
+
+use crate::job::JobTime;
+use crate::journal::{Header, PluginInfo, Recovered, Step};
+use crate::kernel::{Kernel, Plugins, Snapshot};
+use crate::launch::Launcher;
+use crate::recover::Action;
+use crate::trace::TraceSource;
+
+/// A kernel to begin with, and the job time at which it goes on.
+pub(super) struct Past {
+    pub(super) kernel: Kernel,
+    pub(super) now: JobTime,
+}
+
+impl Past {
+    /// A job that nobody has run before.
+    pub(super) fn none(plugins: Plugins) -> Past {
+        Past { kernel: Kernel::new(plugins), now: JobTime::START }
+    }
+
+    /// Goes on from an earlier supervisor's state, if that is possible; says what it does and why.
+    ///
+    /// Time in which no supervisor ran is no job time: the clock goes on where the log ends.
+    pub(super) fn of(recovered: &Recovered, plugins: Plugins) -> Past {
+        for problem in &recovered.problems {
+            tracing::warn!(%problem, "the log of an earlier supervisor is damaged");
+        }
+        if let Some(why) = obstacle(recovered) {
+            if !recovered.is_empty() {
+                tracing::warn!(log = %recovered, "not going on from the log: {why}; the job starts from its checkpoint");
+            }
+            return Past::none(plugins);
+        }
+        let mut kernel = match &recovered.snapshot {
+            None => Kernel::new(plugins),
+            Some(snapshot) => match Kernel::restore(plugins, snapshot) {
+                Ok((kernel, cold)) => {
+                    for detector in cold {
+                        tracing::info!(%detector, "the detector starts cold");
+                    }
+                    kernel
+                }
+                Err((error, plugins)) => {
+                    tracing::warn!(%error, "not going on from the log; the job starts from its checkpoint");
+                    return Past::none(plugins);
+                }
+            },
+        };
+        for step in recovered.steps() {
+            let Some(input) = &step.input else { break }; // never: the steps end where an input is missing
+            kernel.step(step.now, input);
+        }
+        tracing::info!(log = %recovered, "going on with the job");
+        Past { kernel, now: recovered.now }
+    }
+}
+
+/// Why an earlier state is not taken up.
+fn obstacle(recovered: &Recovered) -> Option<String> {
+    if !recovered.has_state() {
+        return Some(recovered.differences.first().map_or("it holds no state".into(), ToString::to_string));
+    }
+    let finishes = |step: &Step| step.commands.iter().any(|c| matches!(c.action, Action::Finish { .. }));
+    if recovered.snapshot.as_ref().is_some_and(Snapshot::is_over) || recovered.steps().any(|step| finishes(&step)) {
+        return Some("the job in it has ended".into());
+    }
+    if let Some(missing) = &recovered.missing {
+        return Some(missing.to_string());
+    }
+    // Inputs after the snapshot are taken again, which is exact only with the plugins that took them before.
+    recovered.differences.first().map(ToString::to_string)
+}
+
+/// Whose log it is, and with which plugins.
+pub(super) fn header(
+    job: &crate::job::Name,
+    sources: &[Box<dyn TraceSource>],
+    plugins: &Plugins,
+    launcher: &dyn Launcher,
+    started_unix_ms: u64,
+) -> Header {
+    let sources = sources.iter().map(|s| PluginInfo::from(s.info()));
+    let detectors = plugins.detectors.iter().map(|d| PluginInfo::from(d.as_ref()));
+    let strategies = plugins.strategies.iter().map(|s| PluginInfo::from(s.as_ref()));
+    let launcher = [PluginInfo::from(launcher.info())];
+    let plugins = sources.chain(detectors).chain(strategies).chain(launcher).collect();
+    Header { job: job.clone(), job_id: job.to_string(), started_unix_ms, plugins }
+}

@@ -64,7 +64,7 @@ fn obstacle(recovered: &Recovered) -> Option<String> {
     if !recovered.has_state() {
         return Some(recovered.differences.first().map_or("it holds no state".into(), ToString::to_string));
     }
-    let finishes = |step: &Step| step.commands.iter().any(|c| matches!(c.action, Action::Finish { .. }));
+    let finishes = |step: &Step| step.commands.iter().flatten().any(|c| matches!(c.action, Action::Finish { .. }));
     if recovered.snapshot.as_ref().is_some_and(Snapshot::is_over) || recovered.steps().any(|step| finishes(&step)) {
         return Some("the job in it has ended".into());
     }

@@ -7,4 +7,6 @@ pub mod kernel;
 pub mod launch;
 pub mod recover;
 pub mod runtime;
+#[cfg(feature = "test-util")]
+pub mod testing;
 pub mod trace;

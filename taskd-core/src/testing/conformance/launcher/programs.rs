@@ -1,0 +1,185 @@
+//! What the suite must know about the world of a launcher: how to make processes that run, end, and resist.
+
+use crate::job::{NodeId, WorkerSpec};
+use async_trait::async_trait;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A specification, and a figure that is seen from outside of the launcher.
+pub struct Witnessed {
+    pub(super) spec: WorkerSpec,
+    count: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+impl Witnessed {
+    /// Processes from `spec` change what `count` returns; what that is, the method that takes this says.
+    pub fn new(spec: WorkerSpec, count: impl Fn() -> usize + Send + Sync + 'static) -> Witnessed {
+        Witnessed { spec, count: Box::new(count) }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        (self.count)()
+    }
+}
+
+/// Where the launcher's hosts can be taken out of its sight.
+#[async_trait]
+pub trait Hosts: Send + Sync {
+    /// Cuts the launcher off from this host. Its processes go on.
+    async fn hide(&self, node: &NodeId);
+    /// Connects it again.
+    async fn show(&self, node: &NodeId);
+    /// Ends the host with its processes, and lets the launcher know that it will not come back.
+    async fn remove(&self, node: &NodeId);
+}
+
+type Witness = Box<dyn Fn() -> Witnessed + Send + Sync>;
+
+/// How the suite makes the launcher's processes do what a clause is about.
+///
+/// Two programs are needed. Each further one adds clauses; without it they are skipped, and the report says so.
+/// [`Programs::shell`] has all but the hosts, for launchers that run commands of this machine.
+pub struct Programs {
+    pub(super) runs: Box<dyn Fn() -> WorkerSpec + Send + Sync>,
+    pub(super) exits: Box<dyn Fn(Duration, i32) -> WorkerSpec + Send + Sync>,
+    pub(super) unstartable: Vec<WorkerSpec>,
+    pub(super) counted: Option<Witness>,
+    pub(super) stubborn: Option<Witness>,
+    pub(super) tree: Option<Witness>,
+    pub(super) hosts: Option<Box<dyn Hosts>>,
+}
+
+impl Programs {
+    /// `runs` gives a program that runs until it is stopped politely, `exits` one that ends by itself after so long with
+    /// this exit code.
+    pub fn new(
+        runs: impl Fn() -> WorkerSpec + Send + Sync + 'static,
+        exits: impl Fn(Duration, i32) -> WorkerSpec + Send + Sync + 'static,
+    ) -> Programs {
+        Programs {
+            runs: Box::new(runs),
+            exits: Box::new(exits),
+            unstartable: Vec::new(),
+            counted: None,
+            stubborn: None,
+            tree: None,
+            hosts: None,
+        }
+    }
+
+    /// Adds a program that cannot be started, such as a command that does not exist. May be called several times.
+    #[must_use]
+    pub fn with_unstartable(mut self, spec: WorkerSpec) -> Programs {
+        self.unstartable.push(spec);
+        self
+    }
+
+    /// Adds a program that runs until it is stopped. Its witness counts how often a process was started from it.
+    #[must_use]
+    pub fn with_counted(mut self, counted: impl Fn() -> Witnessed + Send + Sync + 'static) -> Programs {
+        self.counted = Some(Box::new(counted));
+        self
+    }
+
+    /// Adds a program that ends by force only. Its witness counts the processes that have come so far as to resist.
+    #[must_use]
+    pub fn with_stubborn(mut self, stubborn: impl Fn() -> Witnessed + Send + Sync + 'static) -> Programs {
+        self.stubborn = Some(Box::new(stubborn));
+        self
+    }
+
+    /// Adds a program that runs until it is stopped and has descendants. Its witness counts how many processes of the
+    /// tree are alive.
+    #[must_use]
+    pub fn with_tree(mut self, tree: impl Fn() -> Witnessed + Send + Sync + 'static) -> Programs {
+        self.tree = Some(Box::new(tree));
+        self
+    }
+
+    /// Adds a way to take hosts out of the launcher's sight.
+    #[must_use]
+    pub fn with_hosts(mut self, hosts: impl Hosts + 'static) -> Programs {
+        self.hosts = Some(Box::new(hosts));
+        self
+    }
+
+    /// Programs for `sh` on this machine, for launchers that run commands on it as they are. They leave marks in a
+    /// directory that goes with the last of these programs, and end by themselves after ten minutes at most.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn shell() -> std::io::Result<Programs> {
+        let marks = Arc::new(Marks { dir: tempfile::tempdir()?, next: AtomicU32::new(0) });
+        let (counted, stubborn, tree) = (Arc::clone(&marks), Arc::clone(&marks), marks);
+        let exits = |after: Duration, code| sh(&format!("sleep {}; exit {code}", after.as_secs_f64()));
+        Ok(Programs::new(|| sh("exec sleep 600"), exits)
+            .with_unstartable(WorkerSpec::new(["/nonexistent/command-of-the-conformance-suite"]))
+            .with_counted(move || counted.witnessed(&format!("{MARK}; exec sleep 600"), lines))
+            .with_stubborn(move || stubborn.witnessed(&format!("trap '' TERM; {MARK}; {RESIST}"), lines))
+            .with_tree(move || tree.witnessed(&format!("{CHILDREN}; {MARK}; wait"), alive)))
+    }
+}
+
+const MARK: &str = r#"echo $$ >>"$MARKS""#;
+const RESIST: &str = "for i in $(seq 600); do sleep 1; done";
+/// One child in the group of its parent, one in a session of its own where the machine has `setsid`.
+const CHILDREN: &str = r#"for by in "" $(command -v setsid); do $by sleep 600 & echo $! >>"$MARKS"; done"#;
+
+/// A directory in which shell programs leave a file each, one line a process.
+struct Marks {
+    dir: tempfile::TempDir,
+    next: AtomicU32,
+}
+
+impl Marks {
+    /// A program that marks its processes in a file of its own, and what `count` makes of that file.
+    fn witnessed(self: &Arc<Marks>, script: &str, count: fn(&str) -> usize) -> Witnessed {
+        let file: PathBuf = self.dir.path().join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let spec = sh(script).with_env("MARKS", file.display().to_string());
+        let keep = Arc::clone(self);
+        Witnessed::new(spec, move || {
+            let _ = &keep.dir;
+            std::fs::read_to_string(&file).map_or(0, |text| count(&text))
+        })
+    }
+}
+
+fn sh(script: &str) -> WorkerSpec {
+    WorkerSpec::new(["sh", "-c", script])
+}
+
+fn lines(text: &str) -> usize {
+    text.lines().count()
+}
+
+/// How many of the marked processes are there and are no zombies.
+fn alive(text: &str) -> usize {
+    let state = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ").map(|(_, rest)| !rest.starts_with('Z'))
+    };
+    text.lines().filter(|pid| state(pid) == Some(true)).count()
+}
+
+impl fmt::Debug for Witnessed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Witnessed").field("spec", &self.spec).field("count", &self.count()).finish()
+    }
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Programs")
+            .field("runs", &(self.runs)())
+            .field("exits", &(self.exits)(Duration::from_secs(1), 0))
+            .field("unstartable", &self.unstartable)
+            .field("counted", &self.counted.is_some())
+            .field("stubborn", &self.stubborn.is_some())
+            .field("tree", &self.tree.is_some())
+            .field("hosts", &self.hosts.is_some())
+            .finish()
+    }
+}

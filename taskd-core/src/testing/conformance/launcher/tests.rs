@@ -1,0 +1,94 @@
+//! The good launcher passes; for every clause a launcher that breaks it is convicted by that clause.
+
+mod broken;
+mod commands;
+
+use super::*;
+use crate::testing::doubles::{FakeLauncher, FakeProgram, Faulty};
+use broken::Broken;
+use commands::Commands;
+
+/// On paused time: enough for the grace of the suite.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn convictions(clause: Clause) -> Vec<Violation> {
+    let fake = FakeLauncher::new();
+    let suite = launcher(async |owner| Broken::new(fake.attach(), clause, owner).await, fake.programs());
+    suite.with_patience(PATIENCE).check().await.expect_err("a broken launcher was not convicted")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_good_launcher_keeps_every_clause() {
+    for fake in [FakeLauncher::new(), FakeLauncher::new().with_lifeline(), FakeLauncher::with_nodes(["a", "b"], 4)] {
+        let report = launcher(async |_| fake.attach(), fake.programs()).assert().await;
+        assert_eq!(report.skipped(), []);
+        assert_eq!(report.checked(), ALL);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_good_launcher_keeps_every_clause_on_real_time_and_several_threads() {
+    let fake = FakeLauncher::new();
+    let suite = launcher(async |_| fake.attach(), fake.programs());
+    suite.with_grace(Duration::from_millis(200)).with_settle(Duration::from_millis(20)).assert().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_of_real_processes_keeps_every_clause_that_it_can_be_asked() {
+    let commands = Commands::default();
+    let report = launcher(async |_| commands.clone(), Programs::shell().unwrap()).assert().await;
+    let skipped: Vec<Clause> = report.skipped().iter().map(|(clause, _)| *clause).collect();
+    assert_eq!(skipped, [EXIT_OF_FAILED_START, OUT_OF_SIGHT_IS_NOT_ENDED]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_clause_convicts_the_launcher_that_breaks_it() {
+    let mut missed = Vec::new();
+    for clause in ALL {
+        let broken = convictions(*clause).await;
+        if !broken.iter().any(|v| v.clause == *clause) {
+            missed.push(clause.to_string());
+        }
+    }
+    assert_eq!(missed, [] as [String; 0], "broken by a launcher that was not convicted of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_launcher_passes_and_one_that_repeats_itself_does_not() {
+    let fake = FakeLauncher::new();
+    launcher(async |_| Faulty::slow(fake.attach(), Duration::from_millis(100)), fake.programs()).assert().await;
+    let fake = FakeLauncher::new();
+    let repeats = launcher(async |_| Faulty::repeating(fake.attach()), fake.programs()).check().await.unwrap_err();
+    assert_eq!(repeats[0].clause, EXIT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_author_leaves_out_stands_in_the_report() {
+    let fake = FakeLauncher::new();
+    let forgetful = async |owner| Broken::new(fake.attach(), STOP_GRACE, owner).await;
+    let only = Programs::new(|| FakeProgram::Runs.spec(), |after, code| FakeProgram::Exits { after, code }.spec());
+    let stubborn = fake.programs();
+    let programs = Programs { stubborn: stubborn.stubborn, ..only };
+    let report = launcher(forgetful, programs).without(STOP_GRACE, "pods are deleted at once").assert().await;
+    let skipped: Vec<(Clause, &str)> = report.skipped().iter().map(|(clause, why)| (*clause, why.as_str())).collect();
+    let expected = [
+        (START_ALL_OR_NOTHING, "no program was given that `start` refuses"),
+        (EXIT_OF_FAILED_START, "no program was given that is accepted and then cannot be started"),
+        (STOP_GRACE, "pods are deleted at once"),
+        (STOP_WHOLE_TREE, "no program with descendants was given"),
+        (OUT_OF_SIGHT_IS_NOT_ENDED, "no way was given to take a host out of sight"),
+        (REFUSED_IS_FINAL, "no program was given that `start` refuses"),
+    ];
+    assert_eq!(skipped, expected);
+    assert_eq!(report.checked().len() + expected.len(), ALL.len());
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(
+    expected = "the launcher breaks 1 of its contract's clauses:\n  launcher::STOP_GRACE: rank 13#1 had 2s of \
+                           grace and was ended after 0ns; expected: no process is ended by force before its grace is over"
+)]
+async fn an_assertion_lists_what_was_broken() {
+    let fake = FakeLauncher::new();
+    launcher(async |n| Broken::new(fake.attach(), STOP_GRACE, n).await, fake.programs()).assert().await;
+}

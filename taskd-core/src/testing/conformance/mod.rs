@@ -1,0 +1,16 @@
+//! Suites that check a plugin against the contract of its trait, clause by clause.
+//!
+//! A suite judges only what can be seen through the trait and what its caller tells it about the plugin's world. It never
+//! passes over a clause in silence: one that it could not check is [skipped](Report::skipped) with the reason.
+//!
+//! | plugin | suite | its clauses |
+//! |---|---|---|
+//! | [`Launcher`](crate::launch::Launcher) | [`launcher()`] | [`mod@launcher`] |
+//!
+//! Every suite ends in `check`, which returns what it found, or `assert`, which panics with all of it.
+
+pub mod launcher;
+mod verdict;
+
+pub use launcher::launcher;
+pub use verdict::{Clause, Report, Violation};

@@ -1,0 +1,142 @@
+//! Clauses, and what a suite found about them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One sentence of a contract, under a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Clause {
+    suite: &'static str,
+    name: &'static str,
+    text: &'static str,
+}
+
+impl Clause {
+    pub(super) const fn new(suite: &'static str, name: &'static str, text: &'static str) -> Clause {
+        Clause { suite, name, text }
+    }
+
+    /// What the plugin must do, in one sentence.
+    #[must_use]
+    pub const fn text(&self) -> &'static str {
+        self.text
+    }
+}
+
+impl fmt::Display for Clause {
+    /// `launcher::START_ONCE`: the path of the clause's constant in this module.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::{}", self.suite, self.name)
+    }
+}
+
+/// Defines the clauses of one suite as constants, and `ALL` of them in order.
+macro_rules! clauses {
+    ($suite:literal: $($name:ident = $text:literal;)*) => {
+        $(
+            #[doc = concat!("Clause: ", $text, ".")]
+            pub const $name: $crate::testing::conformance::Clause =
+                $crate::testing::conformance::Clause::new($suite, stringify!($name), $text);
+        )*
+        /// All clauses of this suite, in the order of the contract.
+        pub const ALL: &[$crate::testing::conformance::Clause] = &[$($name),*];
+    };
+}
+pub(super) use clauses;
+
+/// A clause that a plugin broke, and how that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The clause.
+    pub clause: Clause,
+    /// What was seen, the first time.
+    pub seen: String,
+    /// How often the suite saw the clause broken.
+    pub times: u32,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.clause, self.seen)?;
+        if self.times > 1 {
+            write!(f, " (and {} times more)", self.times - 1)?;
+        }
+        write!(f, "; expected: {}", self.clause.text)
+    }
+}
+
+/// What a suite checked in a plugin that broke no clause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    checked: Vec<Clause>,
+    skipped: Vec<(Clause, String)>,
+}
+
+impl Report {
+    /// The clauses that were checked.
+    #[must_use]
+    pub fn checked(&self) -> &[Clause] {
+        &self.checked
+    }
+
+    /// The clauses that were not checked, each with the reason.
+    #[must_use]
+    pub fn skipped(&self) -> &[(Clause, String)] {
+        &self.skipped
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} clauses hold, {} were not checked", self.checked.len(), self.skipped.len())?;
+        self.skipped.iter().try_for_each(|(clause, why)| write!(f, "\n  {clause}: {why}"))
+    }
+}
+
+/// What a running suite has found so far.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    violations: BTreeMap<Clause, Violation>,
+    skipped: BTreeMap<Clause, String>,
+    waived: BTreeMap<Clause, String>,
+}
+
+impl Verdict {
+    /// The plugin was seen to break `clause`. The first sight is kept, the others are counted.
+    pub(super) fn broken(&mut self, clause: Clause, seen: impl Into<String>) {
+        let new = || Violation { clause, seen: seen.into(), times: 0 };
+        self.violations.entry(clause).or_insert_with(new).times += 1;
+    }
+
+    /// `clause` cannot be checked here.
+    pub(super) fn skip(&mut self, clause: Clause, why: impl Into<String>) {
+        self.skipped.entry(clause).or_insert_with(|| why.into());
+    }
+
+    /// The author says that the plugin does not keep `clause`, and why that is right.
+    pub(super) fn waive(&mut self, clause: Clause, why: impl Into<String>) {
+        self.waived.insert(clause, why.into());
+    }
+
+    pub(super) fn finish(self, all: &[Clause]) -> Result<Report, Vec<Violation>> {
+        let Verdict { mut violations, mut skipped, waived } = self;
+        violations.retain(|clause, _| !waived.contains_key(clause));
+        skipped.extend(waived);
+        let broken: Vec<Violation> = all.iter().filter_map(|clause| violations.remove(clause)).collect();
+        if !broken.is_empty() {
+            return Err(broken);
+        }
+        let checked = all.iter().filter(|clause| !skipped.contains_key(clause)).copied().collect();
+        let skipped = all.iter().filter_map(|clause| Some((*clause, skipped.remove(clause)?))).collect();
+        Ok(Report { checked, skipped })
+    }
+}
+
+/// The report, or a panic that lists every violation.
+#[track_caller]
+pub(super) fn insist(suite: &str, found: Result<Report, Vec<Violation>>) -> Report {
+    found.unwrap_or_else(|violations| {
+        let lines: Vec<String> = violations.iter().map(|v| format!("\n  {v}")).collect();
+        panic!("the {suite} breaks {} of its contract's clauses:{}", lines.len(), lines.concat())
+    })
+}

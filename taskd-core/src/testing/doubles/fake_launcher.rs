@@ -1,0 +1,352 @@
+//! A launcher whose processes exist in memory only, and end when a test says so.
+
+use super::FakeProgram;
+use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec};
+use crate::launch::{
+    Change, ChangeLog, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus,
+    Revision, StartBatch, StartOrder,
+};
+use crate::testing::conformance::launcher::{Hosts, Programs, Witnessed};
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// Tells apart the processes that were started from one specification.
+const LABEL: &str = "FAKE_LABEL";
+
+/// A good launcher without a machine: it keeps the whole contract, and its processes do what a test tells them.
+///
+/// Its processes do not belong to the handle: [`attach`](FakeLauncher::attach) gives what a new owner would have after the
+/// old one was killed. It uses tokio's time, so a test with paused time never waits.
+///
+/// ```
+/// use std::sync::Arc;
+/// use taskd_core::job::{ProcId, Termination, World};
+/// use taskd_core::launch::{Launcher, Place, StartBatch, StartOrder};
+/// use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let launcher = FakeLauncher::new();
+/// let (proc, spec) = (ProcId::rank(0, 1), Arc::new(FakeProgram::Runs.spec()));
+/// let orders = vec![StartOrder { proc: proc.clone(), place: Place::anywhere(), spec }];
+/// launcher.start(&StartBatch { world: Arc::new(World::first(Default::default())), orders }).await.unwrap();
+///
+/// let next_owner = launcher.attach();
+/// drop(launcher);
+/// next_owner.kill(&proc);
+/// let exit = next_owner.list().await.unwrap().procs[0].phase.termination();
+/// assert_eq!(exit, Some(Termination::Signal { number: 9, core_dumped: false }));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FakeLauncher {
+    world: Arc<FakeWorld>,
+}
+
+#[derive(Debug)]
+struct FakeWorld {
+    log: ChangeLog,
+    lifeline: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    procs: BTreeMap<ProcId, FakeProc>,
+    nodes: BTreeMap<NodeId, NodeStatus>,
+}
+
+#[derive(Debug)]
+struct FakeProc {
+    node: NodeId,
+    pid: u32,
+    spec: Arc<WorkerSpec>,
+    frozen: bool,
+    /// What ended it, or will once it is no longer frozen.
+    end: Option<Termination>,
+    /// Whether the launcher has told of its end.
+    told: bool,
+}
+
+impl Default for FakeLauncher {
+    fn default() -> FakeLauncher {
+        FakeLauncher::new()
+    }
+}
+
+impl FakeLauncher {
+    /// One host, `fake-host`, with 64 slots, and no lifelines.
+    #[must_use]
+    pub fn new() -> FakeLauncher {
+        FakeLauncher::with_nodes(["fake-host"], 64)
+    }
+
+    /// Hosts with these names and so many slots each. Slots are told, not enforced.
+    pub fn with_nodes<N: Into<Name>>(names: impl IntoIterator<Item = N>, slots: u32) -> FakeLauncher {
+        let status = |name: N| NodeStatus { node: NodeId(name.into()), state: NodeState::Ready, slots };
+        FakeLauncher::build(names.into_iter().map(status), false)
+    }
+
+    /// The same hosts, without processes and with lifelines: each exit is preceded by a [`Phase::Dead`].
+    #[must_use]
+    pub fn with_lifeline(self) -> FakeLauncher {
+        let nodes = self.world.lock().nodes.clone();
+        FakeLauncher::build(nodes.into_values(), true)
+    }
+
+    fn build(nodes: impl Iterator<Item = NodeStatus>, lifeline: bool) -> FakeLauncher {
+        let (log, mut state) = (ChangeLog::new(1), State::default());
+        for node in nodes {
+            log.push(Change::Node(node.clone()));
+            state.nodes.insert(node.node.clone(), node);
+        }
+        FakeLauncher { world: Arc::new(FakeWorld { log, lifeline, state: Mutex::new(state) }) }
+    }
+
+    /// Another owner's handle on the same processes.
+    #[must_use]
+    pub fn attach(&self) -> FakeLauncher {
+        self.clone()
+    }
+
+    /// Ends a process by SIGKILL. False: it does not run.
+    pub fn kill(&self, proc: &ProcId) -> bool {
+        self.end(proc, signal(SIGKILL))
+    }
+
+    /// Lets a process end by itself with this code. False: it does not run.
+    pub fn finish(&self, proc: &ProcId, code: i32) -> bool {
+        self.end(proc, Termination::Code(code))
+    }
+
+    /// Ends a process in this way. False: it does not run.
+    pub fn end(&self, proc: &ProcId, how: Termination) -> bool {
+        self.world.end(proc, how)
+    }
+
+    /// Freezes a process, as SIGSTOP does: it still runs for the launcher, and only force ends it.
+    pub fn freeze(&self, proc: &ProcId) {
+        if let Some(p) = self.world.lock().procs.get_mut(proc) {
+            p.frozen = true;
+        }
+    }
+
+    /// Lets a frozen process go on; what it would have done meanwhile it does now.
+    pub fn thaw(&self, proc: &ProcId) {
+        let mut state = self.world.lock();
+        if let Some(p) = state.procs.get_mut(proc) {
+            p.frozen = false;
+        }
+        self.world.tell_ends(&mut state);
+    }
+
+    /// Whether the process has been started and has not ended, whatever the launcher tells about it.
+    #[must_use]
+    pub fn runs(&self, proc: &ProcId) -> bool {
+        self.world.lock().procs.get(proc).is_some_and(FakeProc::runs)
+    }
+
+    /// Changes what a host can be used for. [`NodeState::OutOfSight`] holds back the news of its processes until the host
+    /// is in another state; [`NodeState::Left`] ends them.
+    pub fn set_node(&self, node: &NodeId, to: NodeState) {
+        let mut state = self.world.lock();
+        let Some(known) = state.nodes.get_mut(node) else { return };
+        known.state = to;
+        let told = known.clone();
+        self.world.log.push(Change::Node(told));
+        if to == NodeState::Left {
+            state.procs.values_mut().filter(|p| p.node == *node && p.runs()).for_each(|p| {
+                p.frozen = false;
+                p.end = Some(Termination::Unknown);
+            });
+        }
+        self.world.tell_ends(&mut state);
+    }
+
+    /// What the launcher [conformance suite](crate::testing::conformance::launcher()) has to know about this launcher.
+    #[must_use]
+    pub fn programs(&self) -> Programs {
+        let labels = Arc::new(AtomicU32::new(0));
+        let witnessed = |program: FakeProgram, counts: fn(&FakeProc) -> bool| {
+            let (labels, fake) = (Arc::clone(&labels), self.clone());
+            move || {
+                let label = labels.fetch_add(1, Ordering::Relaxed).to_string();
+                let fake = fake.clone();
+                let spec = program.spec().with_env(LABEL, label.clone());
+                let has_label = move |p: &FakeProc| p.spec.env.get(LABEL) == Some(&label);
+                Witnessed::new(spec, move || {
+                    fake.world.lock().procs.values().filter(|p| has_label(p) && counts(p)).count()
+                })
+            }
+        };
+        Programs::new(|| FakeProgram::Runs.spec(), |after, code| FakeProgram::Exits { after, code }.spec())
+            .with_unstartable(FakeProgram::CannotStart.spec())
+            .with_unstartable(FakeProgram::Refused.spec())
+            .with_counted(witnessed(FakeProgram::Runs, |_| true))
+            .with_stubborn(witnessed(FakeProgram::Stubborn, |_| true))
+            .with_tree(witnessed(FakeProgram::Runs, FakeProc::runs))
+            .with_hosts(self.clone())
+    }
+}
+
+impl FakeProc {
+    fn runs(&self) -> bool {
+        self.end.is_none() || self.frozen
+    }
+}
+
+impl FakeWorld {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By force, or by itself. A frozen process ends by force only.
+    fn end(&self, proc: &ProcId, how: Termination) -> bool {
+        let mut state = self.lock();
+        let Some(p) = state.procs.get_mut(proc).filter(|p| p.runs()) else { return false };
+        p.end = Some(how);
+        p.frozen &= how != signal(SIGKILL);
+        self.tell_ends(&mut state);
+        true
+    }
+
+    /// Tells of every end that was not told yet and can be seen.
+    fn tell_ends(&self, state: &mut State) {
+        let State { procs, nodes } = state;
+        let hidden = |node: &NodeId| nodes.get(node).is_some_and(|n| n.state == NodeState::OutOfSight);
+        for (proc, p) in procs.iter_mut().filter(|(_, p)| !p.told && !p.runs() && !hidden(&p.node)) {
+            p.told = true;
+            let how = p.end.unwrap_or(Termination::Unknown);
+            if self.lifeline {
+                self.log.push(Change::Proc(p.status(proc, Phase::Dead(how))));
+            }
+            self.log.push(Change::Proc(p.status(proc, Phase::Exited(Box::new(Exit::new(how))))));
+        }
+    }
+
+    fn run(self: &Arc<FakeWorld>, state: &mut State, proc: &ProcId) {
+        let Some(p) = state.procs.get_mut(proc) else { return };
+        match FakeProgram::of(&p.spec) {
+            FakeProgram::CannotStart | FakeProgram::Refused => {
+                p.end = Some(Termination::Unknown);
+                return self.tell_ends(state);
+            }
+            FakeProgram::Exits { after, code } => self.end_later(proc.clone(), after, Termination::Code(code)),
+            FakeProgram::Runs | FakeProgram::Stubborn => {}
+        }
+        self.log.push(Change::Proc(p.status(proc, Phase::Running)));
+    }
+
+    fn end_later(self: &Arc<FakeWorld>, proc: ProcId, after: Duration, how: Termination) {
+        let world = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            world.end(&proc, how);
+        });
+    }
+}
+
+impl FakeProc {
+    fn status(&self, proc: &ProcId, phase: Phase) -> ProcStatus {
+        let instance = Name::from(format!("fake-{}", self.pid));
+        ProcStatus { proc: proc.clone(), node: Some(self.node.clone()), instance, pid: Some(self.pid), phase }
+    }
+}
+
+impl State {
+    /// The host that an order goes to: the one with the fewest processes, where the launcher chooses.
+    fn place(&self, order: &StartOrder) -> Result<NodeId, LaunchError> {
+        let ready = |n: &&NodeStatus| n.state == NodeState::Ready;
+        let barred = BTreeSet::new();
+        let (only, barred) = match &order.place {
+            Place::On(node) => (Some(node), &barred),
+            Place::AnyBut(nodes) => (None, nodes),
+        };
+        let fits = |n: &&NodeStatus| only.is_none_or(|o| *o == n.node) && !barred.contains(&n.node);
+        let load = |n: &&NodeStatus| self.procs.values().filter(|p| p.node == n.node && p.runs()).count();
+        let chosen = self.nodes.values().filter(ready).filter(fits).min_by_key(load);
+        chosen.map(|n| n.node.clone()).ok_or_else(|| {
+            LaunchError::Refused(format!("{} cannot be placed: no host that it may use is ready", order.proc))
+        })
+    }
+}
+
+#[async_trait]
+impl Launcher for FakeLauncher {
+    fn info(&self) -> LauncherInfo {
+        let info = LauncherInfo::new("fake");
+        if self.world.lifeline { info.with_lifeline() } else { info }
+    }
+
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        let mut state = self.world.lock();
+        let mut placed = Vec::new();
+        for order in &batch.orders {
+            if FakeProgram::of(&order.spec) == FakeProgram::Refused {
+                return Err(LaunchError::Refused(format!("{} asks to be refused", order.proc)));
+            }
+            placed.push((order, state.place(order)?));
+        }
+        for (order, node) in placed {
+            let pid = u32::try_from(state.procs.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let spec = Arc::clone(&order.spec);
+            let p = FakeProc { node, pid, spec, frozen: false, end: None, told: false };
+            let pending = p.status(&order.proc, Phase::Pending("accepted".into()));
+            if !self.world.log.admit([pending]).is_empty() {
+                state.procs.insert(order.proc.clone(), p);
+                self.world.run(&mut state, &order.proc);
+            }
+        }
+        Ok(())
+    }
+
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        for proc in procs {
+            let listens = {
+                let state = self.world.lock();
+                let Some(p) = state.procs.get(proc).filter(|p| p.runs()) else { continue };
+                !p.frozen && FakeProgram::of(&p.spec) != FakeProgram::Stubborn
+            };
+            if listens {
+                self.world.end(proc, signal(SIGTERM));
+            } else {
+                self.world.end_later(proc.clone(), grace, signal(SIGKILL));
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        Ok(self.world.log.listing())
+    }
+
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.world.log.after(from).await
+    }
+
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.world.log.acknowledge(exits);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Hosts for FakeLauncher {
+    async fn hide(&self, node: &NodeId) {
+        self.set_node(node, NodeState::OutOfSight);
+    }
+    async fn show(&self, node: &NodeId) {
+        self.set_node(node, NodeState::Ready);
+    }
+    async fn remove(&self, node: &NodeId) {
+        self.set_node(node, NodeState::Left);
+    }
+}
+
+const fn signal(number: i32) -> Termination {
+    Termination::Signal { number, core_dumped: false }
+}

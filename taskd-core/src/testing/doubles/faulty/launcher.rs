@@ -1,0 +1,41 @@
+use super::Faulty;
+use crate::job::ProcId;
+use crate::launch::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use async_trait::async_trait;
+use std::time::Duration;
+use tokio::time::sleep;
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<L: Launcher> Launcher for Faulty<L> {
+    fn info(&self) -> LauncherInfo {
+        self.inner.info()
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        if self.call() {
+            return Err(LaunchError::Unreachable("a double fails as it was told to".into()));
+        }
+        self.inner.start(batch).await
+    }
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.stop(procs, grace).await
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.list().await
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let (changes, next) = self.inner.watch(from).await?;
+        sleep(self.delay()).await;
+        if !self.repeats() {
+            return Ok((changes, next));
+        }
+        Ok((changes.into_iter().flat_map(|change| [change.clone(), change]).collect(), next))
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.acknowledge(exits).await
+    }
+}

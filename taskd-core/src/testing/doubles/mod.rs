@@ -1,0 +1,17 @@
+//! Doubles for each kind of plugin: a good one without a machine behind it, and [`Faulty`], which makes any plugin slow,
+//! failing, panicking or repeating.
+//!
+//! The good ones keep their contract and pass the [conformance](super::conformance) suites. The faulty ones break
+//! something, as they say, so that what stands around a plugin can be tested against it.
+//!
+//! | kind | good |
+//! |---|---|
+//! | launcher | [`FakeLauncher`] |
+
+mod fake_launcher;
+mod fake_program;
+mod faulty;
+
+pub use fake_launcher::FakeLauncher;
+pub use fake_program::FakeProgram;
+pub use faulty::Faulty;

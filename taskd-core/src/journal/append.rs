@@ -1,11 +1,10 @@
 //! The writing side that a shell holds: records go in, and their being written can be waited for.
 
-use super::files;
+use super::files::{self, Segment};
 use super::header::{FileHead, HEAD_BYTES_MAX};
 use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
-use super::sync::SyncQueue;
 use super::writer::{Birth, Writer};
 use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, Log, Written};
 use crate::job::{JobTime, Seq};
@@ -73,29 +72,33 @@ impl Journal {
         let dir = dir.into();
         std::fs::create_dir_all(&dir).map_err(|e| JournalError::directory(&dir, e))?;
         let found = files::list(&dir).map_err(|e| JournalError::directory(&dir, e))?;
-        let start = found.iter().map(|s| s.start).max().unwrap_or(0).saturating_add(1);
-        let head = FileHead { header: header.clone(), start, after: Seq(0) }.encode();
+        let head = FileHead { header: header.clone(), start: next_start(&found), after: Seq(0) }.encode();
         if head.map_or(true, |bytes| bytes.len() > HEAD_BYTES_MAX / 2) {
             return Err(JournalError::Header { bytes_max: HEAD_BYTES_MAX / 2 });
         }
         let recovered = Recovered::read(found.clone(), &header);
+        let (journal, writer) = Journal::assemble(dir, header, config, found);
+        let (syncs, queue, every) = (Arc::clone(&writer.syncs), Arc::clone(&writer.queue), journal.config.sync_every);
+        spawn("taskd-journal", move || writer.run())?;
+        spawn("taskd-sync", move || syncs.run(&queue, every))?;
+        Ok((journal, recovered))
+    }
+
+    fn assemble(dir: PathBuf, header: Header, config: JournalConfig, found: Vec<Segment>) -> (Journal, Writer) {
+        let start = next_start(&found);
         let queue = Arc::new(Queue::new(config.queue_bytes_max));
         let birth = Arc::new(OnceLock::new());
-        let syncs = Arc::new(SyncQueue::default());
         let mut segments = [const { Vec::new() }; 3];
         found.into_iter().for_each(|segment| segments[segment.log as usize].push(segment));
         let writer = Writer {
             dir,
             config: config.clone(),
             queue: Arc::clone(&queue),
-            syncs: Arc::clone(&syncs),
+            syncs: Arc::default(),
             birth: Arc::clone(&birth),
             segments,
             lanes: Default::default(),
         };
-        spawn("taskd-journal", move || writer.run())?;
-        let (sync_every, results) = (config.sync_every, Arc::clone(&queue));
-        spawn("taskd-sync", move || syncs.run(&results, sync_every))?;
         let journal = Journal {
             config,
             header,
@@ -106,7 +109,7 @@ impl Journal {
             lanes: Default::default(),
             since_snapshot: SinceSnapshot { due: true, ..SinceSnapshot::default() },
         };
-        Ok((journal, recovered))
+        (journal, writer)
     }
 
     /// Which start of the supervisor this is in this directory, from 1.
@@ -241,6 +244,11 @@ impl Drop for Journal {
     }
 }
 
+/// One more than any start whose files are there, readable or not.
+fn next_start(found: &[Segment]) -> u64 {
+    found.iter().map(|s| s.start).max().unwrap_or(0).saturating_add(1)
+}
+
 /// Whether a command changes something outside, so that taking its input again must not give another one.
 const fn acts(action: &Action) -> bool {
     !matches!(action, Action::Announce(_) | Action::Acknowledge(_))
@@ -253,4 +261,98 @@ fn unencodable(seq: Seq, e: &EncodeError) -> String {
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), JournalError> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
     thread.map(drop).map_err(|source| JournalError::Thread { source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Entry, History, PluginInfo, PluginKind};
+    use super::*;
+    use crate::job::Name;
+    use crate::kernel::Request;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn header() -> Header {
+        let plugin = |name| PluginInfo {
+            kind: PluginKind::Detector,
+            name: Name::new(name),
+            version: Name::new("1"),
+            config: String::new(),
+        };
+        Header { job: Name::new("j"), job_id: "1".into(), started_unix_ms: 0, plugins: vec![plugin("exits")] }
+    }
+
+    fn stop(reason: &str) -> Input {
+        Input::Requested(Request::Stop { reason: reason.into(), grace: None })
+    }
+
+    /// A journal whose disk stands still until the test lets it run.
+    fn stalled(dir: &std::path::Path, queue_bytes_max: usize) -> (Journal, Writer) {
+        let config = JournalConfig { queue_bytes_max, ..JournalConfig::default() };
+        Journal::assemble(dir.to_owned(), header(), config, Vec::new())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_stands_still_delays_one_command_and_then_loses_records_that_are_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut journal, writer) = stalled(dir.path(), 1000);
+        let began = tokio::time::Instant::now();
+        for n in 1..=100 {
+            journal.append(Seq(n), JobTime::from_nanos(n), &stop("a record of some thirty bytes"), &[]);
+            assert_eq!(journal.written(Seq(n)).await, Written::Late);
+        }
+        assert_eq!(began.elapsed(), JournalConfig::default().write_wait_max, "only the first one waits");
+        let counts = journal.counts();
+        assert_eq!((counts.late, counts.overflows), (100, counts.lost));
+        assert!(counts.lost > 80, "{counts:?}");
+        assert!(journal.health().borrow().trouble().is_some());
+
+        let queue = Arc::clone(&journal.queue);
+        let writing = std::thread::spawn(move || writer.run());
+        assert!(queue.wait_settled(PATIENCE));
+        journal.append(Seq(101), JobTime::from_nanos(101), &stop("the disk works again"), &[]);
+        assert!(journal.flush(PATIENCE)); // paused time does not wait for other threads
+        assert_eq!(journal.written(Seq(101)).await, Written::Yes);
+        assert!(journal.snapshot_due(), "what was lost must not be needed any more");
+        drop(journal);
+        writing.join().expect("the writer ends");
+        let history = History::open(dir.path()).expect("a log");
+        let life = history.latest().expect("a life");
+        let entries: Vec<Entry> = life.steps(Seq(0)).collect();
+        let missing = entries.iter().find_map(|e| match e {
+            Entry::Missing(missing) => Some(missing),
+            Entry::Step(_) => None,
+        });
+        let missing = missing.expect("something is missing");
+        assert_eq!(missing.to.0 - missing.from.0 + 1, counts.lost);
+        assert!(missing.why.contains("full"), "{missing}");
+        assert!(matches!(entries.last(), Some(Entry::Step(step)) if step.seq == Seq(101)));
+    }
+
+    #[test]
+    fn what_has_no_form_in_the_log_is_lost_and_told() {
+        use std::os::unix::ffi::OsStringExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut journal, _) = Journal::open(dir.path(), header(), JournalConfig::default()).expect("a journal");
+        let path = std::ffi::OsString::from_vec(vec![0xff]);
+        let worker = crate::job::WorkerSpec::new(["train"]).with_cwd(path);
+        let spec = Arc::new(crate::job::JobSpec::new("j", 1, worker));
+        journal.append(Seq(1), JobTime::START, &Input::Start(Box::new(crate::kernel::Start { spec })), &[]);
+        journal.append(Seq(2), JobTime::START, &Input::Deadline, &[]);
+        assert!(journal.flush(PATIENCE));
+        assert_eq!(journal.counts().lost, 1);
+        assert!(journal.close(PATIENCE));
+        let history = History::open(dir.path()).expect("a log");
+        let first = history.latest().and_then(|life| life.steps(Seq(0)).next());
+        assert!(matches!(first, Some(Entry::Missing(m)) if m.why.contains("cannot be recorded")));
+    }
+
+    #[test]
+    fn a_head_that_cannot_be_read_again_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut header = header();
+        header.plugins[0].config = "x".repeat(HEAD_BYTES_MAX);
+        let error = Journal::open(dir.path(), header, JournalConfig::default()).expect_err("too long");
+        assert!(error.to_string().contains("shorten"), "{error}");
+    }
 }

@@ -137,7 +137,7 @@ impl Writer {
                 c.files_removed += 1;
                 c.lost += open.records;
             });
-            self.queue.report(log, Place::Disk, Some(format!("{reason}: a new file is begun")));
+            tracing::warn!(%log, reason, "a new file is begun");
             *file = None;
         } else if open.file.has_failed() {
             *file = None;

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+mod disk;
 mod restart;
 mod support;

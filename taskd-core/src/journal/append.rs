@@ -30,6 +30,8 @@ pub struct Journal {
     config: JournalConfig,
     header: Header,
     start: u64,
+    /// The snapshot that this start has found.
+    base: Option<Seq>,
     queue: Arc<Queue>,
     birth: Arc<OnceLock<Birth>>,
     scratch: Vec<u8>,
@@ -72,12 +74,13 @@ impl Journal {
         let dir = dir.into();
         std::fs::create_dir_all(&dir).map_err(|e| JournalError::directory(&dir, e))?;
         let found = files::list(&dir).map_err(|e| JournalError::directory(&dir, e))?;
-        let head = FileHead { header: header.clone(), start: next_start(&found), after: Seq(0) }.encode();
+        let head = FileHead { header: header.clone(), start: next_start(&found), after: Seq(0), base: None }.encode();
         if head.map_or(true, |bytes| bytes.len() > HEAD_BYTES_MAX / 2) {
             return Err(JournalError::Header { bytes_max: HEAD_BYTES_MAX / 2 });
         }
         let recovered = Recovered::read(found.clone(), &header);
-        let (journal, writer) = Journal::assemble(dir, header, config, found);
+        let (mut journal, writer) = Journal::assemble(dir, header, config, found);
+        journal.base = recovered.snapshot.as_ref().map(Snapshot::seq);
         let (syncs, queue, every) = (Arc::clone(&writer.syncs), Arc::clone(&writer.queue), journal.config.sync_every);
         spawn("taskd-journal", move || writer.run())?;
         spawn("taskd-sync", move || syncs.run(&queue, every))?;
@@ -103,6 +106,7 @@ impl Journal {
             config,
             header,
             start,
+            base: None,
             queue,
             birth,
             scratch: Vec::new(),
@@ -191,7 +195,8 @@ impl Journal {
 
     fn begin_after(&self, after: Seq) {
         self.birth.get_or_init(|| {
-            let head = FileHead { header: self.header.clone(), start: self.start, after };
+            let base = self.base.filter(|base| *base <= after);
+            let head = FileHead { header: self.header.clone(), start: self.start, after, base };
             Birth { start: self.start, head: head.encode().unwrap_or_default() } // `open` has seen that it has a form
         });
     }

@@ -5,6 +5,7 @@
 use super::record::{self, FRAME_BYTES, Found, Kind};
 use crate::detect::FaultDetector;
 use crate::job::{JobTime, Name, Seq};
+use crate::kernel::Plugins;
 use crate::launch::LauncherInfo;
 use crate::recover::RecoveryStrategy;
 use crate::trace::SourceInfo;
@@ -42,19 +43,34 @@ impl Header {
             let of = |h: &Header| format!("{} ({})", h.job, h.job_id);
             differences.push(Difference::Job { logged: of(self), now: of(now) });
         }
-        for old in &self.plugins {
-            match now.plugins.iter().find(|new| old.is_the_same_as(new)) {
-                None => differences.push(Difference::Gone { plugin: old.clone() }),
-                Some(new) if (&old.version, &old.config) != (&new.version, &new.config) => {
-                    differences.push(Difference::Changed { logged: old.clone(), now: new.clone() });
-                }
-                Some(_) => {}
-            }
-        }
-        let added = now.plugins.iter().filter(|new| !self.plugins.iter().any(|old| old.is_the_same_as(new)));
-        differences.extend(added.map(|plugin| Difference::Added { plugin: plugin.clone() }));
+        differences.extend(plugin_differences(&self.plugins, &now.plugins));
         differences
     }
+
+    /// The same for the plugins that a replay needs.
+    pub(super) fn differences_in_replay(&self, plugins: &Plugins) -> Vec<Difference> {
+        let replayed = |p: &&PluginInfo| matches!(p.kind, PluginKind::Detector | PluginKind::Strategy);
+        let old: Vec<PluginInfo> = self.plugins.iter().filter(replayed).cloned().collect();
+        let detectors = plugins.detectors.iter().map(|d| PluginInfo::from(&**d));
+        let strategies = plugins.strategies.iter().map(|s| PluginInfo::from(&**s));
+        plugin_differences(&old, &detectors.chain(strategies).collect::<Vec<_>>())
+    }
+}
+
+fn plugin_differences(logged: &[PluginInfo], now: &[PluginInfo]) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for old in logged {
+        match now.iter().find(|new| old.is_the_same_as(new)) {
+            None => differences.push(Difference::Gone { plugin: old.clone() }),
+            Some(new) if (&old.version, &old.config) != (&new.version, &new.config) => {
+                differences.push(Difference::Changed { logged: old.clone(), now: new.clone() });
+            }
+            Some(_) => {}
+        }
+    }
+    let added = now.iter().filter(|new| !logged.iter().any(|old| old.is_the_same_as(new)));
+    differences.extend(added.map(|plugin| Difference::Added { plugin: plugin.clone() }));
+    differences
 }
 
 /// What a plugin is.
@@ -202,6 +218,8 @@ pub(super) struct FileHead {
     /// The last input of earlier starts that is in this one's state. What those wrote behind it never took effect; 0:
     /// this start began from nothing.
     pub(super) after: Seq,
+    /// The snapshot from which that state was rebuilt; `None`: from the first input on.
+    pub(super) base: Option<Seq>,
 }
 
 impl FileHead {

@@ -11,6 +11,7 @@ use super::steps::Steps;
 use super::{JournalError, Log, Problem};
 use crate::job::Seq;
 use crate::kernel::Snapshot;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The logs in one directory, for reading.
@@ -148,6 +149,17 @@ impl Life {
             }
             _ => Err(Problem::Torn { file, at: at as u64, bytes: (bytes.len() - at) as u64 }),
         }
+    }
+
+    /// All its starts, oldest first: number, the last input that it went on from, and header.
+    pub fn starts(&self) -> impl Iterator<Item = (u64, Seq, &Header)> {
+        self.eras.iter().map(|era| (era.head.start, era.head.after, &era.head.header))
+    }
+
+    /// Where later starts took over: after which input, and from which snapshot on they had rebuilt the state.
+    pub(super) fn takeovers(&self) -> BTreeMap<Seq, Option<Seq>> {
+        let in_force = self.eras.iter().skip(1).filter(|era| era.head.after <= era.upto);
+        in_force.map(|era| (era.head.after, era.head.base)).collect()
     }
 
     fn era(&self, start: u64) -> Option<&Era> {

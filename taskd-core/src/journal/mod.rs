@@ -21,10 +21,13 @@
 //! | `append`, `queue`, `writer`, `sync` | writing: the shell's side, and two threads |
 //! | `cursor`, `steps`, `history` | reading: one log, both merged, all starts |
 //! | `recover` | what a restart finds |
+//! | `replay`, `what_if` | the log once more through a kernel, or past other detectors |
+//! | `dump`, `text` | for people |
 
 mod append;
 mod config;
 mod cursor;
+mod dump;
 mod error;
 mod files;
 mod header;
@@ -33,17 +36,23 @@ mod history;
 mod queue;
 mod record;
 mod recover;
+mod replay;
 mod status;
 mod steps;
 mod sync;
+mod text;
+mod what_if;
 mod writer;
 
 pub use append::Journal;
 pub use config::JournalConfig;
+pub use dump::dump;
 pub use error::{JournalError, Missing, Problem};
 pub use files::Log;
 pub use header::{Difference, FORMAT_VERSION, Header, PluginInfo, PluginKind};
 pub use history::{History, Life};
 pub use recover::Recovered;
+pub use replay::{Divergence, Rebuilt, ReplayFrom, ReplayReport, replay};
 pub use status::{Gap, Health, JournalCounts, LogHealth, Written};
 pub use steps::{Entry, Step, Steps};
+pub use what_if::{FINDINGS_MAX, Said, WhatIf, what_if};

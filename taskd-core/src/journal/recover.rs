@@ -4,10 +4,11 @@
 
 use super::files::Segment;
 use super::history::{History, Life};
-use super::steps::Steps;
+use super::replay::{Rebuilt, rebuild};
+use super::steps::{Entry, Step, Steps};
 use super::{Difference, Gap, Header, Missing, Problem};
 use crate::job::{JobTime, Seq};
-use crate::kernel::Snapshot;
+use crate::kernel::{Plugins, RestoreError, Snapshot};
 use std::fmt;
 
 /// What earlier starts have left in a journal's directory.
@@ -89,15 +90,29 @@ impl Recovered {
         self.upto > Seq(0) && !self.differences.iter().any(Difference::is_another_job)
     }
 
+    /// A kernel in the recovered state: the snapshot restored, and the steps after it taken again. Without a state, a
+    /// kernel that starts from nothing.
+    ///
+    /// Like [`steps`](Recovered::steps), to be called before the new journal has taken much.
+    ///
+    /// # Errors
+    /// [`RestoreError`] when the snapshot is of another version of the program.
+    pub fn resume(&self, plugins: Plugins) -> Result<Rebuilt, RestoreError> {
+        match self.has_state() {
+            true => rebuild(plugins, self.snapshot.as_ref(), self.steps()),
+            false => rebuild(plugins, None, std::iter::empty()),
+        }
+    }
+
     /// The steps after the snapshot up to [`upto`](Recovered::upto), or all of them without one. Read them before the
     /// new journal has taken so much that the oldest files go.
-    pub fn steps(&self) -> impl Iterator<Item = super::Step> + use<> {
+    pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let from = self.snapshot.as_ref().map_or(Seq(0), Snapshot::seq);
         let steps = self.life.as_ref().map(|life| life.steps(from));
         let upto = self.upto;
         let steps = steps.into_iter().flatten().map_while(|entry| match entry {
-            super::Entry::Step(step) => Some(step),
-            super::Entry::Missing(_) => None,
+            Entry::Step(step) => Some(step),
+            Entry::Missing(_) => None,
         });
         steps.take_while(move |step| step.seq <= upto)
     }

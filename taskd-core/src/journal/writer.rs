@@ -81,9 +81,8 @@ impl Writer {
             }
             Err(e) => {
                 let reason = format!("{}: {e}", self.dir.display());
-                let lane = &mut self.lanes[log as usize];
-                lane.file = None;
-                lane.retry_at = Some(Instant::now() + self.config.retry_every);
+                self.leave_file(log);
+                self.lanes[log as usize].retry_at = Some(Instant::now() + self.config.retry_every);
                 self.lose(log, chunk, &reason);
                 self.queue.count(|c| c.write_failures += 1);
                 let advice = advice(&e);
@@ -103,14 +102,11 @@ impl Writer {
             self.begin_file(log, chunk.first)?;
         }
         let Lane { file: Some(open), gap, .. } = &mut self.lanes[log as usize] else { return Ok(()) };
-        if let Some(gap) = gap.as_ref().filter(|_| log != Log::Snapshots) {
-            let mut told = Vec::new();
-            if record::encode(&mut told, Kind::Gap, gap.to, JobTime::START, gap).is_ok() {
-                open.append(&told)?;
-            }
+        match gap.as_ref().filter(|_| log != Log::Snapshots) {
+            Some(gap) => open.append(&behind(gap, &chunk.bytes))?,
+            None => open.append(&chunk.bytes)?,
         }
         *gap = None;
-        open.append(&chunk.bytes)?;
         open.last = chunk.last;
         open.records += chunk.records;
         self.syncs.push(&open.file);
@@ -124,6 +120,15 @@ impl Writer {
             c.snapshots += u64::from(log == Log::Snapshots);
         });
         Ok(())
+    }
+
+    /// Ends the file; one without a record does not stay.
+    fn leave_file(&mut self, log: Log) {
+        if let Some(open) = self.lanes[log as usize].file.take().filter(|open| open.records == 0)
+            && std::fs::remove_file(&open.path).is_ok()
+        {
+            self.segments[log as usize].pop();
+        }
     }
 
     /// A file that somebody has removed, or that could not be synced, takes no more.
@@ -213,6 +218,16 @@ impl Open {
         }
         written
     }
+}
+
+/// Records behind the record of what is missing before them.
+fn behind(gap: &Gap, records: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(e) = record::encode(&mut bytes, Kind::Gap, gap.to, JobTime::START, gap) {
+        tracing::warn!(%gap, "the gap cannot be recorded: {e}"); // its text is ours: it has a form
+    }
+    bytes.extend_from_slice(records);
+    bytes
 }
 
 /// A new file; also in a directory that somebody has removed, but never in the place of one that is not mounted.

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod disk;
+mod replay;
 mod restart;
 mod support;

@@ -6,16 +6,6 @@ use taskd_core::job::Seq;
 use taskd_core::journal::*;
 use taskd_core::kernel::Kernel;
 
-/// Files and snapshots so small that a short job has several.
-fn small() -> JournalConfig {
-    JournalConfig {
-        decisions_segment_bytes: 4096,
-        observations_segment_bytes: 4096,
-        snapshot_every_decisions: 25,
-        ..JournalConfig::default()
-    }
-}
-
 /// Never a snapshot, but for the one that the first start begins with.
 fn unsaved() -> JournalConfig {
     JournalConfig { snapshot_every_decisions: u64::MAX, snapshot_every_observations: u64::MAX, ..small() }

@@ -132,6 +132,21 @@ pub(crate) fn plugins() -> Plugins {
     plugins_with(Silence::after(Duration::from_millis(350)))
 }
 
+/// The plugins with a silence detector that can be saved, or not.
+pub(crate) fn plugins_that(saves: bool) -> Plugins {
+    plugins_with(Silence { saves, ..Silence::after(Duration::from_millis(350)) })
+}
+
+/// Files and snapshots so small that a short job has several.
+pub(crate) fn small() -> JournalConfig {
+    JournalConfig {
+        decisions_segment_bytes: 4096,
+        observations_segment_bytes: 4096,
+        snapshot_every_decisions: 25,
+        ..JournalConfig::default()
+    }
+}
+
 pub(crate) fn plugins_with(silence: Silence) -> Plugins {
     Plugins { detectors: vec![Box::new(Exits), Box::new(silence)], strategies: vec![Box::new(Restart)] }
 }

@@ -1,0 +1,67 @@
+//! The logs as plain text, for somebody who has to know what happened.
+
+use super::history::{History, Life};
+use super::{Entry, JournalError, Step, text};
+use crate::job::Seq;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes everything that the logs in `dir` hold, a line for each input and, indented, for each command.
+///
+/// # Errors
+/// [`JournalError`] when there is no log that can be read, or the output cannot be written.
+pub fn dump(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
+    let history = History::open(dir)?;
+    write_all(&history, out).map_err(|source| JournalError::Output { source })
+}
+
+fn write_all(history: &History, out: &mut dyn Write) -> io::Result<()> {
+    for problem in history.problems() {
+        line(out, "! ", problem)?;
+    }
+    for life in history.lives() {
+        write_life(life, out)?;
+    }
+    out.flush()
+}
+
+fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
+    for (start, after, header) in life.starts() {
+        let from = if after == Seq(0) { "from nothing".to_owned() } else { format!("from behind {after}") };
+        let (job, id, ms) = (&header.job, &header.job_id, header.started_unix_ms);
+        line(out, "# ", &format!("job {job} ({id}), start {start} of the supervisor at unix time {ms} ms, {from}"))?;
+        for plugin in &header.plugins {
+            line(out, "#   ", plugin)?;
+        }
+    }
+    for seq in life.snapshots() {
+        line(out, "# ", &format!("snapshot of {seq}"))?;
+    }
+    let mut steps = life.steps(Seq(0));
+    for entry in steps.by_ref() {
+        match entry {
+            Entry::Step(step) => write_step(&step, out)?,
+            Entry::Missing(missing) => line(out, "! ", &missing)?,
+        }
+    }
+    for problem in steps.problems() {
+        line(out, "! ", &problem)?;
+    }
+    steps.gaps().iter().try_for_each(|gap| line(out, "! ", gap))
+}
+
+fn write_step(step: &Step, out: &mut dyn Write) -> io::Result<()> {
+    let Step { seq, now, input, commands } = step;
+    let input = input.as_ref().map_or_else(|| "observations that are not in the log any more".to_owned(), text::input);
+    line(out, "", &format!("{:>10} {now:>14}  {input}", seq.0))?;
+    match commands {
+        Some(commands) => commands.iter().try_for_each(|c| line(out, "             ->  ", &text::command(c))),
+        None => line(out, "             ->  ", &"commands whose record is lost"),
+    }
+}
+
+/// One line, whatever the texts of programs and people in it hold.
+fn line(out: &mut dyn Write, mark: &str, text: &dyn ToString) -> io::Result<()> {
+    let clean: String = text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    writeln!(out, "{mark}{clean}")
+}

@@ -1,0 +1,137 @@
+//! Inputs and commands as one line each, for people.
+
+use crate::job::{JobTime, ProcId};
+use crate::kernel::{Command, Decision, Event, Input, Request};
+use crate::launch::Change;
+use crate::recover::Action;
+use crate::trace::{Observation, Signal};
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+
+/// Most things of one kind that a line names one by one.
+const NAMED_MAX: usize = 4;
+
+pub(super) fn input(input: &Input) -> String {
+    match input {
+        Input::Start(start) => format!("start: job {} with {} ranks", start.spec.name, start.spec.ranks),
+        Input::Listed(listing) => {
+            format!(
+                "listed: {} processes, {} nodes at {:?}",
+                listing.procs.len(),
+                listing.nodes.len(),
+                listing.revision
+            )
+        }
+        Input::Changed(Change::Proc(status)) => format!("changed: {} {}", status.proc, status.phase),
+        Input::Changed(Change::Node(node)) => format!("changed: {} is {:?}", node.node, node.state),
+        Input::Answered { id, results } => {
+            let failed: Vec<String> =
+                results.iter().filter_map(|(d, r)| Some(format!("{d}: {}", r.as_ref().err()?))).collect();
+            let well = results.len() - failed.len();
+            match failed.is_empty() {
+                true => format!("answered: {id}, {well} well"),
+                false => format!("answered: {id}, {well} well, {} failed ({})", failed.len(), few(&failed)),
+            }
+        }
+        Input::Requested(Request::Stop { reason, .. }) => format!("requested: stop, {reason}"),
+        Input::Requested(Request::Fault(fault)) => format!("requested: look into {}", verdict(fault)),
+        Input::Requested(Request::PluginFailed { plugin, what }) => format!("plugin {plugin} failed: {what}"),
+        Input::Observed(facts) => format!("observed: {}", observations(facts)),
+        Input::Deadline => "deadline".to_owned(),
+        Input::Slept { nanos } => format!("slept: the supervisor did not run for {}", JobTime::from_nanos(*nanos)),
+    }
+}
+
+pub(super) fn command(command: &Command) -> String {
+    let what = match &command.action {
+        Action::Start { batch, until } => {
+            let procs: Vec<&ProcId> = batch.orders.iter().map(|o| &o.proc).collect();
+            format!("start {} into {} until {until:?}", few(&procs), batch.world.generation())
+        }
+        Action::Stop { procs, grace, .. } => format!("stop {} with {grace:?} of grace", few(procs)),
+        Action::Enter(world) => {
+            format!("enter {} with {} ranks after {} restarts", world.generation(), world.size(), world.restarts())
+        }
+        Action::Collect(ask) => format!("collect {} of {} for {}", ask.what, few(&ask.about), ask.by),
+        Action::Acknowledge(proc) => format!("acknowledge {proc}"),
+        Action::Announce(event) => format!("announce {}", self::event(event)),
+        Action::Finish { ok: true, reason } => format!("finish: {reason}"),
+        Action::Finish { ok: false, reason } => format!("finish in failure: {reason}"),
+    };
+    format!("{}: {what}", command.id)
+}
+
+pub(super) fn event(event: &Event) -> String {
+    match event {
+        Event::Found { incident, fault, opened } => {
+            let joins = if *opened { "opened by" } else { "joined by" };
+            format!("{incident} {joins} {}", verdict(fault))
+        }
+        Event::Decided(decision) => decided(decision),
+        Event::Cancelled { incident, strategy, reason } => format!("{incident}: {strategy} given up, {reason}"),
+        Event::StageDone { incident: Some(incident), stage } => format!("{incident}: stage {stage} done"),
+        Event::StageDone { incident: None, stage } => format!("stage {stage} done"),
+        Event::Failed { incident, strategy, reason } => format!("{incident}: {strategy} failed, {reason}"),
+        Event::Closed { incident, how } => format!("{incident} closed: {how}"),
+        Event::Entered { generation, restarts } => format!("{generation} in force after {restarts} restarts"),
+    }
+}
+
+pub(super) fn verdict(fault: &crate::detect::Fault) -> String {
+    let prime = fault.prime();
+    let mut line = format!(
+        "{} of {} by {}, {} permille sure, since {}",
+        prime.class, prime.domain, fault.by, prime.confidence_permille, fault.onset
+    );
+    for clue in fault.clues.iter().filter(|clue| !clue.text.is_empty()).take(NAMED_MAX) {
+        let _ = write!(line, "; {}: {}", clue.what, clue.text.replace('\n', " "));
+    }
+    line
+}
+
+fn decided(decision: &Decision) -> String {
+    let chosen = decision.chosen.as_ref().map_or_else(
+        || "nothing is left".to_owned(),
+        |chosen| format!("{} for {}", chosen.strategy, chosen.proposal.cost),
+    );
+    let lost = decision.lost.iter().map(|l| format!("{} lost ({})", l.strategy, l.reason));
+    let refused = decision.refused.iter().map(|r| format!("{} refused ({})", r.strategy, r.reason));
+    let losers: Vec<String> = lost.chain(refused).collect();
+    let losers = if losers.is_empty() { String::new() } else { format!("; {}", losers.join(", ")) };
+    let Decision { incident, reason, budget_left, .. } = decision;
+    format!("{} decided: {chosen}, since {reason}; budget {budget_left}{losers}", incident.id)
+}
+
+/// How many of which signal, of how many.
+fn observations(facts: &[Observation]) -> String {
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for fact in facts {
+        let kind = match &fact.signal {
+            Signal::Phase(phase) => format!("phase {phase}"),
+            Signal::Heartbeat => "heartbeat".to_owned(),
+            Signal::Progress { .. } => "progress".to_owned(),
+            Signal::Metric { name, .. } => format!("metric {name}"),
+            Signal::Error(error) => format!("error {} {}", error.family, error.code),
+            Signal::Lost { .. } => "loss".to_owned(),
+            Signal::Evidence(evidence) => format!("evidence {}", evidence.what),
+            Signal::SupervisorSlept { .. } => "sleep".to_owned(),
+            Signal::Ext(ext) => format!("{}", ext.name()),
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    if let [only] = facts {
+        let kind = kinds.pop_first().map(|(kind, _)| kind).unwrap_or_default();
+        return format!("{kind} of {}", only.about);
+    }
+    let kinds: Vec<String> = kinds.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    format!("{} facts ({})", facts.len(), few(&kinds))
+}
+
+fn few<T: Display>(things: &[T]) -> String {
+    let named: Vec<String> = things.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match things.len().saturating_sub(NAMED_MAX) {
+        0 if named.is_empty() => "nobody".to_owned(),
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}

@@ -149,7 +149,7 @@ impl Queue {
         change(&mut self.state().counts);
     }
 
-    /// Says whether a log gets past a place. A change is told once; `reason` is made only then.
+    /// Says whether a log gets past a place. A change is told once, to those who watch the health.
     pub(super) fn report(&self, log: Log, place: Place, reason: Option<String>) {
         let mut state = self.state();
         let trouble = &mut state.trouble[log as usize];
@@ -163,12 +163,6 @@ impl Queue {
         };
         state.owes_snapshot |= health == LogHealth::Fine && log != Log::Snapshots;
         drop(state);
-        match &health {
-            LogHealth::Fine => tracing::info!(%log, "the log is written again"),
-            LogHealth::Degraded { reason } => {
-                tracing::warn!(%log, reason, "the log is not written; recovery goes on without it");
-            }
-        }
         self.health.send_modify(|all| all.logs[log as usize] = health);
     }
 

@@ -96,8 +96,8 @@ impl Recovered {
     /// Like [`steps`](Recovered::steps), to be called before the new journal has taken much.
     ///
     /// # Errors
-    /// [`RestoreError`] when the snapshot is of another version of the program.
-    pub fn resume(&self, plugins: Plugins) -> Result<Rebuilt, RestoreError> {
+    /// [`RestoreError`] when the snapshot is of another version of the program; the plugins come back with it.
+    pub fn resume(&self, plugins: Plugins) -> Result<Rebuilt, (RestoreError, Plugins)> {
         match self.has_state() {
             true => rebuild(plugins, self.snapshot.as_ref(), self.steps()),
             false => rebuild(plugins, None, std::iter::empty()),

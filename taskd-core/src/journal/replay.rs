@@ -235,12 +235,12 @@ pub struct Rebuilt {
     pub divergence: Option<Divergence>,
 }
 
-/// Restores a snapshot and takes the steps after it.
+/// Restores a snapshot and takes the steps after it. The plugins come back with an error.
 pub(super) fn rebuild(
     plugins: Plugins,
     snapshot: Option<&Snapshot>,
     steps: impl Iterator<Item = Step>,
-) -> Result<Rebuilt, RestoreError> {
+) -> Result<Rebuilt, (RestoreError, Plugins)> {
     let (mut kernel, cold) = match snapshot {
         Some(snapshot) => Kernel::restore(plugins, snapshot)?,
         None => (Kernel::new(plugins), Vec::new()),

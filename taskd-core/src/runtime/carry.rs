@@ -21,6 +21,9 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// not keep us busy.
 const RELIST_AFTER: Duration = Duration::from_millis(5);
 
+/// How long the end of a job waits for the launcher to take its last commands.
+const FINISH_WITHIN: Duration = Duration::from_secs(1);
+
 /// Panics while being watched after which a launcher is given up.
 const PANICS_MAX: u32 = 16;
 
@@ -28,16 +31,24 @@ const PANICS_MAX: u32 = 16;
 pub(super) struct Carrier {
     orders: mpsc::Sender<Command>,
     urgent: mpsc::Sender<Input>,
-    tasks: JoinSet<()>, // ended when this is dropped: nothing outlives the shell
+    carrying: JoinSet<()>,
+    others: JoinSet<()>, // all ended when this is dropped: nothing outlives the shell
 }
 
 impl Carrier {
     pub(super) fn spawn(launcher: Arc<dyn Launcher>, urgent: &mpsc::Sender<Input>) -> Carrier {
         let (orders, waiting) = mpsc::channel(LAUNCHER_QUEUE_MAX);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(carry_out(Arc::clone(&launcher), waiting, urgent.clone()));
-        tasks.spawn(follow(launcher, urgent.clone()));
-        Carrier { orders, urgent: urgent.clone(), tasks }
+        let (mut carrying, mut others) = (JoinSet::new(), JoinSet::new());
+        carrying.spawn(carry_out(Arc::clone(&launcher), waiting, urgent.clone()));
+        others.spawn(follow(launcher, urgent.clone()));
+        Carrier { orders, urgent: urgent.clone(), carrying, others }
+    }
+
+    /// Lets the launcher take what was given: an exit that is not acknowledged is told to the next owner again.
+    pub(super) async fn finish(self) {
+        let Carrier { orders, mut carrying, .. } = self;
+        drop(orders);
+        let _ = tokio::time::timeout(FINISH_WITHIN, carrying.join_next()).await; // too slow: it is told again
     }
 
     /// Passes a start, a stop or an acknowledgement on.
@@ -46,7 +57,7 @@ impl Carrier {
             let why = format!("the launcher has not kept up: {LAUNCHER_QUEUE_MAX} commands wait for it");
             let results = answers(&command.action, &Err(Failure::Unreachable(why)));
             let (urgent, id) = (self.urgent.clone(), command.id);
-            self.tasks.spawn(async move {
+            self.others.spawn(async move {
                 let _ = urgent.send(Input::Answered { id, results }).await;
             });
         }

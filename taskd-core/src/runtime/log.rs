@@ -25,14 +25,18 @@ impl Log {
         Log { journal, health }
     }
 
-    /// Logs one step of the kernel. Before commands that act may leave, their record is written, or a bound is over.
-    pub(super) async fn write(&mut self, kernel: &Kernel, now: JobTime, input: &Input, commands: &[Command]) {
+    /// Logs one step of the kernel. Where commands that act are to leave, what comes back is to be awaited first: until
+    /// the record is written, or a bound is over.
+    pub(super) fn write(
+        &mut self,
+        kernel: &Kernel,
+        now: JobTime,
+        input: &Input,
+        commands: &[Command],
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         self.journal.append(kernel.seq(), now, input, commands);
         if self.journal.snapshot_due() {
             self.journal.snapshot(&kernel.snapshot());
-        }
-        if commands.iter().any(|c| !matches!(c.action, Action::Announce(_))) {
-            self.journal.written(kernel.seq()).await; // late or degraded: counted there, told below
         }
         if self.health.has_changed().unwrap_or(false) {
             match self.health.borrow_and_update().trouble() {
@@ -40,6 +44,11 @@ impl Log {
                 None => tracing::info!("the logs are being written again; what is missing is named in them"),
             }
         }
+        let acts = commands.iter().any(|c| !matches!(c.action, Action::Announce(_)));
+        let written = acts.then(|| self.journal.written(kernel.seq()));
+        written.map(|written| async {
+            written.await; // late or degraded: the journal counts it
+        })
     }
 
     /// Writes what is left. Blocks. False: not in time.

@@ -94,8 +94,8 @@ impl Runtime {
         loop {
             match shell.next_input() {
                 Some(input) => {
-                    if let Some(report) = shell.step(input).await {
-                        return report;
+                    if shell.step(input).await {
+                        return shell.finish().await;
                     }
                 }
                 None => shell.wait().await,
@@ -194,28 +194,32 @@ impl Shell {
         }
     }
 
-    /// One step of the kernel: logged, then carried out. The report, if it was the last one.
-    async fn step(&mut self, input: Input) -> Option<JobReport> {
+    /// One step of the kernel: logged, then carried out. True: it was the last one.
+    async fn step(&mut self, input: Input) -> bool {
         let now = self.clock.now();
         let commands = self.kernel.step(now, &input);
-        if let Some(log) = &mut self.log {
-            log.write(&self.kernel, now, &input, &commands).await;
+        let written = self.log.as_mut().and_then(|log| log.write(&self.kernel, now, &input, &commands));
+        if let Some(written) = written {
+            written.await;
         }
         let mut over = false;
         for command in commands {
             over |= matches!(command.action, Action::Finish { .. });
             self.dispatch(now, command);
         }
-        if over {
-            let log = self.log.take();
-            let closed = tokio::task::spawn_blocking(move || log.is_none_or(Log::close)).await;
-            if !closed.unwrap_or(false) {
-                tracing::warn!("the logs could not be written to their end in time");
-            }
-            return Some(self.kernel.report());
-        }
         tokio::task::consume_budget().await; // a flood of facts must not starve the host program's other tasks
-        None
+        over
+    }
+
+    /// The job is over: the launcher takes its last commands, the logs are written to their end.
+    async fn finish(self) -> JobReport {
+        let Shell { kernel, carrier, log, .. } = self;
+        carrier.finish().await;
+        let closed = tokio::task::spawn_blocking(move || log.is_none_or(Log::close)).await;
+        if !closed.unwrap_or(false) {
+            tracing::warn!("the logs could not be written to their end in time");
+        }
+        kernel.report()
     }
 
     fn dispatch(&mut self, now: JobTime, command: Command) {

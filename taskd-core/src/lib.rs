@@ -10,3 +10,4 @@ pub mod runtime;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod trace;
+pub mod worker;

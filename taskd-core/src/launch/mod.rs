@@ -4,10 +4,13 @@
 
 mod change;
 mod change_log;
+pub mod guard;
 mod launcher;
+mod local;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};
+pub use local::{GuardProgram, Heartbeats, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss};

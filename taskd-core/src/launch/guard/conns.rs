@@ -1,0 +1,113 @@
+//! Connections: one to the owner, and a few to those who want to be it.
+//!
+//! A connection never blocks the guard: what a peer does not read waits in a buffer with a bound, and beyond the bound
+//! nothing more is read from that peer.
+
+use super::wire::{self, Frames, FromGuard, STRANGER_FRAME_BYTES_MAX};
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// Beyond this many bytes that a peer has not read, no more of its requests are taken.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+/// Below this many bytes that a peer has not read, news may be added.
+const NEWS_BYTES_MAX: usize = 64 << 10;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    stream: UnixStream,
+    frames: Frames,
+    out: Vec<u8>,
+    sent: usize,
+    pub(super) peer_pid: u32,
+    /// When it came.
+    pub(super) since: Instant,
+    /// Whether the event loop waits for room to write.
+    pub(super) waits_for_room: bool,
+    /// To be closed when everything is sent.
+    pub(super) leaving: bool,
+}
+
+impl Conn {
+    /// A stranger's connection; non-blocking from now on.
+    pub(super) fn new(stream: UnixStream, peer_pid: u32, now: Instant) -> io::Result<Conn> {
+        stream.set_nonblocking(true)?;
+        let frames = Frames::new(STRANGER_FRAME_BYTES_MAX);
+        Ok(Conn {
+            stream,
+            frames,
+            out: Vec::new(),
+            sent: 0,
+            peer_pid,
+            since: now,
+            waits_for_room: false,
+            leaving: false,
+        })
+    }
+
+    /// Its peer may send long frames from now on.
+    pub(super) fn trust(&mut self) {
+        self.frames.bytes_max = wire::FRAME_BYTES_MAX;
+    }
+
+    /// Takes what has arrived. False: the peer is gone.
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> bool {
+        if self.unsent() > UNREAD_BYTES_MAX {
+            return true;
+        }
+        match self.stream.read(scratch) {
+            Ok(0) => false,
+            Ok(n) => {
+                self.frames.push(&scratch[..n]);
+                true
+            }
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
+    }
+
+    /// The next message that has arrived.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        if self.unsent() > UNREAD_BYTES_MAX { Ok(None) } else { self.frames.next() }
+    }
+
+    /// Queues a message.
+    pub(super) fn send(&mut self, message: &FromGuard) -> io::Result<()> {
+        self.out.extend_from_slice(&wire::encode(message)?);
+        Ok(())
+    }
+
+    /// Whether there is room for news.
+    pub(super) fn has_room(&self) -> bool {
+        self.unsent() < NEWS_BYTES_MAX
+    }
+
+    pub(super) fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Sends what can be sent now.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while self.unsent() > 0 {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        (self.out, self.sent) = (Vec::new(), 0);
+        Ok(())
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

@@ -1,0 +1,31 @@
+//! What a guard counts.
+
+use serde::{Deserialize, Serialize};
+
+/// What a guard has done, and everything that it had to leave undone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct GuardCounters {
+    /// Processes that were started.
+    pub started: u64,
+    /// Deaths that were known from a lifeline before the exit.
+    pub deaths: u64,
+    /// Exits of processes that were started.
+    pub exits: u64,
+    /// Processes that ranks had started and left behind, which were killed.
+    pub leftovers_killed: u64,
+    /// Trees of which something could not be removed within the bound; the guard goes on trying.
+    pub leftovers_stuck: u64,
+    /// Bytes of output that are in no file, because the disk was too slow or refused them.
+    pub output_bytes_dropped: u64,
+    /// Times that the disk refused output.
+    pub output_refused: u64,
+    /// Log files that reached their bound and were begun anew.
+    pub logs_rotated: u64,
+    /// Connections that were turned away or cut: of another user, too many, too slow, or not of this protocol.
+    pub connections_refused: u64,
+    /// Ranks that have no lifeline because no thread could be started to wait for it.
+    pub lifelines_missing: u64,
+    /// Defects of the guard itself that it survived.
+    pub panics: u64,
+}

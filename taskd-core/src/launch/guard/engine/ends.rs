@@ -1,0 +1,268 @@
+//! Deaths, exits, stops, and what is left of a process afterwards.
+
+use super::{Engine, Life};
+use crate::job::{Exit, ProcId, Termination};
+use crate::launch::Phase;
+use crate::launch::guard::procs::{Key, Proc, Sweep, Tree};
+use crate::launch::guard::run_dir::proc_name;
+use crate::launch::guard::streams::Stream;
+use crate::launch::guard::sys::{self, Ended};
+use crate::launch::guard::tree::{Census, Wanted};
+use crate::launch::guard::wire::Answer;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::time::{Duration, Instant};
+
+/// First pause between two looks at what is left of a tree; it doubles with each look.
+const SWEEP_PAUSE: Duration = Duration::from_millis(2);
+/// Longest pause between two looks.
+const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// A tree that is still there after this long is counted as stuck: a process in uninterruptible sleep, most likely.
+const SWEEP_WITHIN: Duration = Duration::from_secs(5);
+/// Beyond the grace of the stops, how long a guard that ends tries to remove everything.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// Deaths seen by lifelines.
+    pub(super) fn take_deaths(&mut self) {
+        for death in self.deaths.take() {
+            if self.procs.advance(death.key, Phase::Dead(death.how)) {
+                self.counters.deaths += 1;
+            }
+        }
+        self.tell_owner();
+    }
+
+    /// Reaps every child that has ended: processes of the job, and strangers that were orphaned to the guard.
+    pub(super) fn reap_all(&mut self) {
+        while let Some(ended) = sys::next_ended(None) {
+            self.take_end(ended);
+        }
+        self.tell_owner();
+    }
+
+    /// The same for one child, where the guard is not alone in its process.
+    pub(super) fn take_exit_of(&mut self, key: Key) {
+        let pid = self.procs.get(key).map(|proc| proc.pid);
+        if let Some(ended) = pid.and_then(|pid| sys::next_ended(Some(pid))) {
+            self.take_end(ended);
+        }
+        self.tell_owner();
+    }
+
+    fn take_end(&mut self, ended: Ended) {
+        let key = self.procs.running_with(ended.pid);
+        if let Some(key) = key {
+            // It is not reaped yet, so this number still means its group and nobody else's.
+            let _ = rustix::process::kill_process_group(ended.pid, Signal::KILL);
+            self.report_exit(key, &ended);
+        }
+        let _ = rustix::process::waitpid(Some(ended.pid), WaitOptions::NOHANG);
+        self.sweep_soon(Instant::now());
+    }
+
+    fn report_exit(&mut self, key: Key, ended: &Ended) {
+        self.drain(key, |proc| &mut proc.stderr);
+        let Some(proc) = self.procs.get_mut(key) else { return };
+        let how = match ended.by_signal {
+            true => Termination::Signal { number: ended.status, core_dumped: ended.core_dumped },
+            false => Termination::Code(ended.status),
+        };
+        let mut exit = Exit::new(how);
+        exit.stderr_tail = proc.stderr.as_ref().map(Stream::tail_text).unwrap_or_default();
+        if let Some((page, _)) = proc.page.take() {
+            exit.step = page.last_step();
+        }
+        if let Some(lifeline) = proc.lifeline.take() {
+            lifeline.end();
+        }
+        proc.report.page = None;
+        proc.kill_at = None;
+        if let Some(pidfd) = proc.pidfd.take() {
+            self.poll.remove(pidfd);
+        }
+        if proc.tree == Tree::Wanted {
+            proc.tree = Tree::Sweeping(Sweep::starting(Instant::now()));
+        }
+        self.procs.advance(key, Phase::Exited(Box::new(exit)));
+        self.counters.exits += 1;
+    }
+
+    /// Begins to stop processes.
+    pub(super) fn stop(&mut self, procs: &[ProcId], grace: Duration) {
+        self.withdraw_waiting(procs);
+        for key in procs.iter().filter_map(|id| self.procs.find(id)).collect::<Vec<_>>() {
+            self.stop_one(key, grace, Instant::now());
+        }
+        self.kill_overdue(Instant::now());
+    }
+
+    pub(super) fn stop_one(&mut self, key: Key, grace: Duration, now: Instant) {
+        let Some(proc) = self.procs.get_mut(key).filter(|proc| !proc.has_exited()) else { return };
+        let kill_at = now + grace;
+        if proc.kill_at.is_none() && !grace.is_zero() {
+            // A stopped process gets its SIGTERM only when it goes on.
+            let _ = rustix::process::kill_process_group(proc.pid, Signal::TERM);
+            let _ = rustix::process::kill_process_group(proc.pid, Signal::CONT);
+        }
+        proc.kill_at = Some(proc.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+    }
+
+    /// Removes the trees of those whose grace is over.
+    pub(super) fn kill_overdue(&mut self, now: Instant) {
+        for (_, proc) in self.procs.iter_mut() {
+            if proc.tree == Tree::Wanted && proc.kill_at.is_some_and(|at| at <= now) {
+                proc.tree = Tree::Sweeping(Sweep::starting(now));
+            }
+        }
+    }
+
+    /// Looks at once again what is left of the trees that are being removed.
+    fn sweep_soon(&mut self, now: Instant) {
+        for (_, proc) in self.procs.iter_mut() {
+            if let Tree::Sweeping(sweep) = &mut proc.tree {
+                sweep.next_at = sweep.next_at.min(now);
+            }
+        }
+    }
+
+    /// One look at all processes serves all trees that are due.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let due = |proc: &Proc| matches!(proc.tree, Tree::Sweeping(sweep) if sweep.next_at <= now);
+        let keys: Vec<Key> = self.procs.iter().filter(|(_, proc)| due(proc)).map(|(key, _)| key).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let census = Census::take();
+        let family = self.signals.is_some().then(|| census.descendants(self.ground.parent));
+        for key in keys {
+            let left = self.members_of(key, &census, family.as_ref());
+            let Some(proc) = self.procs.get_mut(key) else { continue };
+            self.counters.leftovers_killed += left.iter().filter(|pid| **pid != raw(proc.pid)).count() as u64;
+            left.iter().for_each(|pid| census.kill(*pid));
+            let Tree::Sweeping(sweep) = &mut proc.tree else { continue };
+            if left.is_empty() && proc.report.phase.is_exited() {
+                proc.tree = Tree::Gone;
+            } else if sweep.go_on(Instant::now()) {
+                self.counters.leftovers_stuck += 1;
+                let text = format!("{}: cannot remove processes {left:?}", proc.report.proc);
+                self.note(&text);
+            }
+        }
+        self.close_finished_streams();
+        self.procs.forget_done();
+    }
+
+    /// What is left of a process's tree.
+    fn members_of(&self, key: Key, census: &Census, family: Option<&std::collections::BTreeSet<i32>>) -> Vec<i32> {
+        let Some(proc) = self.procs.get(key) else { return Vec::new() };
+        let name = proc_name(&proc.report.proc);
+        // Once it was reaped, another process of the job may have got its number.
+        let reused = proc.has_exited() && self.procs.running_with(proc.pid).is_some();
+        let wanted = Wanted {
+            root: (!proc.has_exited()).then_some(proc.pid),
+            session: (family.is_some() && !reused).then_some(proc.pid),
+            job: &self.config.job,
+            proc: Some(&name),
+        };
+        census.members(&wanted, family)
+    }
+
+    /// Reads what a process has printed.
+    pub(super) fn drain(&mut self, key: Key, which: fn(&mut Proc) -> &mut Option<Stream>) {
+        if let Some(stream) = self.procs.get_mut(key).and_then(|proc| which(proc).as_mut()) {
+            stream.drain(&self.poll, &self.logs, &mut self.scratch);
+        }
+    }
+
+    /// Nobody is left who could print: what is in the pipes is the last.
+    fn close_finished_streams(&mut self) {
+        for (_, proc) in self.procs.iter_mut().filter(|(_, proc)| proc.tree == Tree::Gone) {
+            for mut stream in [proc.stdout.take(), proc.stderr.take()].into_iter().flatten() {
+                stream.drain(&self.poll, &self.logs, &mut self.scratch);
+                stream.close(&self.poll, &self.logs);
+            }
+        }
+    }
+
+    pub(super) fn ends_deadline(&self) -> Option<Instant> {
+        let of = |proc: &Proc| match proc.tree {
+            Tree::Wanted => proc.kill_at,
+            Tree::Sweeping(sweep) => Some(sweep.next_at),
+            Tree::Gone => None,
+        };
+        self.procs.iter().filter_map(|(_, proc)| of(proc)).min()
+    }
+
+    /// Stops everything, and then the guard itself. The `call` is answered when all is gone.
+    pub(super) fn end(&mut self, grace: Duration, call: Option<(Key, u64)>) {
+        let now = Instant::now();
+        let running: Vec<Key> = self.procs.iter().map(|(key, _)| key).collect();
+        running.into_iter().for_each(|key| self.stop_one(key, grace, now));
+        self.kill_overdue(now);
+        self.withdraw_all_waiting();
+        let give_up_at = now + grace + END_WITHIN;
+        self.life = match self.life {
+            Life::Ending { call: earlier, give_up_at: before } => {
+                Life::Ending { call: call.or(earlier), give_up_at: before.min(give_up_at) }
+            }
+            _ => Life::Ending { call, give_up_at },
+        };
+    }
+
+    /// Whether the guard has done its work.
+    pub(super) fn end_if_nothing_is_left(&mut self, now: Instant) {
+        match self.life {
+            Life::Keeping { .. } if self.procs.len() == 0 && self.waiting.is_empty() => {
+                self.note("nothing runs and nobody asks");
+                self.end(Duration::ZERO, None);
+            }
+            Life::Ending { call, give_up_at } => {
+                if give_up_at <= now || (self.all_trees_are_gone() && self.no_strangers_are_left()) {
+                    self.tell_owner();
+                    if let Some((conn, id)) = call {
+                        self.answer(conn, id, Ok(Answer::Done));
+                    }
+                    self.life = Life::Over;
+                }
+            }
+            Life::Keeping { .. } | Life::Serving | Life::Over => (),
+        }
+    }
+
+    pub(super) fn all_trees_are_gone(&self) -> bool {
+        self.procs.iter().all(|(_, proc)| proc.tree == Tree::Gone)
+    }
+
+    /// At the end everything below the guard goes, marked or not.
+    fn no_strangers_are_left(&mut self) -> bool {
+        if self.signals.is_none() {
+            return true;
+        }
+        let census = Census::take();
+        let strangers = census.descendants(self.ground.parent);
+        self.counters.leftovers_killed += strangers.len() as u64;
+        strangers.iter().for_each(|pid| census.kill(*pid));
+        strangers.is_empty()
+    }
+}
+
+impl Sweep {
+    fn starting(now: Instant) -> Sweep {
+        Sweep { next_at: now, pause: SWEEP_PAUSE, complain_at: Some(now + SWEEP_WITHIN) }
+    }
+
+    /// Not done yet. True, once: it takes too long.
+    fn go_on(&mut self, now: Instant) -> bool {
+        self.next_at = now + self.pause;
+        self.pause = (self.pause * 2).min(SWEEP_PAUSE_MAX);
+        let late = self.complain_at.is_some_and(|at| at <= now);
+        if late {
+            self.complain_at = None;
+        }
+        late
+    }
+}
+
+fn raw(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}

@@ -1,0 +1,251 @@
+//! The guard's event loop.
+//!
+//! It waits for everything at one place and hands each event to the part that knows it: [`ends`] for deaths, exits and
+//! stops, [`starts`] for starts, [`owners`] for connections. No part blocks: whatever can hang (disk, lifeline) has a
+//! thread of its own.
+
+mod ends;
+mod owners;
+mod starts;
+
+use super::conns::Conn;
+use super::lifeline::Deaths;
+use super::logs::{LogId, Logs};
+use super::poll::{Poll, Token};
+use super::proc_fs::Stat;
+use super::procs::{Key, Procs};
+use super::run_dir::{Record, RunDir};
+use super::spawn::Ground;
+use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
+use super::{GuardCounters, sys};
+use rustix::process::{Resource, Rlimit};
+use starts::WaitingStart;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a guard that ends waits for its files and for its owner to read the last word.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long a guard that ends waits between two looks for processes that it does not know.
+const STRANGERS_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// A running guard.
+#[derive(Debug)]
+pub(super) struct Engine {
+    config: GuardConfig,
+    run_dir: RunDir,
+    /// Held as long as the guard lives.
+    _lock: File,
+    poll: Poll,
+    /// `None`: a part of the supervisor's process, which owns its signals.
+    signals: Option<OwnedFd>,
+    listener: Option<UnixListener>,
+    owner_process: Option<OwnedFd>,
+    ground: Ground,
+    logs: Logs,
+    own_log: LogId,
+    deaths: Arc<Deaths>,
+    procs: Procs,
+    conns: BTreeMap<Key, Conn>,
+    next_conn: Key,
+    owner: Option<Key>,
+    /// The owner is still to be told that it knows everything.
+    sync_owed: bool,
+    waiting: Vec<WaitingStart>,
+    life: Life,
+    counters: GuardCounters,
+    scratch: Vec<u8>,
+}
+
+/// What the guard lives for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// There is an owner.
+    Serving,
+    /// There is none, and everything is kept until then.
+    Keeping { until: Instant },
+    /// Everything is being stopped; then it ends. The call is answered last.
+    Ending { call: Option<(Key, u64)>, give_up_at: Instant },
+    /// It ends now.
+    Over,
+}
+
+impl Engine {
+    /// Takes the run directory and welcomes the owner at the other end of `socket`.
+    pub(super) fn start(config: GuardConfig, socket: UnixStream, signals: Option<OwnedFd>) -> Result<Engine, Refusal> {
+        let run_dir = RunDir::new(config.run_dir.clone());
+        let failed =
+            |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
+        run_dir.prepare().map_err(|e| failed("cannot write", e))?;
+        let lock = run_dir.try_lock().map_err(|e| failed("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
+        if Stat::read(rustix::process::getpid()).is_none() || !proc_is_ours() {
+            return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
+        }
+        let ground = Ground::of_this_process();
+        let _ = rustix::process::setrlimit(Resource::Nofile, raised(ground.open_files)); // a start says what it lacks
+        let is_process = signals.is_some(); // nobody can take over what ends with its owner
+        let listener = is_process.then(|| run_dir.listen()).transpose();
+        let listener = listener.map_err(|e| failed("cannot listen at guard.sock", e))?;
+        let record = Record { protocol: PROTOCOL, job: config.job.clone(), guard_pid: std::process::id() };
+        run_dir.write_record(&record).map_err(|e| failed("cannot write guard.json", e))?;
+        let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
+        let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
+        let mut engine = Engine {
+            own_log: logs.open(run_dir.guard_log()),
+            procs: Procs::inherited(config.exits.clone(), config.over.clone()),
+            _lock: lock,
+            poll: Poll::new().map_err(out_of)?,
+            deaths: Deaths::new().map_err(out_of)?,
+            listener,
+            owner_process: None,
+            conns: BTreeMap::new(),
+            next_conn: 0,
+            owner: None,
+            sync_owed: false,
+            waiting: Vec::new(),
+            life: Life::Serving,
+            counters: GuardCounters::default(),
+            scratch: vec![0; 64 << 10],
+            config,
+            run_dir,
+            signals,
+            ground,
+            logs,
+        };
+        engine.watch_and_welcome(socket).map_err(out_of)?;
+        Ok(engine)
+    }
+
+    fn watch_and_welcome(&mut self, socket: UnixStream) -> io::Result<()> {
+        self.poll.add(&self.deaths.ready, Token::Lifelines)?;
+        if let Some(signals) = &self.signals {
+            self.poll.add(signals, Token::Signals)?;
+        }
+        if let Some(listener) = &self.listener {
+            self.poll.add(listener, Token::Listener)?;
+        }
+        let conn = Conn::new(socket, self.config.owner_pid, Instant::now())?;
+        let key = self.adopt(conn)?;
+        self.welcome(key);
+        self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
+        Ok(())
+    }
+
+    /// Runs until there is nothing left to do.
+    pub(super) fn run(mut self) {
+        while self.life != Life::Over {
+            let limit = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            for token in self.poll.wait(limit) {
+                self.guarded(|engine| engine.handle(token));
+            }
+            self.guarded(Engine::on_time);
+            self.guarded(Engine::tell_owner);
+        }
+        self.say_goodbye();
+    }
+
+    /// A defect in handling one event must not take the job down.
+    fn guarded(&mut self, handle: impl FnOnce(&mut Engine)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handle(self))) {
+            self.counters.panics += 1;
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            self.note(&format!("a defect of the guard: {}", text.unwrap_or("unknown")));
+        }
+    }
+
+    fn handle(&mut self, token: Token) {
+        match token {
+            Token::Lifelines => self.take_deaths(),
+            Token::Signals => self.take_signals(),
+            Token::Child(key) => self.take_exit_of(key),
+            Token::OwnerProcess => self.lose_owner("its process has ended"),
+            Token::Listener => self.accept(),
+            Token::Conn(key) => self.serve(key),
+            Token::Stdout(key) => self.drain(key, |proc| &mut proc.stdout),
+            Token::Stderr(key) => self.drain(key, |proc| &mut proc.stderr),
+        }
+    }
+
+    fn take_signals(&mut self) {
+        let terminate = self.signals.as_ref().is_some_and(sys::read_signals);
+        self.reap_all();
+        if terminate {
+            self.note("SIGTERM: everything is stopped");
+            self.end(TERM_GRACE, None);
+        }
+    }
+
+    /// What is due by the clock.
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        if matches!(self.life, Life::Keeping { until } if until <= now) {
+            self.note("no new owner came in time");
+            self.end(Duration::ZERO, None);
+        }
+        self.drop_silent_strangers(now);
+        self.kill_overdue(now);
+        self.sweep(now);
+        self.retry_waiting_starts(now);
+        self.end_if_nothing_is_left(now);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let life = match self.life {
+            Life::Keeping { until } => Some(until),
+            Life::Ending { .. } if self.all_trees_are_gone() => Some(Instant::now() + STRANGERS_AGAIN_AFTER),
+            Life::Ending { give_up_at, .. } => Some(give_up_at),
+            Life::Serving | Life::Over => None,
+        };
+        life.into_iter()
+            .chain(self.strangers_deadline())
+            .chain(self.ends_deadline())
+            .chain(self.starts_deadline())
+            .min()
+    }
+
+    /// A line in `guard.log`.
+    fn note(&self, line: &str) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        self.logs.write(self.own_log, format!("{}.{:03} {line}\n", now.tv_sec, now.tv_nsec / 1_000_000).as_bytes());
+    }
+
+    fn say_goodbye(mut self) {
+        self.note("guard ends");
+        let until = Instant::now() + LAST_WORDS_WITHIN;
+        self.run_dir.forget_guard();
+        if let Some(mut owner) = self.owner.take().and_then(|key| self.conns.remove(&key)) {
+            while owner.flush().is_ok() && owner.unsent() > 0 && Instant::now() < until {
+                let mut room = [rustix::event::PollFd::new(&owner, rustix::event::PollFlags::OUT)];
+                let _ =
+                    rustix::event::poll(&mut room, rustix::event::Timespec::try_from(LAST_WORDS_WITHIN).ok().as_ref());
+            }
+        }
+        self.logs.flush(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// How long processes have when somebody sends SIGTERM to the guard.
+const TERM_GRACE: Duration = Duration::from_secs(10);
+
+/// A guard needs a few descriptors for each process.
+fn raised(limit: Rlimit) -> Rlimit {
+    Rlimit { current: limit.maximum, maximum: limit.maximum }
+}
+
+/// Whether `/proc` belongs to this PID namespace.
+fn proc_is_ours() -> bool {
+    std::fs::read_link("/proc/self").is_ok_and(|name| name.as_os_str() == std::process::id().to_string().as_str())
+}
+
+/// A message that may always be sent.
+fn say(conn: &mut Conn, message: &FromGuard) {
+    if conn.send(message).is_err() {
+        conn.leaving = true; // beyond the bound of a frame: the peer connects again and is told everything anew
+    }
+}

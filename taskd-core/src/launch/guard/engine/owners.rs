@@ -1,0 +1,270 @@
+//! Connections: who may be the owner, what it asks, what it is told, and what happens when it is gone.
+
+use super::{Engine, Life, say};
+use crate::job::ProcId;
+use crate::launch::guard::GuardCounters;
+use crate::launch::guard::conns::Conn;
+use crate::launch::guard::poll::Token;
+use crate::launch::guard::procs::Key;
+use crate::launch::guard::wire::{Answer, Call, FromGuard, PROTOCOL, Refusal, ToGuard};
+use crate::launch::{LaunchError, OnOwnerLoss};
+use rustix::process::{Pid, PidfdFlags};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Most connections at once; who comes beyond it is turned away.
+const CONNS_MAX: usize = 16;
+/// How long a stranger may take to say who it is.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// Takes all who wait at the socket.
+    pub(super) fn accept(&mut self) {
+        while let Some(Ok((stream, _))) = self.listener.as_ref().map(std::os::unix::net::UnixListener::accept) {
+            if self.try_accept(stream).is_err() {
+                self.counters.connections_refused += 1;
+            }
+        }
+    }
+
+    fn try_accept(&mut self, stream: UnixStream) -> io::Result<()> {
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let ours = peer.uid == rustix::process::geteuid() || peer.uid.is_root();
+        if !ours || self.conns.len() >= CONNS_MAX {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let conn = Conn::new(stream, peer.pid.as_raw_nonzero().get().unsigned_abs(), Instant::now())?;
+        self.adopt(conn).map(drop)
+    }
+
+    pub(super) fn adopt(&mut self, conn: Conn) -> io::Result<Key> {
+        let key = self.next_conn;
+        self.next_conn += 1;
+        self.poll.add(&conn, Token::Conn(key))?;
+        self.conns.insert(key, conn);
+        Ok(key)
+    }
+
+    /// Bytes have come on a connection, or there is room in it.
+    pub(super) fn serve(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let mut alive = conn.flush().is_ok() && conn.receive(&mut self.scratch);
+        while let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.leaving) {
+            match conn.next::<ToGuard>() {
+                Ok(Some(message)) => self.hear(key, message),
+                Ok(None) => break,
+                Err(error) => {
+                    self.counters.connections_refused += 1;
+                    self.note(&format!("a connection is cut: {error}"));
+                    alive = false;
+                    break;
+                }
+            }
+        }
+        if alive { self.flush(key) } else { self.hang_up(key) }
+    }
+
+    fn hear(&mut self, key: Key, message: ToGuard) {
+        match message {
+            ToGuard::Hello { protocol, takeover, on_owner_loss } => {
+                match self.may_own(key, protocol, takeover) {
+                    Ok(()) => {
+                        self.config.on_owner_loss = on_owner_loss;
+                        self.welcome(key);
+                    }
+                    Err(refusal) => self.turn_away(key, refusal),
+                };
+            }
+            ToGuard::Call { id, call } if self.owner == Some(key) => self.take_call(key, id, call),
+            ToGuard::Call { .. } | ToGuard::Init(_) => self.turn_away(key, Refusal::Protocol(PROTOCOL)),
+        }
+    }
+
+    fn may_own(&mut self, key: Key, protocol: u32, takeover: bool) -> Result<(), Refusal> {
+        if protocol != PROTOCOL {
+            return Err(Refusal::Protocol(PROTOCOL));
+        }
+        if matches!(self.life, Life::Ending { .. } | Life::Over) {
+            return Err(Refusal::Ending);
+        }
+        match self.owner.filter(|owner| *owner != key).and_then(|owner| self.conns.get(&owner)) {
+            Some(owner) if !takeover && !is_gone(owner) => Err(Refusal::Owned { by_pid: owner.peer_pid }),
+            _ => Ok(()),
+        }
+    }
+
+    fn turn_away(&mut self, key: Key, refusal: Refusal) {
+        self.counters.connections_refused += 1;
+        if let Some(conn) = self.conns.get_mut(&key) {
+            say(conn, &FromGuard::Refused(refusal));
+            conn.leaving = true;
+        }
+        self.flush(key);
+    }
+
+    /// From now on this connection is the owner's.
+    pub(super) fn welcome(&mut self, key: Key) {
+        let by_pid = self.conns.get(&key).map_or(0, |conn| conn.peer_pid);
+        if let Some(old) = self.owner.replace(key).filter(|old| *old != key) {
+            if let Some(conn) = self.conns.get_mut(&old) {
+                say(conn, &FromGuard::TakenOver { by_pid });
+                conn.leaving = true;
+            }
+            self.flush(old);
+        }
+        self.note(&format!("process {by_pid} is the owner"));
+        self.life = Life::Serving;
+        self.watch_process(by_pid);
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.trust();
+            let job = self.config.job.clone();
+            say(conn, &FromGuard::Welcome { protocol: PROTOCOL, job, guard_pid: std::process::id() });
+        }
+        self.procs.tell_all();
+        self.sync_owed = true;
+        self.tell_owner();
+    }
+
+    /// Also learns of the owner's death where a child of its holds the socket open.
+    fn watch_process(&mut self, pid: u32) {
+        if let Some(old) = self.owner_process.take() {
+            self.poll.remove(old);
+        }
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(handle) = handle.filter(|handle| self.poll.add(handle, Token::OwnerProcess).is_ok()) {
+            self.owner_process = Some(handle);
+        }
+    }
+
+    fn take_call(&mut self, key: Key, id: u64, call: Call) {
+        let answer = match call {
+            Call::Start(batch) => return self.start_batch(key, id, batch),
+            Call::Shutdown { grace } => {
+                self.note("the owner ends the job");
+                return self.end(grace, Some((key, id)));
+            }
+            Call::Stop { procs, grace } => {
+                self.stop(&procs, grace);
+                Ok(Answer::Done)
+            }
+            Call::Acknowledge { procs } => {
+                procs.iter().for_each(|id: &ProcId| self.procs.acknowledge(id));
+                Ok(Answer::Done)
+            }
+            Call::Counters => Ok(Answer::Counters(self.all_counters())),
+            Call::Detach => self.detach(),
+        };
+        self.answer(key, id, answer);
+    }
+
+    fn detach(&mut self) -> Result<Answer, LaunchError> {
+        let OnOwnerLoss::Keep { at_most } = self.config.on_owner_loss else {
+            let text =
+                "this launcher was built to end the job with its owner: build it with OnOwnerLoss::Keep to detach";
+            return Err(LaunchError::Refused(text.into()));
+        };
+        self.note("the owner has detached");
+        self.owner = None;
+        self.life = Life::Keeping { until: Instant::now() + at_most };
+        Ok(Answer::Done)
+    }
+
+    fn all_counters(&self) -> GuardCounters {
+        let logs = self.logs.counts();
+        GuardCounters {
+            output_bytes_dropped: logs.dropped_bytes,
+            output_refused: logs.refused,
+            logs_rotated: logs.rotated,
+            ..self.counters
+        }
+    }
+
+    pub(super) fn answer(&mut self, key: Key, id: u64, answer: Result<Answer, LaunchError>) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            say(conn, &FromGuard::Answer { id, answer });
+        }
+        self.flush(key);
+    }
+
+    /// Tells the owner what it does not know yet, as much as it takes.
+    pub(super) fn tell_owner(&mut self) {
+        let Some((key, conn)) = self.owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) else { return };
+        let mut told = true;
+        while conn.has_room() {
+            let Some(news) = self.procs.next_news() else {
+                if std::mem::take(&mut self.sync_owed) {
+                    say(conn, &FromGuard::Synced);
+                }
+                break;
+            };
+            told &= conn.send(&FromGuard::Proc(Box::new(news.clone()))).is_ok();
+        }
+        debug_assert!(told, "what is known of one process is far below the bound of a frame");
+        self.flush(key);
+    }
+
+    fn flush(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let open = conn.flush().is_ok() && !(conn.leaving && conn.unsent() == 0);
+        if !open {
+            return self.hang_up(key);
+        }
+        let wants_room = conn.unsent() > 0;
+        if wants_room != conn.waits_for_room && self.poll.want_room(&*conn, Token::Conn(key), wants_room).is_ok() {
+            conn.waits_for_room = wants_room;
+        }
+    }
+
+    fn hang_up(&mut self, key: Key) {
+        if let Some(conn) = self.conns.remove(&key) {
+            self.poll.remove(&conn);
+        }
+        if self.owner == Some(key) {
+            self.lose_owner("its connection has ended");
+        }
+    }
+
+    /// The owner is gone: what was agreed for that happens.
+    pub(super) fn lose_owner(&mut self, why: &str) {
+        if let Some(process) = self.owner_process.take() {
+            self.poll.remove(process);
+        }
+        let Some(key) = self.owner.take() else { return };
+        self.note(&format!("the owner is gone: {why}"));
+        if let Some(conn) = self.conns.remove(&key) {
+            self.poll.remove(&conn);
+        }
+        if matches!(self.life, Life::Serving) {
+            match self.config.on_owner_loss {
+                OnOwnerLoss::KillTree { grace } => self.end(grace, None),
+                OnOwnerLoss::Keep { at_most } => self.life = Life::Keeping { until: Instant::now() + at_most },
+            }
+        }
+    }
+
+    /// Strangers that say nothing are turned away.
+    pub(super) fn drop_silent_strangers(&mut self, now: Instant) {
+        let silent = |conn: &Conn| now.saturating_duration_since(conn.since) >= HELLO_WITHIN;
+        let owner = self.owner;
+        let keys: Vec<Key> =
+            self.conns.iter().filter(|(key, conn)| owner != Some(**key) && silent(conn)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.counters.connections_refused += 1;
+            self.hang_up(key);
+        }
+    }
+
+    pub(super) fn strangers_deadline(&self) -> Option<Instant> {
+        let strangers = self.conns.iter().filter(|(key, _)| self.owner != Some(**key));
+        strangers.map(|(_, conn)| conn.since + HELLO_WITHIN).min()
+    }
+}
+
+/// Whether the other side of a connection has hung up, should the event of that not have been handled yet.
+fn is_gone(conn: &Conn) -> bool {
+    let mut polled = [rustix::event::PollFd::new(conn, rustix::event::PollFlags::empty())];
+    let at_once = rustix::event::Timespec::default();
+    rustix::event::poll(&mut polled, Some(&at_once)).is_ok() && !polled[0].revents().is_empty()
+}

@@ -1,0 +1,196 @@
+//! Starts: all of a batch or none of it.
+
+use super::{Engine, Life};
+use crate::job::ProcId;
+use crate::launch::guard::lifeline::Waiter;
+use crate::launch::guard::poll::Token;
+use crate::launch::guard::procs::{Key, Proc, Tree};
+use crate::launch::guard::run_dir::RunDir;
+use crate::launch::guard::spawn::{self, Spawned};
+use crate::launch::guard::streams::Stream;
+use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder};
+use crate::launch::{LaunchError, Phase};
+use rustix::process::PidfdFlags;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most processes that a guard knows at once, exits that nobody has acknowledged included.
+pub(in crate::launch) const PROCS_MAX: usize = 4096;
+/// How long a start waits for what is left of earlier incarnations of its roles.
+const WAIT_FOR_EARLIER: Duration = Duration::from_secs(10);
+
+/// A start that waits: for what is left of earlier incarnations, or, when it has failed, for its own processes to go.
+#[derive(Debug)]
+pub(super) struct WaitingStart {
+    conn: Key,
+    id: u64,
+    batch: WireBatch,
+    until: Instant,
+    /// The answer, when the processes with these keys are gone.
+    failed: Option<(LaunchError, Vec<Key>)>,
+}
+
+impl Engine {
+    /// Starts what of a batch is not started yet, as soon as nothing is in its way.
+    pub(super) fn start_batch(&mut self, conn: Key, id: u64, batch: WireBatch) {
+        let start = WaitingStart { conn, id, batch, until: Instant::now() + WAIT_FOR_EARLIER, failed: None };
+        self.waiting.push(start);
+        self.retry_waiting_starts(Instant::now());
+    }
+
+    /// Goes on with starts that could not go on before.
+    pub(super) fn retry_waiting_starts(&mut self, now: Instant) {
+        for start in std::mem::take(&mut self.waiting) {
+            self.go_on_with(start, now);
+        }
+    }
+
+    fn go_on_with(&mut self, start: WaitingStart, now: Instant) {
+        if let Some((error, keys)) = &start.failed {
+            let gone = |key: &Key| self.procs.get(*key).is_none_or(|proc| proc.tree == Tree::Gone);
+            if keys.iter().all(gone) || start.until <= now {
+                let error = error.clone();
+                self.answer(start.conn, start.id, Err(error));
+            } else {
+                self.waiting.push(start);
+            }
+            return;
+        }
+        let earlier = start.batch.orders.iter().find_map(|order| self.procs.in_the_way_of(&order.proc));
+        match earlier.map(|proc| (proc.report.proc.clone(), proc.has_exited())) {
+            Some(_) if now < start.until => self.waiting.push(start),
+            Some((proc, exited)) => {
+                let what = if exited { "something that it started cannot be removed" } else { "stop it first" };
+                let text = format!("{proc} is still there after {WAIT_FOR_EARLIER:?}: {what}");
+                self.answer(start.conn, start.id, Err(LaunchError::Unreachable(text)));
+            }
+            None => self.launch(start, now),
+        }
+    }
+
+    fn launch(&mut self, start: WaitingStart, now: Instant) {
+        let mut started = Vec::new();
+        let result = self.launch_all(&start.batch, &mut started);
+        match result {
+            Ok(()) => {
+                let reports = start.batch.orders.iter().filter_map(|order| self.report_of(&order.proc)).collect();
+                self.counters.started += started.len() as u64;
+                self.answer(start.conn, start.id, Ok(Answer::Started(reports)));
+            }
+            Err(text) => {
+                for key in &started {
+                    if let Some(proc) = self.procs.get_mut(*key) {
+                        proc.withdrawn = true;
+                    }
+                    self.stop_one(*key, Duration::ZERO, now);
+                }
+                self.kill_overdue(now);
+                let failed = Some((LaunchError::Refused(text), started));
+                self.waiting.push(WaitingStart { until: now + WAIT_FOR_EARLIER, failed, ..start });
+            }
+        }
+    }
+
+    fn report_of(&self, id: &ProcId) -> Option<ProcReport> {
+        self.procs.find(id).and_then(|key| self.procs.get(key)).map(|proc| proc.report.clone())
+    }
+
+    /// Starts all that are new, and says which; on an error some of them may run.
+    fn launch_all(&mut self, batch: &WireBatch, started: &mut Vec<Key>) -> Result<(), String> {
+        if !matches!(self.life, Life::Serving | Life::Keeping { .. }) {
+            return Err("the job is being stopped".into());
+        }
+        let is_new = |order: &&WireOrder| self.procs.find(&order.proc).is_none() && !self.procs.is_over(&order.proc);
+        let new: Vec<&WireOrder> = batch.orders.iter().filter(is_new).collect();
+        if self.procs.len() + new.len() > PROCS_MAX {
+            return Err(format!("more than {PROCS_MAX} processes, exits that nobody has acknowledged included"));
+        }
+        let spec_of = |order: &WireOrder| batch.specs.get(order.spec).ok_or("an order without a specification");
+        let programs: Vec<PathBuf> =
+            new.iter().map(|order| spawn::find_program(order, spec_of(order)?)).collect::<Result<_, String>>()?;
+        for (order, program) in new.into_iter().zip(programs) {
+            let spawned = self.ground.spawn(order, spec_of(order)?, &program);
+            let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
+            let key = self.enter(order, spawned);
+            started.push(key);
+            self.watch(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a process that runs into the book.
+    fn enter(&mut self, order: &WireOrder, spawned: Spawned) -> Key {
+        let key = self.procs.next_key();
+        let directory = RunDir::proc_dir(&self.run_dir, &order.proc);
+        let stdout = Stream::new(spawned.stdout, self.logs.open(directory.join("stdout.log")));
+        let stderr = Stream::new(spawned.stderr, self.logs.open(directory.join("stderr.log"))).keeping_tail();
+        let (page, deaths) = (Arc::clone(&spawned.page), Arc::clone(&self.deaths));
+        let lifeline = Waiter::start(key, spawned.pid, spawned.start_time, page, deaths).ok();
+        self.counters.lifelines_missing += u64::from(lifeline.is_none());
+        let report = ProcReport {
+            proc: order.proc.clone(),
+            pid: spawned.pid.as_raw_nonzero().get().unsigned_abs(),
+            start_time: spawned.start_time,
+            phase: Phase::Running,
+            page: Some(spawned.page_path),
+        };
+        self.procs.insert(Proc {
+            report,
+            pid: spawned.pid,
+            page: Some((spawned.page, spawned.page_memory)),
+            lifeline,
+            pidfd: None,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            kill_at: None,
+            tree: Tree::Wanted,
+            withdrawn: false,
+            acknowledged: false,
+        })
+    }
+
+    /// Waits for the output of a process, and for its end.
+    fn watch(&mut self, key: Key) -> io::Result<()> {
+        let Some(proc) = self.procs.get_mut(key) else { return Ok(()) };
+        for (stream, token) in [(&proc.stdout, Token::Stdout(key)), (&proc.stderr, Token::Stderr(key))] {
+            if let Some(pipe) = stream.as_ref().and_then(Stream::pipe) {
+                self.poll.add(pipe, token)?;
+            }
+        }
+        if self.signals.is_none() {
+            let pidfd = rustix::process::pidfd_open(proc.pid, PidfdFlags::empty())?;
+            self.poll.add(&pidfd, Token::Child(key))?;
+            proc.pidfd = Some(pidfd);
+        }
+        Ok(())
+    }
+
+    /// Processes that wait to be started and are to be stopped: their batch is not started.
+    pub(super) fn withdraw_waiting(&mut self, procs: &[ProcId]) {
+        let named = |start: &WaitingStart| start.batch.orders.iter().find(|order| procs.contains(&order.proc)).cloned();
+        for start in std::mem::take(&mut self.waiting) {
+            match named(&start).filter(|_| start.failed.is_none()) {
+                Some(order) => {
+                    let error = LaunchError::Refused(format!("{} was stopped before it was started", order.proc));
+                    self.answer(start.conn, start.id, Err(error));
+                }
+                None => self.waiting.push(start),
+            }
+        }
+    }
+
+    /// The guard ends: nothing is started any more.
+    pub(super) fn withdraw_all_waiting(&mut self) {
+        for start in std::mem::take(&mut self.waiting) {
+            let ending = LaunchError::Refused("the job is being stopped".into());
+            let error = start.failed.map_or(ending, |(error, _)| error);
+            self.answer(start.conn, start.id, Err(error));
+        }
+    }
+
+    pub(super) fn starts_deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|start| start.until).min()
+    }
+}

@@ -1,0 +1,175 @@
+//! Waiting for the release of a rank's lifeline: the earliest news of its death.
+//!
+//! One thread a rank, since only a blocked thread can wait for a futex on every supported kernel. It neither allocates
+//! nor touches anything but its page and `/proc`; what it finds it hands to the event loop, which decides.
+//!
+//! The kernel releases a robust futex when the thread that holds it leaves its memory: at its death, before the memory is
+//! torn down, but also at exec. `/proc/PID/stat` tells the two apart. An end with exit code 0 is never told early: 0 is
+//! also what stands there when the code may not be read, or when only the main thread ended and others go on.
+
+use super::proc_fs::Stat;
+use super::procs::Key;
+use crate::job::Termination;
+use crate::worker::page::{Fields, Page, state};
+use rustix::event::EventfdFlags;
+use rustix::process::Pid;
+use rustix::thread::futex::{self, Flags, OWNER_DIED, Timespec, WAITERS};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Stack of a waiting thread in bytes.
+const STACK_BYTES: usize = 32 << 10;
+/// How soon after a rank's start the guard looks whether the lifeline was taken, should nobody wake it for that; the time
+/// doubles with each look.
+const FIRST_LOOK_AFTER: Duration = Duration::from_millis(5);
+/// How often it looks at last.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
+
+/// A death that was seen before the exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Death {
+    pub(super) key: Key,
+    pub(super) how: Termination,
+}
+
+/// Where waiting threads leave what they find.
+#[derive(Debug)]
+pub(super) struct Deaths {
+    /// Readable when there is something.
+    pub(super) ready: OwnedFd,
+    found: Mutex<Vec<Death>>,
+}
+
+impl Deaths {
+    pub(super) fn new() -> io::Result<Arc<Deaths>> {
+        let ready = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Deaths { ready, found: Mutex::default() }))
+    }
+
+    pub(super) fn take(&self) -> Vec<Death> {
+        let _ = rustix::io::read(&self.ready, &mut [0u8; 8]); // back to "nothing there"; what comes now is taken below
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, death: Death) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(death);
+        let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes()); // fails only when it is readable as it is
+    }
+}
+
+/// The thread that waits for one rank.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    page: Arc<Page>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Waiter {
+    /// Starts to wait.
+    pub(super) fn start(
+        key: Key,
+        pid: Pid,
+        start_time: u64,
+        page: Arc<Page>,
+        deaths: Arc<Deaths>,
+    ) -> io::Result<Waiter> {
+        let waiter = Waiter { page: Arc::clone(&page), ended: Arc::default() };
+        let ended = Arc::clone(&waiter.ended);
+        std::thread::Builder::new().name("taskd-lifeline".into()).stack_size(STACK_BYTES).spawn(move || {
+            if wait_until_taken(&page, &ended) && wait_until_released(&page, &ended) {
+                match how_it_ended(pid, start_time) {
+                    Some(how) => deaths.put(Death { key, how }),
+                    None => page.state.store(state::GIVEN_UP, Ordering::Release),
+                }
+            }
+        })?;
+        Ok(waiter)
+    }
+
+    /// Ends the thread: the exit is known.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.page.state.store(state::GIVEN_UP, Ordering::Release);
+        wake(&self.page.state);
+        if let Some(word) = self.page.lock_word() {
+            word.fetch_or(OWNER_DIED, Ordering::AcqRel);
+            wake(word);
+        }
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, Flags::empty(), i32::MAX.unsigned_abs()); // an aligned word of a mapped page: cannot fail
+}
+
+/// True: the rank holds its lifeline.
+fn wait_until_taken(page: &Fields, ended: &AtomicBool) -> bool {
+    let mut look_after = FIRST_LOOK_AFTER;
+    loop {
+        match page.state.load(Ordering::Acquire) {
+            state::HELD => return true,
+            state::NEVER_TAKEN if !ended.load(Ordering::Acquire) => (),
+            _ => return false,
+        }
+        let limit = Timespec::try_from(look_after).ok();
+        if futex::wait(&page.state, Flags::empty(), state::NEVER_TAKEN, limit.as_ref()).is_err() {
+            look_after = (look_after * 2).min(LOOK_EVERY_MAX);
+        }
+    }
+}
+
+/// True: the kernel has released the lock. False: nobody wants to know any more, or it is no lock.
+fn wait_until_released(page: &Fields, ended: &AtomicBool) -> bool {
+    let Some(word) = page.lock_word() else { return false };
+    loop {
+        let now = word.load(Ordering::Acquire);
+        if ended.load(Ordering::Acquire) {
+            return false;
+        }
+        if now & OWNER_DIED != 0 {
+            return true;
+        }
+        // Without this bit the kernel wakes nobody.
+        let waiting = now | WAITERS;
+        if now == waiting || word.compare_exchange(now, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            let _ = futex::wait(word, Flags::empty(), waiting, None); // whatever ended it: look again
+        }
+    }
+}
+
+/// How the process is ending; `None` where that must wait for its exit: see the module's documentation.
+fn how_it_ended(pid: Pid, start_time: u64) -> Option<Termination> {
+    let Some(stat) = Stat::read(pid).filter(|stat| stat.start_time == start_time) else {
+        return Some(Termination::Unknown);
+    };
+    if !stat.is_exiting() && !stat.is_zombie() {
+        return None; // exec
+    }
+    match decode(stat.exit_code) {
+        Termination::Code(0) => None,
+        how => Some(how),
+    }
+}
+
+/// A wait status as the kernel keeps it.
+fn decode(status: i32) -> Termination {
+    match status & 0x7f {
+        0 => Termination::Code(status >> 8 & 0xff),
+        number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_statuses() {
+        assert_eq!(decode(3 << 8), Termination::Code(3));
+        assert_eq!(decode(9), Termination::Signal { number: 9, core_dumped: false });
+        assert_eq!(decode(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
+    }
+}

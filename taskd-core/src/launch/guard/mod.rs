@@ -1,0 +1,33 @@
+//! The guard: a tiny process that is the parent of a job's processes on one machine, and outlives whoever started it.
+//!
+//! It starts, stops and reaps processes, removes what they leave behind, drains their output and keeps their exits until
+//! they are acknowledged. It decides nothing about the job: it carries out orders, and when its owner is gone, what it
+//! was told beforehand ([`OnOwnerLoss`](super::OnOwnerLoss)). It has no async runtime, waits for everything at one place,
+//! and nothing that a peer sends or a disk refuses can end it.
+//!
+//! A host program runs it from its own binary, if the first thing that its `main` does is to call [`init`]:
+//! ```no_run
+//! taskd_core::launch::guard::init(); // first in `main`
+//! // the program itself
+//! ```
+//! A program that cannot do that names the `taskd-guard` binary ([`GuardProgram::Path`](super::GuardProgram::Path)).
+
+mod conns;
+mod counters;
+mod engine;
+mod entry;
+mod lifeline;
+mod logs;
+mod poll;
+pub(crate) mod proc_fs;
+mod procs;
+pub(crate) mod run_dir;
+mod spawn;
+mod streams;
+mod sys;
+pub(crate) mod tree;
+pub(crate) mod wire;
+
+pub use counters::GuardCounters;
+pub(crate) use entry::{GUARD_NAME, init_was_called, run_in_thread};
+pub use entry::{init, main};

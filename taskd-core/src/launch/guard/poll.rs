@@ -1,0 +1,125 @@
+//! One place to wait for everything: epoll with typed tokens.
+
+use super::procs::Key;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Most events that are taken at once; the others come with the next call.
+const EVENTS_MAX: usize = 64;
+
+/// What something happened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Token {
+    /// A lifeline has news.
+    Lifelines,
+    /// A signal has come.
+    Signals,
+    /// A child's pidfd is readable.
+    Child(Key),
+    /// The owner's pidfd is readable.
+    OwnerProcess,
+    /// Somebody wants to connect.
+    Listener,
+    /// A connection has bytes or room.
+    Conn(Key),
+    /// A pipe has output.
+    Stdout(Key),
+    /// A pipe has output.
+    Stderr(Key),
+}
+
+impl Token {
+    const KINDS: u64 = 8;
+
+    const fn pack(self) -> u64 {
+        match self {
+            Token::Lifelines => 0,
+            Token::Signals => 1,
+            Token::OwnerProcess => 2,
+            Token::Listener => 3,
+            Token::Child(key) => 4 + key * Token::KINDS,
+            Token::Conn(key) => 5 + key * Token::KINDS,
+            Token::Stdout(key) => 6 + key * Token::KINDS,
+            Token::Stderr(key) => 7 + key * Token::KINDS,
+        }
+    }
+
+    const fn unpack(packed: u64) -> Token {
+        let key = packed / Token::KINDS;
+        match packed % Token::KINDS {
+            0 => Token::Lifelines,
+            1 => Token::Signals,
+            2 => Token::OwnerProcess,
+            3 => Token::Listener,
+            4 => Token::Child(key),
+            5 => Token::Conn(key),
+            6 => Token::Stdout(key),
+            _ => Token::Stderr(key),
+        }
+    }
+}
+
+/// The set of things that are waited for.
+#[derive(Debug)]
+pub(super) struct Poll {
+    epoll: OwnedFd,
+}
+
+impl Poll {
+    pub(super) fn new() -> io::Result<Poll> {
+        Ok(Poll { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Waits for bytes, or for the end, of `source`. Closing it ends that.
+    pub(super) fn add(&self, source: impl AsFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, source, EventData::new_u64(token.pack()), EventFlags::IN)?)
+    }
+
+    /// Waits for room in `source` too, or no longer.
+    pub(super) fn want_room(&self, source: impl AsFd, token: Token, wanted: bool) -> io::Result<()> {
+        let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        Ok(epoll::modify(&self.epoll, source, EventData::new_u64(token.pack()), flags)?)
+    }
+
+    pub(super) fn remove(&self, source: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, source); // it may never have been added
+    }
+
+    /// Waits, at most for `limit`. What is most urgent comes first.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> Vec<Token> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut events = Vec::<Event>::with_capacity(EVENTS_MAX);
+        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref());
+        if waited.is_err() {
+            return Vec::new(); // interrupted
+        }
+        let mut tokens: Vec<Token> = events.iter().map(|event| Token::unpack(event.data.u64())).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_packing() {
+        let all = [
+            Token::Lifelines,
+            Token::Signals,
+            Token::OwnerProcess,
+            Token::Listener,
+            Token::Child(0),
+            Token::Conn(1),
+            Token::Stdout(1 << 40),
+            Token::Stderr(77),
+        ];
+        for token in all {
+            assert_eq!(Token::unpack(token.pack()), token);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Reading `/proc`: one process's line in `stat`, its environment's marker, and all processes of the machine.
+//!
+//! It only reads, and nothing that a process can choose for itself (its name, its environment) can mislead the parser.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
+
+/// A line of `/proc/PID/stat` is shorter than this.
+pub(crate) const STAT_BYTES_MAX: usize = 1024;
+
+/// The fields of `/proc/PID/stat` that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// `R`, `S`, `D`, `T`, `t`, `Z`, `X` and so on.
+    pub(crate) state: char,
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    /// `PF_*` flags of the main thread.
+    pub(crate) flags: u64,
+    /// Clock ticks after boot; with the pid it names one process for ever.
+    pub(crate) start_time: u64,
+    /// The wait status that the main thread ends with; 0 where it may not be read.
+    pub(crate) exit_code: i32,
+}
+
+impl Stat {
+    /// The main thread is in `do_exit`.
+    const EXITING: u64 = 0x4;
+
+    pub(crate) fn is_exiting(&self) -> bool {
+        self.flags & Stat::EXITING != 0
+    }
+
+    /// Ended, only not reaped yet: it holds neither memory nor ports.
+    pub(crate) fn is_zombie(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    /// Takes a line apart. Allocates nothing: it also runs between fork and exec.
+    pub(crate) fn parse(line: &[u8]) -> Option<Stat> {
+        // The program's name, in brackets, may contain anything, brackets and spaces included: the last one counts.
+        let after_name = line.iter().rposition(|b| *b == b')')? + 1;
+        let mut fields = line.get(after_name..)?.split(|b| b.is_ascii_whitespace()).filter(|f| !f.is_empty());
+        let state = char::from(*fields.next()?.first()?);
+        let mut number = |skipped: usize| std::str::from_utf8(fields.nth(skipped)?).ok();
+        let (parent, group, session) = (number(0)?.parse().ok()?, number(0)?.parse().ok()?, number(0)?.parse().ok()?);
+        let flags = number(2)?.parse().ok()?; // field 9
+        let start_time = number(12)?.parse().ok()?; // field 22
+        let exit_code = number(29)?.parse().ok()?; // field 52
+        Some(Stat { state, parent, group, session, flags, start_time, exit_code })
+    }
+
+    /// The line of a process, if it is still there.
+    pub(crate) fn read(pid: Pid) -> Option<Stat> {
+        let mut line = [0u8; STAT_BYTES_MAX];
+        let mut path = [0u8; 32];
+        let file =
+            rustix::fs::open(stat_path(pid, &mut path)?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let n = rustix::io::read(file, &mut line).ok()?;
+        Stat::parse(&line[..n])
+    }
+}
+
+/// `/proc/PID/stat`, written into `buffer`: lifeline threads have small stacks and do not allocate.
+fn stat_path(pid: Pid, buffer: &mut [u8; 32]) -> Option<&std::ffi::CStr> {
+    use std::io::Write;
+    let mut rest = &mut buffer[..];
+    write!(rest, "/proc/{}/stat\0", pid.as_raw_nonzero()).ok()?;
+    std::ffi::CStr::from_bytes_until_nul(buffer).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_misleads_nobody() {
+        let line =
+            b"4242 (a) S 1 (b) T 7 8 9 0 -1 4194308 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3 4 5 6 7 8 9 10 11 12 13 \
+                     14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 9\n";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.group, stat.session), ('T', 7, 8, 9));
+        assert_eq!((stat.start_time, stat.is_exiting()), (987_654, true));
+    }
+
+    #[test]
+    fn this_process_can_be_read() {
+        let pid = rustix::process::getpid();
+        let stat = Stat::read(pid).unwrap();
+        assert_eq!(stat.parent, rustix::process::getppid().unwrap().as_raw_nonzero().get());
+        assert!(!stat.is_exiting() && stat.start_time > 0);
+    }
+
+    #[test]
+    fn garbage_is_no_line() {
+        for line in [&b""[..], b")", b"1 (x)", b"1 (x) S a b c", b"1 (x) S 1 1 1 0 -1"] {
+            assert_eq!(Stat::parse(line), None);
+        }
+    }
+}

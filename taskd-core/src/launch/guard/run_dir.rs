@@ -1,0 +1,180 @@
+//! The run directory: every file that a local job leaves on disk, and which guard it belongs to.
+//!
+//! It knows names and reads and writes the record; it never removes what a process has printed.
+//!
+//! # Layout
+//! | path | what |
+//! |---|---|
+//! | `guard.json` | the running guard: protocol version, job id, pid; gone after an orderly end |
+//! | `guard.lock` | locked while a guard runs here; never removed |
+//! | `guard.sock` | where a new owner connects; gone after an orderly end |
+//! | `guard.log`, `guard.log.1` | what the guard had to say, for people |
+//! | `procs/rank-3.2/stdout.log`, `stderr.log` | what incarnation 2 of rank 3 printed |
+//! | `procs/rank-3.2/stdout.log.1`, `stderr.log.1` | the part before the bound was reached, or an earlier job's |
+//! | `procs/service-NAME.1/...` | the same for a service |
+
+use super::wire::JobId;
+use crate::job::{ProcId, Role};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A run directory.
+#[derive(Clone, Debug)]
+pub(crate) struct RunDir(PathBuf);
+
+/// What stands in `guard.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) protocol: u32,
+    pub(crate) job: JobId,
+    pub(crate) guard_pid: u32,
+}
+
+impl RunDir {
+    pub(crate) const fn new(path: PathBuf) -> RunDir {
+        RunDir(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes the directory, and finds out whether files can be made in it.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        fs::create_dir_all(self.0.join("procs"))?;
+        self.open_lock().map(drop)
+    }
+
+    fn open_lock(&self) -> io::Result<fs::File> {
+        fs::OpenOptions::new().create(true).truncate(false).write(true).open(self.0.join("guard.lock"))
+    }
+
+    /// Takes the lock of a running guard; `None` when another process has it. Dropping the file gives it back.
+    pub(crate) fn try_lock(&self) -> io::Result<Option<fs::File>> {
+        let file = self.open_lock()?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The record of the guard that runs here, or that ran here and did not end in order.
+    pub(crate) fn record(&self) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.0.join("guard.json")).ok()?).ok()
+    }
+
+    /// Writes the record, as a whole or not at all.
+    pub(crate) fn write_record(&self, record: &Record) -> io::Result<()> {
+        let new = self.0.join("guard.json.new");
+        fs::write(&new, serde_json::to_vec(record)?)?;
+        fs::rename(new, self.0.join("guard.json"))
+    }
+
+    /// Listens at `guard.sock`, in place of a dead guard.
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
+        let socket = self.0.join("guard.sock");
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+        let directory = self.open()?;
+        let listener = UnixListener::bind(short_path(&directory))?;
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// Connects to the guard.
+    pub(crate) fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(short_path(&self.open()?))
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open(&self.0, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Removes what says that a guard runs here.
+    pub(crate) fn forget_guard(&self) {
+        for name in ["guard.json", "guard.sock"] {
+            let _ = fs::remove_file(self.0.join(name)); // where it stays, the lock says that nobody is behind it
+        }
+    }
+
+    pub(crate) fn guard_log(&self) -> PathBuf {
+        self.0.join("guard.log")
+    }
+
+    /// Where the output of a process goes.
+    pub(crate) fn proc_dir(&self, proc: &ProcId) -> PathBuf {
+        self.0.join("procs").join(proc_name(proc))
+    }
+}
+
+/// The socket under a name that is short enough for its address, however long the directory's own name is.
+fn short_path(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/guard.sock", directory.as_raw_fd()))
+}
+
+/// A process's name in paths and in its environment: `rank-3.2`, `service-scheduler.1`.
+pub(crate) fn proc_name(proc: &ProcId) -> String {
+    match &proc.role {
+        Role::Rank(rank) => format!("rank-{}.{}", rank.0, proc.incarnation.0),
+        Role::Service(name) => {
+            // A name is free text; in a path it must neither leave the directory nor meet another service.
+            let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+            let mut text = String::new();
+            for b in name.as_str().bytes() {
+                if safe(b) { text.push(char::from(b)) } else { text.push_str(&format!("%{b:02x}")) }
+            }
+            format!("service-{text}.{}", proc.incarnation.0)
+        }
+    }
+}
+
+/// A new job id.
+pub(crate) fn new_job_id() -> io::Result<JobId> {
+    let mut random = [0u8; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(JobId(random.iter().map(|b| format!("{b:02x}")).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Name;
+
+    #[test]
+    fn names_of_services_stay_in_their_directory_and_apart() {
+        assert_eq!(proc_name(&ProcId::rank(3, 2)), "rank-3.2");
+        let names = ["../x", "..%2fx", "a b", "a%20b"].map(|n| proc_name(&ProcId::service(Name::new(n), 1)));
+        assert!(names.iter().all(|n| !n.contains('/')));
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn a_directory_with_a_long_name_has_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(dir.path().join("x".repeat(200)));
+        run_dir.prepare().unwrap();
+        let _listener = run_dir.listen().unwrap();
+        run_dir.connect().unwrap();
+    }
+
+    #[test]
+    fn one_guard_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(dir.path().to_owned());
+        run_dir.prepare().unwrap();
+        let first = run_dir.try_lock().unwrap();
+        assert!(first.is_some() && run_dir.try_lock().unwrap().is_none());
+        drop(first);
+        assert!(run_dir.try_lock().unwrap().is_some());
+    }
+}

@@ -1,0 +1,141 @@
+//! From an order to a running process.
+//!
+//! It starts one process or says in one sentence why it cannot; it keeps no book of what it started.
+
+use super::run_dir::proc_name;
+use super::sys::{self, BeforeExec};
+use super::wire::{WireOrder, WireSpec};
+use crate::worker::page::Page;
+use rustix::fs::Access;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Resource, Rlimit};
+use rustix::thread::CpuSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where a program is looked up when its environment has no `PATH`, as execvp(3) does.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Spawned {
+    pub(super) pid: Pid,
+    pub(super) start_time: u64,
+    pub(super) page: Arc<Page>,
+    /// The memory behind the page; while it is open, the page can be opened under `page_path`.
+    pub(super) page_memory: OwnedFd,
+    pub(super) page_path: PathBuf,
+    /// Reading ends, non-blocking.
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+/// What is the same for all processes that a guard starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    pub(super) parent: Pid,
+    /// The owner's nice value and limit on open files, before the guard changed its own.
+    pub(super) nice: i32,
+    pub(super) open_files: Rlimit,
+}
+
+impl Ground {
+    pub(super) fn of_this_process() -> Ground {
+        Ground {
+            parent: rustix::process::getpid(),
+            nice: rustix::process::getpriority_process(None).unwrap_or(0),
+            open_files: rustix::process::getrlimit(Resource::Nofile),
+        }
+    }
+
+    /// Starts a process. `program` is what [`find_program`] found.
+    pub(super) fn spawn(&self, order: &WireOrder, spec: &WireSpec, program: &Path) -> io::Result<Spawned> {
+        let rank = order.proc.role.rank().map_or(u32::MAX, |rank| rank.0);
+        let (page_memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation)?;
+        let page = Arc::new(page);
+        let page_path = PathBuf::from(format!("/proc/{}/fd/{}", self.parent.as_raw_nonzero(), page_memory.as_raw_fd()));
+        let steps = BeforeExec {
+            parent: self.parent,
+            page: Arc::clone(&page),
+            nice: (self.nice + i32::from(spec.nice)).min(19),
+            cpus: order.cpus.as_deref().map(cpu_set),
+            open_files: self.open_files,
+        };
+        let mut command = Command::new(program);
+        let arguments =
+            spec.argv.split_first().map_or((program.as_os_str(), &[][..]), |(name, rest)| (name.as_ref(), rest));
+        command.arg0(arguments.0).args(arguments.1);
+        command.env_clear().envs(&spec.env).envs(&order.env);
+        command.env("TASKD_PROC", proc_name(&order.proc)).env("TASKD_LIFELINE", &page_path);
+        command.current_dir(&spec.cwd);
+        let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
+        command.stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
+        sys::before_exec(&mut command, steps);
+        let child = command.spawn()?; // nothing after it can fail: nobody would know of the process
+        let pid = Pid::from_child(&child);
+        let start_time = page.start_time.load(Ordering::Acquire);
+        Ok(Spawned { pid, start_time, page, page_memory, page_path, stdout, stderr })
+    }
+}
+
+/// A pipe whose reading end never blocks.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+fn cpu_set(cpus: &[u16]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| usize::from(**cpu) < CpuSet::MAX_CPU) {
+        set.set(usize::from(*cpu));
+    }
+    set
+}
+
+/// The file that an order executes, or the sentence that says why it cannot be executed.
+pub(super) fn find_program(order: &WireOrder, spec: &WireSpec) -> Result<PathBuf, String> {
+    let name = spec.argv.first().filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| format!("{}: no program is named", order.proc))?;
+    match fs::metadata(&spec.cwd) {
+        Err(error) => return Err(format!("{}: working directory {}: {error}", order.proc, spec.cwd.display())),
+        Ok(found) if !found.is_dir() => {
+            return Err(format!("{}: working directory {} is no directory", order.proc, spec.cwd.display()));
+        }
+        Ok(_) => (),
+    }
+    if name.contains('/') {
+        let program = spec.cwd.join(name); // exec comes after chdir
+        return match may_execute(&program) {
+            Ok(()) => Ok(program),
+            Err(error) => Err(format!("{}: program {}: {error}", order.proc, program.display())),
+        };
+    }
+    let path = order.env.get("PATH").or_else(|| spec.env.get("PATH")).map_or(DEFAULT_PATH, String::as_str);
+    let candidates = std::env::split_paths(path).map(|directory| spec.cwd.join(directory).join(name));
+    let mut denied = None;
+    for program in candidates {
+        match may_execute(&program) {
+            Ok(()) => return Ok(program),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied = denied.or(Some(program)),
+            Err(_) => (),
+        }
+    }
+    Err(match denied {
+        Some(program) => format!("{}: program {}: permission denied", order.proc, program.display()),
+        None => format!("{}: program {name} is in no directory of its PATH ({path})", order.proc),
+    })
+}
+
+fn may_execute(program: &Path) -> io::Result<()> {
+    if fs::metadata(program)?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(rustix::fs::access(program, Access::EXEC_OK)?)
+}

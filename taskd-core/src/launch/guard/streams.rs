@@ -1,0 +1,89 @@
+//! What processes print: read from their pipes as fast as it comes, so that printing never blocks a rank.
+//!
+//! It keeps the end of stderr in memory for the exit's report and hands everything on to the log writer.
+
+use super::logs::{LogId, Logs};
+use super::poll::Poll;
+use crate::job::Exit;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Most bytes that are read from one pipe before others have their turn: a full pipe of the usual size.
+const TURN_BYTES_MAX: usize = 64 << 10;
+
+/// One pipe from a process.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// `None`: nobody can write any more.
+    pipe: Option<OwnedFd>,
+    log: LogId,
+    /// The last bytes, of stderr only.
+    tail: Option<VecDeque<u8>>,
+}
+
+impl Stream {
+    /// Output that goes to a log.
+    pub(super) const fn new(pipe: OwnedFd, log: LogId) -> Stream {
+        Stream { pipe: Some(pipe), log, tail: None }
+    }
+
+    /// The same, with its end kept in memory.
+    pub(super) fn keeping_tail(mut self) -> Stream {
+        self.tail = Some(VecDeque::new());
+        self
+    }
+
+    pub(super) const fn pipe(&self) -> Option<&OwnedFd> {
+        self.pipe.as_ref()
+    }
+
+    /// Reads what is there, at most one turn.
+    pub(super) fn drain(&mut self, poll: &Poll, logs: &Logs, scratch: &mut [u8]) {
+        let mut read = 0;
+        while read < TURN_BYTES_MAX
+            && let Some(pipe) = &self.pipe
+        {
+            match rustix::io::read(pipe, &mut *scratch) {
+                Ok(0) => self.close(poll, logs),
+                Ok(n) => {
+                    read += n;
+                    logs.write(self.log, &scratch[..n]);
+                    if let Some(tail) = &mut self.tail {
+                        keep_last(tail, &scratch[..n]);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => (),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => self.close(poll, logs),
+            }
+        }
+    }
+
+    /// No more is wanted from it.
+    pub(super) fn close(&mut self, poll: &Poll, logs: &Logs) {
+        if let Some(pipe) = self.pipe.take() {
+            poll.remove(pipe);
+            logs.close(self.log);
+        }
+    }
+
+    /// The last lines, at most [`Exit::STDERR_TAIL_BYTES_MAX`] bytes.
+    pub(super) fn tail_text(&self) -> String {
+        let bytes: Vec<u8> = self.tail.iter().flatten().copied().collect();
+        let cut = bytes.len() >= Exit::STDERR_TAIL_BYTES_MAX;
+        let whole_lines = bytes.iter().position(|b| *b == b'\n').filter(|_| cut).map_or(0, |end| end + 1);
+        let text = String::from_utf8_lossy(&bytes[whole_lines..]);
+        let mut from = text.len().saturating_sub(Exit::STDERR_TAIL_BYTES_MAX); // replaced bytes make it longer
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text[from..].to_owned()
+    }
+}
+
+fn keep_last(tail: &mut VecDeque<u8>, bytes: &[u8]) {
+    let new = &bytes[bytes.len().saturating_sub(Exit::STDERR_TAIL_BYTES_MAX)..];
+    let over = (tail.len() + new.len()).saturating_sub(Exit::STDERR_TAIL_BYTES_MAX);
+    tail.drain(..over.min(tail.len()));
+    tail.extend(new);
+}

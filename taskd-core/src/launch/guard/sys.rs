@@ -1,0 +1,205 @@
+//! What the guard asks of Linux that neither the standard library nor rustix offers safely: signals, the steps between
+//! fork and exec, waiting for any child, descriptors.
+//!
+//! Every function does one system call, or a few that belong together; it decides nothing. This is the only file of the
+//! guard with `unsafe`.
+#![allow(unsafe_code)]
+
+use crate::worker::page::Page;
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::CpuSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Blocks SIGCHLD and SIGTERM for this thread and those that it starts later, and returns a descriptor that reads them.
+pub(super) fn take_signals() -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set before anything reads it; the other calls get valid pointers; the
+    // descriptor that `signalfd` returns is new and owned by nobody else.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
+            0 => (),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+        match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Whether SIGTERM is among the signals that wait at `signals`; takes all of them.
+pub(super) fn read_signals(signals: &OwnedFd) -> bool {
+    const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
+    let mut terminate = false;
+    let mut records = [0u8; RECORD_BYTES * 8];
+    while let Ok(n) = rustix::io::read(signals, &mut records) {
+        for record in records[..n].chunks_exact(RECORD_BYTES) {
+            let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]); // ssi_signo comes first
+            terminate |= number == libc::SIGTERM.unsigned_abs();
+        }
+        if n == 0 {
+            break;
+        }
+    }
+    terminate
+}
+
+/// Signals that come from a terminal or from a peer that is gone never end this process.
+pub(super) fn ignore_terminal_signals() {
+    for number in
+        [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP, libc::SIGUSR1, libc::SIGUSR2]
+    {
+        // SAFETY: SIG_IGN is a valid disposition for each of these.
+        unsafe { libc::signal(number, libc::SIG_IGN) };
+    }
+}
+
+/// Leaves this process with `/dev/null` as its standard streams and one more descriptor: the socket that was its standard
+/// input. Whatever else its parent had open without `O_CLOEXEC` is closed.
+///
+/// Must be called before anything is opened: who holds a descriptor by another number loses it.
+pub(super) fn keep_only_stdin() -> io::Result<OwnedFd> {
+    const SOCKET: libc::c_int = 3;
+    // SAFETY: descriptor 3 is replaced or new, and is owned by nobody else after `close_from`.
+    let socket = unsafe {
+        if libc::dup3(0, SOCKET, libc::O_CLOEXEC) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        close_from(SOCKET + 1)?;
+        OwnedFd::from_raw_fd(SOCKET)
+    };
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    for standard in 0..3 {
+        // SAFETY: replaces a standard stream; it stays open, as `/dev/null`.
+        if unsafe { libc::dup2(null.as_raw_fd(), standard) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(socket)
+}
+
+/// Closes all descriptors from `first` on.
+///
+/// # Safety
+/// Nobody may use one of them afterwards.
+unsafe fn close_from(first: libc::c_int) -> io::Result<()> {
+    // SAFETY: a system call without pointers; the caller vouches for the descriptors.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
+        return Ok(());
+    }
+    let listed = std::fs::read_dir("/proc/self/fd")?; // Linux before 5.9
+    let numbers: Vec<i32> = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|n| *n >= first) {
+        // SAFETY: as above. The number of the listing's own descriptor is closed already, which is an error without harm.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
+/// Marks all descriptors from 3 on as not for the program that this process will execute. Older kernels than Linux 5.11
+/// cannot; there only descriptors that were opened without `O_CLOEXEC` by somebody else are left.
+fn close_descriptors_at_exec() {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    // SAFETY: a system call without pointers.
+    unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Keeps all threads on one heap: the guard has many threads that never allocate, and a heap for each would cost memory.
+pub(super) fn use_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a parameter of the allocator; called before threads are started.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// How a child ended, before it is reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) pid: Pid,
+    /// Exit code, or number of the signal.
+    pub(super) status: i32,
+    pub(super) by_signal: bool,
+    pub(super) core_dumped: bool,
+}
+
+/// The next child that has ended, without reaping it: of all children, or only `pid`.
+pub(super) fn next_ended(pid: Option<Pid>) -> Option<Ended> {
+    let (kind, id) = pid.map_or((libc::P_ALL, 0), |pid| (libc::P_PID, pid.as_raw_nonzero().get().unsigned_abs()));
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is valid for writing; zeroed it is a valid siginfo_t, and stays so when there is nothing to tell;
+    // for a child's end the kernel fills in the fields that `si_pid` and `si_status` read.
+    let (ended, code, child, status) = unsafe {
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        let result = libc::waitid(kind, id, info.as_mut_ptr(), options);
+        let info = info.assume_init();
+        (result == 0, info.si_code, info.si_pid(), info.si_status())
+    };
+    let pid = Pid::from_raw(child).filter(|_| ended)?;
+    let core_dumped = code == libc::CLD_DUMPED;
+    Some(Ended { pid, status, by_signal: core_dumped || code == libc::CLD_KILLED, core_dumped })
+}
+
+/// What a rank's process does between fork and exec.
+#[derive(Debug)]
+pub(super) struct BeforeExec {
+    /// Who must still be its parent: if not, the guard died meanwhile, and the child must not run.
+    pub(super) parent: Pid,
+    /// Gets pid and start time of the child.
+    pub(super) page: Arc<Page>,
+    /// The nice value that it runs with.
+    pub(super) nice: i32,
+    /// On which processors it may run; where the guard may when `None`.
+    pub(super) cpus: Option<CpuSet>,
+    /// Its limit on open files, which the guard may have raised for itself.
+    pub(super) open_files: Rlimit,
+}
+
+/// Makes `command` do these steps in the child.
+pub(super) fn before_exec(command: &mut Command, steps: BeforeExec) {
+    // SAFETY: `BeforeExec::run` keeps to what is allowed after a fork in a program with threads: system calls on memory
+    // that was prepared before; it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(move || steps.run()) };
+}
+
+impl BeforeExec {
+    fn run(&self) -> io::Result<()> {
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(self.parent) {
+            return Err(io::Error::from_raw_os_error(libc::ECHILD));
+        }
+        for number in 1..=64 {
+            // SAFETY: async-signal-safe. It fails for numbers that cannot be set; those have their defaults.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+        rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
+        rustix::process::setpriority_process(None, self.nice)?;
+        if let Some(cpus) = &self.cpus {
+            rustix::thread::sched_setaffinity(None, cpus)?;
+        }
+        self.page.start_time.store(own_start_time()?, Ordering::Relaxed);
+        self.page.pid.store(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
+        close_descriptors_at_exec();
+        Ok(())
+    }
+}
+
+/// Field 22 of `/proc/self/stat`, without allocating.
+fn own_start_time() -> io::Result<u64> {
+    let file = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY, Mode::empty())?;
+    let mut text = [0u8; super::proc_fs::STAT_BYTES_MAX];
+    let n = rustix::io::read(file.as_fd(), &mut text)?;
+    let stat = super::proc_fs::Stat::parse(&text[..n]);
+    stat.map(|s| s.start_time).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}

@@ -1,0 +1,117 @@
+//! Which processes belong to a rank, and killing exactly those.
+//!
+//! A process is known by pid *and* start time. It belongs to a rank if it is in the rank's session or process group,
+//! descends from it, or carries the marker (job id and name of the rank) in the environment that it was started with.
+//! Nothing else is ever signalled.
+
+use super::proc_fs::Stat;
+use super::wire::JobId;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// The environment variables that mark a process.
+pub(crate) const JOB_MARK: &str = "TASKD_JOB";
+/// See [`JOB_MARK`].
+pub(crate) const PROC_MARK: &str = "TASKD_PROC";
+
+/// All processes of the machine (of this PID namespace) that have not ended, at one moment.
+#[derive(Debug)]
+pub(crate) struct Census(BTreeMap<i32, Stat>);
+
+/// Whose processes are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// The root of the tree, while it has not been reaped: later its number may name another process.
+    pub(crate) root: Option<Pid>,
+    /// The number of its session and group, while it is certain that nobody else has got it.
+    pub(crate) session: Option<Pid>,
+    pub(crate) job: &'a JobId,
+    /// The rank; all of the job when `None`.
+    pub(crate) proc: Option<&'a str>,
+}
+
+impl Census {
+    /// Looks at every process.
+    pub(crate) fn take() -> Census {
+        let Ok(listed) = fs::read_dir("/proc") else { return Census(BTreeMap::new()) };
+        let pids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+        let alive = pids.filter_map(|pid| Some((pid.as_raw_nonzero().get(), Stat::read(pid)?)));
+        Census(alive.filter(|(_, stat)| !stat.is_zombie()).collect())
+    }
+
+    /// Everything below `root`, without it.
+    pub(crate) fn descendants(&self, root: Pid) -> BTreeSet<i32> {
+        let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        for (pid, stat) in &self.0 {
+            children.entry(stat.parent).or_default().push(*pid);
+        }
+        let mut found = BTreeSet::new();
+        let mut next = vec![root.as_raw_nonzero().get()];
+        while let Some(parent) = next.pop() {
+            for child in children.get(&parent).into_iter().flatten() {
+                if found.insert(*child) {
+                    next.push(*child);
+                }
+            }
+        }
+        found
+    }
+
+    /// Those of `among` (everybody when `None`) that belong to `wanted`, the root included.
+    pub(crate) fn members(&self, wanted: &Wanted<'_>, among: Option<&BTreeSet<i32>>) -> Vec<i32> {
+        let below = wanted.root.map(|root| self.descendants(root)).unwrap_or_default();
+        let root = wanted.root.map(|pid| pid.as_raw_nonzero().get());
+        let session = wanted.session.map(|pid| pid.as_raw_nonzero().get());
+        let candidates = self.0.iter().filter(|(pid, _)| among.is_none_or(|among| among.contains(pid)));
+        let belongs = |pid: i32, stat: &Stat| {
+            root == Some(pid)
+                || session.is_some_and(|number| stat.session == number || stat.group == number)
+                || below.contains(&pid)
+                || is_marked(pid, wanted.job, wanted.proc)
+        };
+        candidates.filter(|(pid, stat)| belongs(**pid, stat)).map(|(pid, _)| *pid).collect()
+    }
+
+    /// Kills one of those that were counted, if it is still the same process.
+    pub(crate) fn kill(&self, pid: i32) {
+        let (Some(counted), Some(pid)) = (self.0.get(&pid), Pid::from_raw(pid)) else { return };
+        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        if Stat::read(pid).is_none_or(|now| now.start_time != counted.start_time) {
+            return;
+        }
+        let _ = match handle {
+            Ok(handle) => rustix::process::pidfd_send_signal(handle, Signal::KILL), // whom we looked at, and nobody else
+            Err(_) => rustix::process::kill_process(pid, Signal::KILL),             // Linux before 5.3
+        };
+    }
+}
+
+/// Whether a process was started with our marker.
+fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let has = |name: &str, value: &str| {
+        let entry =
+            |e: &[u8]| e.strip_prefix(name.as_bytes()).and_then(|e| e.strip_prefix(b"=")) == Some(value.as_bytes());
+        environment.split(|b| *b == 0).any(entry)
+    };
+    has(JOB_MARK, &job.0) && proc.is_none_or(|proc| has(PROC_MARK, proc))
+}
+
+/// Removes everything that carries a job's marker, and waits until it is gone, at most for `limit`. Blocks.
+pub(crate) fn remove_all(job: &JobId, limit: Duration) {
+    let until = Instant::now() + limit;
+    let mut pause = Duration::from_millis(2);
+    let wanted = Wanted { root: None, session: None, job, proc: None };
+    loop {
+        let census = Census::take();
+        let left = census.members(&wanted, None);
+        left.iter().for_each(|pid| census.kill(*pid));
+        if left.is_empty() || Instant::now() >= until {
+            return;
+        }
+        std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}

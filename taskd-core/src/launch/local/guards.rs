@@ -1,0 +1,185 @@
+//! Finding the guard of a run directory, or starting one: until there is a welcome.
+//!
+//! It moves no orders and keeps no history; it only makes connections.
+
+use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
+use crate::job::{Incarnation, Role};
+use crate::launch::guard::run_dir::{self, RunDir};
+use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
+use crate::launch::guard::{GUARD_NAME, init_was_called, run_in_thread, tree};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// How long a guard may take to answer the first word.
+const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+/// How long one that is ending may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(15);
+/// Between two looks whether it is.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long leftovers of a dead guard's job may take to be gone.
+const LEFTOVERS_WITHIN: Duration = Duration::from_secs(5);
+/// Stack in bytes of the thread that reaps the guard.
+const REAPER_STACK_BYTES: usize = 32 << 10;
+
+/// What a guard that is started now must know of the past.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    /// The job that goes on; a new one when `None`.
+    pub(super) job: Option<JobId>,
+    pub(super) exits: Vec<ProcReport>,
+    pub(super) over: Vec<(Role, Incarnation)>,
+}
+
+/// A connection to a guard that takes us for its owner.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: UnixStream,
+    pub(super) frames: Frames,
+    pub(super) job: JobId,
+}
+
+/// Connects to the guard of the run directory. `None`: none is alive there, and nothing that a dead one left.
+pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Connection>, LocalError> {
+    let run_dir = RunDir::new(config.run_dir.clone());
+    let unusable = |source| LocalError::RunDir { path: config.run_dir.clone(), source };
+    run_dir.prepare().map_err(unusable)?;
+    let until = Instant::now() + GONE_WITHIN;
+    loop {
+        if run_dir.try_lock().map_err(unusable)?.is_some() {
+            if let Some(record) = run_dir.record() {
+                remove_leftovers(record.job).await;
+            }
+            return Ok(None);
+        }
+        match try_attach(config, &run_dir).await {
+            Ok(connection) => return Ok(Some(connection)),
+            Err(Attempt::Failed(error)) => return Err(error),
+            Err(Attempt::Again) if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
+            Err(Attempt::Again) => return Err(silent(config)),
+        }
+    }
+}
+
+/// Starts a guard. `None`: somebody else's was quicker.
+pub(super) async fn start(config: &LocalLauncherBuilder, past: &Past) -> Result<Option<Connection>, LocalError> {
+    match try_start(config, past).await {
+        Ok(connection) => Ok(Some(connection)),
+        Err(Attempt::Failed(error)) => Err(error),
+        Err(Attempt::Again) => Ok(None),
+    }
+}
+
+/// Why there is no connection.
+enum Attempt {
+    Failed(LocalError),
+    /// A guard is coming or going.
+    Again,
+}
+
+fn silent(config: &LocalLauncherBuilder) -> LocalError {
+    let record = RunDir::new(config.run_dir.clone()).record();
+    LocalError::Silent { pid: record.map_or(0, |record| record.guard_pid), run_dir: config.run_dir.clone() }
+}
+
+async fn try_attach(config: &LocalLauncherBuilder, run_dir: &RunDir) -> Result<Connection, Attempt> {
+    let stream = run_dir.connect().map_err(|_| Attempt::Again)?;
+    let hello = ToGuard::Hello { protocol: PROTOCOL, takeover: config.takeover, on_owner_loss: config.on_owner_loss };
+    greet(config, stream, &hello).await.unwrap_or(Err(Attempt::Again))
+}
+
+async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connection, Attempt> {
+    let unusable = |source| Attempt::Failed(LocalError::Environment(source));
+    let job = past.job.clone().map_or_else(run_dir::new_job_id, Ok).map_err(unusable)?;
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(unusable)?;
+    let program = match &config.guard {
+        GuardProgram::ReexecSelf if !init_was_called() => return Err(Attempt::Failed(LocalError::NotInitialised)),
+        GuardProgram::ReexecSelf => Some(Path::new("/proc/self/exe")),
+        GuardProgram::Path(program) => Some(program.as_path()),
+        GuardProgram::None => None,
+    };
+    let shown = program.unwrap_or(Path::new("a thread")).to_owned();
+    let begun = match program {
+        Some(program) => spawn_guard(program, theirs.into()),
+        None => run_in_thread(theirs),
+    };
+    begun.map_err(|source| Attempt::Failed(LocalError::Program { program: shown.clone(), source }))?;
+    let guard_config = GuardConfig {
+        protocol: PROTOCOL,
+        job,
+        run_dir: config.run_dir.clone(),
+        owner_pid: std::process::id(),
+        on_owner_loss: config.on_owner_loss,
+        log_bytes_max: config.log_bytes_max,
+        exits: past.exits.clone(),
+        over: past.over.clone(),
+    };
+    let greeted = greet(config, ours, &ToGuard::Init(Box::new(guard_config))).await;
+    greeted.unwrap_or_else(|error| {
+        let text = format!("{} ended before its first word ({error}): is it a taskd-guard?", shown.display());
+        Err(Attempt::Failed(LocalError::Guard(text)))
+    })
+}
+
+/// Starts a guard; a thread of its own waits for its end, so that it never becomes a zombie.
+fn spawn_guard(program: &Path, socket: OwnedFd) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command.arg0(GUARD_NAME).arg(PROTOCOL.to_string());
+    command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let reaper = std::thread::Builder::new().name("taskd-guard-reaper".into()).stack_size(REAPER_STACK_BYTES);
+    let reaping = reaper.spawn(move || drop(child.wait())); // how it ended is told by its log
+    reaping.map(drop)
+}
+
+/// Says the first word and waits for the welcome. The outer error: the guard hung up.
+async fn greet(
+    config: &LocalLauncherBuilder,
+    stream: std::os::unix::net::UnixStream,
+    word: &ToGuard,
+) -> io::Result<Result<Connection, Attempt>> {
+    let Ok(answer) = tokio::time::timeout(WELCOME_WITHIN, exchange(stream, word)).await else {
+        return Ok(Err(Attempt::Failed(silent(config))));
+    };
+    Ok(answer?.map_err(|refusal| refused(config, refusal)))
+}
+
+async fn exchange(stream: std::os::unix::net::UnixStream, word: &ToGuard) -> io::Result<Result<Connection, Refusal>> {
+    stream.set_nonblocking(true)?;
+    let mut stream = UnixStream::from_std(stream)?;
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &wire::encode(word)?).await?;
+    let mut frames = Frames::new(wire::FRAME_BYTES_MAX);
+    let mut part = vec![0; 16 << 10];
+    loop {
+        match frames.next()? {
+            Some(FromGuard::Welcome { job, .. }) => return Ok(Ok(Connection { stream, frames, job })),
+            Some(FromGuard::Refused(refusal)) => return Ok(Err(refusal)),
+            Some(_) => return Err(io::Error::other("not a welcome")),
+            None => match tokio::io::AsyncReadExt::read(&mut stream, &mut part).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => frames.push(&part[..n]),
+            },
+        }
+    }
+}
+
+fn refused(config: &LocalLauncherBuilder, refusal: Refusal) -> Attempt {
+    let run_dir = config.run_dir.clone();
+    Attempt::Failed(match refusal {
+        Refusal::Ending | Refusal::Occupied => return Attempt::Again,
+        Refusal::Owned { by_pid } => LocalError::Owned { by_pid, run_dir },
+        Refusal::Protocol(theirs) => LocalError::Protocol { theirs, ours: PROTOCOL, run_dir },
+        Refusal::Failed(why) => LocalError::Guard(why),
+    })
+}
+
+/// Removes every process of a job that has no guard any more.
+async fn remove_leftovers(job: JobId) {
+    let removal = tokio::task::spawn_blocking(move || tree::remove_all(&job, LEFTOVERS_WITHIN));
+    let _ = removal.await; // only this process could be in its way, by shutting its runtime down
+}

@@ -1,0 +1,246 @@
+//! The owner's end of the connection to the guard: one task that sends calls, takes answers and news, and mends the
+//! connection when the guard is gone.
+//!
+//! It decides nothing: calls go out in the order in which they come, news goes into the history as it is.
+
+use super::builder::{LocalError, LocalLauncherBuilder};
+use super::guards::{self, Connection, Past};
+use super::history::History;
+use super::orders::Ground;
+use crate::launch::LaunchError;
+use crate::launch::guard::wire::{self, Answer, Call, FromGuard, ToGuard};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::sync::{mpsc, oneshot};
+
+/// Calls that may wait to be sent.
+const CALLS_MAX: usize = 64;
+/// While more bytes than this wait to be sent, no further calls are taken.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// A call on its way, and where its answer goes.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) call: Call,
+    pub(super) reply: oneshot::Sender<Result<Answer, LaunchError>>,
+}
+
+/// The task's handle. Dropping it drops the connection: the guard then does what it was told for that.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) requests: mpsc::Sender<Request>,
+    pub(super) history: Arc<History>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Link {
+    /// Connects, and returns when everything that the guard knows is in the history.
+    pub(super) async fn open(config: LocalLauncherBuilder, ground: &Ground) -> Result<Link, LocalError> {
+        let connection = connect(&config, Past::default).await?;
+        let history = Arc::new(History::new(connection.job.clone(), ground.node.clone(), ground.slots));
+        let (requests, received) = mpsc::channel(CALLS_MAX);
+        let (synced, when_synced) = oneshot::channel();
+        let task = Task {
+            config,
+            history: Arc::clone(&history),
+            requests: received,
+            synced: Some(synced),
+            waiting: BTreeMap::new(),
+            next_id: 0,
+            unsent: Vec::new(),
+        };
+        let link = Link { requests, history, task: tokio::spawn(task.run(connection)) };
+        let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
+        when_synced.await.map_err(lost)?;
+        Ok(link)
+    }
+
+    /// Sends a call and waits for its answer. A call that was sent is carried out, whether or not anybody waits.
+    pub(super) async fn call(&self, call: Call) -> Result<Answer, LaunchError> {
+        let (reply, answer) = oneshot::channel();
+        let over = || self.history.why_over().unwrap_or_else(|| unreachable("the guard's connection was closed"));
+        self.requests.send(Request { call, reply }).await.map_err(|_| over())?;
+        answer.await.map_err(|_| over())?
+    }
+}
+
+/// A connection to the guard that runs, or to a new one that is told of the `past`.
+async fn connect(config: &LocalLauncherBuilder, past: impl Fn() -> Past) -> Result<Connection, LocalError> {
+    loop {
+        if let Some(connection) = guards::attach(config).await? {
+            return Ok(connection);
+        }
+        if let Some(connection) = guards::start(config, &past()).await? {
+            return Ok(connection);
+        }
+    }
+}
+
+fn unreachable(text: &str) -> LaunchError {
+    LaunchError::Unreachable(text.to_owned())
+}
+
+struct Task {
+    config: LocalLauncherBuilder,
+    history: Arc<History>,
+    requests: mpsc::Receiver<Request>,
+    /// Told when the history is complete.
+    synced: Option<oneshot::Sender<()>>,
+    /// Calls without answer.
+    waiting: BTreeMap<u64, oneshot::Sender<Result<Answer, LaunchError>>>,
+    next_id: u64,
+    unsent: Vec<u8>,
+}
+
+/// How it goes on after a connection.
+enum Next {
+    /// With a new one, if there can be one.
+    Mend,
+    /// With this one, which was made for a call.
+    Serve(Connection),
+    /// Not at all, and what every further call answers.
+    End(LaunchError),
+}
+
+impl Task {
+    async fn run(mut self, connection: Connection) {
+        let mut next = Next::Serve(connection);
+        loop {
+            next = match next {
+                Next::Serve(mut connection) => self.serve(&mut connection).await.unwrap_or(Next::Mend),
+                Next::Mend => {
+                    self.fail_calls();
+                    match self.reconnect().await {
+                        Ok(connection) => Next::Serve(connection),
+                        Err(error) => self.do_without_guard(error).await,
+                    }
+                }
+                Next::End(why) => {
+                    self.history.end(why);
+                    return self.fail_calls();
+                }
+            }
+        }
+    }
+
+    /// Calls that were sent over a connection that is gone.
+    fn fail_calls(&mut self) {
+        self.unsent.clear();
+        for reply in std::mem::take(&mut self.waiting).into_values() {
+            let text = "the guard was gone before it answered: list what runs, then decide";
+            let _ = reply.send(Err(self.history.why_over().unwrap_or_else(|| unreachable(text))));
+        }
+    }
+
+    /// To the same guard, or to a new one; then what died with the old one is reported first.
+    async fn reconnect(&self) -> Result<Connection, LocalError> {
+        connect(&self.config, || {
+            self.history.lose_all();
+            self.history.past()
+        })
+        .await
+    }
+
+    /// There is no guard and none can be started: nothing runs. Each start tries again.
+    async fn do_without_guard(&mut self, mut error: LocalError) -> Next {
+        self.history.lose_all();
+        while let Some(request) = self.requests.recv().await {
+            let answer = match &request.call {
+                Call::Start(_) => match self.reconnect().await {
+                    Ok(connection) => {
+                        self.send(request);
+                        return Next::Serve(connection);
+                    }
+                    Err(now) => {
+                        error = now;
+                        Err(LaunchError::Unreachable(format!("there is no guard: {error}")))
+                    }
+                },
+                Call::Counters => Err(LaunchError::Unreachable(format!("there is no guard: {error}"))),
+                Call::Stop { .. } | Call::Acknowledge { .. } | Call::Shutdown { .. } | Call::Detach => Ok(Answer::Done),
+            };
+            let _ = request.reply.send(answer); // nobody may wait any more
+        }
+        Next::End(unreachable("the launcher was dropped"))
+    }
+
+    /// Serves one connection until it ends.
+    async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
+        let mut part = vec![0; 64 << 10];
+        loop {
+            while let Some(message) = connection.frames.next()? {
+                if let Some(next) = self.hear(message) {
+                    return Ok(next);
+                }
+            }
+            let interest =
+                if self.unsent.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+            tokio::select! {
+                biased;
+                ready = connection.stream.ready(interest) => {
+                    let ready = ready?;
+                    if ready.is_readable() {
+                        match connection.stream.try_read(&mut part) {
+                            Ok(0) => return Ok(Next::Mend),
+                            Ok(n) => connection.frames.push(&part[..n]),
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    if ready.is_writable() && !self.unsent.is_empty() {
+                        match connection.stream.try_write(&self.unsent) {
+                            Ok(n) => drop(self.unsent.drain(..n)),
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                            Err(error) => return Err(error),
+                        }
+                    }
+                }
+                request = self.requests.recv(), if self.unsent.len() < UNSENT_BYTES_MAX => match request {
+                    Some(request) => self.send(request),
+                    None => return Ok(Next::End(unreachable("the launcher was dropped"))),
+                },
+            }
+        }
+    }
+
+    fn send(&mut self, request: Request) {
+        let id = self.next_id;
+        self.next_id += 1;
+        match wire::encode(&ToGuard::Call { id, call: request.call }) {
+            Ok(frame) => {
+                self.unsent.extend_from_slice(&frame);
+                self.waiting.insert(id, request.reply);
+            }
+            Err(error) => drop(request.reply.send(Err(LaunchError::Refused(error.to_string())))),
+        }
+    }
+
+    fn hear(&mut self, message: FromGuard) -> Option<Next> {
+        match message {
+            FromGuard::Proc(report) => self.history.learn(*report),
+            FromGuard::Synced => drop(self.synced.take().map(|synced| synced.send(()))),
+            FromGuard::Answer { id, answer } => {
+                if let Ok(Answer::Started(reports)) = &answer {
+                    reports.iter().cloned().for_each(|report| self.history.learn(report));
+                }
+                if let Some(reply) = self.waiting.remove(&id) {
+                    let _ = reply.send(answer); // nobody may wait any more
+                }
+            }
+            FromGuard::TakenOver { by_pid } => {
+                let text = format!("process {by_pid} has taken this job over: this one must leave it alone");
+                return Some(Next::End(LaunchError::Unreachable(text)));
+            }
+            FromGuard::Welcome { .. } | FromGuard::Refused(_) => (),
+        }
+        None
+    }
+}

@@ -1,0 +1,132 @@
+//! Processes on this machine: a launcher whose processes belong to a guard.
+//!
+//! It builds environments and keeps the history; what is started, stopped and reaped is the guard's work
+//! ([`guard`](super::guard)).
+
+mod builder;
+mod guards;
+mod heartbeats;
+mod history;
+mod link;
+mod orders;
+
+pub use builder::{GuardProgram, LocalError, LocalLauncherBuilder, OnOwnerLoss};
+pub use heartbeats::Heartbeats;
+
+use super::guard::GuardCounters;
+use super::guard::wire::{Answer, Call};
+use super::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use crate::job::ProcId;
+use async_trait::async_trait;
+use link::Link;
+use orders::Ground;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Starts, stops and watches processes on this machine, through a guard.
+///
+/// Dropping it is the loss of the owner: the guard then does what [`OnOwnerLoss`] says. [`shutdown`](Self::shutdown) and
+/// [`detach`](Self::detach) are the orderly ends.
+#[derive(Debug)]
+pub struct LocalLauncher {
+    /// Whether the guard is a process of its own.
+    guarded: bool,
+    ground: Ground,
+    link: Link,
+}
+
+impl LocalLauncher {
+    /// A launcher that keeps its files in `run_dir`: the guard's record and socket, and what processes print. One job at
+    /// a time can run there.
+    pub fn builder(run_dir: impl Into<PathBuf>) -> LocalLauncherBuilder {
+        LocalLauncherBuilder::new(run_dir.into())
+    }
+
+    fn new(guarded: bool, ground: Ground, link: Link) -> LocalLauncher {
+        LocalLauncher { guarded, ground, link }
+    }
+
+    /// The heartbeats and completed steps of all ranks, read every so often; half the time after which a rank counts as
+    /// silent is a good value.
+    #[must_use]
+    pub fn heartbeats(&self, every: Duration) -> Heartbeats {
+        Heartbeats::new(std::sync::Arc::clone(&self.link.history), every)
+    }
+
+    /// What the guard has done and what it had to leave undone.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when there is no guard to ask.
+    pub async fn counters(&self) -> Result<GuardCounters, LaunchError> {
+        match self.link.call(Call::Counters).await? {
+            Answer::Counters(counters) => Ok(counters),
+            Answer::Done | Answer::Started(_) => Err(misunderstood()),
+        }
+    }
+
+    /// Stops everything (SIGTERM, after `grace` SIGKILL, whole trees) and ends the guard. Returns when all is gone.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when the guard cannot be told.
+    pub async fn shutdown(&self, grace: Duration) -> Result<(), LaunchError> {
+        self.link.call(Call::Shutdown { grace }).await.map(drop)
+    }
+
+    /// Leaves everything running for a later owner, who has as long to attach as [`OnOwnerLoss::Keep`] says.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`] with [`OnOwnerLoss::KillTree`]; [`LaunchError::Unreachable`] when the guard cannot be told.
+    pub async fn detach(&self) -> Result<(), LaunchError> {
+        self.link.call(Call::Detach).await.map(drop)
+    }
+}
+
+fn misunderstood() -> LaunchError {
+    LaunchError::Unreachable("the guard's answer does not belong to the question".into())
+}
+
+#[async_trait]
+impl Launcher for LocalLauncher {
+    fn info(&self) -> LauncherInfo {
+        let mut info = LauncherInfo::new("local").with_lifeline();
+        if !self.guarded {
+            info = info
+                .going_without(
+                    "there is no guard: when this process is killed, ranks die, but not what they have started",
+                )
+                .going_without("there is no guard: no later process can attach to what runs");
+        }
+        match self.ground.env_not_utf8 {
+            0 => info,
+            n => info.going_without(format!("{n} environment variables are not UTF-8 and are not passed on")),
+        }
+    }
+
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        let batch = self.ground.batch(&self.link.history.job, batch)?;
+        self.link.call(Call::Start(batch)).await.map(drop)
+    }
+
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.link.call(Call::Stop { procs: procs.to_vec(), grace }).await.map(drop)
+    }
+
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.link.history.why_over().map_or_else(|| Ok(self.link.history.log.listing()), Err)
+    }
+
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let history = &self.link.history;
+        tokio::select! {
+            biased;
+            found = history.log.after(from) => found,
+            why = history.ended() => Err(why),
+        }
+    }
+
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.link.call(Call::Acknowledge { procs: exits.to_vec() }).await?;
+        self.link.history.acknowledge(exits);
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! The lifeline page: one shared page per rank, the only memory that guard, supervisor and training process share.
+//!
+//! It lays the fields out and maps them; it gives them no meaning. Every access is one atomic word, so a writer that
+//! dies in the middle of anything leaves nothing half written.
+//!
+//! # Layout, version 1 (4,096 bytes, native endianness)
+//! | offset | type | field | written by |
+//! |---|---|---|---|
+//! | 0 | `[u8; 8]` | magic `TASKDPG1` | guard, before the rank starts |
+//! | 8 | `u32` | layout version, 1 | guard |
+//! | 12 | `u32` | length in bytes, 4096 | guard |
+//! | 16 | `u32` | pid of the rank | the forked child, before exec |
+//! | 20 | `u32` | state of the lifeline: 0 never taken, 1 held, 2 given up | rank (0 to 1), guard (to 2) |
+//! | 24 | `u64` | start time of the rank: field 22 of `/proc/PID/stat` | the forked child, before exec |
+//! | 32 | `u32` | rank, `u32::MAX` for a service | guard |
+//! | 36 | `u32` | incarnation | guard |
+//! | 40 | `u64` | generation | guard |
+//! | 48 | `u64` | number of the last completed training step, 0 for none | rank |
+//! | 56 | `u64` | `CLOCK_MONOTONIC` ns of the last completed step, 0 for none | rank |
+//! | 64 | `u64` | `CLOCK_MONOTONIC` ns of the last heartbeat, 0 for never | rank |
+//! | 72 | `u32` | offset in the page of the lock's futex word | rank, before the state becomes 1 |
+//! | 128 | `pthread_mutex_t` | the lifeline: a robust, process-shared mutex, locked for ever by the rank's main thread | rank |
+//!
+//! Stores release, loads acquire; progress is written as step, then its time. Who sets the state to 1 should then wake
+//! the state's word with `FUTEX_WAKE` (shared): the guard notices without it too, but up to a second later.
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fmt;
+use std::io;
+use std::mem::offset_of;
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Length of the page in bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Version of the layout.
+pub(crate) const LAYOUT_VERSION: u32 = 1;
+/// Where the lock begins.
+pub(crate) const LOCK_OFFSET: usize = 128;
+const MAGIC: u64 = u64::from_ne_bytes(*b"TASKDPG1");
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// What stands in the page.
+#[repr(C)]
+pub(crate) struct Fields {
+    magic: AtomicU64,
+    version: AtomicU32,
+    length: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    pub(crate) state: AtomicU32,
+    pub(crate) start_time: AtomicU64,
+    pub(crate) rank: AtomicU32,
+    pub(crate) incarnation: AtomicU32,
+    pub(crate) generation: AtomicU64,
+    pub(crate) step: AtomicU64,
+    pub(crate) step_at: AtomicU64,
+    pub(crate) beat_at: AtomicU64,
+    pub(crate) lock_at: AtomicU32,
+    reserved: [AtomicU32; 13],
+    lock: [AtomicU32; (PAGE_BYTES - LOCK_OFFSET) / 4],
+}
+
+const _: () = {
+    assert!(size_of::<Fields>() == PAGE_BYTES);
+    assert!(offset_of!(Fields, state) == 20 && offset_of!(Fields, start_time) == 24);
+    assert!(offset_of!(Fields, generation) == 40 && offset_of!(Fields, beat_at) == 64);
+    assert!(offset_of!(Fields, lock_at) == 72 && offset_of!(Fields, lock) == LOCK_OFFSET);
+};
+
+/// Values of [`Fields::state`].
+pub(crate) mod state {
+    pub(crate) const NEVER_TAKEN: u32 = 0;
+    pub(crate) const HELD: u32 = 1;
+    pub(crate) const GIVEN_UP: u32 = 2;
+}
+
+impl Fields {
+    /// Whether this is a page of this layout.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.magic.load(Ordering::Acquire) == MAGIC
+            && self.version.load(Ordering::Acquire) == LAYOUT_VERSION
+            && self.length.load(Ordering::Acquire) as usize == PAGE_BYTES
+    }
+
+    /// The number of the last completed step, if there was one.
+    pub(crate) fn last_step(&self) -> Option<u64> {
+        Some(self.step.load(Ordering::Acquire)).filter(|step| *step != 0)
+    }
+
+    /// The futex word of the lock; `None` when the rank wrote an offset that cannot be one.
+    pub(crate) fn lock_word(&self) -> Option<&AtomicU32> {
+        let at = self.lock_at.load(Ordering::Acquire) as usize;
+        self.lock.get(at.checked_sub(LOCK_OFFSET)? / 4).filter(|_| at.is_multiple_of(4))
+    }
+
+    /// The first words of the lock as they are now.
+    pub(crate) fn lock_words(&self, count: usize) -> impl Iterator<Item = u32> {
+        self.lock.iter().take(count).map(|word| word.load(Ordering::Acquire))
+    }
+
+    /// Where the lock lies, for the process that makes it.
+    pub(crate) fn lock_address(&self) -> *mut libc::c_void {
+        self.lock.as_ptr().cast_mut().cast()
+    }
+}
+
+/// A mapped page; unmapped when dropped.
+pub(crate) struct Page(NonNull<Fields>);
+
+// SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// A new page with its identity written, and the sealed memory behind it.
+    pub(crate) fn create(rank: u32, incarnation: u32, generation: u64) -> io::Result<(OwnedFd, Page)> {
+        let memory = rustix::fs::memfd_create("taskd-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&memory, PAGE_BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
+        let page = Page::map(&memory, ProtFlags::READ | ProtFlags::WRITE)?;
+        page.rank.store(rank, Ordering::Relaxed);
+        page.incarnation.store(incarnation, Ordering::Relaxed);
+        page.generation.store(generation, Ordering::Relaxed);
+        page.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+        page.length.store(u32::try_from(PAGE_BYTES).unwrap_or(u32::MAX), Ordering::Relaxed);
+        page.magic.store(MAGIC, Ordering::Release);
+        Ok((memory, page))
+    }
+
+    /// Somebody else's page, to read.
+    pub(crate) fn open_to_read(path: &Path) -> io::Result<Page> {
+        Page::open(path, OFlags::RDONLY, ProtFlags::READ)
+    }
+
+    /// The page of this process, to write.
+    pub(crate) fn open_to_write(path: &Path) -> io::Result<Page> {
+        Page::open(path, OFlags::RDWR, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn open(path: &Path, access: OFlags, protection: ProtFlags) -> io::Result<Page> {
+        let memory = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?;
+        let page = Page::map(&memory, protection)?;
+        if page.is_valid() { Ok(page) } else { Err(io::Error::other("not a lifeline page of version 1")) }
+    }
+
+    /// Maps memory that nobody can make shorter.
+    fn map(memory: impl AsFd, protection: ProtFlags) -> io::Result<Page> {
+        let sealed = rustix::fs::fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(&memory)?.st_size != PAGE_BYTES as i64 {
+            return Err(io::Error::other("not a lifeline page: its length is not sealed"));
+        }
+        // SAFETY: a new shared mapping, at an address that the kernel chooses, of memory that is long enough and sealed
+        // against shrinking, so no access can fault.
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE_BYTES, protection, MapFlags::SHARED, memory, 0)? };
+        NonNull::new(base.cast()).map(Page).ok_or_else(|| io::Error::other("the page was mapped at address 0"))
+    }
+
+    /// The fields, for the rest of the process's life: the page is never unmapped.
+    pub(crate) fn leak(self) -> &'static Fields {
+        let fields = self.0;
+        std::mem::forget(self);
+        // SAFETY: the mapping is valid for reads of `Fields`, whose bytes are all atomics, and now lives for ever.
+        unsafe { fields.as_ref() }
+    }
+}
+
+impl Deref for Page {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        // SAFETY: the mapping lives as long as `self`, is page-aligned and `PAGE_BYTES` long; every field is an atomic.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: this is our mapping, and no reference into it outlives `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAGE_BYTES) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping fails only for bad arguments");
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pid, state) = (self.pid.load(Ordering::Relaxed), self.state.load(Ordering::Relaxed));
+        write!(f, "Page {{ pid: {pid}, state: {state} }}")
+    }
+}

@@ -1,0 +1,6 @@
+//! The local launcher with its guard, over real processes.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
+
+mod exits;
+mod support;

@@ -213,11 +213,11 @@ pub struct WithTimeout<L> {
     limit: Duration,
 }
 
-impl<L> WithTimeout<L> {
-    async fn bounded<T>(
+impl<L: Sync> WithTimeout<L> {
+    async fn bounded<T: Send>(
         &self,
         what: &str,
-        call: impl Future<Output = Result<T, LaunchError>>,
+        call: impl Future<Output = Result<T, LaunchError>> + Send,
     ) -> Result<T, LaunchError> {
         let late = || Err(LaunchError::Unreachable(format!("{what} took longer than {:?}", self.limit)));
         tokio::time::timeout(self.limit, call).await.unwrap_or_else(|_| late())

@@ -4,6 +4,7 @@
 
 #[path = "support/rank.rs"]
 mod rank;
+mod support;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -324,4 +325,24 @@ fn nothing_heavy_is_imported() {
     let helper = rank.command(&["sh", "-c", &format!("$PYTHON -S -c \"{modules}\" | cat")]).output().unwrap();
     let as_helper = text(&helper.stdout);
     assert!(as_helper.contains("_taskd_rank") && !as_helper.contains("ctypes"), "{as_helper}");
+}
+
+#[test]
+fn steps_of_real_optimizers_are_seen() {
+    let Some(python) = support::torch_python("steps_of_real_optimizers_are_seen") else { return };
+    let rank = Rank::new();
+    let program = "
+import torch
+model = torch.nn.Linear(4, 2)
+optimizers = [torch.optim.SGD([model.weight], lr=0.1), torch.optim.AdamW([model.bias])]
+for step in range(3):
+    model(torch.ones(1, 4)).sum().backward()
+    for optimizer in optimizers: optimizer.step()
+raise ValueError('after three')";
+    let out = rank.command(&[python.to_str().unwrap(), "-c", program]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert_eq!((rank.u64(STEP), rank.lifeline()), (3, Lifeline::Released), "{}", text(&out.stderr));
+    assert!(rank.u64(STEP_TIME) > 0);
+    let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
+    assert_eq!(record["message"]["extraInfo"]["taskd_step"], "3");
 }

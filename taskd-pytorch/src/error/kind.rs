@@ -1,0 +1,153 @@
+//! What kind of error an exception's text tells of: a table of rules, the first that fits decides.
+//!
+//! It knows texts only. What a vendor's own error codes mean for a device is for the hardware crates to say.
+
+use super::type_name;
+
+/// What an exception is a sign of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The program failed by itself. Everything that no rule knows.
+    Program,
+    /// A connection or a collective failed: somebody else was first.
+    PeerLost,
+    /// The port of the rendezvous store was taken by another process: a race, nobody's fault.
+    PortInUse,
+    /// Memory of the host or of a device ran out.
+    OutOfMemory,
+    /// Somebody asked the program to stop.
+    Interrupted,
+}
+
+/// When a rule fits.
+enum If {
+    /// The exception has this type, whatever its module.
+    Type(&'static str),
+    /// Its text holds all of these.
+    Says(&'static [&'static str]),
+}
+
+use ErrorKind::{Interrupted, OutOfMemory, PeerLost, PortInUse, Program};
+use If::{Says, Type};
+
+/// Where a text comes from stands behind it: *captured* from torch 2.9.1 (the samples are among the tests), or the
+/// source that prints it.
+const RULES: &[(ErrorKind, If)] = &[
+    // The store of rank 0 cannot listen. Captured; torch 2.1 words it "failed to bind to ... (errno: 98 - Address ...)".
+    (PortInUse, Says(&["The server socket has failed to", "ddress already in use"])),
+    // Memory. Type: torch.OutOfMemoryError (torch.cuda.OutOfMemoryError before 2.5), and Python's own.
+    (OutOfMemory, Type("OutOfMemoryError")),
+    (OutOfMemory, Type("MemoryError")),
+    (OutOfMemory, Says(&["DefaultCPUAllocator: can't allocate memory"])), // captured
+    (OutOfMemory, Says(&["CUDA out of memory"])),                         // c10/cuda/CUDACachingAllocator.cpp
+    (OutOfMemory, Says(&["NPU out of memory"])),                          // torch_npu, NPUCachingAllocator.cpp
+    (OutOfMemory, Says(&["CUBLAS_STATUS_ALLOC_FAILED"])),                 // at/cuda/Exceptions.h
+    (OutOfMemory, Says(&["NCCL error", "out of memory"])),                // NCCL's last error in a DistBackendError
+    // Somebody's wish.
+    (Interrupted, Type("KeyboardInterrupt")),
+    (Interrupted, Type("SignalException")), // torch/distributed/elastic/multiprocessing/api.py
+    // A collective that was called wrongly is the program's own fault, whoever reports it.
+    (Program, Says(&["ncclInvalidUsage"])), // torch/csrc/distributed/c10d/NCCLUtils.cpp
+    (Program, Says(&["ncclInvalidArgument"])), // the same
+    (Program, Says(&["EI0003"])),           // CANN: bad argument of a collective
+    (Program, Says(&["EI0005"])),           // CANN: arguments differ between ranks
+    // torch's own types for connection, store and collective errors (2.1 and later). Captured: the first two.
+    (PeerLost, Type("DistNetworkError")),
+    (PeerLost, Type("DistStoreError")),
+    (PeerLost, Type("DistBackendError")),
+    // Python's own types for connections.
+    (PeerLost, Type("ConnectionResetError")),
+    (PeerLost, Type("ConnectionRefusedError")),
+    (PeerLost, Type("ConnectionAbortedError")),
+    (PeerLost, Type("BrokenPipeError")),
+    // gloo: a RuntimeError with the place in its sources.
+    (PeerLost, Says(&["Connection closed by peer"])), // captured: peer exits between collectives
+    (PeerLost, Says(&["Connection reset by peer"])),  // captured: peer killed within one
+    (PeerLost, Says(&["gloo", "Timed out waiting"])), // captured: peer does not take part
+    (PeerLost, Says(&["Gloo connectFullMesh failed"])), // captured: peer gone before it was connected
+    (PeerLost, Says(&["failed to pass monitoredBarrier"])), // captured
+    (PeerLost, Says(&["gloo", "Broken pipe"])),       // gloo/transport/tcp/pair.cc, a write
+    (PeerLost, Says(&["gloo", "Application timeout caused pair closure"])), // the same, an earlier time-out
+    // TCPStore of torch before 2.1, without a type of its own.
+    (PeerLost, Says(&["RuntimeError: Socket Timeout"])),
+    (PeerLost, Says(&["RuntimeError: Broken pipe"])),
+    // NCCL before torch 2.1 (a RuntimeError), and its watchdog, which ends the process from another thread.
+    (PeerLost, Says(&["Watchdog caught collective operation timeout"])), // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+    (PeerLost, Says(&["NCCL communicator was aborted"])),                // the same
+    (PeerLost, Says(&["ncclRemoteError"])),                              // NCCLUtils.cpp
+    (PeerLost, Says(&["ncclSystemError"])),                              // NCCLUtils.cpp
+    // HCCL under torch_npu: vllm-project/vllm-ascend#486, hiyouga/LlamaFactory#3839, Ascend/pytorch#54.
+    (PeerLost, Says(&["EI0002"])), // CANN: a peer never arrived
+    (PeerLost, Says(&["EI0006"])), // CANN: a link could not be set up in time
+    (PeerLost, Says(&["hccl api failed"])),
+    (PeerLost, Says(&["hccl fftsplus task timeout"])),
+];
+
+/// The kind of an exception, given as its type, a colon and its text.
+///
+/// ```
+/// use taskd_pytorch::error::{ErrorKind, classify};
+///
+/// let gloo = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer";
+/// assert_eq!(classify(gloo), ErrorKind::PeerLost);
+/// assert_eq!(classify("ValueError: boom"), ErrorKind::Program);
+/// ```
+#[must_use]
+pub fn classify(exception: &str) -> ErrorKind {
+    let name = type_name(exception);
+    let fits = |rule: &If| match rule {
+        Type(wanted) => name == *wanted,
+        Says(words) => words.iter().all(|word| exception.contains(word)),
+    };
+    RULES.iter().find(|(_, rule)| fits(rule)).map_or(Program, |(kind, _)| *kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts that could not be made to happen here, as their sources print them.
+    #[test]
+    fn texts_from_sources() {
+        let texts = [
+            (
+                PortInUse,
+                "RuntimeError: The server socket has failed to listen on any local network address. The server \
+                         socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+            ),
+            (OutOfMemory, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+            (OutOfMemory, "MemoryError"),
+            (
+                Program,
+                "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, invalid usage, NCCL version 2.27.5\n\
+                       ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n\
+                       Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            ),
+            (
+                PeerLost,
+                "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, remote process exited or there was a \
+                        network error, NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error",
+            ),
+            (
+                PeerLost,
+                "DistBackendError: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, \
+                        OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600032 milliseconds",
+            ),
+            (
+                PeerLost,
+                "RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: \
+                        HcclAllreduce, error code is 6\nEI0006: Getting socket times out.",
+            ),
+            (Interrupted, "KeyboardInterrupt"),
+            (Interrupted, "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15"),
+            (Program, "OSError: [Errno 98] Address already in use"), // not the store's
+            (Program, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"),
+            (Program, "SomeOutOfMemoryErrorLike: x"),
+            (Program, ""),
+        ];
+        for (kind, text) in texts {
+            assert_eq!(classify(text), kind, "{text}");
+        }
+    }
+}

@@ -5,12 +5,15 @@
 //!
 //! | plugin | suite | its clauses |
 //! |---|---|---|
+//! | [`FaultDetector`](crate::detect::FaultDetector) | [`fault_detector()`] | [`mod@fault_detector`] |
 //! | [`Launcher`](crate::launch::Launcher) | [`launcher()`] | [`mod@launcher`] |
 //!
 //! Every suite ends in `check`, which returns what it found, or `assert`, which panics with all of it.
 
+pub mod fault_detector;
 pub mod launcher;
 mod verdict;
 
+pub use fault_detector::fault_detector;
 pub use launcher::launcher;
 pub use verdict::{Clause, Report, Violation};

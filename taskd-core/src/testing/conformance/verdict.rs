@@ -1,5 +1,6 @@
 //! Clauses, and what a suite found about them.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -139,4 +140,10 @@ pub(super) fn insist(suite: &str, found: Result<Report, Vec<Violation>>) -> Repo
         let lines: Vec<String> = violations.iter().map(|v| format!("\n  {v}")).collect();
         panic!("the {suite} breaks {} of its contract's clauses:{}", lines.len(), lines.concat())
     })
+}
+
+/// What a caught panic said.
+pub(super) fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&'static str>().copied()).unwrap_or("something that is no text")
 }

@@ -7,11 +7,14 @@
 //! | kind | good |
 //! |---|---|
 //! | launcher | [`FakeLauncher`] |
+//! | detector | [`SilenceDetector`] |
 
 mod fake_launcher;
 mod fake_program;
 mod faulty;
+mod silence_detector;
 
 pub use fake_launcher::FakeLauncher;
 pub use fake_program::FakeProgram;
 pub use faulty::Faulty;
+pub use silence_detector::SilenceDetector;

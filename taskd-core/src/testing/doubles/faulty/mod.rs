@@ -1,9 +1,10 @@
 //! Any plugin, with one fault added.
 
+mod detector;
 mod launcher;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A plugin around another one of any kind, with one fault.
 ///
@@ -68,6 +69,14 @@ impl<P> Faulty<P> {
         match self.fault {
             Fault::Slow(delay) => delay,
             _ => Duration::ZERO,
+        }
+    }
+
+    /// Keeps the processor busy for the delay, as a plugin without an await does.
+    fn work(&self) {
+        let began = Instant::now();
+        while began.elapsed() < self.delay() {
+            std::hint::spin_loop();
         }
     }
 

@@ -1,0 +1,53 @@
+use super::Faulty;
+use crate::detect::{FaultDetector, Findings};
+use crate::job::{JobTime, Name};
+use crate::kernel::View;
+use crate::trace::{Malformed, Observation};
+use bytes::Bytes;
+
+#[deny(clippy::missing_trait_methods)]
+impl<D: FaultDetector> FaultDetector for Faulty<D> {
+    fn name(&self) -> Name {
+        self.inner.name()
+    }
+    fn version(&self) -> Name {
+        self.inner.version()
+    }
+    fn config(&self) -> String {
+        self.inner.config()
+    }
+    fn observe(&mut self, observation: &Observation, view: &View, out: &mut Findings) {
+        self.work();
+        if self.call() {
+            return;
+        }
+        let mut found = Findings::default();
+        self.inner.observe(observation, view, &mut found);
+        self.say(found, out);
+    }
+    fn deadline(&self) -> Option<JobTime> {
+        self.inner.deadline()
+    }
+    fn expire(&mut self, view: &View, out: &mut Findings) {
+        let mut found = Findings::default();
+        self.inner.expire(view, &mut found);
+        self.say(found, out);
+    }
+    fn snapshot(&self) -> Option<Bytes> {
+        None // the count of calls would be missing from it
+    }
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), Malformed> {
+        Err(Malformed)
+    }
+}
+
+impl<D> Faulty<D> {
+    fn say(&self, mut found: Findings, out: &mut Findings) {
+        for finding in found.drain() {
+            if self.repeats() {
+                out.push(finding.clone());
+            }
+            out.push(finding);
+        }
+    }
+}

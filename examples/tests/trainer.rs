@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::Parser;
@@ -195,21 +196,21 @@ fn readable(fd: &impl AsFd, within: Duration) -> bool {
 }
 
 fn settings(dir: &Path) -> TrainerSettings {
-    TrainerSettings { steps: 60, checkpoint_every: 5, step_time_us: 2000, ..TrainerSettings::in_dir(dir) }
+    TrainerSettings { steps: 100, checkpoint_every: 5, step_time_us: 4000, ..TrainerSettings::in_dir(dir) }
 }
 
 /// The result that every disturbed run must have, too. It is made at full speed: the pace must not matter.
-fn undisturbed() -> TrainerOutcome {
+static UNDISTURBED: LazyLock<TrainerOutcome> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let result =
         World::start(&TrainerSettings { step_time_us: 0, ..settings(dir.path()) }, 0, Rank0::Ordinary).finish();
-    assert_eq!((result.step, result.world_size, result.setbacks), (60, WORLD_SIZE, 0));
+    assert_eq!((result.step, result.world_size, result.setbacks), (100, WORLD_SIZE, 0));
     result
-}
+});
 
-fn assert_same(result: &TrainerOutcome, reference: &TrainerOutcome) {
+fn assert_undisturbed(result: &TrainerOutcome) {
     let what_counts = |outcome: &TrainerOutcome| (outcome.step, outcome.state_sha256.clone(), outcome.loss);
-    assert_eq!(what_counts(result), what_counts(reference));
+    assert_eq!(what_counts(result), what_counts(&UNDISTURBED));
 }
 
 // ---- The tests ------------------------------------------------------------------------------------------------------
@@ -254,12 +255,11 @@ fn killed_generation(settings: &TrainerSettings, generation: u64, moment: Moment
 
 #[test]
 fn kills_at_any_moment_change_nothing() {
-    let reference = undisturbed();
     for seed in 0..3 {
         let mut rng = StdRng::seed_from_u64(seed);
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
-        // Fewer than 15 steps are done before each kill, so that training is not over before the last one.
+        // A few steps before each kill, of many: training is not nearly over before the last one.
         let moments = [
             Moment::Training { steps: rng.random_range(1..13), then_us: rng.random_range(0..3000) },
             Moment::Checkpoint { after_steps: rng.random_range(1..8) },
@@ -277,7 +277,7 @@ fn kills_at_any_moment_change_nothing() {
             killed_generation(&settings, generation, moment, &victims);
         }
         let result = World::start(&settings, 4, Rank0::Ordinary).finish();
-        assert_same(&result, &reference);
+        assert_undisturbed(&result);
         check_metrics(&settings);
     }
 }
@@ -298,11 +298,10 @@ fn check_metrics(settings: &TrainerSettings) {
 
 #[test]
 fn dying_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before() {
-    let reference = undisturbed();
     let dir = tempfile::tempdir().unwrap();
     let settings = TrainerSettings { checkpoint_every: 10, ..settings(dir.path()) };
-    // One generation gets a whole checkpoint, the next dies within the second one: the file has 8 KiB and no more.
-    killed_generation(&settings, 0, Moment::Training { steps: 12, then_us: 0 }, &[1]);
+    // One generation ends with a whole checkpoint. The next dies within its first: a file has 8 KiB and no more.
+    World::start(&TrainerSettings { steps: 10, ..settings.clone() }, 0, Rank0::Ordinary).finish();
     let mut world = World::start(&settings, 1, Rank0::DiesBeyond(8192));
     let ends = world.ends();
     assert_eq!(ends[0].signal(), Some(Signal::XFSZ.as_raw()), "{}", world.said(0));
@@ -310,9 +309,10 @@ fn dying_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before() {
     assert_eq!(file_names(&settings.checkpoint_dir), ["step-10.ckpt", "step-20.ckpt.g1.partial"]);
     assert_eq!(fs::metadata(settings.checkpoint_dir.join("step-20.ckpt.g1.partial")).unwrap().len(), 8192);
 
-    let result = World::start(&settings, 2, Rank0::Ordinary).finish();
-    assert_same(&result, &reference);
-    assert_eq!(file_names(&settings.checkpoint_dir), ["step-40.ckpt", "step-50.ckpt", "step-60.ckpt"]);
+    let mut world = World::start(&settings, 2, Rank0::Ordinary);
+    assert_eq!(world.next_step(STALLED), Some(11));
+    assert_undisturbed(&world.finish());
+    assert_eq!(file_names(&settings.checkpoint_dir), ["step-100.ckpt", "step-80.ckpt", "step-90.ckpt"]);
 }
 
 fn file_names(dir: &Path) -> Vec<String> {
@@ -322,14 +322,13 @@ fn file_names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_full_disk_under_the_checkpoints_is_said_once_and_counted() {
-    let reference = undisturbed();
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(dir.path());
-    let mut world = World::start(&settings, 0, Rank0::DiskFullBeyond(8192));
+    let mut world = World::start(&settings, 0, Rank0::DiskFullBeyond(16_384));
     world.ends();
     let said = world.said(0);
     let result = world.finish();
-    assert_same(&result, &reference);
+    assert_undisturbed(&result);
     assert_eq!(result.setbacks, settings.steps / settings.checkpoint_every);
     assert_eq!(said.matches("cannot write checkpoint").count(), 1, "{said}");
     // What was written of them has been taken away again.
@@ -338,28 +337,26 @@ fn a_full_disk_under_the_checkpoints_is_said_once_and_counted() {
 
 #[test]
 fn an_unsound_checkpoint_is_passed_over_and_named() {
-    let reference = undisturbed();
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(dir.path());
     World::start(&settings, 0, Rank0::Ordinary).finish();
-    let [cut_short, flipped] = ["step-60.ckpt", "step-55.ckpt"].map(|name| settings.checkpoint_dir.join(name));
+    let [cut_short, flipped] = ["step-100.ckpt", "step-95.ckpt"].map(|name| settings.checkpoint_dir.join(name));
     File::options().write(true).open(&cut_short).unwrap().set_len(10_000).unwrap();
     let mut bytes = fs::read(&flipped).unwrap();
     bytes[12_345] ^= 1;
     fs::write(&flipped, bytes).unwrap();
 
     let mut world = World::start(&settings, 1, Rank0::Ordinary);
-    assert_eq!(world.next_step(STALLED), Some(51));
+    assert_eq!(world.next_step(STALLED), Some(91));
     world.ends();
     let said = world.said(0);
-    assert!(said.contains("step-60.ckpt is passed over: it has 10000 bytes"), "{said}");
-    assert!(said.contains("step-55.ckpt is passed over: its digest"), "{said}");
-    assert_same(&world.finish(), &reference);
+    assert!(said.contains("step-100.ckpt is passed over: it has 10000 bytes"), "{said}");
+    assert!(said.contains("step-95.ckpt is passed over: its digest"), "{said}");
+    assert_undisturbed(&world.finish());
 }
 
 #[test]
 fn a_frozen_rank_makes_the_others_wait() {
-    let reference = undisturbed();
     let dir = tempfile::tempdir().unwrap();
     let mut world = World::start(&settings(dir.path()), 0, Rank0::Ordinary);
     world.after_steps(5);
@@ -368,7 +365,7 @@ fn a_frozen_rank_makes_the_others_wait() {
     while world.next_step(Duration::from_millis(300)).is_some() {}
     assert!(world.ranks.iter().all(|rank| !readable(&pidfd(rank), Duration::ZERO)), "a rank did not wait");
     world.signal(2, Signal::CONT);
-    assert_same(&world.finish(), &reference);
+    assert_undisturbed(&world.finish());
 }
 
 #[test]
@@ -388,13 +385,12 @@ fn the_death_of_a_rank_ends_the_others_though_one_is_frozen() {
 
 #[test]
 fn another_seed_is_another_run_and_never_goes_on_from_this_one() {
-    let reference = undisturbed();
     let dir = tempfile::tempdir().unwrap();
     let other = TrainerSettings { seed: 2, step_time_us: 0, ..settings(dir.path()) };
     let result = World::start(&other, 0, Rank0::Ordinary).finish();
-    assert_ne!(result.state_sha256, reference.state_sha256);
+    assert_ne!(result.state_sha256, UNDISTURBED.state_sha256);
 
     let mut world = World::start(&settings(dir.path()), 1, Rank0::Ordinary);
     assert!(world.ends().iter().all(|end| end.code() == Some(1)));
-    assert!(world.said(0).contains("step-60.ckpt has seed 2, but this run has 1"), "{}", world.said(0));
+    assert!(world.said(0).contains("step-100.ckpt has seed 2, but this run has 1"), "{}", world.said(0));
 }

@@ -39,7 +39,7 @@ pub fn read_metrics(path: &Path) -> io::Result<Vec<MetricsLine>> {
     }
 }
 
-/// The end of training, the same on every rank.
+/// The end of training: the same on every rank, but for [`setbacks`](Self::setbacks).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainerOutcome {
     /// The job.

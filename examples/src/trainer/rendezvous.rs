@@ -25,6 +25,14 @@ const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// How often the others look for the address of rank 0.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// What rank 0 publishes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Published {
+    /// Tells the address from that of an earlier job, should the directory have been used before.
+    job: String,
+    address: SocketAddr,
+}
+
 /// Rank 0's answer to a newcomer, whose own first message is its [`Place`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Answer {
@@ -62,7 +70,9 @@ fn listen_and_publish(place: &Place, address_path: &Path) -> Result<TcpListener,
         Ok((listener, address))
     };
     let (listener, address) = listen().map_err(TrainerError::io("listen on 127.0.0.1"))?;
-    durable::write(address_path, place.generation, address.to_string().as_bytes())
+    serde_json::to_vec(&Published { job: place.job.clone(), address })
+        .map_err(io::Error::from)
+        .and_then(|json| durable::write(address_path, place.generation, &json))
         .map_err(TrainerError::io(format!("publish rank 0's address in {}", address_path.display())))?;
     Ok(listener)
 }
@@ -117,7 +127,7 @@ fn objection(ours: &Place, peers: &[Peer], theirs: &Place) -> Option<String> {
 fn join(place: &Place, address_path: &Path, deadline: Instant) -> Result<Result<Peer, String>, TrainerError> {
     loop {
         // The file is read again each time: it may be the leftover of an earlier run, to be replaced at any moment.
-        let missing = match connect(address_path) {
+        let missing = match connect(place, address_path) {
             Ok(stream) => return introduce(place, stream, deadline).map(Ok),
             Err(missing) => missing,
         };
@@ -128,11 +138,13 @@ fn join(place: &Place, address_path: &Path, deadline: Instant) -> Result<Result<
     }
 }
 
-fn connect(address_path: &Path) -> Result<TcpStream, String> {
-    let address = fs::read_to_string(address_path)
-        .map_err(|error| format!("cannot read rank 0's address in {}: {error}", address_path.display()))?;
-    let address: SocketAddr =
-        address.parse().map_err(|_| format!("{} does not hold an address", address_path.display()))?;
+fn connect(place: &Place, address_path: &Path) -> Result<TcpStream, String> {
+    let published = fs::read(address_path).and_then(|json| Ok(serde_json::from_slice::<Published>(&json)?));
+    let Published { job, address } =
+        published.map_err(|error| format!("cannot read rank 0's address in {}: {error}", address_path.display()))?;
+    if job != place.job {
+        return Err(format!("the address in {} is that of job {job:?}", address_path.display()));
+    }
     TcpStream::connect(address).map_err(|error| format!("cannot connect to rank 0 at {address}: {error}"))
 }
 
@@ -164,7 +176,9 @@ mod tests {
     fn config(dir: &Path, rank: u32, within_ms: u64) -> TrainerConfig {
         let mut settings = TrainerSettings::in_dir(dir);
         settings.rendezvous_within_ms = within_ms;
-        TrainerConfig { place: Place { job: "test".into(), generation: 3, rank, world_size: 3 }, settings }
+        // Each test is a job of its own.
+        let job = dir.display().to_string();
+        TrainerConfig { place: Place { job, generation: 3, rank, world_size: 3 }, settings }
     }
 
     /// Rank 0 of the world above, waiting; and its address.
@@ -173,8 +187,8 @@ mod tests {
         let address_path = config.settings.rendezvous_dir.join("generation-3.addr");
         let host = thread::spawn(move || meet(&config));
         loop {
-            if let Ok(address) = fs::read_to_string(&address_path) {
-                return (host, address.parse().unwrap());
+            if let Ok(json) = fs::read(&address_path) {
+                return (host, serde_json::from_slice::<Published>(&json).unwrap().address);
             }
             assert!(!host.is_finished(), "rank 0 ended before it had published its address");
             thread::yield_now();
@@ -223,11 +237,12 @@ mod tests {
     fn a_rank_comes_in_only_once() {
         let dir = tempfile::tempdir().unwrap();
         let (host, _) = host(dir.path());
-        let twins: Vec<_> = join_all(dir.path(), [1, 1]);
-        // One of the two is refused at once. The other is in, and ends its wait when rank 2 has come.
+        // Rank 0 answers each at once. The one that is in stays until rank 2 has come.
+        let twins: Vec<_> = join_all(dir.path(), [1, 1]).into_iter().map(|twin| twin.join().unwrap()).collect();
+        assert_eq!(twins.iter().filter(|twin| twin.is_ok()).count(), 1, "{twins:?}");
+        assert!(twins.iter().any(|twin| matches!(twin, Err(TrainerError::Refused { .. }))), "{twins:?}");
+
         let rank_2 = join_all(dir.path(), [2]);
-        let results: Vec<_> = twins.into_iter().map(|twin| twin.join().unwrap()).collect();
-        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
         assert!(host.join().unwrap().is_ok());
         assert!(rank_2.into_iter().all(|rank| rank.join().unwrap().is_ok()));
     }
@@ -235,13 +250,20 @@ mod tests {
     #[test]
     fn the_address_of_an_earlier_run_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let directory = dir.path().join("rendezvous");
-        fs::create_dir_all(&directory).unwrap();
-        // Nobody listens there any more.
-        let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        fs::write(directory.join("generation-3.addr"), dead.to_string()).unwrap();
-        let everybody = join_all(dir.path(), [1, 2, 0]);
-        assert!(everybody.into_iter().all(|rank| rank.join().unwrap().is_ok()));
+        let same_job = config(dir.path(), 0, 1).place.job;
+        let someone = TcpListener::bind("127.0.0.1:0").unwrap();
+        let leftovers = [
+            // Somebody who is there, but not for us; and a reserved port, where nobody listens any more.
+            Published { job: "an earlier one".into(), address: someone.local_addr().unwrap() },
+            Published { job: same_job, address: "127.0.0.1:1".parse().unwrap() },
+        ];
+        for leftover in leftovers {
+            let directory = dir.path().join("rendezvous");
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("generation-3.addr"), serde_json::to_vec(&leftover).unwrap()).unwrap();
+            let everybody = join_all(dir.path(), [1, 2, 0]);
+            assert!(everybody.into_iter().all(|rank| rank.join().unwrap().is_ok()));
+        }
     }
 
     #[test]
@@ -249,7 +271,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ours = config(dir.path(), 0, 1).place;
         let listener = listen_and_publish(&ours, &dir.path().join("address")).unwrap();
-        let rank_2 = connect(&dir.path().join("address")).unwrap();
+        let rank_2 = connect(&ours, &dir.path().join("address")).unwrap();
         send_message(&rank_2, &Place { rank: 2, ..ours.clone() }).unwrap();
         // The time is up from the start, but rank 2 is there already.
         let missing = take_in_all(&ours, &listener, Instant::now()).unwrap().unwrap_err();

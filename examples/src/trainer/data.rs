@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(FILE[8..12], 1797_u32.to_le_bytes());
         assert!(FILE[HEADER..HEADER + IMAGES * PIXELS].iter().all(|&pixel| pixel <= 16));
         let mut of_class = [0; 10];
-        for index in 0..IMAGES {
-            of_class[Digits::load().labels[index] as usize] += 1;
+        for &label in Digits::load().labels {
+            of_class[usize::from(label)] += 1;
         }
         assert_eq!(of_class, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]);
     }

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What ends the training of one rank. Each message is for the person who has to act.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +42,12 @@ pub enum TrainerError {
         source: io::Error,
     },
     /// The ranks of this generation did not all arrive in time.
-    #[error("generation {generation} did not meet within {within_ms} ms: {missing}")]
+    #[error("generation {generation} did not meet within {within:?}: {missing}")]
     RendezvousTimedOut {
         /// The generation that was to meet.
         generation: u64,
-        /// How long this rank waited, in milliseconds.
-        within_ms: u64,
+        /// How long this rank waited.
+        within: Duration,
         /// Who or what did not come.
         missing: String,
     },

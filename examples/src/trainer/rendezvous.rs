@@ -5,10 +5,10 @@
 //! them once: leftovers of an earlier generation, be they files or processes, never meet a newer one.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use super::durable;
 use super::error::TrainerError;
 use super::wire::{Peer, receive_message, send_message, wait_readable};
 
-/// How long rank 0 listens to one newcomer who has connected and says nothing. Others wait that long behind him.
+/// How long rank 0 listens to one newcomer that has connected and says nothing. Others wait that long behind it.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// How often the others look for the address of rank 0.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -42,127 +42,153 @@ enum Answer {
 
 /// Waits until all ranks of this generation are connected.
 pub(super) fn meet(config: &TrainerConfig) -> Result<Group, TrainerError> {
-    let place = &config.place;
-    let deadline = Instant::now() + config.settings.rendezvous_within();
-    let address_path = config.settings.rendezvous_dir.join(format!("generation-{}.addr", place.generation));
-    let timed_out = |missing| TrainerError::RendezvousTimedOut {
-        generation: place.generation,
-        within_ms: config.settings.rendezvous_within_ms,
-        missing,
-    };
-    if place.rank == 0 {
+    let rendezvous = Rendezvous::begin(config);
+    if config.place.rank == 0 {
         durable::prepare(&config.settings.rendezvous_dir)?;
-        let listener = listen_and_publish(place, &address_path)?;
-        let peers = take_in_all(place, &listener, deadline)?.map_err(timed_out)?;
-        Ok(Group::hub(place, peers))
+        let listener = rendezvous.listen_and_publish()?;
+        Ok(Group::hub(&config.place, rendezvous.take_in_all(&listener)?))
     } else {
-        let rank_0 = join(place, &address_path, deadline)?.map_err(timed_out)?;
-        Ok(Group::spoke(place, rank_0))
+        Ok(Group::spoke(&config.place, rendezvous.join()?))
     }
 }
 
-fn listen_and_publish(place: &Place, address_path: &Path) -> Result<TcpListener, TrainerError> {
-    let listen = || -> io::Result<(TcpListener, SocketAddr)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // `accept` is called when somebody is there; should he be gone again by then, it must not wait for the next.
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    };
-    let (listener, address) = listen().map_err(TrainerError::io("listen on 127.0.0.1"))?;
-    serde_json::to_vec(&Published { job: place.job.clone(), address })
-        .map_err(io::Error::from)
-        .and_then(|json| durable::write(address_path, place.generation, &json))
-        .map_err(TrainerError::io(format!("publish rank 0's address in {}", address_path.display())))?;
-    Ok(listener)
-}
-
-/// Connections to all other ranks; or, at the deadline, who is missing.
-fn take_in_all(
-    place: &Place,
-    listener: &TcpListener,
+/// One meeting, as one rank sees it.
+struct Rendezvous<'a> {
+    place: &'a Place,
+    address_path: PathBuf,
+    within: Duration,
     deadline: Instant,
-) -> Result<Result<Vec<Peer>, String>, TrainerError> {
-    let mut peers: Vec<Peer> = Vec::new();
-    let mut turned_away = 0_u64;
-    while peers.len() + 1 < place.world_size as usize {
-        if !wait_readable(listener.as_fd(), &peers, Some(deadline))? {
-            let missing = (1..place.world_size).filter(|rank| peers.iter().all(|peer| peer.rank != *rank));
-            let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
-            return Ok(Err(format!("rank {} did not come, {turned_away} others were turned away", missing.join(", "))));
-        }
-        // Whatever goes wrong here is the newcomer's: he is sent away or has gone, and the right one may still come.
-        match listener.accept().and_then(|(stream, _)| take_in(place, &peers, stream)) {
-            Ok(peer) => peers.push(peer),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => turned_away += 1,
+}
+
+impl<'a> Rendezvous<'a> {
+    fn begin(config: &'a TrainerConfig) -> Self {
+        let file = format!("generation-{}.addr", config.place.generation);
+        let within = config.settings.rendezvous_within();
+        Self {
+            place: &config.place,
+            address_path: config.settings.rendezvous_dir.join(file),
+            within,
+            deadline: Instant::now() + within,
         }
     }
-    Ok(Ok(peers))
-}
 
-fn take_in(place: &Place, peers: &[Peer], stream: TcpStream) -> io::Result<Peer> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(HELLO_WITHIN))?;
-    let theirs: Place = receive_message(&stream)?;
-    if let Some(objection) = objection(place, peers, &theirs) {
-        send_message(&stream, &Answer::Refused(objection.clone()))?;
-        return Err(io::Error::other(objection));
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
     }
-    send_message(&stream, &Answer::Welcome)?;
-    stream.set_read_timeout(None)?;
-    Ok(Peer { rank: theirs.rank, stream })
-}
 
-fn objection(ours: &Place, peers: &[Peer], theirs: &Place) -> Option<String> {
-    let Place { job, generation, world_size, .. } = ours;
-    if (job, generation, world_size) != (&theirs.job, &theirs.generation, &theirs.world_size) {
-        return Some(format!("it is in generation {generation} of job {job:?}, with {world_size} ranks"));
+    fn timed_out(&self, missing: String) -> TrainerError {
+        TrainerError::RendezvousTimedOut { generation: self.place.generation, within: self.within, missing }
     }
-    let known = theirs.rank == ours.rank || peers.iter().any(|peer| peer.rank == theirs.rank);
-    (known || theirs.rank >= *world_size).then(|| format!("it cannot take in a rank {} now", theirs.rank))
-}
 
-/// A connection to rank 0; or, at the deadline, what was missing.
-fn join(place: &Place, address_path: &Path, deadline: Instant) -> Result<Result<Peer, String>, TrainerError> {
-    loop {
-        // The file is read again each time: it may be the leftover of an earlier run, to be replaced at any moment.
-        let missing = match connect(place, address_path) {
-            Ok(stream) => return introduce(place, stream, deadline).map(Ok),
-            Err(missing) => missing,
+    fn listen_and_publish(&self) -> Result<TcpListener, TrainerError> {
+        let listen = || -> io::Result<(TcpListener, SocketAddr)> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            // `accept` is called when somebody is there; should that one be gone by then, it must not wait for the next.
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
         };
-        if Instant::now() >= deadline {
-            return Ok(Err(missing));
+        let (listener, address) = listen().map_err(TrainerError::io("listen on 127.0.0.1"))?;
+
+        let path = &self.address_path;
+        serde_json::to_vec(&Published { job: self.place.job.clone(), address })
+            .map_err(io::Error::from)
+            .and_then(|json| durable::write(path, self.place.generation, &json))
+            .map_err(TrainerError::io(format!("publish rank 0's address in {}", path.display())))?;
+        Ok(listener)
+    }
+
+    /// Connections to all other ranks.
+    fn take_in_all(&self, listener: &TcpListener) -> Result<Vec<Peer>, TrainerError> {
+        let mut peers: Vec<Peer> = Vec::new();
+        let mut turned_away = 0_u64;
+        while peers.len() + 1 < self.place.world_size as usize {
+            let somebody_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
+            // Those who are turned away do not make the time longer, however many they are.
+            if !somebody_is_there || (turned_away > 0 && self.is_over()) {
+                let missing = (1..self.place.world_size).filter(|rank| peers.iter().all(|peer| peer.rank != *rank));
+                let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+                let missing = missing.join(", ");
+                return Err(
+                    self.timed_out(format!("rank {missing} did not come, {turned_away} others were turned away"))
+                );
+            }
+            match listener.accept() {
+                Ok((newcomer, _)) => match self.take_in(&peers, newcomer) {
+                    Ok(peer) => peers.push(peer),
+                    // A stranger, or one that has gone again. The right one may still come.
+                    Err(_) => turned_away += 1,
+                },
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+                Err(error) => return Err(TrainerError::io("accept connections of other ranks")(error)),
+            }
         }
-        pause(LOOK_EVERY);
+        Ok(peers)
     }
-}
 
-fn connect(place: &Place, address_path: &Path) -> Result<TcpStream, String> {
-    let published = fs::read(address_path).and_then(|json| Ok(serde_json::from_slice::<Published>(&json)?));
-    let Published { job, address } =
-        published.map_err(|error| format!("cannot read rank 0's address in {}: {error}", address_path.display()))?;
-    if job != place.job {
-        return Err(format!("the address in {} is that of job {job:?}", address_path.display()));
+    fn take_in(&self, peers: &[Peer], newcomer: TcpStream) -> io::Result<Peer> {
+        newcomer.set_nodelay(true)?;
+        newcomer.set_read_timeout(Some(HELLO_WITHIN))?;
+        let theirs: Place = receive_message(&newcomer)?;
+        if let Some(objection) = self.objection(peers, &theirs) {
+            send_message(&newcomer, &Answer::Refused(objection.clone()))?;
+            return Err(io::Error::other(objection));
+        }
+        send_message(&newcomer, &Answer::Welcome)?;
+        newcomer.set_read_timeout(None)?;
+        Ok(Peer { rank: theirs.rank, stream: newcomer })
     }
-    TcpStream::connect(address).map_err(|error| format!("cannot connect to rank 0 at {address}: {error}"))
-}
 
-fn introduce(place: &Place, stream: TcpStream, deadline: Instant) -> Result<Peer, TrainerError> {
-    let exchange = || -> io::Result<Answer> {
-        stream.set_nodelay(true)?;
-        send_message(&stream, place)?;
-        // A timeout of zero would be an error of its own.
-        let remaining = deadline.saturating_duration_since(Instant::now()).max(LOOK_EVERY);
-        stream.set_read_timeout(Some(remaining))?;
-        let answer = receive_message(&stream)?;
-        stream.set_read_timeout(None)?;
-        Ok(answer)
-    };
-    match exchange() {
-        Ok(Answer::Welcome) => Ok(Peer { rank: 0, stream }),
-        Ok(Answer::Refused(reason)) => Err(TrainerError::Refused { reason }),
-        Err(source) => Err(TrainerError::PeerLost { rank: 0, source }),
+    /// Why rank 0 does not take in the one who says to be `theirs`, if it does not.
+    fn objection(&self, peers: &[Peer], theirs: &Place) -> Option<String> {
+        let Place { job, generation, rank, world_size } = self.place;
+        if (job, generation, world_size) != (&theirs.job, &theirs.generation, &theirs.world_size) {
+            return Some(format!("it is in generation {generation} of job {job:?}, with {world_size} ranks"));
+        }
+        let known = theirs.rank == *rank || peers.iter().any(|peer| peer.rank == theirs.rank);
+        (known || theirs.rank >= *world_size).then(|| format!("it cannot take in a rank {} now", theirs.rank))
+    }
+
+    /// A connection to rank 0.
+    fn join(&self) -> Result<Peer, TrainerError> {
+        loop {
+            // The file is read again each time: it may be the leftover of an earlier run, to be replaced at any moment.
+            match self.connect() {
+                Ok(stream) => return self.introduce(stream),
+                Err(missing) if self.is_over() => return Err(self.timed_out(missing)),
+                Err(_) => pause(LOOK_EVERY),
+            }
+        }
+    }
+
+    /// A connection to the address that is published now; or what is missing for that.
+    fn connect(&self) -> Result<TcpStream, String> {
+        let path = self.address_path.display();
+        let published = fs::read(&self.address_path).and_then(|json| Ok(serde_json::from_slice::<Published>(&json)?));
+        let Published { job, address } =
+            published.map_err(|error| format!("cannot read rank 0's address in {path}: {error}"))?;
+        if job != self.place.job {
+            return Err(format!("the address in {path} is that of job {job:?}"));
+        }
+        TcpStream::connect(address).map_err(|error| format!("cannot connect to rank 0 at {address}: {error}"))
+    }
+
+    fn introduce(&self, rank_0: TcpStream) -> Result<Peer, TrainerError> {
+        let exchange = || -> io::Result<Answer> {
+            rank_0.set_nodelay(true)?;
+            send_message(&rank_0, self.place)?;
+            // A timeout of zero would be an error of its own.
+            let remaining = self.deadline.saturating_duration_since(Instant::now()).max(LOOK_EVERY);
+            rank_0.set_read_timeout(Some(remaining))?;
+            let answer = receive_message(&rank_0)?;
+            rank_0.set_read_timeout(None)?;
+            Ok(answer)
+        };
+        match exchange() {
+            Ok(Answer::Welcome) => Ok(Peer { rank: 0, stream: rank_0 }),
+            Ok(Answer::Refused(reason)) => Err(TrainerError::Refused { reason }),
+            Err(source) => Err(TrainerError::PeerLost { rank: 0, source }),
+        }
     }
 }
 
@@ -171,6 +197,7 @@ mod tests {
     use super::*;
     use crate::trainer::config::TrainerSettings;
     use std::io::Write;
+    use std::path::Path;
     use std::thread;
 
     fn config(dir: &Path, rank: u32, within_ms: u64) -> TrainerConfig {
@@ -261,24 +288,30 @@ mod tests {
             let directory = dir.path().join("rendezvous");
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("generation-3.addr"), serde_json::to_vec(&leftover).unwrap()).unwrap();
-            let everybody = join_all(dir.path(), [1, 2, 0]);
-            assert!(everybody.into_iter().all(|rank| rank.join().unwrap().is_ok()));
+            let threads = join_all(dir.path(), [1, 2, 0]);
+            // Nobody leaves before all have met.
+            let everybody: Vec<_> = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
+            assert!(everybody.iter().all(Result::is_ok), "{everybody:?}");
         }
     }
 
     #[test]
     fn who_does_not_come_is_named_when_the_time_is_up() {
         let dir = tempfile::tempdir().unwrap();
-        let ours = config(dir.path(), 0, 1).place;
-        let listener = listen_and_publish(&ours, &dir.path().join("address")).unwrap();
-        let rank_2 = connect(&ours, &dir.path().join("address")).unwrap();
-        send_message(&rank_2, &Place { rank: 2, ..ours.clone() }).unwrap();
+        let config_0 = config(dir.path(), 0, 30_000);
+        fs::create_dir(&config_0.settings.rendezvous_dir).unwrap();
+        let mut rank_0 = Rendezvous::begin(&config_0);
+        let listener = rank_0.listen_and_publish().unwrap();
+        let rank_2 = rank_0.connect().unwrap();
+        send_message(&rank_2, &Place { rank: 2, ..config_0.place.clone() }).unwrap();
         // The time is up from the start, but rank 2 is there already.
-        let missing = take_in_all(&ours, &listener, Instant::now()).unwrap().unwrap_err();
-        assert_eq!(missing, "rank 1 did not come, 0 others were turned away");
+        rank_0.deadline = Instant::now();
+        let error = rank_0.take_in_all(&listener).unwrap_err().to_string();
+        assert!(error.ends_with("rank 1 did not come, 0 others were turned away"), "{error}");
 
+        fs::remove_file(&rank_0.address_path).unwrap();
         let error = meet(&config(dir.path(), 1, 50)).unwrap_err().to_string();
-        assert!(error.contains("50 ms") && error.contains("generation-3.addr"), "{error}");
+        assert!(error.contains("50ms") && error.contains("generation-3.addr"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use taskd_core::job::IncidentId;
 use taskd_core::kernel::{Event, IncidentReport, JobReport};
@@ -31,6 +31,24 @@ struct Seen {
     found: Option<Instant>,
     decided: Option<Instant>,
     closed: Option<Instant>,
+}
+
+/// The account of what was injected, shared with whoever injects.
+#[derive(Clone, Debug, Default)]
+pub struct Injections(Arc<Mutex<Vec<Injection>>>);
+
+impl Injections {
+    /// Something was done to these ranks at this moment.
+    pub fn push(&self, what: &str, ranks: &[u32], at: Instant) {
+        let injection = Injection { what: what.to_owned(), ranks: ranks.to_vec(), at };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(injection);
+    }
+
+    /// All of them so far.
+    #[must_use]
+    pub fn all(&self) -> Vec<Injection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Listens to a job from its start.
@@ -58,8 +76,9 @@ impl Listener {
     }
 
     /// The rows of the incident table, once the job is over and every handle of it is dropped.
-    pub async fn rows(self, report: &JobReport, injections: &[Injection]) -> Vec<Row> {
+    pub async fn rows(self, report: &JobReport, injections: &Injections) -> Vec<Row> {
         let seen = self.task.await.unwrap_or_default();
+        let injections = injections.all();
         let mut left: Vec<&Injection> = injections.iter().collect();
         let row = |incident: &IncidentReport| {
             let seen = seen.get(&incident.id).copied().unwrap_or_default();
@@ -121,7 +140,7 @@ pub struct Row {
     pub resumed_ms: Option<f64>,
     /// The strategy that was carried out.
     pub strategy: Option<String>,
-    /// Training steps that were done again.
+    /// Training steps that were done again; the program's own books tell.
     pub steps_lost: Option<u64>,
     /// Why: the evidence in words.
     pub evidence: Vec<String>,
@@ -148,7 +167,7 @@ impl Row {
             detected_ms: since(seen.found),
             resumed_ms: since(seen.closed).filter(|_| incident.resumed.is_some()),
             strategy: incident.strategy.as_ref().map(ToString::to_string),
-            steps_lost: incident.steps_lost,
+            steps_lost: None,
             evidence: incident.evidence.clone(),
         }
     }

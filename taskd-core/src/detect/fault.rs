@@ -151,6 +151,12 @@ impl Suspect {
         Suspect { domain, class, damage, confidence_permille: 100 }
     }
 
+    /// Whether there is no doubt.
+    #[must_use]
+    pub const fn is_certain(&self) -> bool {
+        self.confidence_permille >= 1000
+    }
+
     /// Whether this suspect counts as a cause, not as a victim.
     #[must_use]
     pub const fn is_cause(&self) -> bool {

@@ -143,7 +143,6 @@ impl Kernel {
                 known.generation = world.generation(); // it lives on in the new world
             }
         }
-        self.state.ledger.new_world();
         let entered = Event::Entered { generation: world.generation(), restarts: world.restarts() };
         self.state.view.world = world;
         self.announce(None, entered);

@@ -250,7 +250,6 @@ impl Kernel {
                 known.step = Some(step);
                 known.progress_at = now;
                 let incarnation = known.incarnation;
-                self.state.ledger.progress(step);
                 self.state.free_in_row = 0;
                 self.answer_by_step(&o.about, incarnation);
             }

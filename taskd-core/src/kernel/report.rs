@@ -3,10 +3,10 @@
 //! It only keeps books: nothing is decided from it.
 
 use super::{Counts, Decision, Drop, Kernel, State};
-use crate::detect::{Fault, FaultClass, Suspect};
+use crate::detect::{Fault, FaultClass};
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 /// Most closed incidents that a report holds; older ones stand in the log only.
@@ -41,8 +41,6 @@ pub struct IncidentReport {
     pub reason: String,
     /// When the incident was closed by a recovery: the ranks were ready again (see [`Policy::ready`](crate::job::Policy)).
     pub resumed: Option<JobTime>,
-    /// Training steps that had to be done again, for programs that count their steps absolutely.
-    pub steps_lost: Option<u64>,
     /// How it ended.
     pub outcome: String,
 }
@@ -67,21 +65,9 @@ pub struct JobReport {
 /// The books behind a [`JobReport`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Ledger {
-    open: BTreeMap<IncidentId, Entry>,
+    open: BTreeMap<IncidentId, IncidentReport>,
     closed: VecDeque<IncidentReport>,
     outcome: Option<(bool, String, JobTime)>,
-    /// The highest step that any rank has completed.
-    step_max: Option<u64>,
-    /// The first step that was completed in the world in force.
-    step_first: Option<u64>,
-}
-
-/// An open incident's books.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Entry {
-    report: IncidentReport,
-    root: Fault,
-    step_before: Option<u64>,
 }
 
 impl Kernel {
@@ -95,70 +81,47 @@ impl Kernel {
             reason,
             ended,
             restarts: view.world.restarts(),
-            incidents: ledger.closed.iter().chain(ledger.open.values().map(|e| &e.report)).cloned().collect(),
+            incidents: ledger.closed.iter().chain(ledger.open.values()).cloned().collect(),
             counts: counts.clone(),
         }
     }
 }
 
 impl Ledger {
-    pub(super) fn progress(&mut self, step: u64) {
-        self.step_max = self.step_max.max(Some(step));
-        self.step_first = self.step_first.or(Some(step));
-    }
-
-    pub(super) fn new_world(&mut self) {
-        self.step_first = None;
-    }
-
     pub(super) fn found(&mut self, id: IncidentId, now: JobTime, fault: &Fault) {
-        let step_before = self.step_max;
-        let entry = self.open.entry(id).or_insert_with(|| Entry {
-            report: IncidentReport {
-                id,
-                class: fault.prime().class.clone(),
-                domain: fault.prime().domain.clone(),
-                by: fault.by.clone(),
-                blamed: Vec::new(),
-                victims: Vec::new(),
-                evidence: Vec::new(),
-                onset: fault.onset,
-                detected: now,
-                decided: None,
-                strategy: None,
-                reason: String::new(),
-                resumed: None,
-                steps_lost: None,
-                outcome: "open".into(),
-            },
-            root: fault.clone(),
-            step_before,
+        let report = self.open.entry(id).or_insert_with(|| IncidentReport {
+            id,
+            class: fault.prime().class.clone(),
+            domain: fault.prime().domain.clone(),
+            by: fault.by.clone(),
+            blamed: Vec::new(),
+            victims: Vec::new(),
+            evidence: Vec::new(),
+            onset: fault.onset,
+            detected: now,
+            decided: None,
+            strategy: None,
+            reason: String::new(),
+            resumed: None,
+            outcome: "open".into(),
         });
-        entry.report.onset = entry.report.onset.min(fault.onset);
+        report.onset = report.onset.min(fault.onset);
     }
 
     /// Blame is read off the incident when it is decided: by then victims are told from causes.
     pub(super) fn decided(&mut self, decision: &Decision) {
-        let Some(entry) = self.open.get_mut(&decision.incident.id) else { return };
-        let report = &mut entry.report;
+        let Some(report) = self.open.get_mut(&decision.incident.id) else { return };
         let root = decision.incident.root().unwrap_or(&decision.incident.faults[0]);
         report.class = root.prime().class.clone();
         report.domain = root.prime().domain.clone();
         report.by = root.by.clone();
         report.evidence = root.clues.iter().map(|c| c.text.clone()).filter(|t| !t.is_empty()).collect();
-        let ranks = |causes: bool| {
-            let of = decision.incident.faults.iter().map(Fault::prime).filter(move |s| s.is_cause() == causes);
-            let mut ranks: Vec<Rank> = of.filter_map(rank_of).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            ranks
-        };
-        report.blamed = ranks(true);
-        report.victims = ranks(false).into_iter().filter(|r| !report.blamed.contains(r)).collect();
+        report.blamed = ranks_of(decision.incident.causes().into_iter());
+        report.victims = ranks_of(decision.incident.faults.iter());
+        report.victims.retain(|rank| !report.blamed.contains(rank));
         report.decided = Some(decision.at);
         report.strategy = decision.chosen.as_ref().map(|c| c.strategy.clone());
         report.reason.clone_from(&decision.reason);
-        entry.root = root.clone();
     }
 
     pub(super) fn closed(
@@ -169,13 +132,10 @@ impl Ledger {
         strategy: Option<&Name>,
         counts: &mut Counts,
     ) {
-        let Some(Entry { mut report, step_before, .. }) = self.open.remove(&id) else { return };
+        let Some(mut report) = self.open.remove(&id) else { return };
         how.clone_into(&mut report.outcome);
         if strategy.is_some() {
             report.resumed = Some(now);
-            let resumed_from = self.step_first.map(|first| first.saturating_sub(1));
-            report.steps_lost = step_before.zip(resumed_from).map(|(before, from)| before.saturating_sub(from));
-            self.step_max = self.step_first; // counted anew: what was lost is done again
         }
         if self.closed.len() >= INCIDENTS_REPORTED_MAX {
             self.closed.pop_front();
@@ -189,11 +149,13 @@ impl Ledger {
     }
 }
 
-fn rank_of(suspect: &Suspect) -> Option<Rank> {
-    match &suspect.domain {
+/// The ranks among the prime suspects, in order, each once.
+fn ranks_of<'a>(faults: impl Iterator<Item = &'a Fault>) -> Vec<Rank> {
+    let ranks = faults.filter_map(|f| match &f.prime().domain {
         Domain::Process(Role::Rank(rank)) => Some(*rank),
         _ => None,
-    }
+    });
+    ranks.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl Decision {

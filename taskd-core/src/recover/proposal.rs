@@ -227,6 +227,17 @@ impl Incident {
         causes.min_by_key(|f| (std::cmp::Reverse(f.prime().confidence_permille), f.onset))
     }
 
+    /// The faults that are to blame, the root first: the root, and beside a certain one all that are certain as well.
+    ///
+    /// Two ranks that were killed together are both to blame. Of ranks that merely ended, the first one explains the
+    /// others: when one leaves a collective, its peers fail after it.
+    #[must_use]
+    pub fn causes(&self) -> Vec<&Fault> {
+        let Some(root) = self.root() else { return Vec::new() };
+        let certain = |f: &&Fault| f.prime().is_certain() && root.prime().is_certain() && !std::ptr::eq(*f, root);
+        [root].into_iter().chain(self.faults.iter().filter(certain)).collect()
+    }
+
     /// Ranks of the world in force that have no sound process any more, if their process is still the one that was
     /// blamed. A rank whose process a newer one has replaced is not lost any more, so that a plan made in the middle of
     /// another does not stop a healthy replacement.

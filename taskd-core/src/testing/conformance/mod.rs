@@ -7,13 +7,16 @@
 //! |---|---|---|
 //! | [`FaultDetector`](crate::detect::FaultDetector) | [`fault_detector()`] | [`mod@fault_detector`] |
 //! | [`Launcher`](crate::launch::Launcher) | [`launcher()`] | [`mod@launcher`] |
+//! | [`RecoveryStrategy`](crate::recover::RecoveryStrategy) | [`recovery_strategy()`] | [`mod@recovery_strategy`] |
 //!
 //! Every suite ends in `check`, which returns what it found, or `assert`, which panics with all of it.
 
 pub mod fault_detector;
 pub mod launcher;
+pub mod recovery_strategy;
 mod verdict;
 
 pub use fault_detector::fault_detector;
 pub use launcher::launcher;
+pub use recovery_strategy::recovery_strategy;
 pub use verdict::{Clause, Report, Violation};

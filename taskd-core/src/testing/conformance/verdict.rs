@@ -109,6 +109,10 @@ impl Verdict {
         self.violations.entry(clause).or_insert_with(new).times += 1;
     }
 
+    pub(super) fn is_broken(&self, clause: Clause) -> bool {
+        self.violations.contains_key(&clause)
+    }
+
     /// `clause` cannot be checked here.
     pub(super) fn skip(&mut self, clause: Clause, why: impl Into<String>) {
         self.skipped.entry(clause).or_insert_with(|| why.into());

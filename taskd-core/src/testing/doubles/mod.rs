@@ -8,13 +8,16 @@
 //! |---|---|
 //! | launcher | [`FakeLauncher`] |
 //! | detector | [`SilenceDetector`] |
+//! | strategy | [`ReplaceStrategy`] |
 
 mod fake_launcher;
 mod fake_program;
 mod faulty;
+mod replace_strategy;
 mod silence_detector;
 
 pub use fake_launcher::FakeLauncher;
 pub use fake_program::FakeProgram;
 pub use faulty::Faulty;
+pub use replace_strategy::ReplaceStrategy;
 pub use silence_detector::SilenceDetector;

@@ -2,6 +2,7 @@
 
 mod detector;
 mod launcher;
+mod strategy;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

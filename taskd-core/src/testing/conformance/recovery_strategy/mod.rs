@@ -1,0 +1,193 @@
+//! The strategy suite: shows incidents to strategies, checks what they propose, and carries it out on paper.
+
+mod judge;
+mod rehearsal;
+mod scenes;
+#[cfg(test)]
+mod tests;
+
+use super::verdict::{Verdict, clauses, insist, words};
+use super::{Clause, Report, Violation};
+use crate::job::Name;
+use crate::kernel::View;
+use crate::recover::{Incident, Proposal, RecoveryStrategy};
+use judge::Judge;
+use scenes::Scene;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+clauses! { "recovery_strategy":
+    PURE = "the same incident and view give the same answer, whatever was asked before";
+    NEVER_PANICS = "no call panics, whatever it is asked";
+    IDENTITY_CONSTANT = "name, version and configuration never change";
+    DECIDES_FROM_DAMAGE = "the same damage gives the same proposal, whatever the class of the fault";
+    REASON_GIVEN = "proposals, refusals and giving up carry a reason";
+    TOUCHES_COVER = "`touches` covers every domain that an action disturbs";
+    INCARNATION_IS_NEXT = "a new process gets its incarnation from `View::next_incarnation`";
+    WORLD_FROM_SUCCESSOR = "a new world is the successor of the one in force";
+    WORLD_NAMES_STARTED = "a rank is started into a world that names this incarnation of it";
+    COUNTED_AS_SAID = "a new world has one restart more exactly if the proposal is counted";
+    STOP_BEFORE_START = "a process that may still run is stopped by an earlier stage than the one that starts another in its place";
+    COST_ADMITS_END = "the cost says that the job ends exactly if a stage ends it";
+    STAGES_CAN_SUCCEED = "there is a stage, and each can get the answers it needs in the time it has";
+    ADVANCE_ENDS = "a run ends after a bounded number of stages";
+}
+
+type Answer = Result<Proposal, String>;
+
+/// Random incidents, unless the author asks for more.
+const SEEDS: u64 = 60;
+
+/// Checks a strategy against the contract of [`RecoveryStrategy`].
+///
+/// The suite has incidents of its own, from a dead rank to what makes no sense at all. A strategy that refuses all of them
+/// needs one of its author's: [`with_incident`](StrategySuite::with_incident).
+///
+/// ```
+/// use taskd_core::testing::{conformance, doubles::ReplaceStrategy};
+///
+/// let report = conformance::recovery_strategy(ReplaceStrategy::default).assert();
+/// assert!(report.skipped().is_empty(), "{report}");
+/// ```
+pub fn recovery_strategy<F, S>(make: F) -> StrategySuite
+where
+    F: Fn() -> S + 'static,
+    S: RecoveryStrategy + 'static,
+{
+    StrategySuite {
+        make: Box::new(move || Box::new(make())),
+        scenes: scenes::usual(),
+        seeds: SEEDS,
+        verdict: Verdict::default(),
+    }
+}
+
+/// A strategy and the incidents that it is asked about, ready to be checked (see [`recovery_strategy()`]).
+pub struct StrategySuite {
+    make: Box<dyn Fn() -> Box<dyn RecoveryStrategy>>,
+    scenes: Vec<Scene>,
+    seeds: u64,
+    verdict: Verdict,
+}
+
+impl StrategySuite {
+    /// Another incident to ask about, with the job as it stands then (such as a
+    /// [`Timeline`](crate::testing::Timeline)'s view).
+    #[must_use]
+    pub fn with_incident(mut self, incident: Incident, view: View) -> Self {
+        let title = format!("the author's {}", incident.id);
+        self.scenes.push(Scene { title, incident, view });
+        self
+    }
+
+    /// How many random incidents to ask about; 60 unless told.
+    #[must_use]
+    pub fn with_seeds(mut self, seeds: u64) -> Self {
+        self.seeds = seeds;
+        self
+    }
+
+    /// Says that the strategy does not keep `clause`, and why that is right. The report tells of it.
+    #[must_use]
+    pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
+        self.verdict.waive(clause, why);
+        self
+    }
+
+    /// Runs the suite.
+    ///
+    /// # Errors
+    /// Every clause that was seen broken.
+    pub fn check(mut self) -> Result<Report, Vec<Violation>> {
+        self.scenes.extend((0..self.seeds).map(scenes::random));
+        let scenes = std::mem::take(&mut self.scenes);
+        let (first, second) = (self.strategy(), self.strategy());
+        let identity = self.identity(&*first);
+
+        let answers: Vec<_> = scenes.iter().map(|scene| self.propose(&*first, scene, &scene.incident)).collect();
+        for (scene, answer) in scenes.iter().zip(&answers).rev() {
+            let Some(answer) = answer else { continue };
+            let again = self.propose(&*first, scene, &scene.incident);
+            let fresh = self.propose(&*second, scene, &scene.incident);
+            for other in [again, fresh].into_iter().flatten() {
+                if format!("{answer:?}") != format!("{other:?}") {
+                    let title = &scene.title;
+                    self.verdict.broken(PURE, format!("{title}: `propose` gave {answer:?}, and then {other:?}"));
+                }
+            }
+        }
+        let mut judge = Judge::new(&mut self.verdict);
+        for (scene, answer) in scenes.iter().zip(&answers) {
+            match answer {
+                Some(Ok(proposal)) => {
+                    judge.proposal(scene, proposal);
+                    rehearsal::rehearse(&*first, scene, proposal, &mut judge);
+                }
+                Some(Err(reason)) => judge.reason(&scene.title, "a refusal", reason),
+                None => {}
+            }
+        }
+        judge.close();
+        if !self.verdict.is_broken(PURE) {
+            self.reclass(&*first, &scenes, &answers);
+        }
+        if self.identity(&*first) != identity {
+            self.verdict.broken(IDENTITY_CONSTANT, format!("it was {identity:?} and changed"));
+        }
+        self.verdict.finish(ALL)
+    }
+
+    /// Runs the suite.
+    ///
+    /// # Panics
+    /// With every clause that was seen broken.
+    #[track_caller]
+    pub fn assert(self) -> Report {
+        insist("strategy", self.check())
+    }
+
+    fn strategy(&self) -> Box<dyn RecoveryStrategy> {
+        (self.make)()
+    }
+
+    fn identity(&mut self, strategy: &dyn RecoveryStrategy) -> Option<(Name, Name, String)> {
+        guarded(&mut self.verdict, "`name`", || (strategy.name(), strategy.version(), strategy.config()))
+    }
+
+    /// `None`: it panicked.
+    fn propose(&mut self, strategy: &dyn RecoveryStrategy, scene: &Scene, incident: &Incident) -> Option<Answer> {
+        let title = format!("{}: `propose`", scene.title);
+        guarded(&mut self.verdict, &title, || strategy.propose(incident, &scene.view))
+    }
+
+    /// Asks again, about faults of another class with the same damage.
+    fn reclass(&mut self, strategy: &dyn RecoveryStrategy, scenes: &[Scene], answers: &[Option<Answer>]) {
+        let outline = |answer: &Answer| answer.as_ref().ok().map(scenes::outline);
+        for (scene, answer) in scenes.iter().zip(answers) {
+            let Some(answer) = answer else { continue };
+            let Some(other) = self.propose(strategy, scene, &scenes::reclassed(&scene.incident)) else { continue };
+            if outline(answer) != outline(&other) {
+                let seen = format!("{}: proposed {answer:?}, and with other classes {other:?}", scene.title);
+                self.verdict.broken(DECIDES_FROM_DAMAGE, seen);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for StrategySuite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrategySuite")
+            .field("scenes", &self.scenes.len())
+            .field("seeds", &self.seeds)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call whose panic breaks a clause. `None`: it panicked.
+fn guarded<T>(verdict: &mut Verdict, title: &str, call: impl FnOnce() -> T) -> Option<T> {
+    let answer = catch_unwind(AssertUnwindSafe(call));
+    let panicked = |panic: &Box<dyn std::any::Any + Send>| {
+        verdict.broken(NEVER_PANICS, format!("{title} panicked: {}", words(panic.as_ref())));
+    };
+    answer.inspect_err(panicked).ok()
+}

@@ -1,0 +1,147 @@
+//! Carries a proposal out on paper: every action takes effect in the view, and `advance` is asked after each stage.
+
+use super::judge::Judge;
+use super::scenes::Scene;
+use super::{ADVANCE_ENDS, PURE, guarded};
+use crate::job::{Domain, Exit, JobTime, Termination};
+use crate::kernel::{Proc, View};
+use crate::launch::{NodeState, Phase, Place};
+use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
+use crate::trace::Exhibit;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most stages of one run.
+const STAGES_MAX: usize = 100;
+/// How long each stage takes.
+const STAGE_TAKES: Duration = Duration::from_millis(500);
+
+/// Once with everything going well, and once with as much going wrong as the stages allow.
+pub(super) fn rehearse(strategy: &dyn RecoveryStrategy, scene: &Scene, proposal: &Proposal, judge: &mut Judge<'_>) {
+    for goes_well in [true, false] {
+        let mut view = scene.view.clone();
+        let mut run =
+            Run { strategy: strategy.name(), proposal: proposal.clone(), stage: 0, done: Vec::new(), began: view.now };
+        while let Some(stage) = run.proposal.stages.get(run.stage).cloned() {
+            let title = format!("{}, after stage {}", scene.title, stage.name);
+            if run.stage >= STAGES_MAX {
+                return judge.verdict.broken(ADVANCE_ENDS, format!("{title}: that was stage {STAGES_MAX}"));
+            }
+            run.done.push(carry_out(&mut view, &stage, goes_well));
+            run.stage += 1;
+            if !goes_well {
+                lose_a_host(&mut view);
+            }
+            let ask = || (strategy.advance(&run, &view), strategy.advance(&run, &view));
+            let Some((next, again)) = guarded(judge.verdict, &format!("{title}: `advance`"), ask) else { return };
+            if format!("{next:?}") != format!("{again:?}") {
+                judge.verdict.broken(PURE, format!("{title}: `advance` gave {next:?}, and then {again:?}"));
+            }
+            match next {
+                Next::AsProposed => {}
+                Next::GiveUp(reason) => {
+                    judge.reason(&title, "giving up", &reason);
+                    break;
+                }
+                Next::Instead(rest) => {
+                    judge.stages(&title, &view, &run.proposal, &rest);
+                    run.proposal.stages.truncate(run.stage);
+                    run.proposal.stages.extend(rest);
+                }
+            }
+        }
+    }
+}
+
+fn lose_a_host(view: &mut View) {
+    if let Some(last) = view.nodes.values_mut().last() {
+        last.state = NodeState::Left;
+    }
+}
+
+/// What each target answers, and what it does to the job.
+fn carry_out(view: &mut View, stage: &Stage, goes_well: bool) -> Vec<Done> {
+    view.now = view.now + STAGE_TAKES;
+    let mut failures = match stage.need {
+        Need::AtLeast(needed) if !goes_well => targets(stage).saturating_sub(needed as usize),
+        _ => 0,
+    };
+    let mut answer = |view: &mut View, action: &Action, target: &Domain| {
+        if failures > 0 {
+            failures -= 1;
+            return Err(Failure::TimedOut);
+        }
+        let now = view.now;
+        if let Domain::Process(role) = target
+            && let Some(proc) = view.procs.get_mut(role)
+        {
+            take_effect(proc, action, now);
+        }
+        match action {
+            Action::Collect(_) => Ok(Output::Exhibit(Exhibit::Text("running".into()))),
+            _ => Ok(Output::Accepted),
+        }
+    };
+    let mut done = Vec::new();
+    for action in &stage.actions {
+        let asked = begin(view, action);
+        let results: BTreeMap<_, _> =
+            asked.into_iter().map(|target| (target.clone(), answer(view, action, &target))).collect();
+        done.push(Done { action: action.clone(), results });
+    }
+    done
+}
+
+fn targets(stage: &Stage) -> usize {
+    stage.actions.iter().map(|action| action_targets(action).len()).sum()
+}
+
+fn action_targets(action: &Action) -> Vec<Domain> {
+    match action {
+        Action::Start { batch, .. } => batch.orders.iter().map(|o| Domain::Process(o.proc.role.clone())).collect(),
+        Action::Stop { procs, .. } => procs.iter().map(|proc| Domain::Process(proc.role.clone())).collect(),
+        Action::Collect(ask) => ask.about.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// What an action changes at once. Returns who has to answer.
+fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
+    match action {
+        Action::Enter(world) => view.world = Arc::clone(world),
+        Action::Start { batch, .. } => {
+            for order in &batch.orders {
+                let node = match &order.place {
+                    Place::On(node) => Some(node.clone()),
+                    Place::AnyBut(_) => view.ready_nodes().next().cloned(),
+                };
+                let proc = Proc {
+                    incarnation: order.proc.incarnation,
+                    generation: batch.world.generation(),
+                    wanted: true,
+                    node,
+                    pid: None,
+                    phase: Phase::Pending("ordered".into()),
+                    step: None,
+                    progress_at: view.now,
+                };
+                view.procs.insert(order.proc.role.clone(), proc);
+            }
+        }
+        _ => {}
+    }
+    action_targets(action)
+}
+
+fn take_effect(proc: &mut Proc, action: &Action, now: JobTime) {
+    match action {
+        Action::Start { .. } => (proc.phase, proc.progress_at) = (Phase::Running, now),
+        Action::Stop { procs, .. } if procs.iter().any(|stopped| stopped.incarnation == proc.incarnation) => {
+            let killed = Termination::Signal { number: 9, core_dumped: false };
+            proc.wanted = false;
+            proc.phase = Phase::Exited(Box::new(Exit::new(killed)));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,207 @@
+//! Incidents to ask a strategy about, each with the job as it stands.
+
+use crate::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect};
+use crate::job::{
+    Domain, ErrorReport, Exit, GroupId, GroupKind, Incarnation, IncidentId, JobTime, Name, NodeId, Rank, Role,
+    Termination,
+};
+use crate::kernel::{Proc, View};
+use crate::launch::{NodeState, Phase};
+use crate::recover::{Action, Incident, Proposal};
+use crate::testing::Timeline;
+use crate::trace::Signal;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::time::Duration;
+
+/// One incident, and the job as it stands.
+pub(super) struct Scene {
+    pub(super) title: String,
+    pub(super) incident: Incident,
+    pub(super) view: View,
+}
+
+const SOUND: Damage = Damage { process: Sound::Yes, state: Sound::Yes, device: Sound::Yes, program: Sound::Yes };
+const FROZEN: Damage = Damage { process: Sound::No, state: Sound::Unknown, ..SOUND };
+const BROKEN_DEVICE: Damage = Damage { device: Sound::No, ..SOUND };
+
+/// What happens to jobs.
+pub(super) fn usual() -> Vec<Scene> {
+    let exit = |rank| fault(process(rank), FaultClass::Exit, Damage::PROCESS_GONE);
+    let dead = |timeline: Timeline, rank: u32| timeline.rank(rank, Signal::Phase(Phase::Dead(Termination::Unknown)));
+    let host = NodeId(Name::new("host-1"));
+    let store = Role::Service(Name::new("store"));
+    let node = |timeline: Timeline, state| {
+        timeline.edit(|v| {
+            v.nodes.values_mut().for_each(|n| {
+                if n.node.0 == "host-1" {
+                    n.state = state
+                }
+            })
+        })
+    };
+    let node_lost = fault(Domain::Node(host.clone()), FaultClass::NodeLost, Damage::PROCESS_GONE);
+    let slow = |domain| fault(domain, FaultClass::Slow, SOUND);
+    let victim = Suspect::victim(Domain::Job, FaultClass::Stall, Damage::default());
+    let race = exit(1).with_error(Some(Box::new(ErrorReport { retry_free: true, ..error() })));
+    vec![
+        scene("a rank has exited", exited(job(), 1), vec![exit(1).with_error(Some(error().into()))]),
+        scene("a rank is dead and has not exited yet", dead(job(), 2), vec![exit(2)]),
+        scene("two ranks have exited", exited(exited(job(), 1), 6), vec![exit(1), exit(6)]),
+        scene("every rank has exited", (0..8).fold(job(), exited), (0..8).map(exit).collect()),
+        scene("the only rank has exited", exited(Timeline::of_ranks(1), 0), vec![exit(0)]),
+        scene("a rank is frozen", job(), vec![fault(process(3), FaultClass::Silence, FROZEN)]),
+        scene("a host is out of sight", node(job(), NodeState::OutOfSight), vec![node_lost.clone()]),
+        scene("a host has left", node((4..8).fold(job(), exited), NodeState::Left), vec![node_lost]),
+        scene("no host takes anything new", nowhere(exited(job(), 1)), vec![exit(1)]),
+        scene("a device is broken", job(), vec![fault(Domain::Device(host, 2), FaultClass::Device, BROKEN_DEVICE)]),
+        scene("the job stalls without a culprit", job(), vec![Fault::new(by(), JobTime::START, victim)]),
+        scene(
+            "the program is broken",
+            exited(job(), 0),
+            vec![fault(Domain::Job, FaultClass::Program, Damage::PROGRAM_BROKEN)],
+        ),
+        scene("a race at start-up was lost", exited(job(), 1), vec![race]),
+        scene("a rank is slow", job(), vec![slow(process(5))]),
+        scene("a group is slow", job(), vec![slow(Domain::Group(GroupId { kind: GroupKind::Dp, index: 0 }))]),
+        scene(
+            "a service is lost",
+            with_service(job(), &store),
+            vec![fault(Domain::Process(store), FaultClass::Exit, Damage::PROCESS_GONE)],
+        ),
+        scene("a rank died whose replacement starts", exited(job(), 1).replace(1, Duration::ZERO), vec![exit(1)]),
+        scene(
+            "a replacement has died",
+            exited(job().replace(1, Duration::ZERO), 1),
+            vec![exit(1).of(Some(Incarnation(2)))],
+        ),
+        scene("a rank that nobody knows has exited", job(), vec![exit(77)]),
+        scene("a plugin has failed", job(), vec![fault(Domain::Plugin(by()), FaultClass::Plugin, Damage::default())]),
+        tried(scene("it was tried and has failed", exited(job(), 1), vec![exit(1)])),
+    ]
+}
+
+/// What hardly happens to jobs. The same seed gives the same incident.
+pub(super) fn random(seed: u64) -> Scene {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let timeline = Timeline::random(seed);
+    let faults = (0..rng.random_range(1..4)).map(|_| any_fault(&mut rng)).collect();
+    scene(&format!("random incident {seed}"), timeline, faults)
+}
+
+/// The same incident with faults of another class.
+pub(super) fn reclassed(incident: &Incident) -> Incident {
+    let class = |suspect: &Suspect| Suspect { class: FaultClass::Other(Name::new("conformance")), ..suspect.clone() };
+    let fault = |fault: &Fault| {
+        let new = Fault::new(fault.by.clone(), fault.onset, class(fault.prime())).of(fault.incarnation());
+        let mut new = fault.suspects().iter().skip(1).fold(new, |new, suspect| new.or(class(suspect)));
+        (new.clues, new.error, new.advice) = (fault.clues.clone(), fault.error.clone(), fault.advice.clone());
+        new
+    };
+    Incident { faults: incident.faults.iter().map(fault).collect(), ..incident.clone() }
+}
+
+/// A proposal without its words.
+pub(super) fn outline(proposal: &Proposal) -> String {
+    let mut proposal = proposal.clone();
+    proposal.reason.clear();
+    for stage in &mut proposal.stages {
+        stage.actions.retain(|action| !matches!(action, Action::Announce(_)));
+        for action in &mut stage.actions {
+            if let Action::Finish { reason, .. } = action {
+                reason.clear();
+            }
+        }
+    }
+    format!("{proposal:?}")
+}
+
+/// Eight ranks on two hosts that have trained for a second.
+fn job() -> Timeline {
+    Timeline::of_ranks(8).steady(Duration::from_secs(1))
+}
+
+fn exited(timeline: Timeline, rank: u32) -> Timeline {
+    timeline.rank(rank, Signal::Phase(Phase::Exited(Box::new(Exit::new(Termination::Code(1))))))
+}
+
+fn nowhere(timeline: Timeline) -> Timeline {
+    timeline.edit(|view| view.nodes.values_mut().for_each(|n| n.state = NodeState::Cordoned))
+}
+
+fn with_service(timeline: Timeline, role: &Role) -> Timeline {
+    timeline.edit(|view| {
+        let gone = Phase::Exited(Box::new(Exit::new(Termination::Code(1))));
+        let proc = Proc {
+            incarnation: Incarnation(1),
+            generation: view.world.generation(),
+            wanted: true,
+            node: view.nodes.keys().next().cloned(),
+            pid: Some(999),
+            phase: gone,
+            step: None,
+            progress_at: JobTime::START,
+        };
+        view.procs.insert(role.clone(), proc);
+    })
+}
+
+fn scene(title: &str, timeline: Timeline, faults: Vec<Fault>) -> Scene {
+    let view = timeline.wait(Duration::from_millis(20)).view().clone();
+    let of = |fault: Fault| {
+        let known = view.proc_of(&fault.prime().domain).map(|p| p.incarnation); // as the kernel adds it
+        let of = fault.incarnation().or(known);
+        fault.of(of)
+    };
+    let faults = faults.into_iter().map(of).collect();
+    let incident = Incident { id: IncidentId(1), opened: view.now, faults, attempts: Vec::new() };
+    Scene { title: title.to_owned(), incident, view }
+}
+
+fn tried(mut scene: Scene) -> Scene {
+    scene.incident.attempts = vec![(by(), "it did not help".into()); 3];
+    scene
+}
+
+fn by() -> Name {
+    Name::new("conformance")
+}
+
+fn process(rank: u32) -> Domain {
+    Domain::Process(Role::Rank(Rank(rank)))
+}
+
+fn fault(domain: Domain, class: FaultClass, damage: Damage) -> Fault {
+    let clue = Clue::figure("figure", 2.0, 1.0, "twice as much as usual");
+    Fault::new(by(), JobTime::START + Duration::from_secs(1), Suspect::certain(domain, class, damage)).because(clue)
+}
+
+fn error() -> ErrorReport {
+    ErrorReport {
+        family: Name::new("python"),
+        code: Name::new("ValueError"),
+        text: "no such value".into(),
+        follow_up: false,
+        retry_free: false,
+        step: Some(5),
+    }
+}
+
+fn any_fault(rng: &mut StdRng) -> Fault {
+    let mut sound = || [Sound::Yes, Sound::No, Sound::Unknown][rng.random_range(0..3)];
+    let damage = Damage { process: sound(), state: sound(), device: sound(), program: sound() };
+    let rank = rng.random_range(0..10);
+    let node = NodeId(Name::from(format!("host-{}", rng.random_range(0..3))));
+    let domain = match rng.random_range(0..8) {
+        0 => Domain::Job,
+        1 => Domain::Node(node),
+        2 => Domain::Device(node, rng.random_range(0..5)),
+        3 => Domain::Process(Role::Service(Name::new("store"))),
+        4 => Domain::Group(GroupId { kind: GroupKind::Tp, index: 0 }),
+        _ => process(rank),
+    };
+    let classes = [FaultClass::Exit, FaultClass::Silence, FaultClass::Stall, FaultClass::Slow, FaultClass::Leave];
+    let class = classes[rng.random_range(0..classes.len())].clone();
+    let found = fault(domain, class.clone(), damage);
+    if rng.random_bool(0.3) { found.or(Suspect::victim(process(rank), class, Damage::default())) } else { found }
+}

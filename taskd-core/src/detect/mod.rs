@@ -3,9 +3,47 @@
 //! Detectors are pure: they never await, read a clock, start anything or decide what to do about a fault.
 
 mod detector;
+mod exit;
 mod fault;
+#[cfg(test)]
+pub(crate) mod fixture;
+mod program;
+#[cfg(test)]
+mod properties;
+mod restart_storm;
+mod saved;
+mod silence;
+mod stall;
 
 #[cfg(any(test, feature = "test-util"))]
 pub use detector::MockFaultDetector;
 pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detector};
+pub use exit::ExitDetector;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, Sound, Suspect};
+pub use program::ProgramErrorDetector;
+pub use restart_storm::RestartStormDetector;
+pub use silence::{PROCESS_STATE, SilenceDetector};
+pub use stall::StallDetector;
+
+/// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`.
+///
+/// ```
+/// use std::time::Duration;
+/// use taskd_core::detect::{DetectorExt, StallDetector, defaults};
+///
+/// // All of them, but for one that is set differently:
+/// let mut detectors = defaults();
+/// detectors.retain(|d| d.name() != "stall");
+/// detectors.push(StallDetector::after(Duration::from_secs(3600)).boxed());
+/// # assert_eq!(detectors.len(), defaults().len());
+/// ```
+#[must_use]
+pub fn defaults() -> Vec<Box<dyn FaultDetector>> {
+    vec![
+        ExitDetector::default().boxed(),
+        ProgramErrorDetector::default().boxed(),
+        SilenceDetector::default().boxed(),
+        StallDetector::default().boxed(),
+        RestartStormDetector::default().boxed(),
+    ]
+}

@@ -3,6 +3,7 @@
 //! Strategies are pure and have no state. They never start a process: a proposal is data that the kernel turns into
 //! commands and the shell carries out.
 
+pub(crate) mod placement;
 mod proposal;
 mod strategy;
 

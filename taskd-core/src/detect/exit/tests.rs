@@ -1,0 +1,188 @@
+use super::*;
+use crate::detect::Finding;
+use crate::detect::fixture::{
+    KILLED, Scene, dead, exception, exited, failed, fault, follow_up, lost_race, rank_domain,
+};
+use crate::job::{IncidentId, Rank};
+use crate::recover::Incident;
+
+const UNKNOWN: Termination = Termination::Unknown;
+
+const fn signal(number: i32) -> Termination {
+    Termination::Signal { number, core_dumped: false }
+}
+
+#[test]
+fn an_end_says_how_much_of_a_cause_it_is() {
+    use FaultClass::{Exit, Launch, Program};
+    let code = Termination::Code;
+    let cases = [
+        (code(64), None, Program, 1000),
+        (code(64), Some(follow_up()), Program, 1000),
+        (code(1), Some(follow_up()), Exit, 100),
+        (signal(6), Some(follow_up()), Exit, 100),
+        (code(1), Some(lost_race()), Launch, 900),
+        (code(1), Some(exception("bad")), Exit, 900),
+        (signal(9), None, Exit, 1000),
+        (signal(11), None, Exit, 1000),
+        (signal(6), None, Exit, 800),
+        (signal(13), None, Exit, 100),
+        (code(137), None, Exit, 1000),
+        (code(134), None, Exit, 800),
+        (code(141), None, Exit, 100),
+        (code(160), None, Exit, 800),
+        (code(128), None, Exit, 800),
+        (UNKNOWN, None, Exit, 850),
+        (code(1), None, Exit, 800),
+    ];
+    for (how, error, class, confidence) in cases {
+        let verdict = judge(how, error.as_ref(), 64);
+        assert_eq!((&verdict.class, verdict.confidence_permille), (&class, confidence), "{how} {error:?}");
+        let broken = verdict.damage.program == Sound::No;
+        assert_eq!(broken, class == Program, "{how}: only the script's own word condemns the program");
+    }
+}
+
+#[test]
+fn a_signal_is_blamed_when_it_is_known_and_again_with_the_exact_exit() {
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    scene.proc(1).step = Some(17);
+    scene.pass(5);
+    let first = scene.tell(&mut exits, 1, dead(KILLED));
+    scene.pass(100);
+    let exit = Exit { stderr_tail: "one\n  last words \n\n".into(), ..Exit::new(KILLED) };
+    let second = scene.tell(&mut exits, 1, Signal::Phase(Phase::Exited(Box::new(exit))));
+    let (first, second) = (fault(&first), fault(&second));
+    assert!(first.same_as(second), "one death is one fault");
+    assert_eq!((first.onset, second.onset), (JobTime::from_nanos(5_000_000), first.onset));
+    let texts: Vec<&str> = second.clues.iter().map(|c| c.text.as_str()).collect();
+    let expected = ["rank 1#1 ended: signal 9 (SIGKILL)", "last completed step 17", "last line of stderr: last words"];
+    assert_eq!(texts, expected);
+}
+
+#[test]
+fn an_end_by_exit_code_waits_for_its_report_which_may_show_a_victim() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    assert!(scene.tell(&mut exits, 0, dead(Termination::Code(1))).is_empty());
+    scene.pass(300);
+    let found = scene.tell(&mut exits, 0, failed(follow_up()));
+    assert!(!fault(&found).prime().is_cause());
+    assert_eq!(fault(&found).onset, JobTime::START, "since its death, not since its exit");
+    scene.pass(60_000);
+    assert!(scene.expire(&mut exits).is_empty(), "nothing is waited for any more");
+}
+
+#[test]
+fn an_exact_exit_that_does_not_come_is_not_waited_for_for_ever() {
+    for (how, confidence) in [(Termination::Code(1), 800), (UNKNOWN, 850)] {
+        let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+        assert!(scene.tell(&mut exits, 0, dead(how)).is_empty());
+        scene.pass(9_000);
+        assert!(scene.tell(&mut exits, 1, dead(how)).is_empty());
+        scene.pass(1_000);
+        let found = scene.expire(&mut exits);
+        assert_eq!(fault(&found).prime().confidence_permille, confidence);
+        assert_eq!(fault(&found).prime().domain, rank_domain(0));
+        scene.pass(9_000);
+        assert_eq!(fault(&scene.expire(&mut exits)).prime().domain, rank_domain(1));
+        assert_eq!(exits.deadline(), None);
+    }
+}
+
+#[test]
+fn blame_is_taken_back_when_the_exact_exit_turns_out_otherwise() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    scene.tell(&mut exits, 0, dead(UNKNOWN));
+    scene.pass(10_000);
+    fault(&scene.expire(&mut exits));
+    let found = scene.tell(&mut exits, 0, exited(Termination::Code(0)));
+    assert_eq!(found, [Finding::Clear(rank_domain(0), FaultClass::Exit)], "it had finished");
+
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    scene.tell(&mut exits, 0, dead(Termination::Code(1)));
+    scene.pass(10_000);
+    scene.expire(&mut exits);
+    let found = scene.tell(&mut exits, 0, failed(lost_race()));
+    assert!(matches!(&found[0], Finding::Blame(f) if f.prime().class == FaultClass::Launch));
+    assert_eq!(found[1], Finding::Clear(rank_domain(0), FaultClass::Exit), "after it, or the incident is closed");
+}
+
+#[test]
+fn success_and_ends_that_were_asked_for_are_no_faults() {
+    let (mut scene, mut exits) = (Scene::of(3), ExitDetector::new());
+    assert!(scene.tell(&mut exits, 0, dead(Termination::Code(0))).is_empty());
+    assert!(scene.tell(&mut exits, 0, exited(Termination::Code(0))).is_empty());
+    scene.proc(1).wanted = false;
+    assert!(scene.tell(&mut exits, 1, dead(KILLED)).is_empty());
+    assert!(scene.tell(&mut exits, 1, exited(KILLED)).is_empty());
+    assert!(scene.tell(&mut exits, 2, dead(UNKNOWN)).is_empty());
+    assert!(scene.tell(&mut exits, 2, exited(Termination::Code(0))).is_empty());
+    assert_eq!(scene.view.world.size(), 3);
+    scene.pass(60_000);
+    assert!(scene.expire(&mut exits).is_empty());
+}
+
+#[test]
+fn a_stop_that_comes_while_an_end_waits_for_its_report_does_not_excuse_it() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    scene.tell(&mut exits, 0, dead(Termination::Code(1)));
+    // The kernel leaves `wanted` as it is for a process that is dead already.
+    assert!(fault(&scene.tell(&mut exits, 0, failed(exception("bad")))).prime().is_cause());
+}
+
+#[test]
+fn the_killed_rank_is_the_root_in_whatever_order_the_ends_are_known() {
+    let ends = [(0, exited(Termination::Code(1))), (1, exited(KILLED)), (2, failed(follow_up()))];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let (mut scene, mut exits) = (Scene::of(3), ExitDetector::new());
+        let mut faults = Vec::new();
+        for i in order {
+            scene.pass(3);
+            let (rank, signal) = ends[i].clone();
+            faults.push(fault(&scene.tell(&mut exits, rank, signal)).clone());
+        }
+        let incident = Incident { id: IncidentId(1), opened: JobTime::START, faults, attempts: Vec::new() };
+        assert_eq!(incident.root().map(|f| f.prime().domain.clone()), Some(rank_domain(1)), "{order:?}");
+        assert_eq!(incident.lost(&scene.view).len(), 3, "victims are gone as well");
+    }
+}
+
+#[test]
+fn the_code_that_asks_not_to_be_restarted_is_the_policys() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    let mut spec = (*scene.view.spec).clone();
+    spec.policy.do_not_restart_code = 99;
+    scene.view.spec = spec.into();
+    let found = scene.tell(&mut exits, 0, exited(Termination::Code(99)));
+    let fault = fault(&found);
+    assert_eq!((&fault.prime().class, fault.prime().damage), (&FaultClass::Program, Damage::PROGRAM_BROKEN));
+    assert!(fault.clues[0].text.contains("the script asks not to be restarted"), "{:?}", fault.clues);
+}
+
+#[test]
+fn an_older_incarnation_is_nobodys_fault() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    scene.tell(&mut exits, 0, dead(Termination::Code(1)));
+    scene.restart();
+    scene.pass(10_000);
+    assert!(scene.expire(&mut exits).is_empty(), "it was replaced meanwhile");
+    let mut late = Observation {
+        at: scene.view.now,
+        about: rank_domain(0),
+        incarnation: Some(Incarnation(1)),
+        generation: None,
+        signal: exited(KILLED),
+    };
+    assert!(scene.observe(&mut exits, late.clone()).is_empty());
+    late.incarnation = Some(Incarnation(2));
+    assert_eq!(fault(&scene.observe(&mut exits, late)).incarnation(), Some(Incarnation(2)));
+    assert!(scene.view.proc(&Role::Rank(Rank(0))).is_some());
+}
+
+#[test]
+fn foreign_texts_become_one_line_of_bounded_length() {
+    assert_eq!(one_line(" a\n b\t\tc "), "a b c");
+    let long = one_line(&"ä".repeat(5_000));
+    assert_eq!(long.chars().count(), TEXT_CHARS_MAX + 1);
+    assert!(long.ends_with('…'));
+}

@@ -1,0 +1,156 @@
+//! What holds for every built-in detector, whatever happens: it is pure, its deadline moves on, and a restored one goes
+//! on like the one that was saved.
+
+use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
+use super::{DetectorExt, FaultDetector, Finding, defaults};
+use crate::job::{Generation, Incarnation, Termination};
+use crate::trace::{Ask, Exhibit, Observation, Signal};
+use proptest::prelude::*;
+
+const RANKS: u32 = 3;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Tell(u32, Signal),
+    /// As a source that names no incarnation would, or an older one.
+    Foreign(u32, Option<u32>, Signal),
+    Answer(u32, Exhibit),
+    Pass(u64),
+    Slept,
+    Restart,
+    Unwant(u32),
+}
+
+fn signal() -> impl Strategy<Value = Signal> {
+    let ends = prop_oneof![
+        Just(Termination::Code(0)),
+        Just(Termination::Code(1)),
+        Just(Termination::Code(64)),
+        Just(KILLED),
+        Just(Termination::Unknown)
+    ];
+    let reports = prop_oneof![Just(exception("bad")), Just(follow_up()), Just(lost_race())];
+    prop_oneof![
+        8 => Just(Signal::Heartbeat),
+        4 => (0..20_u64).prop_map(|step| Signal::Progress { step }),
+        2 => ends.clone().prop_map(dead),
+        2 => ends.prop_map(exited),
+        2 => reports.prop_map(failed),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let exhibit = prop_oneof![Just(Exhibit::Text("T".into())), Just(Exhibit::Text("S".into())), Just(Exhibit::Silence)];
+    prop_oneof![
+        8 => (0..RANKS, signal()).prop_map(|(rank, signal)| Event::Tell(rank, signal)),
+        1 => (0..RANKS + 2, proptest::option::of(0..4_u32), signal()).prop_map(|(r, i, s)| Event::Foreign(r, i, s)),
+        3 => (0..RANKS, exhibit).prop_map(|(rank, exhibit)| Event::Answer(rank, exhibit)),
+        6 => prop_oneof![0..2_000_u64, 2_000..700_000_u64].prop_map(Event::Pass),
+        1 => Just(Event::Slept),
+        2 => Just(Event::Restart),
+        1 => (0..RANKS).prop_map(Event::Unwant),
+    ]
+}
+
+/// One detector in a job of its own.
+struct Trial {
+    scene: Scene,
+    detector: Box<dyn FaultDetector>,
+    asked: Option<Ask>,
+}
+
+impl Trial {
+    fn new(which: usize) -> Trial {
+        Trial { scene: Scene::of(RANKS), detector: defaults().remove(which), asked: None }
+    }
+
+    fn take(&mut self, event: &Event) -> Vec<Finding> {
+        let Trial { scene, detector, asked } = self;
+        let detector = &mut **detector;
+        let mut found = match event.clone() {
+            Event::Tell(rank, signal) => scene.tell(detector, rank, signal),
+            Event::Foreign(rank, incarnation, signal) => {
+                let incarnation = incarnation.map(Incarnation);
+                let (at, about) = (scene.view.now, rank_domain(rank));
+                let generation = Some(Generation(1));
+                scene.observe(detector, Observation { at, about, incarnation, generation, signal })
+            }
+            Event::Answer(rank, exhibit) => match asked.clone() {
+                Some(ask) => scene.answer(detector, &ask, rank, exhibit),
+                None => Vec::new(),
+            },
+            Event::Pass(ms) => {
+                scene.pass(ms);
+                Vec::new()
+            }
+            Event::Slept => scene.slept(detector),
+            Event::Restart => {
+                scene.restart();
+                Vec::new()
+            }
+            Event::Unwant(rank) => {
+                scene.proc(rank).wanted = false;
+                Vec::new()
+            }
+        };
+        found.extend(scene.expire(detector)); // which checks that the deadline moves on
+        for finding in &found {
+            if let Finding::Ask(ask) = finding {
+                *asked = Some(ask.clone());
+            }
+        }
+        found
+    }
+}
+
+/// Findings hold figures that are not numbers, so they are compared as text.
+fn said(found: &[Finding], detector: &dyn FaultDetector) -> String {
+    format!("{found:?} {:?}", detector.deadline())
+}
+
+proptest! {
+    #[test]
+    fn the_same_events_give_the_same_findings_also_after_a_restore(
+        which in 0..5_usize,
+        events in proptest::collection::vec(event(), 1..120),
+        restored_at in 0..120_usize,
+    ) {
+        let (mut one, mut other) = (Trial::new(which), Trial::new(which));
+        for (i, event) in events.iter().enumerate() {
+            if i == restored_at {
+                let saved = other.detector.snapshot().expect("every built-in detector saves its state");
+                let mut fresh = defaults().remove(which);
+                fresh.restore(&saved).expect("its own state");
+                prop_assert_eq!(fresh.snapshot(), Some(saved));
+                other.detector = fresh;
+            }
+            let (ours, theirs) = (one.take(event), other.take(event));
+            prop_assert_eq!(said(&ours, &*one.detector), said(&theirs, &*other.detector));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_state_or_are_refused(
+        which in 0..5_usize,
+        bytes in proptest::collection::vec(any::<u8>(), 0..64),
+        events in proptest::collection::vec(event(), 1..20),
+    ) {
+        let mut trial = Trial::new(which);
+        let bytes = [&[1], &bytes[..]].concat(); // all are in version 1: others are refused by their first byte
+        if trial.detector.restore(&bytes).is_ok() {
+            for event in &events {
+                trial.take(event);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_defaults_have_different_names_and_say_how_they_are_set() {
+    let names: Vec<String> = defaults().iter().map(|d| d.name().to_string()).collect();
+    assert_eq!(names, ["exit", "program-error", "silence", "stall", "restart-storm"]);
+    let configs: Vec<String> = defaults().iter().map(|d| d.config()).collect();
+    assert_eq!(configs[0], "exact_within_ms=10000");
+    assert_eq!(configs[2..], ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000"]);
+    assert_eq!(super::ExitDetector::new().debounce(2).name(), "exit");
+}

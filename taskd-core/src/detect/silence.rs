@@ -1,0 +1,308 @@
+//! Blames ranks that had a heartbeat and then none: frozen, or running without giving a sign of life.
+//!
+//! It never blames a rank without a heartbeat of its own, and never one for the silence of whoever tells us.
+
+use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
+use crate::job::{Domain, Incarnation, JobTime, Name, NodeId, Rank, Role, Termination};
+use crate::kernel::View;
+use crate::launch::Phase;
+use crate::trace::{Ask, Evidence, Exhibit, Malformed, Observation, Signal};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const NAME: Name = Name::new("silence");
+const SNAPSHOT_VERSION: u8 = 1;
+
+/// The question for a process's state. The answer is a [`Exhibit::Text`] that starts with the state's letter as
+/// Linux shows it in `/proc/PID/stat` (`R`, `S`, `D`, `T`, `t`, `Z`, ..).
+pub const PROCESS_STATE: Name = Name::new("process-state");
+
+/// How long an answer to [`PROCESS_STATE`] is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// Blames ranks whose heartbeat stays away.
+///
+/// A rank that has had a heartbeat in its incarnation, and then none for the limit, is asked about
+/// ([`PROCESS_STATE`]). If it is stopped (`T`, `t`), it is blamed for certain: frozen. If not, or if no answer comes,
+/// it is blamed as well, but only when other ranks of its host were heard within half the limit: when all of a host's
+/// ranks fall silent at once, the way on which we hear them is the likely cause, and only a stopped process is proof.
+/// Heartbeats should arrive at least four times within the limit. Progress counts as a sign of life too. A sign of life
+/// counts from when it was given ([`Observation::at`]), so a source may tell the same old one again and again.
+///
+/// A heartbeat takes suspicion and blame back. While a rank stays silent it is asked about once every limit. When the
+/// supervisor itself has slept, all ages start anew.
+#[derive(Debug)]
+pub struct SilenceDetector {
+    limit: Duration,
+    state: State,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// By rank.
+    ranks: Vec<Watch>,
+    /// When the first rank may have been silent for too long; may be early.
+    due: Option<JobTime>,
+    /// Number of the latest question.
+    tag: u64,
+}
+
+/// What is known of one rank.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Watch {
+    incarnation: Incarnation,
+    /// The last sign of life; `None` before the first heartbeat, and once the process is over.
+    heard: Option<JobTime>,
+    /// This incarnation is over or is not wanted any more: what still comes from it is late.
+    over: bool,
+    asked: Option<Asked>,
+    blamed: bool,
+}
+
+/// The open question about a silent rank.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Asked {
+    tag: u64,
+    at: JobTime,
+    peers: Peers,
+}
+
+/// The ranks of one host when a question was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Peers {
+    watched: u32,
+    /// Since when the one that was heard last is silent.
+    heard: JobTime,
+}
+
+impl Default for SilenceDetector {
+    fn default() -> SilenceDetector {
+        SilenceDetector::after(Duration::from_secs(10))
+    }
+}
+
+impl SilenceDetector {
+    /// A detector that suspects ranks without a heartbeat for `limit`. The default is 10 s.
+    #[must_use]
+    pub fn after(limit: Duration) -> SilenceDetector {
+        SilenceDetector { limit, state: State::default() }
+    }
+
+    /// A sign of life. Only a heartbeat begins the watch: a job without heartbeats is not watched.
+    fn heard(&mut self, rank: Rank, o: &Observation, is_heartbeat: bool, view: &View, out: &mut Findings) {
+        let Some(watch) = self.state.watch(rank, o.incarnation, view) else { return };
+        if watch.over || watch.heard.is_some_and(|heard| o.at <= heard) {
+            return;
+        }
+        if watch.heard.is_none() {
+            if !is_heartbeat {
+                return;
+            }
+            let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
+            watch.incarnation = proc.incarnation; // the source may not have said
+        }
+        watch.heard = Some(o.at);
+        watch.asked = None;
+        if std::mem::take(&mut watch.blamed) {
+            out.clear(o.about.clone(), FaultClass::Silence);
+        }
+        let due = o.at + self.limit;
+        self.state.due = Some(self.state.due.map_or(due, |d| d.min(due)));
+    }
+
+    /// A new incarnation begins unwatched, one that is over is not watched any more.
+    fn changed(&mut self, rank: Rank, incarnation: Option<Incarnation>, phase: &Phase, view: &View) {
+        let Some(watch) = self.state.watch(rank, incarnation, view) else { return };
+        if is_known_over(phase) {
+            watch.end();
+        }
+    }
+
+    fn answered(&mut self, rank: Rank, evidence: &Evidence, view: &View, out: &mut Findings) {
+        let Some(watch) = self.state.ranks.get_mut(rank.0 as usize) else { return };
+        let (Some(asked), Some(heard)) = (watch.asked, watch.heard) else { return };
+        if asked.tag != evidence.tag || !watch.is_wanted(rank, view) {
+            return;
+        }
+        let frozen = matches!(state_letter(&evidence.exhibit), Some('T' | 't'));
+        let peers_are_heard = asked.at.since(asked.peers.heard) <= self.limit / 2;
+        if !frozen && !peers_are_heard {
+            return;
+        }
+        watch.blamed = true;
+        let domain = Domain::Process(Role::Rank(rank));
+        let damage = Damage { process: Sound::No, ..Damage::default() };
+        let confidence_permille = if frozen { 1000 } else { 850 };
+        let suspect = Suspect { domain, class: FaultClass::Silence, damage, confidence_permille };
+        let fault = Fault::new(NAME, heard, suspect).of(Some(watch.incarnation));
+        let clues = [self.age_clue(heard, view.now), state_clue(&evidence.exhibit, frozen), peers_clue(&asked)];
+        out.blame(clues.into_iter().fold(fault, Fault::because));
+    }
+
+    fn age_clue(&self, heard: JobTime, now: JobTime) -> Clue {
+        let age = now.since(heard);
+        let text = format!("no heartbeat for {:.1} s", age.as_secs_f64());
+        Clue::figure("heartbeat_age_ms", age.as_secs_f64() * 1e3, self.limit.as_secs_f64() * 1e3, text)
+    }
+
+    /// Since when a rank is silent, or was last asked about.
+    fn due_of(&self, watch: &Watch) -> Option<JobTime> {
+        let heard = watch.heard?;
+        Some(watch.asked.map_or(heard, |a| a.at) + self.limit)
+    }
+}
+
+impl FaultDetector for SilenceDetector {
+    fn name(&self) -> Name {
+        NAME
+    }
+
+    fn config(&self) -> String {
+        format!("limit_ms={}", self.limit.as_millis())
+    }
+
+    fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
+        if let Signal::SupervisorSlept { .. } = o.signal {
+            return self.state.start_anew(view.now, self.limit);
+        }
+        let Domain::Process(Role::Rank(rank)) = o.about else { return };
+        match &o.signal {
+            Signal::Heartbeat => self.heard(rank, o, true, view, out),
+            Signal::Progress { .. } => self.heard(rank, o, false, view, out),
+            Signal::Phase(phase) => self.changed(rank, o.incarnation, phase, view),
+            Signal::Evidence(e) if e.by == NAME && e.what == PROCESS_STATE => self.answered(rank, e, view, out),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        self.state.due
+    }
+
+    fn expire(&mut self, view: &View, out: &mut Findings) {
+        let mut silent = Vec::new();
+        let mut due = None;
+        for index in 0..self.state.ranks.len() {
+            let Some(at) = self.due_of(&self.state.ranks[index]) else { continue };
+            let rank = rank_at(index);
+            if at > view.now {
+                due = Some(due.map_or(at, |d: JobTime| d.min(at)));
+            } else if self.state.ranks[index].is_wanted(rank, view) {
+                silent.push(rank);
+            } else {
+                self.state.ranks[index].end();
+            }
+        }
+        if !silent.is_empty() {
+            let again = view.now + self.limit;
+            due = Some(due.map_or(again, |d| d.min(again)));
+            self.state.ask(&silent, view, out);
+        }
+        self.state.due = due;
+    }
+
+    fn snapshot(&self) -> Option<Bytes> {
+        saved::save(SNAPSHOT_VERSION, &self.state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
+        self.state = saved::load(SNAPSHOT_VERSION, saved)?;
+        Ok(())
+    }
+}
+
+impl State {
+    /// What is known of the incarnation that is told of, begun anew if it is a new one. `None`: an older one, or a rank
+    /// that the job does not have.
+    fn watch(&mut self, rank: Rank, incarnation: Option<Incarnation>, view: &View) -> Option<&mut Watch> {
+        let index = rank.0 as usize;
+        if index >= self.ranks.len() {
+            view.proc(&Role::Rank(rank))?;
+            self.ranks.resize(index + 1, Watch::default());
+        }
+        let watch = &mut self.ranks[index];
+        let Some(incarnation) = incarnation else { return Some(watch) };
+        if incarnation > watch.incarnation {
+            *watch = Watch { incarnation, ..Watch::default() };
+        }
+        (incarnation == watch.incarnation).then_some(watch)
+    }
+
+    fn start_anew(&mut self, now: JobTime, limit: Duration) {
+        for watch in self.ranks.iter_mut().filter(|w| w.heard.is_some()) {
+            (watch.heard, watch.asked) = (Some(now), None);
+            self.due = Some(now + limit);
+        }
+    }
+
+    /// Asks about silent ranks, and notes how their hosts' ranks were heard.
+    fn ask(&mut self, silent: &[Rank], view: &View, out: &mut Findings) {
+        let host = |rank: Rank| view.proc(&Role::Rank(rank)).and_then(|p| p.node.as_ref());
+        let mut hosts: BTreeMap<Option<&NodeId>, Peers> = BTreeMap::new();
+        for (index, watch) in self.ranks.iter().enumerate() {
+            let Some(heard) = watch.heard else { continue };
+            let peers = hosts.entry(host(rank_at(index))).or_default();
+            peers.watched += 1;
+            peers.heard = peers.heard.max(heard);
+        }
+        self.tag = self.tag.wrapping_add(1);
+        for rank in silent {
+            let peers = hosts.get(&host(*rank)).copied().unwrap_or_default();
+            self.ranks[rank.0 as usize].asked = Some(Asked { tag: self.tag, at: view.now, peers });
+        }
+        let about = silent.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect();
+        out.ask(Ask { by: NAME, tag: self.tag, what: PROCESS_STATE, about, within: ANSWER_WITHIN });
+    }
+}
+
+impl Watch {
+    /// What still comes from this incarnation is late.
+    fn end(&mut self) {
+        *self = Watch { incarnation: self.incarnation, over: true, ..Watch::default() };
+    }
+
+    /// Whether it is still the rank's process, and meant to run.
+    fn is_wanted(&self, rank: Rank, view: &View) -> bool {
+        let current = view.proc(&Role::Rank(rank)).filter(|p| p.wanted && p.incarnation == self.incarnation);
+        current.is_some_and(|p| !is_known_over(&p.phase))
+    }
+}
+
+/// Whether a process is over for certain. A death of which nothing is known is provisional until its exact exit, which
+/// might never come: silence goes on counting.
+fn is_known_over(phase: &Phase) -> bool {
+    phase.is_over() && *phase != Phase::Dead(Termination::Unknown)
+}
+
+fn rank_at(index: usize) -> Rank {
+    Rank(u32::try_from(index).unwrap_or(u32::MAX)) // there are no more entries than ranks
+}
+
+fn state_letter(exhibit: &Exhibit) -> Option<char> {
+    match exhibit {
+        Exhibit::Text(text) => text.trim_start().chars().next(),
+        _ => None,
+    }
+}
+
+fn state_clue(exhibit: &Exhibit, frozen: bool) -> Clue {
+    let text = match (exhibit, state_letter(exhibit)) {
+        (_, Some(letter)) if frozen => format!("frozen: its process is in state {letter} (stopped)"),
+        (_, Some(letter)) => format!("its process is in state {letter}"),
+        (Exhibit::Unavailable(why), _) => format!("the state of its process cannot be had: {why}"),
+        _ => "the question for the state of its process was not answered".into(),
+    };
+    Clue::text("process_state", text)
+}
+
+fn peers_clue(asked: &Asked) -> Clue {
+    let Peers { watched, heard } = asked.peers;
+    let age = asked.at.since(heard);
+    let text = format!("of the {watched} ranks of its host the latest was heard {:.1} s before", age.as_secs_f64());
+    Clue::figure("peers_heartbeat_age_ms", age.as_secs_f64() * 1e3, f64::NAN, text)
+}
+
+#[cfg(test)]
+mod tests;

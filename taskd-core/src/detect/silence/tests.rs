@@ -1,0 +1,226 @@
+use super::*;
+use crate::detect::Finding;
+use crate::detect::fixture::{KILLED, Scene, dead, exited, fault, question, rank_domain};
+
+const BEAT_MS: u64 = 1_000;
+
+/// Lets time pass; all ranks but `silent` give their heartbeats.
+fn beats(scene: &mut Scene, detector: &mut SilenceDetector, ms: u64, silent: &[u32]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for _ in 0..ms / BEAT_MS {
+        scene.pass(BEAT_MS);
+        for rank in (0..scene.view.world.size()).filter(|r| !silent.contains(r)) {
+            found.extend(scene.tell(detector, rank, Signal::Heartbeat));
+        }
+        found.extend(scene.expire(detector));
+    }
+    found
+}
+
+fn text(state: &str) -> Exhibit {
+    Exhibit::Text(state.into())
+}
+
+/// All ranks were heard once, then `silent` ones are not any more, until they are asked about.
+fn asked(ranks: u32, hosts: &[(&'static str, u32)], silent: &[u32]) -> (Scene, SilenceDetector, Ask) {
+    let (mut scene, mut detector) = (Scene::on(ranks, hosts), SilenceDetector::default());
+    assert!(beats(&mut scene, &mut detector, BEAT_MS, &[]).is_empty());
+    assert!(beats(&mut scene, &mut detector, 9_000, silent).is_empty(), "within the limit");
+    let ask = question(&beats(&mut scene, &mut detector, BEAT_MS, silent));
+    assert_eq!((ask.what.as_str(), ask.within), ("process-state", ANSWER_WITHIN));
+    (scene, detector, ask)
+}
+
+#[test]
+fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
+    let cases = [
+        (text("T"), 1000, "frozen: its process is in state T (stopped)"),
+        (text("t (tracing stop)"), 1000, "frozen: its process is in state t (stopped)"),
+        (text("D"), 850, "its process is in state D"),
+        (text(""), 850, "the question for the state of its process was not answered"),
+        (Exhibit::Silence, 850, "the question for the state of its process was not answered"),
+        (Exhibit::Unavailable("no such file".into()), 850, "the state of its process cannot be had: no such file"),
+    ];
+    for (exhibit, confidence, why) in cases {
+        let (scene, mut detector, ask) = asked(4, &[], &[2]);
+        assert_eq!(ask.about, [rank_domain(2)]);
+        let found = scene.answer(&mut detector, &ask, 2, exhibit);
+        let fault = fault(&found);
+        assert_eq!(fault.prime().domain, rank_domain(2));
+        assert_eq!((&fault.prime().class, fault.prime().confidence_permille), (&FaultClass::Silence, confidence));
+        assert_eq!(fault.onset, JobTime::from_nanos(1_000_000_000), "since it was last heard");
+        assert_eq!((fault.clues[0].value, fault.clues[0].usual), (10_000.0, 10_000.0));
+        let texts: Vec<&str> = fault.clues.iter().map(|c| c.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            ["no heartbeat for 10.0 s", why, "of the 4 ranks of its host the latest was heard 0.0 s before"]
+        );
+    }
+}
+
+#[test]
+fn a_heartbeat_takes_suspicion_and_blame_back() {
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    assert!(scene.tell(&mut detector, 1, Signal::Heartbeat).is_empty());
+    assert!(scene.answer(&mut detector, &ask, 1, text("T")).is_empty(), "the answer is out of date");
+
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    fault(&scene.answer(&mut detector, &ask, 1, text("T")));
+    let found = scene.tell(&mut detector, 1, Signal::Heartbeat);
+    assert_eq!(found, [Finding::Clear(rank_domain(1), FaultClass::Silence)]);
+    assert!(scene.tell(&mut detector, 1, Signal::Heartbeat).is_empty(), "once");
+}
+
+#[test]
+fn when_all_ranks_of_a_host_fall_silent_only_a_stopped_process_is_proof() {
+    for (ranks, hosts, silent) in [
+        (3, &[][..], &[0, 1, 2][..]),
+        (1, &[], &[0]),
+        (4, &[("a", 2), ("b", 2)], &[2, 3]),
+        (2, &[("a", 1), ("b", 1)], &[1]),
+    ] {
+        let (scene, mut detector, ask) = asked(ranks, hosts, silent);
+        assert_eq!(ask.about.len(), silent.len());
+        let last = *silent.last().expect("somebody is silent");
+        assert!(scene.answer(&mut detector, &ask, last, text("S")).is_empty(), "{ranks} {hosts:?}");
+        assert!(scene.answer(&mut detector, &ask, last, Exhibit::Silence).is_empty(), "{ranks} {hosts:?}");
+        let found = scene.answer(&mut detector, &ask, last, text("T"));
+        assert_eq!(fault(&found).prime().confidence_permille, 1000);
+    }
+}
+
+#[test]
+fn a_source_that_stalls_blames_nobody_although_beats_are_staggered() {
+    let (mut scene, mut detector) = (Scene::of(3), SilenceDetector::default());
+    for rank in 0..3 {
+        scene.pass(300);
+        scene.tell(&mut detector, rank, Signal::Heartbeat);
+    }
+    for _ in 0..300 {
+        scene.pass(100);
+        for finding in scene.expire(&mut detector) {
+            let Finding::Ask(ask) = finding else { panic!("{finding:?}") };
+            for about in &ask.about {
+                let Domain::Process(Role::Rank(rank)) = about else { panic!("{about}") };
+                assert!(scene.answer(&mut detector, &ask, rank.0, text("S")).is_empty());
+            }
+        }
+    }
+    assert_eq!(detector.state.tag, 9, "each rank once every limit, for 30 s");
+}
+
+#[test]
+fn a_rank_that_stays_silent_is_asked_about_again() {
+    let (mut scene, mut detector, first) = asked(2, &[], &[1]);
+    let second = question(&beats(&mut scene, &mut detector, 10_000, &[1]));
+    assert_ne!(first.tag, second.tag);
+    assert!(scene.answer(&mut detector, &first, 1, text("T")).is_empty(), "an answer to an older question");
+    fault(&scene.answer(&mut detector, &second, 1, text("T")));
+}
+
+#[test]
+fn only_ranks_that_were_heard_are_watched_and_progress_keeps_them_alive() {
+    let (mut scene, mut detector) = (Scene::of(3), SilenceDetector::default());
+    scene.tell(&mut detector, 0, Signal::Progress { step: 1 });
+    assert_eq!(detector.deadline(), None, "progress alone begins no watch");
+    scene.tell(&mut detector, 1, Signal::Heartbeat);
+    for step in 0..60 {
+        scene.pass(BEAT_MS);
+        scene.tell(&mut detector, 1, Signal::Progress { step });
+        assert!(scene.expire(&mut detector).is_empty());
+    }
+    let stranger = Observation {
+        at: scene.view.now,
+        about: rank_domain(u32::MAX),
+        incarnation: None,
+        generation: None,
+        signal: Signal::Heartbeat,
+    };
+    assert!(scene.observe(&mut detector, stranger).is_empty());
+    assert_eq!(detector.state.ranks.len(), 2, "the job has no such rank");
+}
+
+#[test]
+fn a_sign_of_life_counts_from_when_it_was_given() {
+    let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+    let given = |at: u64| Observation {
+        at: JobTime::from_nanos(at * 1_000_000),
+        about: rank_domain(0),
+        incarnation: None,
+        generation: None,
+        signal: Signal::Heartbeat,
+    };
+    scene.pass(4_000);
+    scene.tell(&mut detector, 1, Signal::Heartbeat);
+    scene.observe(&mut detector, given(1_000));
+    scene.pass(6_000);
+    scene.observe(&mut detector, given(1_000)); // the same one, told again
+    scene.tell(&mut detector, 1, Signal::Heartbeat);
+    assert_eq!(detector.deadline(), Some(JobTime::from_nanos(11_000_000_000)));
+    scene.pass(1_000);
+    let ask = question(&scene.expire(&mut detector));
+    assert_eq!(ask.about, [rank_domain(0)]);
+    scene.observe(&mut detector, given(1_000));
+    let found = scene.answer(&mut detector, &ask, 0, text("T"));
+    assert_eq!(fault(&found).onset, JobTime::from_nanos(1_000_000_000));
+}
+
+#[test]
+fn what_is_over_or_not_wanted_is_not_watched_and_a_new_incarnation_begins_anew() {
+    let over = [dead(KILLED), dead(Termination::Code(0)), exited(KILLED)];
+    for signal in over {
+        let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+        beats(&mut scene, &mut detector, BEAT_MS, &[]);
+        scene.tell(&mut detector, 1, signal);
+        scene.tell(&mut detector, 1, Signal::Heartbeat); // late
+        assert!(beats(&mut scene, &mut detector, 20_000, &[1]).is_empty());
+        scene.restart();
+        assert!(beats(&mut scene, &mut detector, 20_000, &[1]).is_empty(), "not heard in this incarnation");
+        assert_eq!(question(&beats(&mut scene, &mut detector, 10_000, &[0])).about, [rank_domain(0)]);
+    }
+    let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+    beats(&mut scene, &mut detector, BEAT_MS, &[]);
+    scene.proc(1).wanted = false;
+    assert!(beats(&mut scene, &mut detector, 20_000, &[1]).is_empty());
+}
+
+#[test]
+fn a_death_of_which_nothing_is_known_does_not_end_the_watch() {
+    let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+    beats(&mut scene, &mut detector, BEAT_MS, &[]);
+    scene.tell(&mut detector, 1, dead(Termination::Unknown));
+    question(&beats(&mut scene, &mut detector, 10_000, &[1]));
+}
+
+#[test]
+fn when_we_slept_all_ages_start_anew() {
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    scene.pass(30_000);
+    scene.slept(&mut detector);
+    assert!(scene.answer(&mut detector, &ask, 1, text("T")).is_empty(), "asked before the sleep");
+    assert!(scene.expire(&mut detector).is_empty());
+    scene.pass(9_999);
+    assert!(scene.expire(&mut detector).is_empty());
+    scene.pass(1);
+    assert_eq!(question(&scene.expire(&mut detector)).about.len(), 2);
+}
+
+#[test]
+fn a_source_that_does_not_name_incarnations_is_read_as_about_the_current_ones() {
+    let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+    scene.restart();
+    let beat = |scene: &Scene, detector: &mut SilenceDetector, rank| {
+        let about = rank_domain(rank);
+        let o =
+            Observation { at: scene.view.now, about, incarnation: None, generation: None, signal: Signal::Heartbeat };
+        scene.observe(detector, o)
+    };
+    beat(&scene, &mut detector, 0);
+    beat(&scene, &mut detector, 1);
+    scene.pass(9_000);
+    beat(&scene, &mut detector, 1);
+    scene.pass(1_000);
+    let ask = question(&scene.expire(&mut detector));
+    let found = scene.answer(&mut detector, &ask, 0, text("S"));
+    assert_eq!(fault(&found).incarnation(), Some(Incarnation(2)));
+}

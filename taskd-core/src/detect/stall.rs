@@ -1,0 +1,134 @@
+//! Notices that the job stands still: no rank completes a step any more.
+//!
+//! It never names a culprit: in a synchronous job everybody's progress stops with the first one's.
+
+use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
+use crate::job::{Domain, Generation, JobTime, Name, Rank};
+use crate::kernel::View;
+use crate::trace::{Malformed, Observation, Signal};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+const NAME: Name = Name::new("stall");
+const SNAPSHOT_VERSION: u8 = 1;
+
+/// Blames the job when no rank has completed a step within the bound.
+///
+/// It counts from the first step of a generation on: how long a start may take until then is
+/// [`Policy::start_within`](crate::job::Policy::start_within). The bound must be longer than everything that a program
+/// does between two steps, such as an evaluation or a checkpoint. While ranks stay without progress it blames once every
+/// bound; a step takes the blame back. When the supervisor itself has slept, it counts anew.
+///
+/// It is only just sure enough to count ([`Suspect::BLAME_PERMILLE_MIN`]), so whoever else is blamed in the same incident
+/// explains the stall.
+#[derive(Debug)]
+pub struct StallDetector {
+    bound: Duration,
+    state: State,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    generation: Generation,
+    /// The last step of this generation: when it was completed, or counted anew from.
+    since: Option<JobTime>,
+    /// When the first blame since then is followed by another.
+    again: Option<JobTime>,
+}
+
+impl Default for StallDetector {
+    fn default() -> StallDetector {
+        StallDetector::after(Duration::from_secs(600))
+    }
+}
+
+impl StallDetector {
+    /// A detector that blames a job without progress for `bound`. The default is ten minutes.
+    #[must_use]
+    pub fn after(bound: Duration) -> StallDetector {
+        StallDetector { bound, state: State::default() }
+    }
+}
+
+impl FaultDetector for StallDetector {
+    fn name(&self) -> Name {
+        NAME
+    }
+
+    fn config(&self) -> String {
+        format!("bound_ms={}", self.bound.as_millis())
+    }
+
+    fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
+        match o.signal {
+            Signal::Progress { .. } => {
+                let generation = view.world.generation();
+                if self.state.again.take().is_some() && generation == self.state.generation {
+                    out.clear(Domain::Job, FaultClass::Stall);
+                }
+                self.state.generation = generation;
+                self.state.since = Some(view.now);
+            }
+            Signal::SupervisorSlept { .. } => {
+                self.state.since = self.state.since.map(|_| view.now);
+                self.state.again = self.state.again.map(|_| view.now + self.bound);
+            }
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        self.state.again.or(self.state.since.map(|s| s + self.bound))
+    }
+
+    fn expire(&mut self, view: &View, out: &mut Findings) {
+        let Some(since) = self.state.since.filter(|_| self.deadline().is_some_and(|due| due <= view.now)) else {
+            return;
+        };
+        if self.state.generation != view.world.generation() || view.training().next().is_none() {
+            (self.state.since, self.state.again) = (None, None); // a recovery is under way, or all have finished
+            return;
+        }
+        self.state.again = Some(view.now + self.bound);
+        let suspect = Suspect {
+            domain: Domain::Job,
+            class: FaultClass::Stall,
+            damage: Damage::default(),
+            confidence_permille: Suspect::BLAME_PERMILLE_MIN,
+        };
+        let age = view.now.since(since);
+        let text = format!("no rank has completed a step for {:.1} s", age.as_secs_f64());
+        let age = Clue::figure("progress_age_ms", age.as_secs_f64() * 1e3, self.bound.as_secs_f64() * 1e3, text);
+        let fault = Fault::new(NAME, since, suspect).because(age);
+        out.blame(match steps_clue(view) {
+            Some(clue) => fault.because(clue),
+            None => fault,
+        });
+    }
+
+    fn snapshot(&self) -> Option<Bytes> {
+        saved::save(SNAPSHOT_VERSION, &self.state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
+        self.state = saved::load(SNAPSHOT_VERSION, saved)?;
+        Ok(())
+    }
+}
+
+/// Where the ranks stand: for people, who look at the hindmost first.
+fn steps_clue(view: &View) -> Option<Clue> {
+    let steps = || view.training().filter_map(|(rank, p)| Some((p.step?, rank)));
+    let (last, hindmost): (u64, Rank) = steps().min()?;
+    let first = steps().map(|(step, _)| step).max()?;
+    let text = if first == last {
+        format!("every rank that tells its steps has completed step {last}")
+    } else {
+        format!("{hindmost} has completed step {last}, the foremost step {first}")
+    };
+    Some(Clue::text("steps", text))
+}
+
+#[cfg(test)]
+mod tests;

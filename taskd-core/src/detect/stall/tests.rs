@@ -1,0 +1,87 @@
+use super::*;
+use crate::detect::Finding;
+use crate::detect::fixture::{Scene, exited, fault};
+use crate::job::{IncidentId, JobTime, Termination};
+use crate::recover::Incident;
+
+const MINUTE_MS: u64 = 60_000;
+
+fn step(step: u64) -> Signal {
+    Signal::Progress { step }
+}
+
+#[test]
+fn a_job_without_progress_is_blamed_without_a_culprit() {
+    let (mut scene, mut stall) = (Scene::of(3), StallDetector::default());
+    scene.tell(&mut stall, 0, step(17));
+    scene.tell(&mut stall, 1, step(16));
+    scene.pass(10 * MINUTE_MS - 1);
+    assert!(scene.expire(&mut stall).is_empty());
+    scene.pass(1);
+    let fault = fault(&scene.expire(&mut stall)).clone();
+    assert_eq!((&fault.prime().domain, &fault.prime().class), (&Domain::Job, &FaultClass::Stall));
+    assert_eq!(fault.onset, JobTime::START);
+    assert_eq!(fault.clues[0].text, "no rank has completed a step for 600.0 s");
+    assert_eq!(fault.clues[1].text, "rank 1 has completed step 16, the foremost step 17");
+    let incident =
+        Incident { id: IncidentId(1), opened: scene.view.now, faults: vec![fault.clone()], attempts: vec![] };
+    assert!(incident.root().is_some_and(|root| root.same_as(&fault)), "alone it explains the incident");
+    assert!(incident.lost(&scene.view).is_empty(), "nobody is named");
+}
+
+#[test]
+fn it_counts_from_the_first_step_of_a_generation() {
+    let (mut scene, mut stall) = (Scene::of(1), StallDetector::after(Duration::from_secs(60)));
+    scene.pass(10 * MINUTE_MS);
+    assert_eq!(stall.deadline(), None, "how long a start takes is not its matter");
+    scene.tell(&mut stall, 0, step(1));
+    scene.restart();
+    scene.pass(10 * MINUTE_MS);
+    assert!(scene.expire(&mut stall).is_empty());
+    assert_eq!(stall.deadline(), None, "no step in this generation yet");
+    scene.tell(&mut stall, 0, step(1));
+    scene.pass(MINUTE_MS);
+    assert_eq!(scene.expire(&mut stall).len(), 1);
+}
+
+#[test]
+fn it_blames_again_every_bound_until_a_step_clears_it() {
+    let (mut scene, mut stall) = (Scene::of(1), StallDetector::after(Duration::from_secs(60)));
+    scene.tell(&mut stall, 0, step(1));
+    for _ in 0..3 {
+        scene.pass(MINUTE_MS);
+        assert_eq!(fault(&scene.expire(&mut stall)).onset, JobTime::START);
+    }
+    assert_eq!(scene.tell(&mut stall, 0, step(2)), [Finding::Clear(Domain::Job, FaultClass::Stall)]);
+    assert!(scene.tell(&mut stall, 0, step(3)).is_empty());
+}
+
+#[test]
+fn a_job_that_is_being_stopped_or_has_finished_does_not_stall() {
+    for finished in [true, false] {
+        let (mut scene, mut stall) = (Scene::of(1), StallDetector::after(Duration::from_secs(60)));
+        scene.tell(&mut stall, 0, step(1));
+        if finished {
+            scene.tell(&mut stall, 0, exited(Termination::Code(0)));
+        } else {
+            scene.proc(0).wanted = false;
+        }
+        scene.pass(MINUTE_MS);
+        assert!(scene.expire(&mut stall).is_empty());
+        assert_eq!(stall.deadline(), None);
+    }
+}
+
+#[test]
+fn when_we_slept_it_counts_anew() {
+    let (mut scene, mut stall) = (Scene::of(1), StallDetector::after(Duration::from_secs(60)));
+    scene.tell(&mut stall, 0, step(1));
+    scene.pass(MINUTE_MS);
+    scene.slept(&mut stall);
+    assert!(scene.expire(&mut stall).is_empty());
+    scene.pass(MINUTE_MS);
+    assert_eq!(scene.expire(&mut stall).len(), 1);
+    scene.pass(MINUTE_MS);
+    scene.slept(&mut stall);
+    assert!(scene.expire(&mut stall).is_empty(), "also between two blames");
+}

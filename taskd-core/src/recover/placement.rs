@@ -1,0 +1,144 @@
+//! Where ranks sit, and where else they could: hosts that take nothing new are left, a suspected place is exchanged.
+//!
+//! It never starts or stops anything, and it moves nobody without need: ranks stay where they were.
+
+use crate::job::{NodeId, Rank, Role};
+use crate::kernel::View;
+use crate::launch::NodeState;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A rank's place. Without a host the launcher chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) node: Option<NodeId>,
+    pub(crate) device: Option<u16>,
+}
+
+/// All ranks' places.
+pub(crate) type Seats = BTreeMap<Rank, Seat>;
+
+/// Where the ranks of the world in force sit: as it says, else as was seen.
+pub(crate) fn current(view: &View) -> Seats {
+    let seat = |(rank, member): (&Rank, &crate::job::Member)| {
+        let seen = view.proc(&Role::Rank(*rank)).and_then(|p| p.node.clone());
+        (*rank, Seat { node: member.node.clone().or(seen), device: member.device })
+    };
+    view.world.members().iter().map(seat).collect()
+}
+
+/// The same places, but for ranks on hosts that take nothing new: they move to the emptiest host that can take all ranks
+/// of their host, else each to the emptiest host. Where the launcher lists no hosts, nothing moves.
+///
+/// # Errors
+/// Why a rank finds no place.
+pub(crate) fn settle(view: &View, seats: Seats) -> Result<Seats, String> {
+    if view.nodes.is_empty() {
+        return Ok(seats);
+    }
+    let mut plan = SeatPlan::new(view, seats);
+    let mut leaving: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+    for (rank, seat) in &plan.seats {
+        if let Some(node) = seat.node.as_ref().filter(|n| !plan.is_ready(n)) {
+            leaving.entry(node.clone()).or_default().push(*rank);
+        }
+    }
+    for (node, ranks) in leaving {
+        let together = plan.emptiest(ranks.len());
+        for rank in ranks {
+            let host = together.clone().or_else(|| plan.emptiest(1));
+            let no_room = || format!("{node} takes nothing new, and no other host has room for {rank}");
+            plan.put(rank, host.ok_or_else(no_room)?);
+        }
+    }
+    Ok(plan.seats)
+}
+
+/// Other places in which `rank` sits elsewhere: its host's ranks exchange with those of another host (an empty one, if
+/// there is one), so that ranks which share a host still share one; else it exchanges its device with a rank of its
+/// host. `None`: there is no other place.
+pub(crate) fn elsewhere(view: &View, seats: &Seats, rank: Rank) -> Option<Seats> {
+    let here = seats.get(&rank)?.node.as_ref()?;
+    let plan = SeatPlan::new(view, seats.clone());
+    let (here_slots, here_load) = (plan.slots(here), plan.load(here));
+    let fits = |n: &&NodeId| *n != here && plan.slots(n) >= here_load && here_slots >= plan.load(n);
+    let mut moved = seats.clone();
+    if let Some(there) = view.ready_nodes().filter(fits).min_by_key(|n| (plan.load(n), *n)) {
+        for seat in moved.values_mut() {
+            if seat.node.as_ref() == Some(here) {
+                seat.node = Some(there.clone());
+            } else if seat.node.as_ref() == Some(there) {
+                seat.node = Some(here.clone());
+            }
+        }
+        return Some(moved);
+    }
+    let mine = seats.get(&rank)?.device?;
+    let others = || seats.iter().filter(|(_, s)| s.node.as_ref() == Some(here) && s.device.is_some_and(|d| d != mine));
+    let (other, seat) = others().find(|(r, _)| **r > rank).or_else(|| others().next())?;
+    moved.get_mut(&rank)?.device = seat.device;
+    moved.get_mut(other)?.device = Some(mine);
+    Some(moved)
+}
+
+/// Whether there is another place for what fills this role.
+pub(crate) fn can_move(view: &View, role: &Role) -> bool {
+    let seats = || settle(view, current(view)).ok();
+    role.rank().is_some_and(|rank| seats().is_some_and(|seats| elsewhere(view, &seats, rank).is_some()))
+}
+
+/// Places while they are being changed.
+struct SeatPlan<'a> {
+    view: &'a View,
+    seats: Seats,
+    load: BTreeMap<NodeId, usize>,
+    devices: BTreeSet<(NodeId, u16)>,
+}
+
+impl<'a> SeatPlan<'a> {
+    fn new(view: &'a View, seats: Seats) -> SeatPlan<'a> {
+        let mut load = BTreeMap::new();
+        let mut devices = BTreeSet::new();
+        for seat in seats.values() {
+            let Some(node) = &seat.node else { continue };
+            *load.entry(node.clone()).or_default() += 1;
+            devices.extend(seat.device.map(|d| (node.clone(), d)));
+        }
+        SeatPlan { view, seats, load, devices }
+    }
+
+    fn is_ready(&self, node: &NodeId) -> bool {
+        self.view.nodes.get(node).is_some_and(|n| n.state == NodeState::Ready)
+    }
+
+    fn slots(&self, node: &NodeId) -> usize {
+        self.view.nodes.get(node).map_or(0, |n| n.slots as usize)
+    }
+
+    fn load(&self, node: &NodeId) -> usize {
+        self.load.get(node).copied().unwrap_or(0)
+    }
+
+    /// The ready host with the fewest ranks that has room for so many more.
+    fn emptiest(&self, ranks: usize) -> Option<NodeId> {
+        let has_room = |n: &&NodeId| self.slots(n) >= self.load(n) + ranks;
+        self.view.ready_nodes().filter(has_room).min_by_key(|n| (self.load(n), *n)).cloned()
+    }
+
+    /// Moves a rank to a host, with its device if that is free there, else with the first one that is.
+    fn put(&mut self, rank: Rank, host: NodeId) {
+        let Some(seat) = self.seats.get_mut(&rank) else { return };
+        if let Some(old) = seat.node.replace(host.clone()) {
+            self.load.entry(old).and_modify(|n| *n -= 1);
+        }
+        *self.load.entry(host.clone()).or_default() += 1;
+        if let Some(wished) = seat.device {
+            let free = |d: &u16| !self.devices.contains(&(host.clone(), *d));
+            let device = Some(wished).filter(free).or_else(|| (0..=u16::MAX).find(free)).unwrap_or(wished);
+            seat.device = Some(device);
+            self.devices.insert((host, device));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

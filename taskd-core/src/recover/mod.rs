@@ -3,11 +3,21 @@
 //! Strategies are pure and have no state. They never start a process: a proposal is data that the kernel turns into
 //! commands and the shell carries out.
 
+mod exit;
 pub(crate) mod placement;
 mod proposal;
+mod restart;
 mod strategy;
 
+pub use exit::ExitStrategy;
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
+pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
 pub use strategy::MockRecoveryStrategy;
 pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
+
+/// The recovery ladder of a usual job: `restart`, then `exit`.
+#[must_use]
+pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
+    vec![Restart::default().boxed(), ExitStrategy::new().boxed()]
+}

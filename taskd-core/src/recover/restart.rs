@@ -1,0 +1,201 @@
+//! The rung that nearly always helps: everybody starts again from the last checkpoint.
+//!
+//! It never saves anything: what was trained since the checkpoint is lost.
+
+use super::placement::{self, Seats};
+use super::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use crate::detect::Sound;
+use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
+use crate::kernel::View;
+use crate::launch::{Place, StartBatch, StartOrder};
+use std::sync::Arc;
+use std::time::Duration;
+
+const NAME: Name = Name::new("restart");
+const STOP: Name = Name::new("stop");
+const START: Name = Name::new("start");
+
+/// How much longer than its grace a stop may take: a killed process still has to tear its memory down.
+pub(super) const STOP_MARGIN: Duration = Duration::from_secs(20);
+
+/// How long a restart is taken to keep the job from training.
+const DOWNTIME: Duration = Duration::from_secs(60);
+
+/// Stops all ranks and starts them anew, in a new world, from the program's last checkpoint.
+///
+/// - Stages: `stop` (exactly, so that memory, ports and devices are free), `start` (enter the new world, start everybody,
+///   until [`Policy::ready`](crate::job::Policy::ready)). Processes that are known to be lost are killed at once: they
+///   cannot make use of a grace time. Healthy ones get the policy's.
+/// - Ranks stay where they are, except on hosts that take nothing new. After an exception of the program the ranks of the
+///   failed rank's host exchange with those of another host, if there is one that fits (else the rank with another
+///   device of its host): if the exception comes back there, it was not the machine.
+/// - The new world is proposed, so that the decision shows it, and built again when the stop is over: meanwhile hosts may
+///   have left, and processes may have come to light whose incarnation must not be used again.
+/// - It does not count when all causes of the incident are races lost at start-up
+///   ([`retry_free`](crate::job::ErrorReport::retry_free)).
+/// - It refuses when the program itself is broken, when a service is lost (a world does not say how to start one), and
+///   when ranks find no host.
+///
+/// A strategy does not know when the last checkpoint was: the cost assumes half of the usual interval
+/// ([`with_checkpoint_every`](Self::with_checkpoint_every)).
+#[derive(Clone, Copy, Debug)]
+pub struct Restart {
+    checkpoint_every: Duration,
+}
+
+impl Default for Restart {
+    fn default() -> Restart {
+        Restart::new()
+    }
+}
+
+impl Restart {
+    /// A restart of a program that saves a checkpoint every 20 minutes.
+    #[must_use]
+    pub const fn new() -> Restart {
+        Restart { checkpoint_every: Duration::from_secs(20 * 60) }
+    }
+
+    /// How often the program saves a checkpoint, for the expected cost.
+    #[must_use]
+    pub const fn with_checkpoint_every(mut self, interval: Duration) -> Restart {
+        self.checkpoint_every = interval;
+        self
+    }
+}
+
+impl RecoveryStrategy for Restart {
+    fn name(&self) -> Name {
+        NAME
+    }
+
+    fn config(&self) -> String {
+        format!("checkpoint_every_ms={}", self.checkpoint_every.as_millis())
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        check(incident)?;
+        let before = placement::current(view);
+        let seats = seats(view, &before, suspected_place(incident))?;
+        let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
+        let counted = if is_free(incident) { Counted::No } else { Counted::Yes };
+        let world = Arc::new(next_world(view, counted, seats));
+        let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
+        let reason = format!("all {} ranks start again from the last checkpoint{elsewhere}", world.size());
+        Ok(Proposal {
+            stages: vec![stop(incident, view), start(world, view)],
+            touches: vec![Domain::Job],
+            cost: Cost { ends_job: false, lost_work: self.checkpoint_every / 2, downtime: DOWNTIME, nodes_removed: 0 },
+            counted,
+            reason,
+        })
+    }
+
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        if run.ended_stage().is_none_or(|stage| stage.name != STOP) {
+            return Next::AsProposed;
+        }
+        let Some(proposed) = run.proposal.stages.get(run.stage).and_then(entered) else { return Next::AsProposed };
+        match placement::settle(view, seats_of(proposed)) {
+            Err(reason) => Next::GiveUp(reason),
+            Ok(seats) => {
+                let world = next_world(view, run.proposal.counted, seats);
+                if world == *proposed {
+                    return Next::AsProposed;
+                }
+                Next::Instead(vec![start(Arc::new(world), view)])
+            }
+        }
+    }
+}
+
+/// Whether starting the ranks again can help at all.
+fn check(incident: &Incident) -> Result<(), String> {
+    for fault in &incident.faults {
+        let suspect = fault.prime();
+        if suspect.damage.program == Sound::No {
+            return Err(format!("{} found the program itself broken: it would fail again", fault.by));
+        }
+        if let Domain::Process(Role::Service(name)) = &suspect.domain
+            && suspect.damage.process == Sound::No
+        {
+            return Err(format!("service {name} is lost, and starting the ranks does not bring it back"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether trying again is free: all that failed by itself lost a race at start-up.
+fn is_free(incident: &Incident) -> bool {
+    let mut causes = incident.faults.iter().filter(|f| f.prime().is_cause()).peekable();
+    causes.peek().is_some() && causes.all(|f| f.error.as_ref().is_some_and(|e| e.retry_free))
+}
+
+/// The rank whose own exception is the root of the incident: its place may be at fault, or its program.
+fn suspected_place(incident: &Incident) -> Option<Rank> {
+    let root = incident.root()?;
+    let own = root.error.as_ref().is_some_and(|e| !e.follow_up && !e.retry_free);
+    match &root.prime().domain {
+        Domain::Process(role) if own => role.rank(),
+        _ => None,
+    }
+}
+
+/// Where the ranks are to sit; the suspected one elsewhere, if that can be.
+fn seats(view: &View, before: &Seats, suspected: Option<Rank>) -> Result<Seats, String> {
+    let seats = placement::settle(view, before.clone())?;
+    let stayed = suspected.filter(|rank| before.get(rank) == seats.get(rank));
+    Ok(stayed.and_then(|rank| placement::elsewhere(view, &seats, rank)).unwrap_or(seats))
+}
+
+fn seats_of(world: &World) -> Seats {
+    let seat = |m: &crate::job::Member| placement::Seat { node: m.node.clone(), device: m.device };
+    world.members().iter().map(|(rank, member)| (*rank, seat(member))).collect()
+}
+
+fn next_world(view: &View, counted: Counted, mut seats: Seats) -> World {
+    view.world.successor(counted, |members| {
+        for (rank, member) in members {
+            member.incarnation = view.next_incarnation(&Role::Rank(*rank));
+            if let Some(seat) = seats.remove(rank) {
+                (member.node, member.device) = (seat.node, seat.device);
+            }
+        }
+    })
+}
+
+fn stop(incident: &Incident, view: &View) -> Stage {
+    let grace = view.spec.policy.stop_grace;
+    let lost = incident.lost(view);
+    let ranks = view.alive().filter_map(|proc| Some((proc.role.rank()?, proc)));
+    let (lost, sound): (Vec<_>, Vec<_>) = ranks.partition(|(rank, _)| lost.contains(rank));
+    let stop = |procs: Vec<(Rank, ProcId)>, grace| {
+        let procs: Vec<ProcId> = procs.into_iter().map(|(_, proc)| proc).collect();
+        (!procs.is_empty()).then_some(Action::Stop { procs, grace, exact: true })
+    };
+    let actions = [stop(lost, Duration::ZERO), stop(sound, grace)].into_iter().flatten().collect();
+    Stage::new(STOP, grace + STOP_MARGIN, actions)
+}
+
+fn start(world: Arc<World>, view: &View) -> Stage {
+    let orders = world.members().iter().map(|(rank, member)| StartOrder {
+        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
+        place: member.node.clone().map_or(Place::anywhere(), Place::On),
+        spec: Arc::clone(&view.spec.worker),
+    });
+    let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+    let policy = &view.spec.policy;
+    let start = Action::Start { batch, until: policy.ready };
+    Stage::new(START, policy.start_within, vec![Action::Enter(world), start])
+}
+
+/// The world that a stage enters.
+fn entered(stage: &Stage) -> Option<&World> {
+    stage.actions.iter().find_map(|action| match action {
+        Action::Enter(world) => Some(&**world),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! The built-in detectors and strategies in the kernel: what a job does about faults of every kind.
+
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::{Action, Output};
+use taskd_core::trace::{Ask, Exhibit, Fact, Signal};
+use taskd_core::{detect, recover};
+
+const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
+
+/// A job whose processes start and stop as they are told.
+struct Job {
+    kernel: Kernel,
+    now: JobTime,
+    asked: Option<(CommandId, Ask)>,
+    finished: Option<(bool, String)>,
+    /// Ranks whose exit a stop waits for until the test says so.
+    slow: Option<u32>,
+}
+
+impl Job {
+    fn of(ranks: u32) -> Job {
+        Job::on(ranks, &[])
+    }
+
+    fn on(ranks: u32, hosts: &[&'static str]) -> Job {
+        let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
+        let spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
+        let kernel = Kernel::new(plugins());
+        let mut job = Job { kernel, now: JobTime::START, asked: None, finished: None, slow: None };
+        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+        let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
+        let nodes = nodes.into_iter().map(ready).collect();
+        job.give(Input::Listed(Listing { nodes, ..Listing::default() }));
+        job
+    }
+
+    fn give(&mut self, input: Input) {
+        for command in self.kernel.step(self.now, &input) {
+            match command.action {
+                Action::Start { batch, .. } => {
+                    for order in batch.orders {
+                        self.tell_of(order.proc, Phase::Running);
+                    }
+                }
+                Action::Stop { procs, .. } => {
+                    let slow = self.slow.map(Rank);
+                    let how = Termination::Signal { number: 15, core_dumped: false };
+                    for proc in procs.into_iter().filter(|p| p.role.rank() != slow) {
+                        self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
+                    }
+                }
+                Action::Collect(ask) => self.asked = Some((command.id, ask)),
+                Action::Finish { ok, reason } => self.finished = Some((ok, reason)),
+                _ => {}
+            }
+        }
+    }
+
+    fn tell_of(&mut self, proc: ProcId, phase: Phase) {
+        let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
+        let status = ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase };
+        self.give(Input::Changed(Change::Proc(status)));
+    }
+
+    fn tell(&mut self, rank: u32, phase: Phase) {
+        let incarnation = self.proc(rank).incarnation;
+        self.tell_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
+    }
+
+    fn proc(&self, rank: u32) -> &Proc {
+        self.kernel.view().proc(&Role::Rank(Rank(rank))).expect("a rank of the job")
+    }
+
+    fn observe(&mut self, rank: u32, signal: Signal) {
+        let fact = Fact::new(Domain::Process(Role::Rank(Rank(rank))), signal);
+        self.give(Input::Observed(vec![fact.observed(self.now)]));
+    }
+
+    /// Lets time pass, in steps, with a deadline whenever one is due.
+    fn pass(&mut self, ms: u64) {
+        let until = self.now + Duration::from_millis(ms);
+        while let Some(due) = self.kernel.deadline().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.give(Input::Deadline);
+        }
+        self.now = until;
+    }
+
+    fn last(&self) -> IncidentReport {
+        self.kernel.report().incidents.last().expect("an incident").clone()
+    }
+
+    fn generation(&self) -> u64 {
+        self.kernel.view().world.generation().0
+    }
+}
+
+fn plugins() -> Plugins {
+    Plugins { detectors: detect::defaults(), strategies: recover::defaults() }
+}
+
+fn exited(how: Termination, error: Option<ErrorReport>) -> Phase {
+    Phase::Exited(Box::new(Exit { error: error.map(Box::new), ..Exit::new(how) }))
+}
+
+fn report(code: &'static str, text: &str) -> ErrorReport {
+    let (family, code, text) = (Name::new("python"), Name::new(code), text.to_owned());
+    ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }
+}
+
+fn failed(error: ErrorReport) -> Phase {
+    exited(Termination::Code(1), Some(error))
+}
+
+#[test]
+fn everybody_starts_again_after_a_kill_and_only_the_killed_one_is_blamed() {
+    let mut job = Job::of(3);
+    job.pass(1_000);
+    let peer = ErrorReport { follow_up: true, ..report("DistError", "connection closed by peer") };
+    job.tell(0, failed(peer)); // its victim is known first
+    job.pass(3);
+    job.tell(2, Phase::Dead(KILLED));
+    job.tell(2, exited(KILLED, None));
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims), (vec![Rank(2)], vec![Rank(0)]));
+    assert_eq!(incident.outcome, "recovered by restart");
+    for rank in 0..3 {
+        assert_eq!((job.proc(rank).incarnation, &job.proc(rank).phase), (Incarnation(2), &Phase::Running));
+    }
+    assert_eq!((job.generation(), job.kernel.budget_left()), (2, 9));
+}
+
+#[test]
+fn a_second_fault_during_the_stop_makes_a_new_plan_and_no_incarnation_runs_twice() {
+    let mut job = Job::of(3);
+    job.slow = Some(1);
+    job.tell(0, exited(KILLED, None));
+    job.pass(100);
+    assert_eq!((job.generation(), &job.proc(1).phase), (1, &Phase::Running), "the stop waits for rank 1");
+    job.tell_of(ProcId::rank(0, 4), Phase::Running); // one that nobody had ordered comes to light
+    job.slow = None;
+    job.tell(1, exited(KILLED, None));
+    job.pass(100);
+    assert_eq!(job.proc(0).incarnation, Incarnation(5));
+    assert_eq!(job.proc(1).incarnation, Incarnation(2));
+    assert_eq!(job.last().outcome, "recovered by restart");
+}
+
+#[test]
+fn the_same_exception_on_another_host_ends_the_job_with_a_report_that_says_so() {
+    let mut job = Job::on(4, &["a", "b"]);
+    job.tell(1, failed(report("ValueError", "bad batch at 0x7f12")));
+    job.pass(100);
+    assert_eq!(job.proc(1).node, Some(NodeId(Name::new("b"))), "it is tried elsewhere");
+    assert_eq!(job.last().outcome, "recovered by restart");
+    job.tell(1, failed(report("ValueError", "bad batch at 0x55c3")));
+    job.pass(100);
+    let (ok, reason) = job.finished.expect("the job is over");
+    let expected = "program in the job, the same ValueError twice at the same step: the program fails, not the machine, \
+                    ValueError in rank 1#1 on node a, before its first step (generation 1, at 0.000 s), \
+                    ValueError in rank 1#2 on node b, before its first step (generation 2, at 0.100 s), \
+                    python ValueError: bad batch at 0x55c3; also exit in rank 1 on node b";
+    assert_eq!((ok, reason.as_str()), (false, expected));
+}
+
+#[test]
+fn a_script_that_asks_not_to_be_restarted_is_not() {
+    let mut job = Job::of(2);
+    job.tell(1, Phase::Dead(Termination::Code(64)));
+    assert_eq!(job.kernel.report().incidents, [], "its last words are still to come");
+    job.pass(100);
+    job.tell(1, exited(Termination::Code(64), None));
+    job.pass(100);
+    let (ok, reason) = job.finished.expect("the job is over");
+    let expected = "program in rank 1, rank 1#1 ended: exit code 64 (with this code the script asks not to be restarted), \
+                    no completed step was seen";
+    assert_eq!((ok, reason.as_str()), (false, expected));
+}
+
+#[test]
+fn a_race_lost_at_start_up_costs_nothing() {
+    let mut job = Job::of(2);
+    job.tell(0, failed(ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") }));
+    job.pass(100);
+    assert_eq!((job.generation(), job.kernel.view().world.restarts(), job.kernel.budget_left()), (2, 0, 10));
+    assert_eq!(job.last().outcome, "recovered by restart");
+}
+
+#[test]
+fn a_lost_race_that_is_known_late_is_still_free() {
+    let mut job = Job::of(2);
+    job.tell(0, Phase::Dead(Termination::Code(1)));
+    job.slow = Some(0); // it takes long to tear its memory down
+    job.pass(10_050);
+    assert_eq!(job.last().outcome, "open");
+    job.tell(0, failed(ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") }));
+    job.pass(100);
+    assert_eq!((job.last().class, job.kernel.view().world.restarts()), (detect::FaultClass::Launch, 0));
+    assert_eq!(job.last().outcome, "recovered by restart");
+}
+
+#[test]
+fn a_frozen_rank_is_asked_about_blamed_and_killed_at_once() {
+    let mut job = Job::of(3);
+    for second in 0..15 {
+        for rank in 0..3 {
+            if rank != 1 || second < 5 {
+                job.observe(rank, Signal::Heartbeat);
+            }
+        }
+        job.pass(1_000);
+    }
+    let (id, ask) = job.asked.take().expect("a question");
+    let about = ask.about[0].clone();
+    let exhibit = Ok(Output::Exhibit(Exhibit::Text("T".into())));
+    job.give(Input::Answered { id, results: vec![(about, exhibit)] });
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.class, incident.blamed), (detect::FaultClass::Silence, vec![Rank(1)]));
+    assert_eq!(incident.outcome, "recovered by restart");
+    assert_eq!(incident.onset, JobTime::START + Duration::from_secs(4));
+}
+
+#[test]
+fn a_stalled_job_starts_again_and_nobody_is_blamed() {
+    let mut job = Job::of(2);
+    job.observe(0, Signal::Progress { step: 1 });
+    job.pass(600_100);
+    let incident = job.last();
+    assert_eq!((incident.class, incident.blamed.len()), (detect::FaultClass::Stall, 0));
+    assert_eq!(incident.outcome, "recovered by restart");
+}
+
+#[test]
+fn restarts_in_vain_end_the_job() {
+    let mut job = Job::of(1);
+    job.observe(0, Signal::Progress { step: 7 });
+    for _ in 0..6 {
+        job.tell(0, exited(KILLED, None));
+        job.pass(1_000);
+    }
+    let (ok, reason) = job.finished.expect("the job is over");
+    assert!(!ok && reason.starts_with("restart-storm in the job, 6 restarts since"), "{reason}");
+    assert!(reason.contains("the job never got beyond step 7"), "{reason}");
+}
+
+#[test]
+fn a_kernel_with_the_built_in_detectors_is_saved_whole() {
+    let mut job = Job::of(2);
+    job.observe(0, Signal::Heartbeat);
+    job.tell(1, Phase::Dead(Termination::Code(1)));
+    let snapshot = job.kernel.snapshot();
+    assert!(snapshot.is_complete());
+    let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("the same version");
+    assert_eq!(cold, Vec::<Name>::new());
+    assert_eq!(kernel.deadline(), job.kernel.deadline());
+}

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "support/python.rs"]
+mod python;
 #[path = "support/rank.rs"]
 mod rank;
 mod support;
@@ -11,7 +13,8 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use rank::{BEAT_TIME, Lifeline, PYTHON, Rank, STEP, STEP_TIME, text};
+use python::PYTHON;
+use rank::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME, text};
 use serde_json::Value;
 
 /// Looks at the page from inside: `held()` is true while the lock is there and its owner lives.

@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
 
 use tempfile::TempDir;
+
+use super::python::PYTHON;
 
 /// Offsets in the page.
 pub(crate) const STATE: u64 = 20;
@@ -14,13 +15,6 @@ pub(crate) const STEP: u64 = 48;
 pub(crate) const STEP_TIME: u64 = 56;
 pub(crate) const BEAT_TIME: u64 = 64;
 const WORD_OFFSET: u64 = 72;
-
-/// The interpreter behind `python3` (which may be a wrapper script itself).
-pub(crate) static PYTHON: LazyLock<String> = LazyLock::new(|| {
-    let out = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let out = out.expect("these tests need python3 on PATH");
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
-});
 
 /// Stands for the guard's child between fork and exec: names itself in the page, then becomes the program.
 const BEFORE_EXEC: &str = r"

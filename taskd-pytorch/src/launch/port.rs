@@ -1,0 +1,66 @@
+//! A port for the store of one generation, kept from everybody else until that store listens there.
+//!
+//! The store is made by rank 0's worker, seconds after the port was chosen. Until then a socket of ours is bound to it
+//! without listening. Both set SO_REUSEADDR, so the store's own bind and listen succeed beside it, while the system gives
+//! the port neither to a `bind` to port 0 nor to an outgoing connection. (Measured with torch 2.9.1 and with all of a
+//! machine's other ports taken.) What is left is a program that asks for this very number.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{
+    AddressFamily, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType, bind,
+    getsockname, socket_with, sockopt,
+};
+use taskd_core::job::Generation;
+
+/// The port of one generation.
+#[derive(Debug)]
+pub(super) struct HeldPort {
+    pub(super) generation: Generation,
+    pub(super) port: u16,
+    /// Held until the next generation: a store that listens there does not mind.
+    _socket: Option<OwnedFd>,
+}
+
+impl HeldPort {
+    /// A port that is free now, for IPv4 and, where there is IPv6, for both: the store listens on both.
+    pub(super) fn choose(generation: Generation) -> io::Result<HeldPort> {
+        let any_v6 = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
+        let any_v4 = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let socket = bound(AddressFamily::INET6, any_v6).or_else(|_| bound(AddressFamily::INET, any_v4))?;
+        let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
+        Ok(HeldPort { generation, port, _socket: Some(socket) })
+    }
+
+    /// A port that an earlier owner of the job has chosen; by now the store listens there.
+    pub(super) const fn already(generation: Generation, port: u16) -> HeldPort {
+        HeldPort { generation, port, _socket: None }
+    }
+}
+
+fn bound(family: AddressFamily, address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if family == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_held_port_can_be_listened_on_and_the_next_is_another() {
+        let first = HeldPort::choose(Generation(1)).unwrap();
+        let _store = TcpListener::bind(("0.0.0.0", first.port)).unwrap(); // std sets SO_REUSEADDR, as the store does
+        let second = HeldPort::choose(Generation(2)).unwrap();
+        assert_ne!(first.port, second.port);
+        assert_eq!(second.generation, Generation(2));
+    }
+}

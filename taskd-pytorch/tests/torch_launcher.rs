@@ -1,0 +1,205 @@
+//! The launcher of PyTorch ranks, over a launcher in memory and over real processes.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+#[path = "support/jobs.rs"]
+mod jobs;
+#[path = "support/python.rs"]
+mod python;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jobs::{batch, exits, local, restarted, world};
+use python::PYTHON;
+use taskd_core::job::{Counted, Exit, InheritEnv, ProcId, Rank, WorkerSpec, World};
+use taskd_core::launch::{LaunchError, Launcher, Phase};
+use taskd_core::testing::conformance;
+use taskd_core::testing::doubles::FakeLauncher;
+use taskd_pytorch::TorchLauncher;
+
+fn python(program: &str) -> WorkerSpec {
+    WorkerSpec::new([&PYTHON, "-c", program])
+}
+
+async fn exit(launcher: &impl Launcher, proc: &ProcId) -> Exit {
+    exits(launcher, std::slice::from_ref(proc)).await.1.remove(proc).unwrap()
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn it_is_as_good_a_launcher_as_the_one_below() {
+    for below in [FakeLauncher::new(), FakeLauncher::new().with_lifeline()] {
+        let dir = tempfile::tempdir().unwrap();
+        let make = async |_owner| TorchLauncher::new(below.attach(), dir.path());
+        let report = conformance::launcher(make, below.programs()).assert().await;
+        assert!(report.skipped().is_empty(), "{report}");
+    }
+}
+
+#[tokio::test]
+async fn a_rank_sees_torchruns_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    let print = "import json, os, sys; json.dump([dict(os.environ), sys.argv], open(sys.argv[1], 'w'))";
+    let out = dir.path().join("seen-${local_rank}");
+    let spec = WorkerSpec::new([&PYTHON, "-c", print, out.to_str().unwrap()])
+        .with_inherit(InheritEnv::Nothing)
+        .with_env("MASTER_ADDR", "the-users-own")
+        .with_env("PYTHONPATH", "/own");
+    let world = world(2).successor(Counted::Yes, |_| ());
+    let batch = batch(&world, |_| spec.clone());
+    launcher.start(&batch).await.unwrap();
+    let procs = [ProcId::rank(0, 1), ProcId::rank(1, 1)];
+    let (_, exits) = exits(&launcher, &procs).await;
+    assert!(exits.values().all(|exit| exit.how.is_success()), "{exits:?}");
+
+    let seen = |rank: u32| -> (BTreeMap<String, String>, Vec<String>) {
+        serde_json::from_slice(&std::fs::read(dir.path().join(format!("seen-{rank}"))).unwrap()).unwrap()
+    };
+    let ((rank_0, _), (env, argv)) = (seen(0), seen(1));
+    assert!(argv[1].ends_with("seen-1"), "{argv:?}");
+    let error = dir.path().join("torch/errors/rank-1.1.json");
+    let expected = [
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("GROUP_RANK", "0"),
+        ("GROUP_WORLD_SIZE", "1"),
+        ("ROLE_RANK", "1"),
+        ("ROLE_WORLD_SIZE", "2"),
+        ("ROLE_NAME", "default"),
+        ("MASTER_ADDR", "the-users-own"),
+        ("MASTER_PORT", &rank_0["MASTER_PORT"]),
+        ("TORCHELASTIC_RESTART_COUNT", "1"),
+        ("TORCHELASTIC_MAX_RESTARTS", "10"),
+        ("TORCHELASTIC_RUN_ID", "digits"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+        ("TORCHELASTIC_ERROR_FILE", error.to_str().unwrap()),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        ("OMP_NUM_THREADS", "1"),
+        ("PYTHONPATH", &format!("{}:/own", dir.path().join("torch/python").display())),
+    ];
+    for (name, value) in expected {
+        assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    let own = |name: &&String| !name.starts_with("TASKD_") && *name != "LC_CTYPE"; // Python sets the latter itself
+    assert_eq!(env.keys().filter(own).count(), expected.len(), "nothing else: {:?}", env.keys());
+}
+
+#[tokio::test]
+async fn a_failed_rank_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    let world = world(4);
+    let programs = [
+        "raise ValueError('recorded')",
+        // Without the hook there is only stderr.
+        "import sys; sys.excepthook = sys.__excepthook__; raise ConnectionResetError('printed')",
+        "import sys; print('no exception here', file=sys.stderr); sys.exit(3)",
+        "pass",
+    ];
+    launcher.start(&batch(&world, |Rank(rank)| python(programs[rank as usize]))).await.unwrap();
+    let procs: Vec<ProcId> = (0..4).map(|rank| ProcId::rank(rank, 1)).collect();
+    let (_, exits) = exits(&launcher, &procs).await;
+
+    let error = |rank: u32| exits[&ProcId::rank(rank, 1)].error.as_deref();
+    let recorded = error(0).unwrap();
+    assert_eq!((recorded.code.as_str(), recorded.text.as_str()), ("ValueError", "ValueError: recorded"));
+    assert!(!recorded.follow_up && !recorded.retry_free);
+    let printed = error(1).unwrap();
+    assert_eq!((printed.text.as_str(), printed.follow_up), ("ConnectionResetError: printed", true));
+    assert_eq!((error(2), error(3)), (None, None));
+
+    let listed = launcher.list().await.unwrap();
+    let listed: BTreeMap<ProcId, Exit> = listed
+        .procs
+        .into_iter()
+        .filter_map(|status| match status.phase {
+            Phase::Exited(exit) => Some((status.proc, *exit)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(listed, exits, "a listing tells the same");
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn the_death_of_a_killed_rank_is_told_early_and_that_of_a_failed_one_with_its_exit() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = FakeLauncher::new().with_lifeline();
+    let launcher = TorchLauncher::new(fake.attach(), dir.path());
+    launcher.start(&batch(&world(2), |_| WorkerSpec::new(["fake", "runs"]))).await.unwrap();
+    let (killed, failed) = (ProcId::rank(0, 1), ProcId::rank(1, 1));
+    fake.kill(&killed);
+    fake.finish(&failed, 1);
+    let (told, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
+    let dead: Vec<&ProcId> = told.iter().filter(|told| matches!(told.1, Phase::Dead(_))).map(|told| &told.0).collect();
+    assert_eq!(dead, [&killed]);
+}
+
+#[tokio::test]
+async fn an_earlier_jobs_record_is_not_this_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let errors = dir.path().join("torch/errors");
+    std::fs::create_dir_all(&errors).unwrap();
+    std::fs::write(errors.join("rank-0.1.json"), r#"{"message": "of another job"}"#).unwrap();
+    let launcher = local(dir.path()).await;
+    launcher.start(&batch(&world(1), |_| python("import os; os._exit(1)"))).await.unwrap();
+    assert_eq!(exit(&launcher, &ProcId::rank(0, 1)).await.error, None);
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_written_cost_only_what_is_in_them() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("torch"), "a file where the directory should be").unwrap();
+    let launcher = local(dir.path()).await;
+    let info = launcher.info();
+    assert!(info.goes_without.iter().any(|without| without.contains("torch/python cannot be written")), "{info:?}");
+    let program = "import os; assert 'PYTHONPATH' not in os.environ; raise KeyError('printed only')";
+    let spec = python(program).with_inherit(InheritEnv::Nothing);
+    launcher.start(&batch(&world(1), |_| spec.clone())).await.unwrap();
+    let error = exit(&launcher, &ProcId::rank(0, 1)).await.error.unwrap();
+    assert_eq!(error.text, "KeyError: 'printed only'");
+}
+
+/// Starts a world and gives the port of its generation, as it stands in the launcher's directory.
+async fn port_of(launcher: &TorchLauncher<FakeLauncher>, dir: &Path, world: &World) -> u16 {
+    launcher.start(&batch(world, |_| WorkerSpec::new(["fake", "runs"]))).await.unwrap();
+    let text = std::fs::read_to_string(dir.join("port")).unwrap();
+    let (generation, port) = text.trim().split_once(' ').unwrap();
+    assert_eq!(generation, world.generation().0.to_string());
+    port.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_generation_keeps_its_port_and_the_next_gets_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let fake = FakeLauncher::new();
+    let launcher = TorchLauncher::new(fake.attach(), dir);
+    let (first, second) = (world(2), restarted(&world(2)));
+    let port = port_of(&launcher, dir, &first).await;
+    assert_eq!(port_of(&launcher, dir, &first).await, port, "a start that is repeated");
+    let other = port_of(&launcher, dir, &second).await;
+    assert_ne!(other, port);
+
+    drop(launcher);
+    let next_owner = TorchLauncher::new(fake.attach(), dir);
+    assert_eq!(port_of(&next_owner, dir, &second).await, other, "repeated by a new owner, while ranks run");
+
+    // Nothing runs: what stands in the file is an earlier job's. It is taken, so that choosing anew is seen.
+    let _taken = std::net::TcpListener::bind(("0.0.0.0", other));
+    let another_job = TorchLauncher::new(FakeLauncher::new(), dir);
+    assert_ne!(port_of(&another_job, dir, &second).await, other);
+}
+
+#[tokio::test]
+async fn a_rank_outside_of_its_world_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = TorchLauncher::new(FakeLauncher::new(), dir.path());
+    let mut batch = batch(&world(2), |_| WorkerSpec::new(["fake", "runs"]));
+    batch.orders[1].proc = ProcId::rank(7, 1);
+    let refused = launcher.start(&batch).await.unwrap_err();
+    assert!(matches!(&refused, LaunchError::Refused(why) if why.contains("rank 7#1: it is no member")), "{refused}");
+    assert!(launcher.list().await.unwrap().procs.is_empty());
+}

@@ -217,7 +217,7 @@ fn a_frozen_rank_is_asked_about_blamed_and_killed_at_once() {
     }
     let (id, ask) = job.asked.take().expect("a question");
     let about = ask.about[0].clone();
-    let exhibit = Ok(Output::Exhibit(Exhibit::Text("T".into())));
+    let exhibit = Ok(Output::Exhibit(Exhibit::Text("state=T beat_age_ms=9000".into())));
     job.give(Input::Answered { id, results: vec![(about, exhibit)] });
     job.pass(100);
     let incident = job.last();

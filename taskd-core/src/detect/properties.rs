@@ -4,6 +4,7 @@
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
 use super::{DetectorExt, FaultDetector, Finding, defaults};
 use crate::job::{Generation, Incarnation, Termination};
+use crate::testing::conformance;
 use crate::trace::{Ask, Exhibit, Observation, Signal};
 use proptest::prelude::*;
 
@@ -40,7 +41,12 @@ fn signal() -> impl Strategy<Value = Signal> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let exhibit = prop_oneof![Just(Exhibit::Text("T".into())), Just(Exhibit::Text("S".into())), Just(Exhibit::Silence)];
+    let exhibit = prop_oneof![
+        Just(Exhibit::Text("state=T".into())),
+        Just(Exhibit::Text("state=S beat_age_ms=7000".into())),
+        Just(Exhibit::Text("state=S beat_age_ms=10".into())),
+        Just(Exhibit::Silence)
+    ];
     prop_oneof![
         8 => (0..RANKS, signal()).prop_map(|(rank, signal)| Event::Tell(rank, signal)),
         1 => (0..RANKS + 2, proptest::option::of(0..4_u32), signal()).prop_map(|(r, i, s)| Event::Foreign(r, i, s)),
@@ -142,6 +148,13 @@ proptest! {
                 trial.take(event);
             }
         }
+    }
+}
+
+#[test]
+fn every_built_in_detector_keeps_the_contract() {
+    for which in 0..defaults().len() {
+        conformance::fault_detector(move || defaults().remove(which)).assert();
     }
 }
 

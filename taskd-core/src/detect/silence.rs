@@ -2,6 +2,7 @@
 //!
 //! It never blames a rank without a heartbeat of its own, and never one for the silence of whoever tells us.
 
+use super::exit::one_line;
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
 use crate::job::{Domain, Incarnation, JobTime, Name, NodeId, Rank, Role, Termination};
 use crate::kernel::View;
@@ -15,8 +16,13 @@ use std::time::Duration;
 const NAME: Name = Name::new("silence");
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// The question for a process's state. The answer is a [`Exhibit::Text`] that starts with the state's letter as
-/// Linux shows it in `/proc/PID/stat` (`R`, `S`, `D`, `T`, `t`, `Z`, ..).
+/// The question for a process's state. The answer is an [`Exhibit::Text`] of words `name=value` in any order, such as
+/// `state=S wchan=futex_do_wait beat_age_ms=120`:
+/// - `state`: the letter that Linux shows in `/proc/PID/stat`; `T` and `t` are stopped processes;
+/// - `wchan`, where known: the kernel function in which it sleeps, `0` for none;
+/// - `beat_age_ms`, where known: how long ago its last heartbeat was, read where it is given.
+///
+/// Further words are for people.
 pub const PROCESS_STATE: Name = Name::new("process-state");
 
 /// How long an answer to [`PROCESS_STATE`] is waited for.
@@ -28,6 +34,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// ([`PROCESS_STATE`]). If it is stopped (`T`, `t`), it is blamed for certain: frozen. If not, or if no answer comes,
 /// it is blamed as well, but only when other ranks of its host were heard within half the limit: when all of a host's
 /// ranks fall silent at once, the way on which we hear them is the likely cause, and only a stopped process is proof.
+/// An answer with a heartbeat of its own within that time takes the suspicion back.
 /// Heartbeats should arrive at least four times within the limit. Progress counts as a sign of life too. A sign of life
 /// counts from when it was given ([`Observation::at`]), so a source may tell the same old one again and again.
 ///
@@ -103,12 +110,16 @@ impl SilenceDetector {
             let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
             watch.incarnation = proc.incarnation; // the source may not have said
         }
-        watch.heard = Some(o.at);
-        watch.asked = None;
-        if std::mem::take(&mut watch.blamed) {
+        let blamed = watch.lives(o.at);
+        self.counts_from(o.at);
+        if blamed {
             out.clear(o.about.clone(), FaultClass::Silence);
         }
-        let due = o.at + self.limit;
+    }
+
+    /// Some rank was heard last at this time.
+    fn counts_from(&mut self, heard: JobTime) {
+        let due = heard + self.limit;
         self.state.due = Some(self.state.due.map_or(due, |d| d.min(due)));
     }
 
@@ -126,7 +137,16 @@ impl SilenceDetector {
         if asked.tag != evidence.tag || !watch.is_wanted(rank, view) {
             return;
         }
-        let frozen = matches!(state_letter(&evidence.exhibit), Some('T' | 't'));
+        let found = Found::of(&evidence.exhibit);
+        if let Some(beat) = found.beat_age.filter(|age| *age <= self.limit / 2).map(|age| view.now.before(age))
+            && beat > heard
+        {
+            if watch.lives(beat) {
+                out.clear(Domain::Process(Role::Rank(rank)), FaultClass::Silence);
+            }
+            return self.counts_from(beat); // it was us who did not hear it
+        }
+        let frozen = matches!(found.state, Some('T' | 't'));
         let peers_are_heard = asked.at.since(asked.peers.heard) <= self.limit / 2;
         if !frozen && !peers_are_heard {
             return;
@@ -137,7 +157,7 @@ impl SilenceDetector {
         let confidence_permille = if frozen { 1000 } else { 850 };
         let suspect = Suspect { domain, class: FaultClass::Silence, damage, confidence_permille };
         let fault = Fault::new(NAME, heard, suspect).of(Some(watch.incarnation));
-        let clues = [self.age_clue(heard, view.now), state_clue(&evidence.exhibit, frozen), peers_clue(&asked)];
+        let clues = [self.age_clue(heard, view.now), found.clue(&evidence.exhibit), peers_clue(&asked)];
         out.blame(clues.into_iter().fold(fault, Fault::because));
     }
 
@@ -258,6 +278,12 @@ impl State {
 }
 
 impl Watch {
+    /// It gave a sign of life at this time. True: it was blamed until now.
+    fn lives(&mut self, heard: JobTime) -> bool {
+        (self.heard, self.asked) = (Some(heard), None);
+        std::mem::take(&mut self.blamed)
+    }
+
     /// What still comes from this incarnation is late.
     fn end(&mut self) {
         *self = Watch { incarnation: self.incarnation, over: true, ..Watch::default() };
@@ -280,21 +306,39 @@ fn rank_at(index: usize) -> Rank {
     Rank(u32::try_from(index).unwrap_or(u32::MAX)) // there are no more entries than ranks
 }
 
-fn state_letter(exhibit: &Exhibit) -> Option<char> {
-    match exhibit {
-        Exhibit::Text(text) => text.trim_start().chars().next(),
-        _ => None,
-    }
+/// What an answer to [`PROCESS_STATE`] says.
+#[derive(Debug, Default)]
+struct Found<'a> {
+    state: Option<char>,
+    wchan: Option<&'a str>,
+    beat_age: Option<Duration>,
 }
 
-fn state_clue(exhibit: &Exhibit, frozen: bool) -> Clue {
-    let text = match (exhibit, state_letter(exhibit)) {
-        (_, Some(letter)) if frozen => format!("frozen: its process is in state {letter} (stopped)"),
-        (_, Some(letter)) => format!("its process is in state {letter}"),
-        (Exhibit::Unavailable(why), _) => format!("the state of its process cannot be had: {why}"),
-        _ => "the question for the state of its process was not answered".into(),
-    };
-    Clue::text("process_state", text)
+impl<'a> Found<'a> {
+    fn of(exhibit: &'a Exhibit) -> Found<'a> {
+        let mut found = Found::default();
+        let Exhibit::Text(text) = exhibit else { return found };
+        for (name, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            match name {
+                "state" => found.state = value.chars().next(),
+                "wchan" => found.wchan = Some(value).filter(|v| *v != "0"),
+                "beat_age_ms" => found.beat_age = value.parse().ok().map(Duration::from_millis),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn clue(&self, exhibit: &Exhibit) -> Clue {
+        let wchan = self.wchan.map(|w| format!(", asleep in {}", one_line(w))).unwrap_or_default();
+        let text = match (self.state, exhibit) {
+            (Some(state @ ('T' | 't')), _) => format!("frozen: its process is in state {state} (stopped)"),
+            (Some(state), _) => format!("its process is in state {state}{wchan}"),
+            (None, Exhibit::Unavailable(why)) => format!("the state of its process cannot be had: {}", one_line(why)),
+            _ => "the question for the state of its process was not answered".into(),
+        };
+        Clue::text("process_state", text)
+    }
 }
 
 fn peers_clue(asked: &Asked) -> Clue {

@@ -17,8 +17,8 @@ fn beats(scene: &mut Scene, detector: &mut SilenceDetector, ms: u64, silent: &[u
     found
 }
 
-fn text(state: &str) -> Exhibit {
-    Exhibit::Text(state.into())
+fn state(letter: char) -> Exhibit {
+    Exhibit::Text(format!("state={letter} wchan=0 beat_age_ms=-"))
 }
 
 /// All ranks were heard once, then `silent` ones are not any more, until they are asked about.
@@ -34,10 +34,11 @@ fn asked(ranks: u32, hosts: &[(&'static str, u32)], silent: &[u32]) -> (Scene, S
 #[test]
 fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
     let cases = [
-        (text("T"), 1000, "frozen: its process is in state T (stopped)"),
-        (text("t (tracing stop)"), 1000, "frozen: its process is in state t (stopped)"),
-        (text("D"), 850, "its process is in state D"),
-        (text(""), 850, "the question for the state of its process was not answered"),
+        (state('T'), 1000, "frozen: its process is in state T (stopped)"),
+        (state('t'), 1000, "frozen: its process is in state t (stopped)"),
+        (state('D'), 850, "its process is in state D"),
+        (Exhibit::Text("step=4 wchan=nfs_wait state=D".into()), 850, "its process is in state D, asleep in nfs_wait"),
+        (Exhibit::Text("no words".into()), 850, "the question for the state of its process was not answered"),
         (Exhibit::Silence, 850, "the question for the state of its process was not answered"),
         (Exhibit::Unavailable("no such file".into()), 850, "the state of its process cannot be had: no such file"),
     ];
@@ -62,10 +63,10 @@ fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
 fn a_heartbeat_takes_suspicion_and_blame_back() {
     let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
     assert!(scene.tell(&mut detector, 1, Signal::Heartbeat).is_empty());
-    assert!(scene.answer(&mut detector, &ask, 1, text("T")).is_empty(), "the answer is out of date");
+    assert!(scene.answer(&mut detector, &ask, 1, state('T')).is_empty(), "the answer is out of date");
 
     let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
-    fault(&scene.answer(&mut detector, &ask, 1, text("T")));
+    fault(&scene.answer(&mut detector, &ask, 1, state('T')));
     let found = scene.tell(&mut detector, 1, Signal::Heartbeat);
     assert_eq!(found, [Finding::Clear(rank_domain(1), FaultClass::Silence)]);
     assert!(scene.tell(&mut detector, 1, Signal::Heartbeat).is_empty(), "once");
@@ -82,9 +83,9 @@ fn when_all_ranks_of_a_host_fall_silent_only_a_stopped_process_is_proof() {
         let (scene, mut detector, ask) = asked(ranks, hosts, silent);
         assert_eq!(ask.about.len(), silent.len());
         let last = *silent.last().expect("somebody is silent");
-        assert!(scene.answer(&mut detector, &ask, last, text("S")).is_empty(), "{ranks} {hosts:?}");
+        assert!(scene.answer(&mut detector, &ask, last, state('S')).is_empty(), "{ranks} {hosts:?}");
         assert!(scene.answer(&mut detector, &ask, last, Exhibit::Silence).is_empty(), "{ranks} {hosts:?}");
-        let found = scene.answer(&mut detector, &ask, last, text("T"));
+        let found = scene.answer(&mut detector, &ask, last, state('T'));
         assert_eq!(fault(&found).prime().confidence_permille, 1000);
     }
 }
@@ -102,7 +103,7 @@ fn a_source_that_stalls_blames_nobody_although_beats_are_staggered() {
             let Finding::Ask(ask) = finding else { panic!("{finding:?}") };
             for about in &ask.about {
                 let Domain::Process(Role::Rank(rank)) = about else { panic!("{about}") };
-                assert!(scene.answer(&mut detector, &ask, rank.0, text("S")).is_empty());
+                assert!(scene.answer(&mut detector, &ask, rank.0, state('S')).is_empty());
             }
         }
     }
@@ -110,12 +111,27 @@ fn a_source_that_stalls_blames_nobody_although_beats_are_staggered() {
 }
 
 #[test]
+fn an_answer_with_a_fresh_heartbeat_takes_the_suspicion_back() {
+    let aged = |ms: u64| Exhibit::Text(format!("state=T beat_age_ms={ms}"));
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    assert!(scene.answer(&mut detector, &ask, 1, aged(5_000)).is_empty(), "we did not hear it");
+    scene.pass(4_999);
+    scene.tell(&mut detector, 0, Signal::Heartbeat);
+    assert!(scene.expire(&mut detector).is_empty());
+    scene.pass(1);
+    assert_eq!(question(&scene.expire(&mut detector)).about, [rank_domain(1)], "the limit counts from that heartbeat");
+
+    let (scene, mut detector, ask) = asked(2, &[], &[1]);
+    fault(&scene.answer(&mut detector, &ask, 1, aged(5_001)));
+}
+
+#[test]
 fn a_rank_that_stays_silent_is_asked_about_again() {
     let (mut scene, mut detector, first) = asked(2, &[], &[1]);
     let second = question(&beats(&mut scene, &mut detector, 10_000, &[1]));
     assert_ne!(first.tag, second.tag);
-    assert!(scene.answer(&mut detector, &first, 1, text("T")).is_empty(), "an answer to an older question");
-    fault(&scene.answer(&mut detector, &second, 1, text("T")));
+    assert!(scene.answer(&mut detector, &first, 1, state('T')).is_empty(), "an answer to an older question");
+    fault(&scene.answer(&mut detector, &second, 1, state('T')));
 }
 
 #[test]
@@ -161,7 +177,7 @@ fn a_sign_of_life_counts_from_when_it_was_given() {
     let ask = question(&scene.expire(&mut detector));
     assert_eq!(ask.about, [rank_domain(0)]);
     scene.observe(&mut detector, given(1_000));
-    let found = scene.answer(&mut detector, &ask, 0, text("T"));
+    let found = scene.answer(&mut detector, &ask, 0, state('T'));
     assert_eq!(fault(&found).onset, JobTime::from_nanos(1_000_000_000));
 }
 
@@ -197,7 +213,7 @@ fn when_we_slept_all_ages_start_anew() {
     let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
     scene.pass(30_000);
     scene.slept(&mut detector);
-    assert!(scene.answer(&mut detector, &ask, 1, text("T")).is_empty(), "asked before the sleep");
+    assert!(scene.answer(&mut detector, &ask, 1, state('T')).is_empty(), "asked before the sleep");
     assert!(scene.expire(&mut detector).is_empty());
     scene.pass(9_999);
     assert!(scene.expire(&mut detector).is_empty());
@@ -221,6 +237,6 @@ fn a_source_that_does_not_name_incarnations_is_read_as_about_the_current_ones() 
     beat(&scene, &mut detector, 1);
     scene.pass(1_000);
     let ask = question(&scene.expire(&mut detector));
-    let found = scene.answer(&mut detector, &ask, 0, text("S"));
+    let found = scene.answer(&mut detector, &ask, 0, state('S'));
     assert_eq!(fault(&found).incarnation(), Some(Incarnation(2)));
 }

@@ -1,5 +1,6 @@
 //! How processes end, and what is told of it.
 
+use crate::job::*;
 use crate::support::*;
 use std::time::Duration;
 use taskd_core::job::*;

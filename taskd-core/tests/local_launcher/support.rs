@@ -10,61 +10,12 @@ use taskd_core::launch::*;
 /// Everything that is waited for comes in far less, or the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A launcher in its own run directory.
-pub(crate) struct Job {
-    pub dir: tempfile::TempDir,
-    pub launcher: LocalLauncher,
-}
-
 pub(crate) fn builder(dir: &Path) -> LocalLauncherBuilder {
-    LocalLauncher::builder(dir).guard(GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into()))
+    LocalLauncher::builder(dir).guard(guard_binary())
 }
 
-impl Job {
-    pub(crate) async fn new() -> Job {
-        Job::with(|builder| builder).await
-    }
-
-    pub(crate) async fn with(edit: impl FnOnce(LocalLauncherBuilder) -> LocalLauncherBuilder) -> Job {
-        let dir = tempfile::tempdir().unwrap();
-        let launcher = edit(builder(dir.path())).build().await.unwrap();
-        Job { dir, launcher }
-    }
-
-    /// Starts ranks 0 to n-1, each with its specification.
-    pub(crate) async fn start<const N: usize>(&self, specs: [WorkerSpec; N]) -> [ProcId; N] {
-        let batch = batch(1, specs);
-        self.launcher.start(&batch).await.unwrap();
-        std::array::from_fn(|i| batch.orders[i].proc.clone())
-    }
-
-    /// Starts one rank.
-    pub(crate) async fn start_one(&self, spec: WorkerSpec) -> ProcId {
-        let [proc] = self.start([spec]).await;
-        proc
-    }
-
-    /// Waits for the exit of a process.
-    pub(crate) async fn exit_of(&self, proc: &ProcId) -> Exit {
-        exit_of(&self.launcher, proc).await
-    }
-
-    pub(crate) fn guard_pid(&self) -> u32 {
-        guard_pid(self.dir.path())
-    }
-
-    /// What a process printed, when it contains `text`.
-    pub(crate) async fn printed(&self, file: &str, text: &str) -> String {
-        let path = self.dir.path().join("procs").join(file);
-        eventually(&format!("{text:?} in {}", path.display()), || {
-            std::fs::read_to_string(&path).ok().filter(|printed| printed.contains(text))
-        })
-        .await
-    }
-
-    pub(crate) async fn end(self) {
-        self.launcher.shutdown(Duration::ZERO).await.unwrap();
-    }
+pub(crate) fn guard_binary() -> GuardProgram {
+    GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into())
 }
 
 /// Waits for a process's exit.
@@ -139,12 +90,23 @@ pub(crate) fn guard_pid(dir: &Path) -> u32 {
     record["guard_pid"].as_u64().unwrap() as u32
 }
 
-/// Children of a process that have not ended, and those that nobody has reaped.
-pub(crate) fn children_of(parent: u32) -> Vec<u32> {
-    let parent_of = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+/// Whether a process is there and has not ended.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    state_of(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The state letter of `/proc/PID/stat`.
+pub(crate) fn state_of(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// The pid of a process that runs.
+pub(crate) async fn pid_of(launcher: &dyn Launcher, proc: &ProcId) -> u32 {
+    let listing = launcher.list().await.unwrap();
+    listing.procs.iter().find(|status| status.proc == *proc).and_then(|status| status.pid).unwrap()
+}
+
+pub(crate) fn send(pid: u32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }

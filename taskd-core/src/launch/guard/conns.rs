@@ -3,6 +3,7 @@
 //! A connection never blocks the guard: what a peer does not read waits in a buffer with a bound, and beyond the bound
 //! nothing more is read from that peer.
 
+use super::poll::Interest;
 use super::wire::{self, Frames, FromGuard, STRANGER_FRAME_BYTES_MAX};
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
@@ -25,8 +26,8 @@ pub(super) struct Conn {
     pub(super) peer_pid: u32,
     /// When it came.
     pub(super) since: Instant,
-    /// Whether the event loop waits for room to write.
-    pub(super) waits_for_room: bool,
+    /// What the event loop waits for.
+    pub(super) interest: Interest,
     /// To be closed when everything is sent.
     pub(super) leaving: bool,
 }
@@ -43,7 +44,7 @@ impl Conn {
             sent: 0,
             peer_pid,
             since: now,
-            waits_for_room: false,
+            interest: Interest { bytes: true, room: false },
             leaving: false,
         })
     }
@@ -55,7 +56,7 @@ impl Conn {
 
     /// Takes what has arrived. False: the peer is gone.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> bool {
-        if self.unsent() > UNREAD_BYTES_MAX {
+        if !self.wanted().bytes {
             return true;
         }
         match self.stream.read(scratch) {
@@ -70,13 +71,18 @@ impl Conn {
 
     /// The next message that has arrived.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        if self.unsent() > UNREAD_BYTES_MAX { Ok(None) } else { self.frames.next() }
+        if self.wanted().bytes { self.frames.next() } else { Ok(None) }
     }
 
     /// Queues a message.
     pub(super) fn send(&mut self, message: &FromGuard) -> io::Result<()> {
         self.out.extend_from_slice(&wire::encode(message)?);
         Ok(())
+    }
+
+    /// What there is to wait for.
+    pub(super) fn wanted(&self) -> Interest {
+        Interest { bytes: !self.leaving && self.unsent() <= UNREAD_BYTES_MAX, room: self.unsent() > 0 }
     }
 
     /// Whether there is room for news.

@@ -49,29 +49,28 @@ pub fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     sys::use_one_heap();
-    let mut socket = UnixStream::from(sys::keep_only_stdin()?);
+    let socket = UnixStream::from(sys::keep_only_stdin()?);
     sys::ignore_terminal_signals();
     let signals = sys::take_signals()?;
     let _ = rustix::process::setsid(); // fails only for the leader of a group: then a shell has seen to it
     let _ = rustix::thread::set_name(c"taskd-guard");
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     std::env::set_current_dir("/")?;
-    serve(&mut socket, Some(signals))
+    serve(socket, Some(signals))
 }
 
 /// Does a guard's work in a thread of this process, for a program that has no guard.
-pub(crate) fn run_in_thread(mut socket: UnixStream) -> io::Result<()> {
+pub(crate) fn run_in_thread(socket: UnixStream) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(GUARD_NAME.into());
-    thread.spawn(move || serve(&mut socket, None)).map(drop) // if it fails, its socket is closed, and that is noticed
+    thread.spawn(move || serve(socket, None)).map(drop) // if it fails, its socket is closed, and that is noticed
 }
 
-fn serve(socket: &mut UnixStream, signals: Option<OwnedFd>) -> io::Result<()> {
-    let config = receive_config(socket)?;
-    match Engine::start(config, socket.try_clone()?, signals) {
-        Ok(engine) => engine.run(),
-        Err(refusal) => socket.write_all(&wire::encode(&FromGuard::Refused(refusal))?)?,
+fn serve(mut socket: UnixStream, signals: Option<OwnedFd>) -> io::Result<()> {
+    let config = receive_config(&mut socket)?;
+    match Engine::new(config, signals) {
+        Ok(engine) => engine.run(socket),
+        Err(refusal) => socket.write_all(&wire::encode(&FromGuard::Refused(refusal))?),
     }
-    Ok(())
 }
 
 /// The owner's first word.

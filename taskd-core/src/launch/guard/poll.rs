@@ -62,6 +62,15 @@ impl Token {
     }
 }
 
+/// What is waited for at a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interest {
+    /// Something to read.
+    pub(super) bytes: bool,
+    /// Room to write.
+    pub(super) room: bool,
+}
+
 /// The set of things that are waited for.
 #[derive(Debug)]
 pub(super) struct Poll {
@@ -78,9 +87,11 @@ impl Poll {
         Ok(epoll::add(&self.epoll, source, EventData::new_u64(token.pack()), EventFlags::IN)?)
     }
 
-    /// Waits for room in `source` too, or no longer.
-    pub(super) fn want_room(&self, source: impl AsFd, token: Token, wanted: bool) -> io::Result<()> {
-        let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+    /// Waits for bytes in `source`, for room in it, for both, or only for its end.
+    pub(super) fn set(&self, source: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, interest.bytes);
+        flags.set(EventFlags::OUT, interest.room);
         Ok(epoll::modify(&self.epoll, source, EventData::new_u64(token.pack()), flags)?)
     }
 

@@ -4,6 +4,7 @@
 
 use super::lifeline::Waiter;
 use super::streams::Stream;
+use super::tree::Member;
 use super::wire::ProcReport;
 use crate::job::{Incarnation, ProcId, Role};
 use crate::launch::Phase;
@@ -31,6 +32,8 @@ pub(super) struct Proc {
     /// When it is killed, if it was told to stop.
     pub(super) kill_at: Option<Instant>,
     pub(super) tree: Tree,
+    /// What was found of the tree at the last look.
+    pub(super) left: Vec<Member>,
     /// Part of a batch that failed: the owner never hears of it.
     pub(super) withdrawn: bool,
     pub(super) acknowledged: bool,
@@ -98,6 +101,7 @@ impl Procs {
                 stderr: None,
                 kill_at: None,
                 tree: Tree::Gone,
+                left: Vec::new(),
                 withdrawn: false,
                 acknowledged: false,
             });

@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 /// Most bytes that are read from one pipe before others have their turn: a full pipe of the usual size.
-const TURN_BYTES_MAX: usize = 64 << 10;
+pub(super) const TURN_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are read from a pipe when its process has ended: a pipe of the largest size that is usually allowed.
+pub(super) const LAST_BYTES_MAX: usize = 1 << 20;
 
 /// One pipe from a process.
 #[derive(Debug)]
@@ -37,10 +39,10 @@ impl Stream {
         self.pipe.as_ref()
     }
 
-    /// Reads what is there, at most one turn.
-    pub(super) fn drain(&mut self, poll: &Poll, logs: &Logs, scratch: &mut [u8]) {
+    /// Reads what is there, until about `bytes_max` bytes are read.
+    pub(super) fn drain(&mut self, bytes_max: usize, poll: &Poll, logs: &Logs, scratch: &mut [u8]) {
         let mut read = 0;
-        while read < TURN_BYTES_MAX
+        while read < bytes_max
             && let Some(pipe) = &self.pipe
         {
             match rustix::io::read(pipe, &mut *scratch) {
@@ -70,14 +72,14 @@ impl Stream {
     /// The last lines, at most [`Exit::STDERR_TAIL_BYTES_MAX`] bytes.
     pub(super) fn tail_text(&self) -> String {
         let bytes: Vec<u8> = self.tail.iter().flatten().copied().collect();
-        let cut = bytes.len() >= Exit::STDERR_TAIL_BYTES_MAX;
-        let whole_lines = bytes.iter().position(|b| *b == b'\n').filter(|_| cut).map_or(0, |end| end + 1);
-        let text = String::from_utf8_lossy(&bytes[whole_lines..]);
+        let text = String::from_utf8_lossy(&bytes);
         let mut from = text.len().saturating_sub(Exit::STDERR_TAIL_BYTES_MAX); // replaced bytes make it longer
         while !text.is_char_boundary(from) {
             from += 1;
         }
-        text[from..].to_owned()
+        let is_cut = bytes.len() >= Exit::STDERR_TAIL_BYTES_MAX;
+        let whole_lines = text[from..].find('\n').filter(|_| is_cut).map_or(0, |end| end + 1);
+        text[from + whole_lines..].to_owned()
     }
 }
 

@@ -179,10 +179,7 @@ impl BeforeExec {
         if rustix::process::getppid() != Some(self.parent) {
             return Err(io::Error::from_raw_os_error(libc::ECHILD));
         }
-        for number in 1..=64 {
-            // SAFETY: async-signal-safe. It fails for numbers that cannot be set; those have their defaults.
-            unsafe { libc::signal(number, libc::SIG_DFL) };
-        }
+        reset_signals()?;
         rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
         rustix::process::setpriority_process(None, self.nice)?;
         if let Some(cpus) = &self.cpus {
@@ -193,6 +190,21 @@ impl BeforeExec {
         close_descriptors_at_exec();
         Ok(())
     }
+}
+
+/// Default dispositions for all signals, and none blocked: what a program expects that was started from a shell.
+fn reset_signals() -> io::Result<()> {
+    for number in 1..=64 {
+        // SAFETY: async-signal-safe. It fails for numbers that cannot be set; those have their defaults.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set before it is read. Both calls are async-signal-safe.
+    let result = unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Field 22 of `/proc/self/stat`, without allocating.

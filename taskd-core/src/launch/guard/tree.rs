@@ -20,6 +20,13 @@ pub(crate) const PROC_MARK: &str = "TASKD_PROC";
 #[derive(Debug)]
 pub(crate) struct Census(BTreeMap<i32, Stat>);
 
+/// One process, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) pid: i32,
+    start_time: u64,
+}
+
 /// Whose processes are looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
@@ -27,6 +34,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) root: Option<Pid>,
     /// The number of its session and group, while it is certain that nobody else has got it.
     pub(crate) session: Option<Pid>,
+    /// Who adopts orphans: one that is ending has no environment any more, so that it is counted as anybody's.
+    pub(crate) adopter: Option<Pid>,
     pub(crate) job: &'a JobId,
     /// The rank; all of the job when `None`.
     pub(crate) proc: Option<&'a str>,
@@ -59,26 +68,49 @@ impl Census {
         found
     }
 
-    /// Those of `among` (everybody when `None`) that belong to `wanted`, the root included.
-    pub(crate) fn members(&self, wanted: &Wanted<'_>, among: Option<&BTreeSet<i32>>) -> Vec<i32> {
+    /// Those of `among` (everybody when `None`) that belong to `wanted`, the root included, and those of `earlier` that
+    /// are still there: a process that is ending has no environment any more by which it could be found again.
+    pub(crate) fn members(
+        &self,
+        wanted: &Wanted<'_>,
+        among: Option<&BTreeSet<i32>>,
+        earlier: &[Member],
+    ) -> Vec<Member> {
         let below = wanted.root.map(|root| self.descendants(root)).unwrap_or_default();
         let root = wanted.root.map(|pid| pid.as_raw_nonzero().get());
         let session = wanted.session.map(|pid| pid.as_raw_nonzero().get());
-        let candidates = self.0.iter().filter(|(pid, _)| among.is_none_or(|among| among.contains(pid)));
-        let belongs = |pid: i32, stat: &Stat| {
-            root == Some(pid)
+        let adopter = wanted.adopter.map(|pid| pid.as_raw_nonzero().get());
+        let belongs = |member: Member, stat: &Stat| {
+            root == Some(member.pid)
                 || session.is_some_and(|number| stat.session == number || stat.group == number)
-                || below.contains(&pid)
-                || is_marked(pid, wanted.job, wanted.proc)
+                || below.contains(&member.pid)
+                || earlier.contains(&member)
+                || (stat.is_exiting() && adopter == Some(stat.parent))
+                || is_marked(member.pid, wanted.job, wanted.proc)
         };
-        candidates.filter(|(pid, stat)| belongs(**pid, stat)).map(|(pid, _)| *pid).collect()
+        let candidates = self.0.iter().filter(|(pid, _)| among.is_none_or(|among| among.contains(pid)));
+        let named = candidates.map(|(pid, stat)| (Member { pid: *pid, start_time: stat.start_time }, stat));
+        named.filter(|(member, stat)| belongs(*member, stat)).map(|(member, _)| member).collect()
     }
 
-    /// Kills one of those that were counted, if it is still the same process.
-    pub(crate) fn kill(&self, pid: i32) {
-        let (Some(counted), Some(pid)) = (self.0.get(&pid), Pid::from_raw(pid)) else { return };
+    /// Kills everything below `root`, and says how much there was.
+    pub(crate) fn kill_below(&self, root: Pid) -> usize {
+        let below = self.descendants(root);
+        for pid in &below {
+            if let Some(stat) = self.0.get(pid) {
+                Member { pid: *pid, start_time: stat.start_time }.kill();
+            }
+        }
+        below.len()
+    }
+}
+
+impl Member {
+    /// Kills it, if it is still there; never another process that has got its number.
+    pub(crate) fn kill(self) {
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty());
-        if Stat::read(pid).is_none_or(|now| now.start_time != counted.start_time) {
+        if Stat::read(pid).is_none_or(|now| now.start_time != self.start_time) {
             return;
         }
         let _ = match handle {
@@ -103,11 +135,11 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
 pub(crate) fn remove_all(job: &JobId, limit: Duration) {
     let until = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);
-    let wanted = Wanted { root: None, session: None, job, proc: None };
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None };
+    let mut left = Vec::new();
     loop {
-        let census = Census::take();
-        let left = census.members(&wanted, None);
-        left.iter().for_each(|pid| census.kill(*pid));
+        left = Census::take().members(&wanted, None, &left);
+        left.iter().copied().for_each(Member::kill);
         if left.is_empty() || Instant::now() >= until {
             return;
         }

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 
 /// How long a guard may take to answer the first word.
-const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 /// How long one that is ending may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks whether it is.

@@ -56,6 +56,7 @@ impl Link {
             waiting: BTreeMap::new(),
             next_id: 0,
             unsent: Vec::new(),
+            last_call: None,
         };
         let link = Link { requests, history, task: tokio::spawn(task.run(connection)) };
         let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
@@ -98,6 +99,8 @@ struct Task {
     waiting: BTreeMap<u64, oneshot::Sender<Result<Answer, LaunchError>>>,
     next_id: u64,
     unsent: Vec<u8>,
+    /// The call whose answer is the last word, and what every later call is told.
+    last_call: Option<(u64, &'static str)>,
 }
 
 /// How it goes on after a connection.
@@ -214,6 +217,11 @@ impl Task {
     fn send(&mut self, request: Request) {
         let id = self.next_id;
         self.next_id += 1;
+        match &request.call {
+            Call::Shutdown { .. } => self.last_call = Some((id, "this launcher was shut down")),
+            Call::Detach => self.last_call = Some((id, "this launcher has detached from its job")),
+            _ => (),
+        }
         match wire::encode(&ToGuard::Call { id, call: request.call }) {
             Ok(frame) => {
                 self.unsent.extend_from_slice(&frame);
@@ -231,9 +239,11 @@ impl Task {
                 if let Ok(Answer::Started(reports)) = &answer {
                     reports.iter().cloned().for_each(|report| self.history.learn(report));
                 }
+                let last = self.last_call.filter(|(last, _)| *last == id && answer.is_ok());
                 if let Some(reply) = self.waiting.remove(&id) {
                     let _ = reply.send(answer); // nobody may wait any more
                 }
+                return last.map(|(_, why)| Next::End(unreachable(why)));
             }
             FromGuard::TakenOver { by_pid } => {
                 let text = format!("process {by_pid} has taken this job over: this one must leave it alone");

@@ -5,11 +5,12 @@ use crate::job::{Exit, ProcId, Termination};
 use crate::launch::Phase;
 use crate::launch::guard::procs::{Key, Proc, Sweep, Tree};
 use crate::launch::guard::run_dir::proc_name;
-use crate::launch::guard::streams::Stream;
+use crate::launch::guard::streams::{LAST_BYTES_MAX, Stream};
 use crate::launch::guard::sys::{self, Ended};
-use crate::launch::guard::tree::{Census, Wanted};
+use crate::launch::guard::tree::{Census, Member, Wanted};
 use crate::launch::guard::wire::Answer;
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// First pause between two looks at what is left of a tree; it doubles with each look.
@@ -61,7 +62,7 @@ impl Engine {
     }
 
     fn report_exit(&mut self, key: Key, ended: &Ended) {
-        self.drain(key, |proc| &mut proc.stderr);
+        self.drain(key, LAST_BYTES_MAX, |proc| &mut proc.stderr);
         let Some(proc) = self.procs.get_mut(key) else { return };
         let how = match ended.by_signal {
             true => Termination::Signal { number: ended.status, core_dumped: ended.core_dumped },
@@ -137,14 +138,16 @@ impl Engine {
         for key in keys {
             let left = self.members_of(key, &census, family.as_ref());
             let Some(proc) = self.procs.get_mut(key) else { continue };
-            self.counters.leftovers_killed += left.iter().filter(|pid| **pid != raw(proc.pid)).count() as u64;
-            left.iter().for_each(|pid| census.kill(*pid));
+            let new = left.iter().filter(|member| member.pid != raw(proc.pid) && !proc.left.contains(member));
+            self.counters.leftovers_killed += new.count() as u64;
+            left.iter().copied().for_each(Member::kill);
+            proc.left = left;
             let Tree::Sweeping(sweep) = &mut proc.tree else { continue };
-            if left.is_empty() && proc.report.phase.is_exited() {
+            if proc.left.is_empty() && proc.report.phase.is_exited() {
                 proc.tree = Tree::Gone;
             } else if sweep.go_on(Instant::now()) {
                 self.counters.leftovers_stuck += 1;
-                let text = format!("{}: cannot remove processes {left:?}", proc.report.proc);
+                let text = format!("{}: cannot remove {:?}", proc.report.proc, proc.left);
                 self.note(&text);
             }
         }
@@ -153,24 +156,29 @@ impl Engine {
     }
 
     /// What is left of a process's tree.
-    fn members_of(&self, key: Key, census: &Census, family: Option<&std::collections::BTreeSet<i32>>) -> Vec<i32> {
+    fn members_of(&self, key: Key, census: &Census, family: Option<&BTreeSet<i32>>) -> Vec<Member> {
         let Some(proc) = self.procs.get(key) else { return Vec::new() };
         let name = proc_name(&proc.report.proc);
-        // Once it was reaped, another process of the job may have got its number.
-        let reused = proc.has_exited() && self.procs.running_with(proc.pid).is_some();
+        // Other processes of the job are never meant, not even one that has got this one's number meanwhile.
+        let others = self.procs.iter().filter(|(other, proc)| *other != key && !proc.has_exited());
+        let others: BTreeSet<i32> = others.map(|(_, proc)| raw(proc.pid)).collect();
+        let number_is_ours = family.is_some() && !others.contains(&raw(proc.pid));
         let wanted = Wanted {
             root: (!proc.has_exited()).then_some(proc.pid),
-            session: (family.is_some() && !reused).then_some(proc.pid),
+            session: number_is_ours.then_some(proc.pid),
+            adopter: family.map(|_| self.ground.parent),
             job: &self.config.job,
             proc: Some(&name),
         };
-        census.members(&wanted, family)
+        let mut members = census.members(&wanted, family, &proc.left);
+        members.retain(|member| !others.contains(&member.pid));
+        members
     }
 
     /// Reads what a process has printed.
-    pub(super) fn drain(&mut self, key: Key, which: fn(&mut Proc) -> &mut Option<Stream>) {
+    pub(super) fn drain(&mut self, key: Key, bytes_max: usize, which: fn(&mut Proc) -> &mut Option<Stream>) {
         if let Some(stream) = self.procs.get_mut(key).and_then(|proc| which(proc).as_mut()) {
-            stream.drain(&self.poll, &self.logs, &mut self.scratch);
+            stream.drain(bytes_max, &self.poll, &self.logs, &mut self.scratch);
         }
     }
 
@@ -178,7 +186,7 @@ impl Engine {
     fn close_finished_streams(&mut self) {
         for (_, proc) in self.procs.iter_mut().filter(|(_, proc)| proc.tree == Tree::Gone) {
             for mut stream in [proc.stdout.take(), proc.stderr.take()].into_iter().flatten() {
-                stream.drain(&self.poll, &self.logs, &mut self.scratch);
+                stream.drain(LAST_BYTES_MAX, &self.poll, &self.logs, &mut self.scratch);
                 stream.close(&self.poll, &self.logs);
             }
         }
@@ -234,15 +242,11 @@ impl Engine {
     }
 
     /// At the end everything below the guard goes, marked or not.
-    fn no_strangers_are_left(&mut self) -> bool {
+    fn no_strangers_are_left(&self) -> bool {
         if self.signals.is_none() {
             return true;
         }
-        let census = Census::take();
-        let strangers = census.descendants(self.ground.parent);
-        self.counters.leftovers_killed += strangers.len() as u64;
-        strangers.iter().for_each(|pid| census.kill(*pid));
-        strangers.is_empty()
+        Census::take().kill_below(self.ground.parent) == 0
     }
 }
 

@@ -16,6 +16,7 @@ use super::proc_fs::Stat;
 use super::procs::{Key, Procs};
 use super::run_dir::{Record, RunDir};
 use super::spawn::Ground;
+use super::streams::TURN_BYTES_MAX;
 use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
 use super::{GuardCounters, sys};
 use rustix::process::{Resource, Rlimit};
@@ -77,8 +78,8 @@ enum Life {
 }
 
 impl Engine {
-    /// Takes the run directory and welcomes the owner at the other end of `socket`.
-    pub(super) fn start(config: GuardConfig, socket: UnixStream, signals: Option<OwnedFd>) -> Result<Engine, Refusal> {
+    /// A guard that has taken its run directory.
+    pub(super) fn new(config: GuardConfig, signals: Option<OwnedFd>) -> Result<Engine, Refusal> {
         let run_dir = RunDir::new(config.run_dir.clone());
         let failed =
             |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
@@ -96,7 +97,7 @@ impl Engine {
         run_dir.write_record(&record).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
-        let mut engine = Engine {
+        let engine = Engine {
             own_log: logs.open(run_dir.guard_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
             _lock: lock,
@@ -118,11 +119,11 @@ impl Engine {
             ground,
             logs,
         };
-        engine.watch_and_welcome(socket).map_err(out_of)?;
+        engine.watch().map_err(out_of)?;
         Ok(engine)
     }
 
-    fn watch_and_welcome(&mut self, socket: UnixStream) -> io::Result<()> {
+    fn watch(&self) -> io::Result<()> {
         self.poll.add(&self.deaths.ready, Token::Lifelines)?;
         if let Some(signals) = &self.signals {
             self.poll.add(signals, Token::Signals)?;
@@ -130,15 +131,14 @@ impl Engine {
         if let Some(listener) = &self.listener {
             self.poll.add(listener, Token::Listener)?;
         }
-        let conn = Conn::new(socket, self.config.owner_pid, Instant::now())?;
-        let key = self.adopt(conn)?;
-        self.welcome(key);
-        self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
         Ok(())
     }
 
-    /// Runs until there is nothing left to do.
-    pub(super) fn run(mut self) {
+    /// Welcomes the owner at the other end of `socket`, and runs until there is nothing left to do.
+    pub(super) fn run(mut self, socket: UnixStream) -> io::Result<()> {
+        self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
+        let key = self.adopt(Conn::new(socket, self.config.owner_pid, Instant::now())?)?;
+        self.welcome(key);
         while self.life != Life::Over {
             let limit = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.poll.wait(limit) {
@@ -148,6 +148,7 @@ impl Engine {
             self.guarded(Engine::tell_owner);
         }
         self.say_goodbye();
+        Ok(())
     }
 
     /// A defect in handling one event must not take the job down.
@@ -167,8 +168,8 @@ impl Engine {
             Token::OwnerProcess => self.lose_owner("its process has ended"),
             Token::Listener => self.accept(),
             Token::Conn(key) => self.serve(key),
-            Token::Stdout(key) => self.drain(key, |proc| &mut proc.stdout),
-            Token::Stderr(key) => self.drain(key, |proc| &mut proc.stderr),
+            Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
+            Token::Stderr(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stderr),
         }
     }
 

@@ -50,7 +50,7 @@ impl Engine {
     pub(super) fn serve(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
         let mut alive = conn.flush().is_ok() && conn.receive(&mut self.scratch);
-        while let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.leaving) {
+        while let Some(conn) = self.conns.get_mut(&key) {
             match conn.next::<ToGuard>() {
                 Ok(Some(message)) => self.hear(key, message),
                 Ok(None) => break,
@@ -211,9 +211,9 @@ impl Engine {
         if !open {
             return self.hang_up(key);
         }
-        let wants_room = conn.unsent() > 0;
-        if wants_room != conn.waits_for_room && self.poll.want_room(&*conn, Token::Conn(key), wants_room).is_ok() {
-            conn.waits_for_room = wants_room;
+        let wanted = conn.wanted();
+        if wanted != conn.interest && self.poll.set(&*conn, Token::Conn(key), wanted).is_ok() {
+            conn.interest = wanted;
         }
     }
 

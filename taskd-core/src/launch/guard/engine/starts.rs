@@ -58,7 +58,8 @@ impl Engine {
             }
             return;
         }
-        let earlier = start.batch.orders.iter().find_map(|order| self.procs.in_the_way_of(&order.proc));
+        let new = start.batch.orders.iter().filter(|order| self.is_new(&order.proc));
+        let earlier = new.into_iter().find_map(|order| self.procs.in_the_way_of(&order.proc));
         match earlier.map(|proc| (proc.report.proc.clone(), proc.has_exited())) {
             Some(_) if now < start.until => self.waiting.push(start),
             Some((proc, exited)) => {
@@ -93,6 +94,12 @@ impl Engine {
         }
     }
 
+    /// Whether a process was never started, or its start failed.
+    fn is_new(&self, id: &ProcId) -> bool {
+        let known = self.procs.find(id).and_then(|key| self.procs.get(key));
+        known.is_none_or(|proc| proc.withdrawn) && !self.procs.is_over(id)
+    }
+
     fn report_of(&self, id: &ProcId) -> Option<ProcReport> {
         self.procs.find(id).and_then(|key| self.procs.get(key)).map(|proc| proc.report.clone())
     }
@@ -102,8 +109,7 @@ impl Engine {
         if !matches!(self.life, Life::Serving | Life::Keeping { .. }) {
             return Err("the job is being stopped".into());
         }
-        let is_new = |order: &&WireOrder| self.procs.find(&order.proc).is_none() && !self.procs.is_over(&order.proc);
-        let new: Vec<&WireOrder> = batch.orders.iter().filter(is_new).collect();
+        let new: Vec<&WireOrder> = batch.orders.iter().filter(|order| self.is_new(&order.proc)).collect();
         if self.procs.len() + new.len() > PROCS_MAX {
             return Err(format!("more than {PROCS_MAX} processes, exits that nobody has acknowledged included"));
         }
@@ -115,7 +121,7 @@ impl Engine {
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
             let key = self.enter(order, spawned);
             started.push(key);
-            self.watch(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
+            self.watch_proc(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
         }
         Ok(())
     }
@@ -146,13 +152,14 @@ impl Engine {
             stderr: Some(stderr),
             kill_at: None,
             tree: Tree::Wanted,
+            left: Vec::new(),
             withdrawn: false,
             acknowledged: false,
         })
     }
 
     /// Waits for the output of a process, and for its end.
-    fn watch(&mut self, key: Key) -> io::Result<()> {
+    fn watch_proc(&mut self, key: Key) -> io::Result<()> {
         let Some(proc) = self.procs.get_mut(key) else { return Ok(()) };
         for (stream, token) in [(&proc.stdout, Token::Stdout(key)), (&proc.stderr, Token::Stderr(key))] {
             if let Some(pipe) = stream.as_ref().and_then(Stream::pipe) {

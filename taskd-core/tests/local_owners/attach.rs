@@ -1,0 +1,91 @@
+//! A new owner: nothing is lost, nothing is told twice, and there is only one.
+
+use crate::harness::tests;
+use crate::supervisor::{Supervisor, rank};
+use crate::support::*;
+use std::slice::from_ref;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::launch::*;
+
+tests![
+    an_exit_between_two_owners_is_told_to_the_second,
+    an_owner_that_has_detached_finds_everything_again,
+    there_is_one_owner_and_a_newer_one_takes_over_when_asked,
+    detaching_needs_a_guard_that_keeps,
+];
+
+async fn an_exit_between_two_owners_is_told_to_the_second() {
+    let mut supervisor = Supervisor::start("keep=60000").await;
+    supervisor.kill();
+    std::fs::write(supervisor.path("go"), "").unwrap();
+    let gone = rank(0);
+    let launcher = builder(supervisor.dir.path()).build().await.unwrap();
+    let exit = exit_of(&launcher, &gone).await;
+    assert_eq!((exit.how, exit.stderr_tail.as_str()), (Termination::Code(3), "gone\n"));
+    let listing = launcher.list().await.unwrap();
+    let running = listing.procs.iter().filter(|status| status.phase == Phase::Running);
+    let running: Vec<u32> = running.filter_map(|status| status.pid).collect();
+    assert!(running.len() == 2 && running.iter().all(|pid| supervisor.pids().contains(pid) && is_alive(*pid)));
+    launcher.acknowledge(from_ref(&gone)).await.unwrap();
+    drop(launcher); // it was built with KillTree: what counts is what the last owner said
+    supervisor.all_is_gone(Duration::from_secs(1)).await;
+}
+
+async fn an_owner_that_has_detached_finds_everything_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = OnOwnerLoss::Keep { at_most: Duration::from_secs(60) };
+    let build = async || builder(dir.path()).on_owner_loss(keep).build().await.unwrap();
+    let first = build().await;
+    let orders = batch(1, [sleeper(), sh("exit 9")]);
+    first.start(&orders).await.unwrap();
+    let ended = orders.orders[1].proc.clone();
+    exit_of(&first, &ended).await;
+    let before = first.list().await.unwrap();
+    first.detach().await.unwrap();
+    assert!(matches!(first.start(&orders).await, Err(LaunchError::Unreachable(why)) if why.contains("detached")));
+
+    let second = build().await;
+    let after = second.list().await.unwrap();
+    assert_eq!((&before.procs, &before.nodes), (&after.procs, &after.nodes));
+    assert!(matches!(second.watch(before.revision).await, Err(LaunchError::Stale)));
+    second.acknowledge(from_ref(&ended)).await.unwrap();
+    second.detach().await.unwrap();
+
+    let third = build().await;
+    assert_eq!(third.list().await.unwrap().procs.len(), 1);
+    third.start(&orders).await.unwrap(); // one runs, one is over and acknowledged
+    assert_eq!((third.list().await.unwrap().procs.len(), third.counters().await.unwrap().started), (1, 2));
+    third.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn there_is_one_owner_and_a_newer_one_takes_over_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = builder(dir.path()).build().await.unwrap();
+    let orders = batch(1, [sleeper()]);
+    first.start(&orders).await.unwrap();
+    match builder(dir.path()).build().await {
+        Err(LocalError::Owned { by_pid, .. }) => assert_eq!(by_pid, std::process::id()),
+        other => panic!("{other:?}"),
+    }
+    let from = first.list().await.unwrap().revision;
+    let second = builder(dir.path()).takeover(true).build().await.unwrap();
+    let told = [first.watch(from).await.map(drop), first.stop(&[], Duration::ZERO).await, first.start(&orders).await];
+    for told in told {
+        assert!(matches!(&told, Err(LaunchError::Unreachable(why)) if why.contains("taken")), "{told:?}");
+    }
+    drop(first); // says nothing to the guard any more
+    let proc = &orders.orders[0].proc;
+    assert!(is_alive(pid_of(&second, proc).await));
+    second.stop(from_ref(proc), Duration::ZERO).await.unwrap();
+    exit_of(&second, proc).await;
+    second.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn detaching_needs_a_guard_that_keeps() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let refused = launcher.detach().await;
+    assert!(matches!(&refused, Err(LaunchError::Refused(why)) if why.contains("OnOwnerLoss::Keep")), "{refused:?}");
+    launcher.shutdown(Duration::ZERO).await.unwrap(); // and it goes on
+}

@@ -1,0 +1,79 @@
+//! The guard dies: everything goes with it, is told once, and the next start finds a new guard.
+
+use crate::harness::tests;
+use crate::supervisor::Supervisor;
+use crate::support::*;
+use rustix::process::Signal;
+use std::slice::from_ref;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::launch::*;
+
+tests![
+    exits_of_a_killed_guard_are_told_once_and_it_is_replaced,
+    what_a_guard_and_its_owner_left_is_removed_before_the_next_job,
+    two_jobs_do_not_meet,
+];
+
+async fn exits_of_a_killed_guard_are_told_once_and_it_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let orders = batch(1, crate::supervisor::ranks(dir.path()));
+    launcher.start(&orders).await.unwrap();
+    let pids = || std::fs::read_to_string(dir.path().join("pids")).unwrap_or_default();
+    eventually("all are up", || (pids().lines().count() == crate::supervisor::PROCESSES).then_some(())).await;
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    let procs: Vec<ProcId> = orders.orders.iter().map(|order| order.proc.clone()).collect();
+    exit_of(&launcher, &procs[0]).await;
+    let from = launcher.list().await.unwrap().revision;
+
+    let dead = guard_pid(dir.path());
+    send(dead, Signal::KILL);
+    for proc in &procs[1..] {
+        assert_eq!(exit_of(&launcher, proc).await.how, Termination::Unknown);
+    }
+    for pid in pids().lines().map(|pid| pid.parse().unwrap()) {
+        assert!(!is_alive(pid), "exits are told when everything is gone");
+    }
+    let next = batch(2, [sleeper()]);
+    launcher.start(&next).await.unwrap();
+    launcher.start(&orders).await.unwrap(); // all three are over
+    assert_ne!(guard_pid(dir.path()), dead);
+    launcher.stop(from_ref(&next.orders[0].proc), Duration::ZERO).await.unwrap();
+    exit_of(&launcher, &next.orders[0].proc).await;
+
+    let (changes, _) = launcher.watch(from).await.unwrap();
+    let exits = changes.iter().filter_map(|change| match change {
+        Change::Proc(status) if status.phase.is_exited() => Some(&status.proc),
+        _ => None,
+    });
+    assert_eq!(exits.collect::<Vec<_>>(), [&procs[1], &procs[2], &next.orders[0].proc]);
+    assert_eq!(launcher.list().await.unwrap().procs.len(), 4, "nothing was acknowledged");
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn what_a_guard_and_its_owner_left_is_removed_before_the_next_job() {
+    let mut supervisor = Supervisor::start("keep=60000").await;
+    supervisor.kill();
+    send(supervisor.guard, Signal::KILL);
+    let launcher = builder(supervisor.dir.path()).build().await.unwrap();
+    for pid in supervisor.pids() {
+        assert!(!is_alive(pid));
+    }
+    assert!(launcher.list().await.unwrap().procs.is_empty());
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn two_jobs_do_not_meet() {
+    let mut one = Supervisor::start("keep=60000").await;
+    let mut other = Supervisor::start("keep=60000").await;
+    one.kill();
+    send(one.guard, Signal::KILL);
+    let launcher = builder(one.dir.path()).build().await.unwrap();
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+    one.all_is_gone(Duration::from_secs(1)).await;
+    assert!(other.pids().into_iter().all(is_alive) && is_alive(other.guard));
+    other.kill();
+    send(other.guard, Signal::TERM);
+    other.all_is_gone(Duration::from_secs(5)).await;
+}

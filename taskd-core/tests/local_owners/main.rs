@@ -1,0 +1,26 @@
+//! Owners that die, guards that die, and lifelines: real processes whose supervisor is a process, too.
+//!
+//! Called without a role this program runs its tests; with one it is the supervisor, the guard or a rank of them.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
+
+mod attach;
+mod guard_death;
+mod harness;
+mod loss;
+mod strangers;
+mod supervisor;
+#[path = "../local_launcher/support.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    taskd_core::launch::guard::init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["supervisor", dir, on_loss] => supervisor::run(dir.as_ref(), on_loss),
+        _ => harness::run(&words),
+    }
+}

@@ -1,0 +1,71 @@
+//! Peers that do not keep to the protocol, and directories that do not do.
+
+use crate::harness::tests;
+use crate::support::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use taskd_core::launch::*;
+
+tests![
+    garbage_is_cut_and_counted_and_harms_nobody,
+    what_cannot_be_is_said_in_one_sentence,
+    a_guard_that_does_not_answer_is_named,
+];
+
+async fn garbage_is_cut_and_counted_and_harms_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let connect = || UnixStream::connect(dir.path().join("guard.sock")).unwrap();
+    let garbage: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"\x02\0\0\0{]",
+        b"\x00\0\0\0",
+        b"\x0f\0\0\0{\"Call\":{\"id\":1",
+    ];
+    for bytes in garbage {
+        let mut stream = connect();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap(); // it is cut
+    }
+    let mut stream = connect();
+    let call = br#"{"Call":{"id":1,"call":"Counters"}}"#;
+    stream.write_all(&[&(call.len() as u32).to_le_bytes()[..], call].concat()).unwrap();
+    let mut refused = String::new();
+    stream.take(4096).read_to_string(&mut refused).unwrap_or_default();
+
+    let silent: Vec<UnixStream> = (0..100).map(|_| connect()).collect(); // far more than it takes
+    let proc = batch(1, [sh("exit 3")]);
+    launcher.start(&proc).await.unwrap();
+    exit_of(&launcher, &proc.orders[0].proc).await;
+    drop(silent);
+    assert!(launcher.counters().await.unwrap().connections_refused >= 80);
+    assert_eq!(launcher.counters().await.unwrap().panics, 0);
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn what_cannot_be_is_said_in_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let text = |error: Result<LocalLauncher, LocalError>| error.unwrap_err().to_string();
+    assert!(text(builder(&file).build().await).contains(file.to_str().unwrap()));
+    let program = |path: &str| LocalLauncher::builder(dir.path()).guard(GuardProgram::Path(path.into())).build();
+    assert!(text(program("/no/such/guard").await).contains("cannot start taskd-guard from /no/such/guard"));
+    assert!(text(program("/bin/true").await).contains("/bin/true ended before its first word"));
+}
+
+async fn a_guard_that_does_not_answer_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let guard = guard_pid(dir.path());
+    send(guard, rustix::process::Signal::STOP);
+    let error = builder(dir.path()).takeover(true).build().await.unwrap_err().to_string();
+    assert!(error.contains(&format!("guard {guard} ")) && error.contains("SIGCONT"), "{error}");
+    send(guard, rustix::process::Signal::CONT);
+    drop(launcher);
+    eventually("it is gone", || (!is_alive(guard)).then_some(())).await;
+}

@@ -38,6 +38,14 @@ pub enum JournalError {
         /// The directory.
         dir: PathBuf,
     },
+    /// There is a log, but how it went on last cannot be read.
+    #[error("the log in {} cannot be used: {problem}", .dir.display())]
+    Unusable {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong with its newest files.
+        problem: Problem,
+    },
     /// What was read cannot be written out.
     #[error("the output cannot be written: {source}")]
     Output {

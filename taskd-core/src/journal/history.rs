@@ -42,8 +42,8 @@ impl History {
     /// Looks through the heads of the files in `dir`.
     ///
     /// # Errors
-    /// [`JournalError::Directory`] when the directory cannot be listed; [`JournalError::NoLog`] when nothing in it can
-    /// be read as a log, and nothing looks like one.
+    /// [`JournalError::Directory`] when the directory cannot be listed, [`JournalError::NoLog`] when no file in it has
+    /// the name of a log.
     pub fn open(dir: &Path) -> Result<History, JournalError> {
         let found = files::list(dir).map_err(|e| JournalError::directory(dir, e))?;
         if found.is_empty() {
@@ -103,6 +103,15 @@ impl History {
     #[must_use]
     pub fn latest(&self) -> Option<&Life> {
         self.lives.last().filter(|_| !self.outdated)
+    }
+
+    /// The same, or why there is none.
+    pub(super) fn latest_in(&self, dir: &Path) -> Result<&Life, JournalError> {
+        let dir = dir.to_owned();
+        self.latest().ok_or_else(|| match self.problems().last() {
+            Some(problem) => JournalError::Unusable { dir, problem: problem.clone() },
+            None => JournalError::NoLog { dir },
+        })
     }
 
     /// What is wrong with the heads of the files.

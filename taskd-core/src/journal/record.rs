@@ -205,3 +205,6 @@ impl postcard::ser_flavors::Flavor for Appended<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -76,7 +76,7 @@ pub fn replay(
     mut plugins: impl FnMut() -> Plugins,
 ) -> Result<ReplayReport, JournalError> {
     let history = History::open(dir)?;
-    let life = history.latest().ok_or_else(|| JournalError::NoLog { dir: dir.to_owned() })?;
+    let life = history.latest_in(dir)?;
     let mut report = follow(life, from, &mut plugins, &mut |_| ());
     report.differences = differences(life, &plugins());
     report.problems.splice(0..0, history.problems().iter().cloned());

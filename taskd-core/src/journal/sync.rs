@@ -99,3 +99,24 @@ impl SyncQueue {
         (!files.is_empty()).then_some(files)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_synced_is_told_once_and_left() {
+        let (_reader, pipe) = rustix::pipe::pipe().expect("a pipe"); // which has nothing that could be synced
+        let (queue, syncs) = (Queue::new(1), SyncQueue::default());
+        let file = Arc::new(SyncedFile::new(Some(Log::Decisions), File::from(pipe)));
+        syncs.push(&file);
+        syncs.push(&file);
+        syncs.close();
+        syncs.run(&queue, Duration::from_secs(3600));
+        assert!(file.has_failed());
+        assert_eq!(queue.counts().sync_failures, 1);
+        let health = queue.health();
+        let (log, reason) = health.borrow().trouble().map(|(log, r)| (log, r.to_owned())).expect("it is told");
+        assert!(log == Log::Decisions && reason.contains("cannot be synced"), "{reason}");
+    }
+}

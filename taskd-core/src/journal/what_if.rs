@@ -64,7 +64,7 @@ pub fn what_if(
     mut plugins: impl FnMut() -> Plugins,
 ) -> Result<WhatIf, JournalError> {
     let history = History::open(dir)?;
-    let life = history.latest().ok_or_else(|| JournalError::NoLog { dir: dir.to_owned() })?;
+    let life = history.latest_in(dir)?;
     let shadows: Vec<Shared> = others.into_iter().map(Shared::new).collect();
     let mut watched = || {
         let mut plugins = plugins();

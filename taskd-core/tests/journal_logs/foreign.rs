@@ -1,0 +1,247 @@
+//! Files that are not what they should be: foreign, newer, cut, damaged, of another job or of other plugins. Each gets
+//! one sentence, and what can be read without it is read.
+
+use crate::support::*;
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use taskd_core::detect::detector;
+use taskd_core::job::{Name, Seq};
+use taskd_core::journal::*;
+
+/// A logged job in one file of each log, and the file of decisions.
+fn logged(dir: &Path) -> (Job, PathBuf) {
+    let config = JournalConfig { snapshot_every_decisions: 1 << 30, ..JournalConfig::default() };
+    let mut job = Job::logged(plugins(), open(dir, config).0);
+    job.live();
+    job.close();
+    let decisions = files_of(dir, "decisions");
+    assert_eq!(decisions.len(), 1);
+    (job, decisions[0].clone())
+}
+
+fn change(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(file).unwrap();
+    change(&mut bytes);
+    fs::write(file, bytes).unwrap();
+}
+
+/// What the next start finds, and the only problem in it as a sentence without the directory.
+fn found(dir: &Path) -> (Recovered, String) {
+    let (_, recovered) = open(dir, JournalConfig::default());
+    let said: Vec<String> = recovered.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    let said = said[0].replace(&format!("{}/", dir.display()), "");
+    (recovered, said)
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (job, decisions) = logged(dir.path());
+    let whole = fs::metadata(&decisions).unwrap().len();
+    change(&decisions, |bytes| bytes.truncate(bytes.len() - 7));
+    let (recovered, said) = found(dir.path());
+    assert!(said.starts_with("decisions-000001-00000000000000000001.log was cut off while it was written"), "{said}");
+    let Problem::Torn { at, bytes, .. } = &recovered.problems[0] else { panic!("{said}") };
+    assert_eq!(at + bytes, whole - 7);
+    assert!(recovered.has_state() && recovered.upto < job.kernel.seq(), "{recovered}");
+    assert!(recovered.missing.is_some(), "observations behind it are there and cannot be used");
+    assert_eq!(recovered.now, job.now, "but job time never goes back");
+    let steps: Vec<Step> = recovered.steps().collect();
+    assert_eq!(steps.last().unwrap().seq, recovered.upto);
+}
+
+#[test]
+fn a_damaged_record_is_skipped_with_its_place_and_the_rest_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (job, decisions) = logged(dir.path());
+    let middle = fs::read(&decisions).unwrap().len() / 2;
+    change(&decisions, |bytes| bytes[middle] ^= 1);
+    let (recovered, said) = found(dir.path());
+    assert!(said.contains("is damaged at byte ") && said.contains("behind input "), "{said}");
+    let Problem::Damaged { at, bytes, after, .. } = recovered.problems[0].clone() else { panic!("{said}") };
+    assert!((at..at + bytes).contains(&(middle as u64)), "{said}");
+    let missing = recovered.missing.unwrap();
+    assert!(missing.from > after && missing.why.contains("is damaged"), "{missing}");
+    let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
+    assert_eq!(report.missing[0].from, missing.from);
+    let history = History::open(dir.path()).unwrap();
+    let last = history.latest().unwrap().steps(Seq(0)).last();
+    assert!(matches!(last, Some(Entry::Step(step)) if step.seq == job.kernel.seq()), "what is behind it is read");
+}
+
+#[test]
+fn a_damaged_snapshot_is_left_out_for_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = Job::logged(plugins(), open(dir.path(), small()).0);
+    job.live();
+    job.close();
+    let snapshots = files_of(dir.path(), "snapshot");
+    change(snapshots.last().unwrap(), |bytes| bytes.truncate(bytes.len() - 1));
+    let (recovered, said) = found(dir.path());
+    assert!(said.starts_with("snapshot-"), "{said}");
+    assert!(recovered.snapshot.is_some() && recovered.upto == job.kernel.seq());
+    assert_eq!(recovered.resume(plugins()).unwrap().divergence, None);
+}
+
+#[test]
+fn a_newer_format_and_a_foreign_file_are_told_and_no_state_is_made_of_them() {
+    type Change = fn(&mut Vec<u8>);
+    let changes: [(Change, &str); 3] = [
+        (|bytes| bytes[8] = 2, "has version 2 of the log format, this program reads 1: use the program that wrote it"),
+        (|bytes| *bytes = b"once upon a time".to_vec(), "is not a log of this program"),
+        (|bytes| bytes[50] ^= 1, "is not a log of this program, or its head is damaged"),
+    ];
+    for (spoil, sentence) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        logged(dir.path());
+        for file in ["observations", "snapshot", "decisions"].iter().flat_map(|log| files_of(dir.path(), log)) {
+            change(&file, spoil);
+        }
+        let (_, recovered) = open(dir.path(), JournalConfig::default());
+        assert_eq!(recovered.problems.len(), 3);
+        assert!(recovered.problems.iter().all(|p| p.to_string().contains(sentence)), "{:?}", recovered.problems);
+        assert!(!recovered.has_state());
+        assert!(!recovered.is_empty());
+        assert_eq!(recovered.steps().count(), 0);
+        let error = replay(dir.path(), ReplayFrom::Start, plugins).unwrap_err().to_string();
+        assert!(error.contains("cannot be used") && error.contains(sentence), "{error}");
+    }
+}
+
+#[test]
+fn an_older_state_is_not_taken_up_when_the_newest_start_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    logged(dir.path());
+    let (journal, recovered) = open(dir.path(), JournalConfig::default());
+    let mut job = Job::go_on(recovered.resume(plugins()).unwrap().kernel, recovered.now, journal);
+    job.train(1);
+    job.close();
+    for file in ["observations", "snapshot", "decisions"].iter().flat_map(|log| files_of(dir.path(), log)) {
+        if file.to_string_lossy().contains("-000002-") {
+            change(&file, |bytes| bytes[8] = 2);
+        }
+    }
+    let (journal, recovered) = open(dir.path(), JournalConfig::default());
+    assert_eq!(journal.start(), 3);
+    assert!(!recovered.has_state(), "{recovered}");
+}
+
+#[test]
+fn a_new_start_writes_beside_what_it_cannot_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, decisions) = logged(dir.path());
+    change(&decisions, |bytes| bytes[8] = 9);
+    let old = fs::read(&decisions).unwrap();
+    let mut job = Job::logged(plugins(), open(dir.path(), JournalConfig::default()).0);
+    job.train(3);
+    job.close();
+    assert_eq!(fs::read(&decisions).unwrap(), old, "nothing is written over");
+    let (_, recovered) = open(dir.path(), JournalConfig::default());
+    assert_eq!(recovered.upto, job.kernel.seq());
+}
+
+#[test]
+fn other_plugins_versions_settings_and_jobs_are_each_told_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    logged(dir.path());
+    let mut others = plugins_with(Silence::after(Duration::from_secs(1)));
+    others.detectors.remove(0);
+    others.detectors.push(Box::new(detector("acme.hot", |_, _, _| ())));
+    let (_, recovered) = Journal::open(dir.path(), header(&others), JournalConfig::default()).unwrap();
+    let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said[0].starts_with("detector exits version 1 wrote this log and is not there any more"), "{said:?}");
+    assert!(
+        said[1].contains("with detector silence version 1 (bound=350ms), now there is detector silence"),
+        "{said:?}"
+    );
+    assert!(said[2].starts_with("detector acme.hot version 1 is new since this log was written"), "{said:?}");
+    assert!(recovered.has_state(), "whether that matters is the caller's to say");
+
+    let other_job = Header { job: Name::new("letters"), ..header(&plugins()) };
+    let (_, recovered) = Journal::open(dir.path(), other_job, JournalConfig::default()).unwrap();
+    let said = recovered.differences[0].to_string();
+    assert_eq!(
+        said,
+        "the log is that of job digits (7f3a), not of letters (7f3a): give each job a directory of its own"
+    );
+    assert!(!recovered.has_state());
+    assert_eq!(recovered.resume(plugins()).unwrap().kernel.seq(), Seq(0));
+}
+
+#[test]
+fn a_directory_without_a_log_or_without_access_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = replay(dir.path(), ReplayFrom::Start, plugins).unwrap_err().to_string();
+    assert!(error.starts_with("there is no log in ") && error.contains("name the directory"), "{error}");
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Journal::open(&file, header(&plugins()), JournalConfig::default()).unwrap_err().to_string();
+    assert!(error.contains("make it accessible or name another"), "{error}");
+    assert!(open(dir.path(), JournalConfig::default()).1.is_empty());
+}
+
+#[test]
+fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig {
+        observations_bytes_max: 30_000,
+        decisions_bytes_max: 30_000,
+        snapshots_bytes_max: 20_000,
+        ..small()
+    };
+    let mut job = Job::logged(plugins(), open(dir.path(), config.clone()).0);
+    (0..30).for_each(|_| job.live());
+    let counts = job.counts();
+    job.close();
+    assert!(counts.files_expired > 20, "{counts:?}");
+    for (log, bytes_max) in [("observations", 30_000), ("decisions", 30_000), ("snapshot", 20_000)] {
+        let files = files_of(dir.path(), log);
+        let bytes: u64 = files.iter().map(|f| fs::metadata(f).unwrap().len()).sum();
+        assert!(bytes <= bytes_max + 10_000, "{log}: {bytes} bytes in {} files", files.len());
+        assert!(files.len() >= 2);
+    }
+    let (_, recovered) = open(dir.path(), config);
+    assert_eq!((recovered.upto, recovered.missing.clone()), (job.kernel.seq(), None), "{:?}", recovered.problems);
+    let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
+    assert_eq!((report.first_difference.clone(), report.upto), (None, job.kernel.seq()), "{report}");
+    assert!(report.compared > 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens to one file: what is read is what was written, so a replay may have holes but no difference.
+    #[test]
+    fn an_accident_to_any_file_never_makes_another_story_of_the_log(
+        file in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        bytes in prop_oneof![Just(vec![]), prop::collection::vec(any::<u8>(), 1..20)],
+        lost in 0..2000_usize,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut job = Job::logged(plugins(), open(dir.path(), small()).0);
+        job.live();
+        job.close();
+        let all: Vec<PathBuf> = ["observations", "snapshot", "decisions"].iter().flat_map(|l| files_of(dir.path(), l)).collect();
+        change(file.get::<PathBuf>(&all), |old| {
+            let at = at.index(old.len());
+            let end = old.len().min(at + lost);
+            old.splice(at..end, bytes);
+        });
+        for from in [ReplayFrom::Start, ReplayFrom::Snapshot] {
+            match replay(dir.path(), from, plugins) {
+                Ok(report) => prop_assert_eq!(report.first_difference, None),
+                Err(e) => prop_assert!(matches!(e, JournalError::Unusable { .. }), "{}", e),
+            }
+        }
+        dump(dir.path(), &mut Vec::new()).unwrap();
+        let (_, recovered) = open(dir.path(), small());
+        let rebuilt = recovered.resume(plugins()).unwrap();
+        prop_assert_eq!(rebuilt.divergence, None);
+        prop_assert_eq!(rebuilt.kernel.seq(), recovered.upto);
+    }
+}

@@ -11,6 +11,7 @@ use crate::job::{JobTime, Seq};
 use crate::kernel::{Command, Input, Snapshot};
 use crate::recover::Action;
 use serde::Serialize;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,7 +26,6 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// own, and synced by another. What cannot be written is counted and named by a [`Gap`]; it stops nobody.
 ///
 /// Dropping it lets the threads end in their own time; [`close`](Journal::close) waits for them.
-#[derive(Debug)]
 pub struct Journal {
     config: JournalConfig,
     header: Header,
@@ -164,7 +164,8 @@ impl Journal {
     /// Waits until the record of this input is written, so that its commands may leave: at most for
     /// [`JournalConfig::write_wait_max`], and not at all while the disk has just kept somebody else waiting in vain.
     ///
-    /// Cancel-safe.
+    /// Cancel-safe. Paused tokio time runs on while the writing thread works: with it, wait by
+    /// [`flush`](Journal::flush).
     pub fn written(&self, seq: Seq) -> impl Future<Output = Written> + Send + use<> {
         let (queue, limit) = (Arc::clone(&self.queue), self.config.write_wait_max);
         async move { queue.written(seq, limit).await }
@@ -240,6 +241,12 @@ impl Journal {
         self.queue.count(|c| c.lost += 1);
         self.queue.report(log, Place::Queue, Some(reason.to_owned()));
         self.queue.skip(seq);
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("start", &self.start).field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 

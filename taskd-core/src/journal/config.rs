@@ -25,6 +25,8 @@ pub struct JournalConfig {
     pub observations_bytes_max: u64,
     /// All snapshots together, in bytes; then the oldest goes, but never one of the last two.
     pub snapshots_bytes_max: u64,
+    /// Files of each log; then the oldest goes, unless a restart needs it. Small ones come from many short starts.
+    pub files_max: usize,
     /// Records of decisions after which a snapshot is due: a restart takes these inputs again.
     pub snapshot_every_decisions: u64,
     /// Observations after which a snapshot is due.
@@ -44,6 +46,7 @@ impl Default for JournalConfig {
             observations_segment_bytes: 32 << 20,
             observations_bytes_max: 2 << 30,
             snapshots_bytes_max: 256 << 20,
+            files_max: 2000,
             snapshot_every_decisions: 10_000,
             snapshot_every_observations: 250_000,
         }

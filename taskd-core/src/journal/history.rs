@@ -139,22 +139,19 @@ impl Life {
         self.snapshot_files().map(|s| s.first)
     }
 
-    /// Reads the snapshot of this number.
+    /// Reads the snapshot of this number, if there is one.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn snapshot(&self, seq: Seq) -> Result<Snapshot, Problem> {
-        let missing = || Problem::Unreadable {
-            file: format!("snapshot of {seq}").into(),
-            reason: "there is no such file".to_owned(),
-        };
-        let file = self.snapshot_files().rfind(|s| s.first == seq).ok_or_else(missing)?.path.clone();
+    pub fn snapshot(&self, seq: Seq) -> Result<Option<Snapshot>, Problem> {
+        let Some(segment) = self.snapshot_files().rfind(|s| s.first == seq) else { return Ok(None) };
+        let file = segment.path.clone();
         let mut bytes = Vec::new();
         load(&file, &mut bytes)?;
         let (_, at) = FileHead::decode(&bytes).map_err(|no| no_head_problem(&file, no, bytes.len() as u64))?;
         match record::find(&bytes, at) {
             Found::Record(saved) if saved.kind == Kind::Snapshot => {
-                record::decode(saved.payload).ok_or(Problem::Unknown { file, seq })
+                record::decode(saved.payload).map(Some).ok_or(Problem::Unknown { file, seq })
             }
             _ => Err(Problem::Torn { file, at: at as u64, bytes: (bytes.len() - at) as u64 }),
         }

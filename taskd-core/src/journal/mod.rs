@@ -13,6 +13,29 @@
 //! which plugins, every record has check sums and can be read alone, and no file is ever written to by a later start.
 //! So a torn tail stays where it is, and a new start simply says up to where the old records count.
 //!
+//! ```
+//! use std::time::Duration;
+//! use taskd_core::job::{JobTime, Name};
+//! use taskd_core::journal::{Header, Journal, JournalConfig, dump};
+//! use taskd_core::kernel::{Input, Kernel, Plugins};
+//!
+//! # let scratch = tempfile::tempdir()?;
+//! # let dir = scratch.path();
+//! let header = Header { job: Name::new("demo"), job_id: "1".into(), started_unix_ms: 0, plugins: vec![] };
+//! let (mut journal, recovered) = Journal::open(dir, header, JournalConfig::default())?;
+//! let mut kernel = recovered.resume(Plugins::default()).map_err(|(error, _plugins)| error)?.kernel;
+//! let (now, input) = (JobTime::START, Input::Deadline);
+//! let commands = kernel.step(now, &input);
+//! journal.append(kernel.seq(), now, &input, &commands);
+//! if journal.snapshot_due() {
+//!     journal.snapshot(&kernel.snapshot());
+//! }
+//! // `journal.written(kernel.seq()).await`, and the commands may leave
+//! assert!(journal.close(Duration::from_secs(10)));
+//! dump(dir, &mut std::io::stdout())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! A log is as trustworthy as its directory: the check sums find accidents, not forgeries.
 //!
 //! | file | its part |

@@ -58,6 +58,8 @@ struct State {
     owes_snapshot: bool,
     /// Somebody has waited for the writer in vain, and it has not come back since.
     stuck: bool,
+    /// The writer has taken what waited and has not come back.
+    writing: bool,
     closing: bool,
     ended: [bool; 2],
 }
@@ -132,6 +134,7 @@ impl Queue {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.queued_bytes = [0; 3];
+        state.writing = true;
         let upto = state.waiting.upto;
         Some(std::mem::replace(&mut state.waiting, Batch { upto, ..Batch::default() }))
     }
@@ -139,7 +142,7 @@ impl Queue {
     /// For the writer: everything up to `seq` is written, or lost and told.
     pub(super) fn settle(&self, seq: Seq) {
         let mut state = self.state();
-        state.stuck = false;
+        (state.stuck, state.writing) = (false, false);
         self.settled.send_if_modified(|settled| std::mem::replace(settled, seq.max(*settled)) < seq);
         self.done.notify_all();
     }
@@ -196,7 +199,8 @@ impl Queue {
     /// Blocks until everything that was appended is settled. False: not within `limit`.
     pub(super) fn wait_settled(&self, limit: Duration) -> bool {
         self.wait_until(limit, |state| {
-            *self.settled.borrow() >= state.waiting.upto && state.waiting.chunks.iter().all(Vec::is_empty)
+            let taken = *self.settled.borrow() >= state.waiting.upto && state.waiting.chunks.iter().all(Vec::is_empty);
+            taken && !state.writing
         })
     }
 

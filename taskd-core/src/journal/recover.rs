@@ -13,6 +13,7 @@ use std::fmt;
 
 /// What earlier starts have left in a journal's directory.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Recovered {
     life: Option<Life>,
     /// Whose log it was, and with which plugins; `None` when there was none that can be read.
@@ -41,7 +42,8 @@ impl Recovered {
         let Some(life) = history.latest() else { return recovered };
         for seq in life.snapshots().rev() {
             match life.snapshot(seq) {
-                Ok(snapshot) => {
+                Ok(None) => {}
+                Ok(Some(snapshot)) => {
                     (recovered.upto, recovered.now) = (snapshot.seq(), snapshot.now());
                     recovered.snapshot = Some(snapshot);
                     break;

@@ -48,6 +48,7 @@ pub struct Divergence {
 
 /// What a replay found.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ReplayReport {
     /// Steps that were taken again.
     pub steps: u64,
@@ -205,7 +206,7 @@ impl Replay<'_> {
         places.into_iter().find_map(|(seq, base)| match base {
             Some(base) => self.taken_over(base, seq),
             None => {
-                let snapshot = self.life.snapshot(seq).ok().filter(Snapshot::is_complete)?;
+                let snapshot = self.life.snapshot(seq).ok().flatten().filter(Snapshot::is_complete)?;
                 Kernel::restore((self.plugins)(), &snapshot).ok().map(|(kernel, _)| kernel)
             }
         })
@@ -213,7 +214,7 @@ impl Replay<'_> {
 
     /// The state with which a supervisor went on after this input, rebuilt as it did.
     fn taken_over(&mut self, base: Seq, after: Seq) -> Option<Kernel> {
-        let snapshot = self.life.snapshot(base).ok()?;
+        let snapshot = self.life.snapshot(base).ok().flatten()?;
         let steps = self.life.steps(base).map_while(|entry| match entry {
             Entry::Step(step) => Some(step),
             Entry::Missing(_) => None,
@@ -225,6 +226,7 @@ impl Replay<'_> {
 
 /// A kernel in the state that a log tells of.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Rebuilt {
     /// The kernel, ready for its next [`Input::Start`](crate::kernel::Input::Start).
     pub kernel: Kernel,

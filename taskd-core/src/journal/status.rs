@@ -43,6 +43,7 @@ impl Health {
 
 /// What a journal counted since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct JournalCounts {
     /// Records written.
     pub records: u64,

@@ -29,6 +29,7 @@ const STUBBORN_HOLD: Duration = Duration::from_secs(1);
 
 /// What other detectors would have found, beside what was announced.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct WhatIf {
     /// What the other detectors found.
     pub would: Vec<Said>,

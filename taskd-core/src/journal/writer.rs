@@ -186,7 +186,7 @@ impl Writer {
                 Log::Snapshots => needed_from.is_none_or(|from| place(old) >= from),
                 Log::Decisions => needed_from.is_some_and(|from| place(next) > from),
             };
-            if total <= bytes_max || needed {
+            if needed || (total <= bytes_max && segments.len() - expired <= self.config.files_max) {
                 break;
             }
             if let Err(e) = std::fs::remove_file(&old.path)

@@ -204,11 +204,23 @@ fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
         assert!(bytes <= bytes_max + 10_000, "{log}: {bytes} bytes in {} files", files.len());
         assert!(files.len() >= 2);
     }
-    let (_, recovered) = open(dir.path(), config);
+    let (_, recovered) = open(dir.path(), config.clone());
     assert_eq!((recovered.upto, recovered.missing.clone()), (job.kernel.seq(), None), "{:?}", recovered.problems);
     let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
     assert_eq!((report.first_difference.clone(), report.upto), (None, job.kernel.seq()), "{report}");
     assert!(report.compared > 0);
+
+    let few = JournalConfig { files_max: 3, ..config };
+    let mut last = job.kernel.seq();
+    for _ in 0..10 {
+        let (journal, recovered) = open(dir.path(), few.clone());
+        assert_eq!((recovered.upto, recovered.missing.clone()), (last, None));
+        let mut job = Job::go_on(recovered.resume(plugins()).unwrap().kernel, recovered.now, journal);
+        job.train(2);
+        job.close();
+        last = job.kernel.seq();
+    }
+    assert!(files(dir.path()).len() <= 3 * (3 + 1), "{:?}", files(dir.path()).keys());
 }
 
 proptest! {

@@ -26,12 +26,13 @@ fn write_all(history: &History, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
+    let mut plugins = None;
     for (start, after, header) in life.starts() {
-        let from = if after == Seq(0) { "from nothing".to_owned() } else { format!("from behind {after}") };
+        let from = if after == Seq(0) { "from nothing".to_owned() } else { format!("going on after {after}") };
         let (job, id, ms) = (&header.job, &header.job_id, header.started_unix_ms);
         line(out, "# ", &format!("job {job} ({id}), start {start} of the supervisor at unix time {ms} ms, {from}"))?;
-        for plugin in &header.plugins {
-            line(out, "#   ", plugin)?;
+        if plugins.replace(&header.plugins) != Some(&header.plugins) {
+            header.plugins.iter().try_for_each(|plugin| line(out, "#   ", plugin))?;
         }
     }
     for seq in life.snapshots() {
@@ -53,7 +54,7 @@ fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
 fn write_step(step: &Step, out: &mut dyn Write) -> io::Result<()> {
     let Step { seq, now, input, commands } = step;
     let input = input.as_ref().map_or_else(|| "observations that are not in the log any more".to_owned(), text::input);
-    line(out, "", &format!("{:>10} {now:>14}  {input}", seq.0))?;
+    line(out, "", &format!("{:>10} {:>14}  {input}", seq.0, now.to_string()))?;
     match commands {
         Some(commands) => commands.iter().try_for_each(|c| line(out, "             ->  ", &text::command(c))),
         None => line(out, "             ->  ", &"commands whose record is lost"),

@@ -145,53 +145,50 @@ enum End {
 }
 
 impl Replay<'_> {
+    /// Follows a kernel as far as that goes.
     fn run(&mut self, mut kernel: Kernel, tell: &mut dyn FnMut(Moment<'_>)) -> End {
         let mut steps = self.life.steps(kernel.seq());
-        let mut end = End::OfLog;
-        for entry in steps.by_ref() {
-            let step = match entry {
-                Entry::Step(step @ Step { input: Some(_), .. }) => step,
-                Entry::Step(Step { seq, .. }) => {
-                    end =
-                        self.broken(Missing { from: seq, to: seq, why: "its observations are not in the log".into() });
-                    break;
-                }
-                Entry::Missing(missing) => {
-                    end = self.broken(missing);
-                    break;
-                }
-            };
-            if let Some(Some(base)) = self.takeovers.get(&kernel.seq()).copied() {
-                match self.taken_over(base, kernel.seq()) {
-                    Some(rebuilt) => kernel = rebuilt,
-                    None if kernel.snapshot().is_complete() => {} // then every way to this state leads to the same one
-                    None => {
-                        let why = format!("the snapshot of {base}, with which this start went on, is gone");
-                        end = self.broken(Missing { from: step.seq, to: step.seq, why });
-                        break;
-                    }
-                }
-            }
-            tell(Moment::Before(&kernel, &step));
-            let divergence = take(&mut kernel, &step);
-            tell(Moment::After(&kernel, &step));
-            self.report.steps += 1;
-            self.report.compared += u64::from(step.commands.is_some());
-            self.report.upto = step.seq;
-            if divergence.is_some() {
-                self.report.first_difference = divergence;
-                end = End::Diverged;
-                break;
-            }
-        }
+        let end = steps.by_ref().try_for_each(|entry| self.one(&mut kernel, entry, tell)).err();
         self.report.problems.extend(steps.problems());
-        end
+        end.unwrap_or(End::OfLog)
     }
 
-    fn broken(&mut self, missing: Missing) -> End {
-        self.from = missing.to;
+    fn one(&mut self, kernel: &mut Kernel, entry: Entry, tell: &mut dyn FnMut(Moment<'_>)) -> Result<(), End> {
+        let step = match entry {
+            Entry::Step(step @ Step { input: Some(_), .. }) => step,
+            Entry::Step(Step { seq, .. }) => return Err(self.broken(seq, seq, "its observations are not in the log")),
+            Entry::Missing(Missing { from, to, why }) => return Err(self.broken(from, to, &why)),
+        };
+        self.take_over(kernel, step.seq)?;
+        tell(Moment::Before(kernel, &step));
+        let divergence = take(kernel, &step);
+        tell(Moment::After(kernel, &step));
+        self.report.steps += 1;
+        self.report.compared += u64::from(step.commands.is_some());
+        self.report.upto = step.seq;
+        self.report.first_difference = divergence;
+        if self.report.first_difference.is_some() { Err(End::Diverged) } else { Ok(()) }
+    }
+
+    /// Where a supervisor went on with what it had rebuilt, so does the replay, before the step `next`.
+    fn take_over(&mut self, kernel: &mut Kernel, next: Seq) -> Result<(), End> {
+        let after = kernel.seq();
+        let Some(Some(base)) = self.takeovers.get(&after).copied() else { return Ok(()) };
+        match self.taken_over(base, after) {
+            Some(rebuilt) => *kernel = rebuilt,
+            None if kernel.snapshot().is_complete() => {} // then every way to this state leads to the same one
+            None => {
+                let why = format!("the snapshot of {base}, with which this start went on, is gone");
+                return Err(self.broken(next, next, &why));
+            }
+        }
+        Ok(())
+    }
+
+    fn broken(&mut self, from: Seq, to: Seq, why: &str) -> End {
+        self.from = to;
         if self.report.missing.len() < MISSING_MAX {
-            self.report.missing.push(missing);
+            self.report.missing.push(Missing { from, to, why: why.to_owned() });
         }
         End::Missing
     }

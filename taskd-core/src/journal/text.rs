@@ -15,12 +15,8 @@ pub(super) fn input(input: &Input) -> String {
     match input {
         Input::Start(start) => format!("start: job {} with {} ranks", start.spec.name, start.spec.ranks),
         Input::Listed(listing) => {
-            format!(
-                "listed: {} processes, {} nodes at {:?}",
-                listing.procs.len(),
-                listing.nodes.len(),
-                listing.revision
-            )
+            let (procs, nodes) = (listing.procs.len(), listing.nodes.len());
+            format!("listed: {procs} processes, {nodes} nodes")
         }
         Input::Changed(Change::Proc(status)) => format!("changed: {} {}", status.proc, status.phase),
         Input::Changed(Change::Node(node)) => format!("changed: {} is {:?}", node.node, node.state),
@@ -92,39 +88,47 @@ pub(super) fn verdict(fault: &crate::detect::Fault) -> String {
 fn decided(decision: &Decision) -> String {
     let chosen = decision.chosen.as_ref().map_or_else(
         || "nothing is left".to_owned(),
-        |chosen| format!("{} for {}", chosen.strategy, chosen.proposal.cost),
+        |chosen| format!("{}, which costs {}", chosen.strategy, chosen.proposal.cost),
     );
     let lost = decision.lost.iter().map(|l| format!("{} lost ({})", l.strategy, l.reason));
     let refused = decision.refused.iter().map(|r| format!("{} refused ({})", r.strategy, r.reason));
     let losers: Vec<String> = lost.chain(refused).collect();
     let losers = if losers.is_empty() { String::new() } else { format!("; {}", losers.join(", ")) };
     let Decision { incident, reason, budget_left, .. } = decision;
-    format!("{} decided: {chosen}, since {reason}; budget {budget_left}{losers}", incident.id)
+    format!("{} decided: {chosen}; {reason}; budget {budget_left}{losers}", incident.id)
 }
 
-/// How many of which signal, of how many.
+/// How many of which signal; a single one with what it says.
 fn observations(facts: &[Observation]) -> String {
+    if let [only] = facts {
+        let said = match &only.signal {
+            Signal::Progress { step } => format!("progress to step {step}"),
+            Signal::Metric { name, value } => format!("metric {name} = {value}"),
+            Signal::Lost { count } => format!("loss of {count} facts"),
+            other => kind(other),
+        };
+        return format!("{said} of {}", only.about);
+    }
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     for fact in facts {
-        let kind = match &fact.signal {
-            Signal::Phase(phase) => format!("phase {phase}"),
-            Signal::Heartbeat => "heartbeat".to_owned(),
-            Signal::Progress { .. } => "progress".to_owned(),
-            Signal::Metric { name, .. } => format!("metric {name}"),
-            Signal::Error(error) => format!("error {} {}", error.family, error.code),
-            Signal::Lost { .. } => "loss".to_owned(),
-            Signal::Evidence(evidence) => format!("evidence {}", evidence.what),
-            Signal::SupervisorSlept { .. } => "sleep".to_owned(),
-            Signal::Ext(ext) => format!("{}", ext.name()),
-        };
-        *kinds.entry(kind).or_default() += 1;
-    }
-    if let [only] = facts {
-        let kind = kinds.pop_first().map(|(kind, _)| kind).unwrap_or_default();
-        return format!("{kind} of {}", only.about);
+        *kinds.entry(kind(&fact.signal)).or_default() += 1;
     }
     let kinds: Vec<String> = kinds.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     format!("{} facts ({})", facts.len(), few(&kinds))
+}
+
+fn kind(signal: &Signal) -> String {
+    match signal {
+        Signal::Phase(phase) => format!("phase {phase}"),
+        Signal::Heartbeat => "heartbeat".to_owned(),
+        Signal::Progress { .. } => "progress".to_owned(),
+        Signal::Metric { name, .. } => format!("metric {name}"),
+        Signal::Error(error) => format!("error {} {}", error.family, error.code),
+        Signal::Lost { .. } => "loss".to_owned(),
+        Signal::Evidence(evidence) => format!("evidence {}", evidence.what),
+        Signal::SupervisorSlept { .. } => "sleep".to_owned(),
+        Signal::Ext(ext) => ext.name().to_string(),
+    }
 }
 
 fn few<T: Display>(things: &[T]) -> String {

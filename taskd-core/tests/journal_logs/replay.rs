@@ -171,7 +171,9 @@ fn a_dump_has_a_line_for_everything() {
         "detector silence version 1 (bound=350ms)",
         "changed: rank 1#1 exited: signal 9 (SIGKILL)",
         "facts (4 heartbeat, 4 metric loss, 4 progress)",
-        "decided: restart for",
+        "going on after input",
+        "observed: metric loss = NaN of rank 0",
+        "decided: restart, which costs 1.0 s of work",
         "start rank 0#2, rank 1#2, rank 2#2, rank 3#2 into generation 2",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");

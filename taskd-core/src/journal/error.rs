@@ -166,7 +166,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Problems in the order in which they were found, at most [`PROBLEMS_MAX`]; the rest is counted.
+/// Problems in the order in which they were found, each once, at most [`PROBLEMS_MAX`]; the rest is counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Problems(Vec<Problem>);
 
@@ -175,6 +175,9 @@ const PROBLEMS_MAX: usize = 100;
 
 impl Problems {
     pub(super) fn push(&mut self, problem: Problem) {
+        if self.0.contains(&problem) {
+            return;
+        }
         if self.0.len() < PROBLEMS_MAX {
             return self.0.push(problem);
         }

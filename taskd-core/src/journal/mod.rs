@@ -75,7 +75,7 @@ pub use files::Log;
 pub use header::{Difference, FORMAT_VERSION, Header, PluginInfo, PluginKind};
 pub use history::{History, Life};
 pub use recover::Recovered;
-pub use replay::{Divergence, Rebuilt, ReplayFrom, ReplayReport, replay};
+pub use replay::{Divergence, MISSING_MAX, Rebuilt, ReplayFrom, ReplayReport, replay};
 pub use status::{Gap, Health, JournalCounts, LogHealth, Written};
 pub use steps::{Entry, Step, Steps};
 pub use what_if::{FINDINGS_MAX, Said, WhatIf, what_if};

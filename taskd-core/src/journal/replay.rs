@@ -7,6 +7,7 @@
 //! where a supervisor took over: a replay rebuilds the state there in just the way in which that supervisor did, from
 //! the same snapshot and the same steps, so it is exact also with detectors that start cold.
 
+use super::error::Problems;
 use super::history::{History, Life};
 use super::{Difference, Entry, JournalError, Missing, Problem, Step, text};
 use crate::job::{JobTime, Name, Seq};
@@ -18,8 +19,8 @@ use std::path::Path;
 /// Longest print of two commands that differ only in detail, in characters.
 const DETAIL_CHARS_MAX: usize = 2000;
 
-/// Most breaks that are told one by one.
-const MISSING_MAX: usize = 100;
+/// Most places that a report names at which a kernel could not be followed.
+pub const MISSING_MAX: usize = 100;
 
 /// From where a replay follows a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,10 @@ pub struct ReplayReport {
     pub upto: Seq,
     /// The first step that came out otherwise. The replay ends there: what follows would rest on another state.
     pub first_difference: Option<Divergence>,
-    /// Where the kernel could not be followed, at most the first 100.
+    /// Where the kernel could not be followed: at most the first [`MISSING_MAX`] of them.
     pub missing: Vec<Missing>,
+    /// How many there were in all.
+    pub breaks: u64,
     /// In what the plugins differ from those that the log was written with.
     pub differences: Vec<Difference>,
     /// What is wrong with the files.
@@ -102,7 +105,8 @@ pub(super) fn follow(
     tell: &mut dyn FnMut(Moment<'_>),
 ) -> ReplayReport {
     let report = ReplayReport::default();
-    let mut replay = Replay { life, takeovers: life.takeovers(), plugins, report, from: Seq(0) };
+    let problems = Problems::default();
+    let mut replay = Replay { life, takeovers: life.takeovers(), plugins, report, problems, from: Seq(0) };
     let mut kernel = match from {
         ReplayFrom::Start => Some(Kernel::new((replay.plugins)())),
         ReplayFrom::Snapshot => replay.next_known_state().or_else(|| Some(Kernel::new((replay.plugins)()))),
@@ -115,7 +119,7 @@ pub(super) fn follow(
             End::Missing => replay.next_known_state(),
         };
     }
-    replay.report
+    ReplayReport { problems: replay.problems.as_slice().to_vec(), ..replay.report }
 }
 
 /// In what plugins differ from those with which the starts of a life were logged.
@@ -134,6 +138,7 @@ struct Replay<'a> {
     takeovers: BTreeMap<Seq, Option<Seq>>,
     plugins: &'a mut dyn FnMut() -> Plugins,
     report: ReplayReport,
+    problems: Problems,
     /// The last input that is in the state from which it goes on, or must be.
     from: Seq,
 }
@@ -149,7 +154,7 @@ impl Replay<'_> {
     fn run(&mut self, mut kernel: Kernel, tell: &mut dyn FnMut(Moment<'_>)) -> End {
         let mut steps = self.life.steps(kernel.seq());
         let end = steps.by_ref().try_for_each(|entry| self.one(&mut kernel, entry, tell)).err();
-        self.report.problems.extend(steps.problems());
+        self.problems.extend(&steps.all_problems());
         end.unwrap_or(End::OfLog)
     }
 
@@ -187,6 +192,7 @@ impl Replay<'_> {
 
     fn broken(&mut self, from: Seq, to: Seq, why: &str) -> End {
         self.from = to;
+        self.report.breaks += 1;
         if self.report.missing.len() < MISSING_MAX {
             self.report.missing.push(Missing { from, to, why: why.to_owned() });
         }
@@ -291,11 +297,14 @@ impl fmt::Display for Divergence {
 
 impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ReplayReport { steps, compared, upto, first_difference, missing, differences, problems } = self;
+        let ReplayReport { steps, compared, upto, first_difference, missing, breaks, differences, problems } = self;
         writeln!(f, "{steps} steps replayed up to {upto}, {compared} of them compared")?;
         differences.iter().try_for_each(|d| writeln!(f, "{d}"))?;
         problems.iter().try_for_each(|p| writeln!(f, "{p}"))?;
         missing.iter().try_for_each(|m| writeln!(f, "{m}"))?;
+        if *breaks > missing.len() as u64 {
+            writeln!(f, "and {} breaks more", breaks - missing.len() as u64)?;
+        }
         match first_difference {
             Some(divergence) => divergence.fmt(f),
             None => writeln!(f, "the commands are the same"),

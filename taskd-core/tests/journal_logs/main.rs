@@ -4,6 +4,7 @@
 
 mod disk;
 mod foreign;
+mod killed;
 mod replay;
 mod restart;
 mod support;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
 use taskd_core::job::*;
-use taskd_core::journal::{Header, Journal, JournalConfig, JournalCounts, PluginInfo, Recovered, Step};
+use taskd_core::journal::{Header, Journal, JournalConfig, JournalCounts, PluginInfo, Recovered, Step, Written};
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
@@ -199,6 +199,11 @@ impl Job {
         if let Some(journal) = self.journal.take() {
             assert!(journal.close(PATIENCE));
         }
+    }
+
+    /// Waits for the last step.
+    pub(crate) async fn written(&self) -> Written {
+        self.journal.as_ref().unwrap().written(self.kernel.seq()).await
     }
 
     pub(crate) fn counts(&self) -> JournalCounts {

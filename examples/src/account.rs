@@ -158,7 +158,7 @@ impl Row {
         hit.dedup();
         let first = answered.first().map(|i| i.at);
         let since = |t: Option<Instant>| Some(millis(t?.duration_since(first?)));
-        let what: Vec<String> = answered.iter().map(|i| format!("{} to rank {:?}", i.what, i.ranks)).collect();
+        let what: Vec<String> = answered.iter().map(|i| format!("{} to rank {}", i.what, list(&i.ranks))).collect();
         Row {
             class: incident.class.to_string(),
             correct: !answered.is_empty() && ranks == hit,
@@ -171,6 +171,10 @@ impl Row {
             evidence: incident.evidence.clone(),
         }
     }
+}
+
+fn list(ranks: &[u32]) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn millis(d: Duration) -> f64 {
@@ -224,15 +228,18 @@ impl Account {
             "\n  what           where      injected               right  detected   resumed    lost steps  by\n",
         );
         for row in &self.incidents {
-            let ranks: Vec<String> = row.ranks.iter().map(u32::to_string).collect();
             let after = |t: Option<f64>| t.map_or("-".to_owned(), |t| format!("{t:.1} ms"));
             let _ = writeln!(
                 out,
                 "  {:<13}  {:<9}  {:<21}  {:<5}  {:<9}  {:<9}  {:<10}  {}",
                 row.class,
-                if ranks.is_empty() { "-".to_owned() } else { format!("rank {}", ranks.join(",")) },
+                if row.ranks.is_empty() { "-".to_owned() } else { format!("rank {}", list(&row.ranks)) },
                 row.injected.as_deref().unwrap_or("-"),
-                if row.correct { "yes" } else { "NO" },
+                match (row.injected.is_some(), row.correct) {
+                    (false, _) => "-",
+                    (true, true) => "yes",
+                    (true, false) => "NO",
+                },
                 after(row.detected_ms),
                 after(row.resumed_ms),
                 row.steps_lost.map_or("-".to_owned(), |n| n.to_string()),

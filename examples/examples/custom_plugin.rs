@@ -1,0 +1,133 @@
+//! A team brings its own detector (a closure), its own strategy and its own launcher, and lets taskd do the rest.
+//!
+//! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 exits with the team's code 7
+//! the first time, which its detector knows to mean "lost my licence server: start me again, me alone".
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect, detector};
+use taskd_core::job::{Counted, Domain, Exit, JobSpec, Name, ProcId, Ready, Termination, WorkerSpec};
+use taskd_core::kernel::View;
+use taskd_core::launch::*;
+use taskd_core::recover::{Action, Cost, ExitStrategy, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::runtime::Runtime;
+use taskd_core::trace::Signal;
+use taskd_examples::account::{Account, Injections, Listener};
+use tokio::sync::Notify;
+
+/// Starts plain child processes. What it goes without, it says.
+struct Children {
+    log: Arc<ChangeLog>,
+    stops: Mutex<BTreeMap<ProcId, Arc<Notify>>>,
+}
+
+fn status(proc: &ProcId, pid: Option<u32>, phase: Phase) -> ProcStatus {
+    ProcStatus { proc: proc.clone(), node: None, instance: Name::new("child"), pid, phase }
+}
+
+#[async_trait::async_trait]
+impl Launcher for Children {
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("acme.children").going_without("if this program is killed, its ranks are left behind")
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        for order in &batch.orders {
+            let (log, proc, stop) = (Arc::clone(&self.log), order.proc.clone(), Arc::new(Notify::new()));
+            if log.admit([status(&proc, None, Phase::Pending("starting".into()))]).is_empty() {
+                continue; // known already: never a second time
+            }
+            self.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(proc.clone(), Arc::clone(&stop));
+            let mut command = tokio::process::Command::new(&order.spec.argv[0]);
+            command.args(&order.spec.argv[1..]).env("PROC", proc.to_string()).stdin(Stdio::null()).kill_on_drop(true);
+            tokio::spawn(async move {
+                let how = match command.spawn() {
+                    Ok(mut child) => {
+                        log.push(Change::Proc(status(&proc, child.id(), Phase::Running)));
+                        let ended = tokio::select! { end = child.wait() => end.ok(), () = stop.notified() => None };
+                        let _ = child.kill().await; // it has ended already, or ends now
+                        ended.and_then(|e| e.code()).map_or(Termination::Unknown, Termination::Code)
+                    }
+                    Err(_) => Termination::Unknown,
+                };
+                log.push(Change::Proc(status(&proc, None, Phase::Exited(Box::new(Exit::new(how))))));
+            });
+        }
+        Ok(())
+    }
+    async fn stop(&self, procs: &[ProcId], _grace: Duration) -> Result<(), LaunchError> {
+        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        procs.iter().filter_map(|p| stops.get(p)).for_each(|stop| stop.notify_one());
+        Ok(())
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        Ok(self.log.listing())
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.log.after(from).await
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.log.acknowledge(exits);
+        Ok(())
+    }
+}
+
+/// Starts only what was lost, and lets the others run on.
+struct StartAlone;
+
+impl RecoveryStrategy for StartAlone {
+    fn name(&self) -> Name {
+        Name::new("acme.start-alone")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        if incident.faults.iter().any(|f| f.prime().damage.state != Sound::Yes) {
+            return Err("only for ranks that keep no state".into());
+        }
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {
+                member.incarnation = view.next_incarnation(&taskd_core::job::Role::Rank(*rank));
+            }
+        }));
+        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(&view.spec.worker) };
+        let orders = lost.iter().filter_map(|rank| world.proc(*rank)).map(order).collect();
+        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: Ready::Running };
+        Ok(Proposal {
+            stages: vec![Stage::new("start", Duration::from_secs(10), vec![Action::Enter(world), start])],
+            touches: lost.iter().map(|rank| Domain::Process(taskd_core::job::Role::Rank(*rank))).collect(),
+            cost: Cost::downtime(Duration::from_millis(10)),
+            counted: Counted::Yes,
+            reason: format!("{} rank(s) without state can start again alone", lost.len()),
+        })
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let licence = detector("acme.licence", |o, view, out| {
+        let (Signal::Phase(Phase::Exited(exit)), true) = (&o.signal, view.proc_of(&o.about).is_some_and(|p| p.wanted))
+        else {
+            return;
+        };
+        if exit.how == Termination::Code(7) {
+            let damage = Damage { process: Sound::No, state: Sound::Yes, ..Damage::default() };
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Other(Name::new("licence")), damage);
+            let clue = Clue::text("exit_code", "exit code 7: the licence server was lost");
+            out.blame(Fault::new(Name::new("acme.licence"), o.at, suspect).because(clue));
+        }
+    });
+    let script = r#"[ "$PROC" = "rank 1#1" ] && exit 7; sleep 0.3"#;
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("custom", 2, WorkerSpec::new(["sh", "-c", script])))
+        .detector(licence)
+        .strategy(StartAlone)
+        .strategy(ExitStrategy::new())
+        .launcher(Children { log: Arc::new(ChangeLog::new(1)), stops: Mutex::default() })
+        .build()?;
+    let listener = Listener::start(&runtime.handle(), |line| eprintln!("{line}"));
+    let report = runtime.run().await;
+    let incidents = listener.rows(&report, &Injections::default()).await;
+    Account::of(&report, incidents).print(std::env::args().any(|a| a == "--json"));
+    Ok(())
+}

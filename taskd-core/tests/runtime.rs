@@ -1,0 +1,274 @@
+//! Whole runtimes over in-memory launchers, on paused time: builder, shell, logs, handle.
+
+use std::time::Duration;
+use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
+use taskd_core::job::*;
+use taskd_core::kernel::{Branch, Event, JobReport};
+use taskd_core::launch::{Launcher, Phase};
+use taskd_core::recover::{ExitStrategy, Restart};
+use taskd_core::runtime::{Problem, Runtime, RuntimeBuilder, RuntimeHandle};
+use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
+use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+use tokio::time::{sleep, timeout};
+
+fn builder(launcher: &FakeLauncher, ranks: u32) -> RuntimeBuilder {
+    Runtime::builder()
+        .job(JobSpec::new("test", ranks, FakeProgram::Runs.spec()))
+        .detector(ExitDetector::new())
+        .detector(SilenceDetector::after(Duration::from_secs(5)))
+        .strategy(Restart::new())
+        .strategy(ExitStrategy::new())
+        .launcher(launcher.clone())
+}
+
+/// Waits until these ranks run in this incarnation.
+async fn all_run(launcher: &FakeLauncher, ranks: u32, incarnation: u32) {
+    let all = async {
+        while !(0..ranks).all(|rank| launcher.runs(&ProcId::rank(rank, incarnation))) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
+}
+
+fn finish_all(launcher: &FakeLauncher, ranks: u32, incarnation: u32) {
+    for rank in 0..ranks {
+        assert!(launcher.finish(&ProcId::rank(rank, incarnation), 0));
+    }
+}
+
+async fn end(job: tokio::task::JoinHandle<JobReport>) -> JobReport {
+    timeout(Duration::from_secs(600), job).await.expect("the job ends").expect("nothing panics")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
+    let launcher = FakeLauncher::new();
+    let job = tokio::spawn(builder(&launcher, 4).build().unwrap().run());
+    all_run(&launcher, 4, 1).await;
+    launcher.kill(&ProcId::rank(2, 1));
+    all_run(&launcher, 4, 2).await;
+    sleep(Duration::from_secs(1)).await;
+    finish_all(&launcher, 4, 2);
+    let report = end(job).await;
+    assert!(report.ok, "{}", report.reason);
+    assert_eq!(report.restarts, 1);
+    assert_eq!(report.incidents.len(), 1);
+    assert_eq!((&report.incidents[0].class, &report.incidents[0].blamed[..]), (&FaultClass::Exit, &[Rank(2)][..]));
+    assert!(launcher.list().await.unwrap().procs.is_empty(), "every exit was acknowledged");
+}
+
+#[test]
+fn the_builder_reports_everything_at_once() {
+    let mut spec = JobSpec::new("a job", 0, WorkerSpec::new([""]));
+    spec.policy.strategies.insert(Name::new("restrat"), Permission::Never);
+    let error = Runtime::builder()
+        .job(spec)
+        .detector(detector("twin", |_, _, _| ()))
+        .detector(detector("twin", |_, _, _| ()))
+        .strategy(Restart::new())
+        .build()
+        .unwrap_err();
+    let text = error.to_string();
+    for part in ["job name", "ranks", "worker.argv", "no launcher", "two plugins of kind detector are named twin"] {
+        assert!(text.contains(part), "{part} is missing in: {text}");
+    }
+    assert!(text.contains("strategy restrat, which was not added (added: restart)"), "{text}");
+    assert_eq!(error.problems.len(), 6);
+}
+
+#[test]
+fn logs_that_cannot_be_kept_are_a_problem_of_the_build() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = builder(&FakeLauncher::new(), 1).journal(file.path().join("logs")).build().unwrap_err();
+    let [Problem::Journal(text)] = &error.problems[..] else { panic!("{error}") };
+    assert!(text.contains(&*file.path().to_string_lossy()), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graceful_stop_waits_for_the_grace_time_and_a_second_one_hurries() {
+    let launcher = FakeLauncher::new();
+    let mut spec = JobSpec::new("test", 1, FakeProgram::Stubborn.spec());
+    spec.policy.stop_grace = Duration::from_secs(30);
+    let runtime = builder(&launcher, 1).job(spec).build().unwrap();
+    let handle: RuntimeHandle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 1, 1).await;
+    handle.stop("maintenance").await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(launcher.runs(&ProcId::rank(0, 1)), "it has its grace time");
+    handle.stop_now("now").await;
+    let ended = timeout(Duration::from_secs(5), job).await.expect("at once").expect("nothing panics");
+    assert_eq!((ended.ok, ended.reason.as_str()), (false, "stopped: maintenance"));
+    assert!(!launcher.runs(&ProcId::rank(0, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_until_ends_the_job_in_order() {
+    let launcher = FakeLauncher::new();
+    let stop = async {
+        sleep(Duration::from_secs(3)).await;
+        "the host program is told to stop"
+    };
+    let report = builder(&launcher, 2).build().unwrap().run_until(stop).await;
+    assert_eq!(report.reason, "stopped: the host program is told to stop");
+    assert!(launcher.list().await.unwrap().procs.iter().all(|p| p.phase.is_over()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_refused_ends_the_job_with_the_launchers_reason() {
+    let launcher = FakeLauncher::new();
+    let spec = JobSpec::new("test", 2, FakeProgram::Refused.spec());
+    let report = end(tokio::spawn(builder(&launcher, 2).job(spec).build().unwrap().run())).await;
+    assert!(!report.ok && report.reason.starts_with("the job cannot be started"), "{}", report.reason);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_slept_blames_nobody() {
+    let launcher = FakeLauncher::new();
+    let runtime = builder(&launcher, 2).source(Beats { last: 0 }).build().unwrap();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 2, 1).await;
+    sleep(Duration::from_secs(3)).await;
+    tokio::time::advance(Duration::from_secs(30)).await; // everybody stood still, we too
+    sleep(Duration::from_secs(3)).await;
+    finish_all(&launcher, 2, 1);
+    let report = end(job).await;
+    assert!(report.ok && report.incidents.is_empty(), "{:?}", report.incidents);
+    assert_eq!(report.counts.branches.get(&Branch::Slept), Some(&1));
+}
+
+/// Heartbeats of two ranks, once a second.
+struct Beats {
+    last: u64,
+}
+
+#[async_trait::async_trait]
+impl TraceSource for Beats {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::new("beats")
+    }
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        sleep(Duration::from_secs(1)).await;
+        self.last += 1;
+        let beat = |r| Fact::new(Domain::Process(Role::Rank(Rank(r))), Signal::Heartbeat).of(Incarnation(1));
+        Some(Ok(TraceBatch::of(vec![beat(0), beat(1)])))
+    }
+}
+
+/// A source that delivers nothing but panics or errors.
+struct Broken {
+    panics: bool,
+}
+
+#[async_trait::async_trait]
+impl TraceSource for Broken {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::new(if self.panics { "panics" } else { "fails" })
+    }
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        sleep(Duration::from_millis(10)).await;
+        assert!(!self.panics, "a bug in a plugin");
+        Some(Err(SourceError::Failed("the device is gone".into())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_sources_are_noted_and_the_job_completes() {
+    let launcher = FakeLauncher::new();
+    let runtime = builder(&launcher, 1).source(Broken { panics: true }).source(Broken { panics: false });
+    let job = tokio::spawn(runtime.build().unwrap().run());
+    all_run(&launcher, 1, 1).await;
+    sleep(Duration::from_secs(2)).await;
+    finish_all(&launcher, 1, 1);
+    let report = end(job).await;
+    assert!(report.ok);
+    let mut noted: Vec<String> = report.incidents.iter().map(|i| i.domain.to_string()).collect();
+    noted.sort();
+    assert!(noted.iter().all(|d| d.starts_with("plugin ")), "{noted:?}");
+    let evidence: Vec<String> = report.incidents.iter().flat_map(|i| i.evidence.clone()).collect();
+    assert_eq!(report.restarts, 0, "{evidence:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_the_story_in_order() {
+    let launcher = FakeLauncher::new();
+    let runtime = builder(&launcher, 2).build().unwrap();
+    let mut events = runtime.handle().events();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 2, 1).await;
+    launcher.kill(&ProcId::rank(1, 1));
+    all_run(&launcher, 2, 2).await;
+    sleep(Duration::from_secs(1)).await;
+    finish_all(&launcher, 2, 2);
+    end(job).await;
+    let mut story = Vec::new();
+    while let Ok(announcement) = events.try_recv() {
+        story.push(match &announcement.event {
+            Event::Entered { generation, .. } => format!("{generation}"),
+            Event::Found { fault, .. } => format!("found {}", fault.prime().domain),
+            Event::Decided(d) => format!("decided {}", d.chosen.as_ref().map_or("nothing", |c| c.strategy.as_str())),
+            Event::StageDone { stage, .. } => format!("done {stage}"),
+            Event::Closed { .. } => "closed".into(),
+            other => format!("{other:?}"),
+        });
+    }
+    assert_eq!(
+        story,
+        [
+            "generation 1",
+            "done start",
+            "found rank 1",
+            "decided restart",
+            "done stop",
+            "generation 2",
+            "done start",
+            "closed",
+            "done stop"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = FakeLauncher::new();
+    let job = tokio::spawn(builder(&launcher, 3).journal(dir.path()).build().unwrap().run());
+    all_run(&launcher, 3, 1).await;
+    launcher.kill(&ProcId::rank(0, 1));
+    all_run(&launcher, 3, 2).await;
+    sleep(Duration::from_millis(200)).await; // its last records reach the file
+    job.abort();
+    assert!(job.await.unwrap_err().is_cancelled());
+
+    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    let next = launcher.attach();
+    let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
+    all_run(&next, 3, 3).await;
+    let untouched = |p: &taskd_core::launch::ProcStatus| p.phase == Phase::Running;
+    assert_eq!(next.list().await.unwrap().procs.iter().filter(|p| untouched(p)).count(), 3);
+    sleep(Duration::from_millis(200)).await;
+    finish_all(&next, 3, 3);
+    let report = end(job).await;
+    assert!(report.ok, "{}", report.reason);
+    assert_eq!(report.restarts, 2, "the first restart is remembered");
+    let blamed: Vec<_> = report.incidents.iter().map(|i| i.blamed.clone()).collect();
+    assert_eq!(blamed, [vec![Rank(0)], vec![Rank(1)]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_other_plugins_is_not_gone_on_with_and_the_job_starts_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = FakeLauncher::new();
+    let job = tokio::spawn(builder(&launcher, 2).journal(dir.path()).build().unwrap().run());
+    all_run(&launcher, 2, 1).await;
+    sleep(Duration::from_secs(1)).await;
+    job.abort();
+    let _ = job.await;
+    let other = builder(&launcher, 2).detector(detector("new", |_, _, _| ())).journal(dir.path()).build().unwrap();
+    let job = tokio::spawn(other.run());
+    all_run(&launcher, 2, 2).await; // what ran is stopped first: its incarnation never runs twice
+    assert!(!launcher.runs(&ProcId::rank(0, 1)));
+    finish_all(&launcher, 2, 2);
+    assert!(end(job).await.ok);
+}

@@ -5,6 +5,7 @@
 //!
 //! | plugin | suite | its clauses |
 //! |---|---|---|
+//! | [`TraceSource`](crate::trace::TraceSource) | [`trace_source()`] | [`mod@trace_source`] |
 //! | [`FaultDetector`](crate::detect::FaultDetector) | [`fault_detector()`] | [`mod@fault_detector`] |
 //! | [`Launcher`](crate::launch::Launcher) | [`launcher()`] | [`mod@launcher`] |
 //! | [`RecoveryStrategy`](crate::recover::RecoveryStrategy) | [`recovery_strategy()`] | [`mod@recovery_strategy`] |
@@ -14,9 +15,11 @@
 pub mod fault_detector;
 pub mod launcher;
 pub mod recovery_strategy;
+pub mod trace_source;
 mod verdict;
 
 pub use fault_detector::fault_detector;
 pub use launcher::launcher;
 pub use recovery_strategy::recovery_strategy;
+pub use trace_source::trace_source;
 pub use verdict::{Clause, Report, Violation};

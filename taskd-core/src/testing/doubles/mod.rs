@@ -7,6 +7,7 @@
 //! | kind | good |
 //! |---|---|
 //! | launcher | [`FakeLauncher`] |
+//! | source | [`ScriptedSource`] |
 //! | detector | [`SilenceDetector`] |
 //! | strategy | [`ReplaceStrategy`] |
 
@@ -14,10 +15,12 @@ mod fake_launcher;
 mod fake_program;
 mod faulty;
 mod replace_strategy;
+mod scripted_source;
 mod silence_detector;
 
 pub use fake_launcher::FakeLauncher;
 pub use fake_program::FakeProgram;
 pub use faulty::Faulty;
 pub use replace_strategy::ReplaceStrategy;
+pub use scripted_source::ScriptedSource;
 pub use silence_detector::SilenceDetector;

@@ -2,8 +2,11 @@
 
 mod detector;
 mod launcher;
+mod source;
 mod strategy;
 
+use crate::trace::{SourceError, TraceBatch};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +30,8 @@ pub struct Faulty<P> {
     inner: P,
     fault: Fault,
     calls: AtomicU32,
+    /// What a source took from the inner one and has not delivered.
+    held: VecDeque<Option<Result<TraceBatch, SourceError>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +64,7 @@ impl<P> Faulty<P> {
     }
 
     fn new(inner: P, fault: Fault) -> Faulty<P> {
-        Faulty { inner, fault, calls: AtomicU32::new(0) }
+        Faulty { inner, fault, calls: AtomicU32::new(0), held: VecDeque::new() }
     }
 
     fn repeats(&self) -> bool {

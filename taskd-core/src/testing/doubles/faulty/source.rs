@@ -1,0 +1,34 @@
+use super::Faulty;
+use crate::job::Domain;
+use crate::trace::{Ask, Exhibit, SourceError, SourceInfo, TraceBatch, TraceSource};
+use async_trait::async_trait;
+use tokio::time::sleep;
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<S: TraceSource> TraceSource for Faulty<S> {
+    fn info(&self) -> SourceInfo {
+        self.inner.info()
+    }
+
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        if self.held.is_empty() {
+            tokio::task::yield_now().await; // an error needs an await before it
+            if self.call() {
+                return Some(Err(SourceError::Failed("a double fails as it was told to".into())));
+            }
+            let next = self.inner.next().await;
+            if self.repeats() {
+                self.held.push_back(next.clone());
+            }
+            self.held.push_back(next);
+        }
+        sleep(self.delay()).await; // what is held survives a dropped call
+        self.held.pop_front().flatten()
+    }
+
+    async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
+        sleep(self.delay()).await;
+        self.inner.collect(ask, about).await
+    }
+}

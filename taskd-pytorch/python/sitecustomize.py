@@ -13,9 +13,10 @@ helper of a wrapper script, a DataLoader worker, the child of a shell that did n
 leaves everything alone. A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
 not, because exec released it.
 
-Progress means that the training loop is alive. The step that is noted counts calls of an optimizer's step() since the
-process started; where several optimizers take part in a training step it follows the one that steps most. It is not
-the program's own step number, which only the program knows.
+Progress means that the training loop is alive. The step that is noted counts calls of an optimizer's step(); where
+several optimizers take part in a training step it follows the one that steps most. It goes on from the count that the
+optimizer keeps in its own state, and so in checkpoints, if it keeps one in host memory: Adam and its kin do, SGD does
+not, and then the count starts with the process. The program's own step number only the program knows.
 
 It imports nothing heavy (ctypes only in the rank, json and traceback only after an exception), never fails the program
 (every failure means to go without), prints at most one line, and does nothing with TASKD_HOOKS=0. A sitecustomize that
@@ -203,7 +204,7 @@ def step_counter(pid, step, step_time):
             if len(counts) >= OPTIMIZERS_MAX:
                 counts.clear()
                 lead = 0
-            counts[key] = max(step.value - lead, 0)
+            counts[key] = max(step.value - lead, own_count(optimizer) - 1, 0)
         counts[key] += 1
         step.value = max(step.value, counts[key])
         step_time.value = now_ns()
@@ -214,6 +215,18 @@ def step_counter(pid, step, step_time):
         module.register_optimizer_step_post_hook(after_step)
 
     return register
+
+
+def own_count(optimizer):
+    """The steps that an optimizer remembers, this one included; 0 where it does not, or not in host memory: looking
+    there would make the program wait for its device."""
+    try:
+        for state in optimizer.state.values():
+            step = state["step"]
+            return int(step) if step.device.type == "cpu" else 0
+    except Exception:
+        pass
+    return 0
 
 
 def after_import(name, then):

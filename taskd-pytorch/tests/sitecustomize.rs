@@ -336,16 +336,24 @@ fn steps_of_real_optimizers_are_seen() {
     let rank = Rank::new();
     let program = "
 import torch
+def train(steps, *optimizers):
+    for step in range(steps):
+        model(torch.ones(1, 4)).sum().backward()
+        for optimizer in optimizers: optimizer.step()
 model = torch.nn.Linear(4, 2)
-optimizers = [torch.optim.SGD([model.weight], lr=0.1), torch.optim.AdamW([model.bias])]
-for step in range(3):
-    model(torch.ones(1, 4)).sum().backward()
-    for optimizer in optimizers: optimizer.step()
-raise ValueError('after three')";
+before = torch.optim.AdamW([model.bias])
+train(3, torch.optim.SGD([model.weight], lr=0.1), before)
+print(int.from_bytes(open(__import__('os').environ['PAGE'], 'rb').read()[48:56], 'little'))
+before.state_dict()['state'][0]['step'].fill_(40)
+resumed = torch.optim.AdamW([model.bias])
+resumed.load_state_dict(before.state_dict())
+train(2, resumed)
+raise ValueError('after two more')";
     let out = rank.command(&[python.to_str().unwrap(), "-c", program]).output().unwrap();
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
-    assert_eq!((rank.u64(STEP), rank.lifeline()), (3, Lifeline::Released), "{}", text(&out.stderr));
+    assert_eq!(text(&out.stdout), "3\n", "two optimizers, three training steps");
+    assert_eq!((rank.u64(STEP), rank.lifeline()), (42, Lifeline::Released), "{}", text(&out.stderr));
     assert!(rank.u64(STEP_TIME) > 0);
     let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
-    assert_eq!(record["message"]["extraInfo"]["taskd_step"], "3");
+    assert_eq!(record["message"]["extraInfo"]["taskd_step"], "42");
 }

@@ -9,6 +9,7 @@ mod python;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use jobs::{batch, exits, local, restarted, world};
 use python::PYTHON;
@@ -16,6 +17,7 @@ use taskd_core::job::{Counted, Exit, InheritEnv, ProcId, Rank, WorkerSpec, World
 use taskd_core::launch::{LaunchError, Launcher, Phase};
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
+use taskd_core::trace::{Signal, TraceSource};
 use taskd_pytorch::TorchLauncher;
 
 fn python(program: &str) -> WorkerSpec {
@@ -135,6 +137,35 @@ async fn the_death_of_a_killed_rank_is_told_early_and_that_of_a_failed_one_with_
     let (told, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
     let dead: Vec<&ProcId> = told.iter().filter(|told| matches!(told.1, Phase::Dead(_))).map(|told| &told.0).collect();
     assert_eq!(dead, [&killed]);
+}
+
+#[tokio::test]
+async fn what_an_unmodified_program_does_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let optimizer = dir.path().join("site/torch/optim/optimizer.py");
+    std::fs::create_dir_all(optimizer.parent().unwrap()).unwrap();
+    std::fs::write(&optimizer, "hooks = []\nregister_optimizer_step_post_hook = hooks.append").unwrap();
+    let program = "
+import time
+from torch.optim import optimizer
+for step in range(3): optimizer.hooks[0](optimizer, (), {})
+time.sleep(600)";
+    let launcher = local(dir.path()).await;
+    let spec = python(program).with_env("PYTHONPATH", dir.path().join("site").to_str().unwrap());
+    launcher.start(&batch(&world(1), |_| spec.clone())).await.unwrap();
+
+    let mut source = launcher.inner().heartbeats(Duration::from_millis(20));
+    let seen = async {
+        let mut missing = vec![Signal::Heartbeat, Signal::Progress { step: 3 }];
+        while !missing.is_empty() {
+            let facts = source.next().await.unwrap().unwrap().facts;
+            missing.retain(|signal| !facts.iter().any(|fact| fact.signal == *signal));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), seen).await.expect("heartbeat and progress are seen");
+    let proc = ProcId::rank(0, 1);
+    launcher.stop(std::slice::from_ref(&proc), Duration::from_secs(10)).await.unwrap();
+    assert_eq!(exit(&launcher, &proc).await.step, Some(3));
 }
 
 #[tokio::test]

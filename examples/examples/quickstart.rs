@@ -5,20 +5,19 @@
 //! the same state, to the bit. `--seed N` chooses other victims and other moments, `--json` prints the account as JSON.
 
 use clap::Parser;
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use taskd_core::detect::{ExitDetector, SilenceDetector, StallDetector};
-use taskd_core::job::{BudgetSpec, JobSpec, Rank, Ready, Role, WorkerSpec};
-use taskd_core::launch::{Launcher, LocalLauncher, Phase, guard};
+use taskd_core::job::{BudgetSpec, JobSpec, Ready, WorkerSpec};
+use taskd_core::launch::{LocalLauncher, guard};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
 use taskd_core::worker::Lifeline;
 use taskd_examples::account::{Account, Injections, Listener};
+use taskd_examples::books::{self, StepLine};
+use taskd_examples::faults::Target;
 use taskd_examples::trainer::{self, MetricsLine, Place, TrainerConfig, TrainerOutcome, TrainerSettings};
 
 const RANKS: u32 = 4;
@@ -114,17 +113,19 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     println!("supervised    {RANKS} ranks, seed {}; logs in {}", options.seed, dir.path().join("run/procs").display());
     let listener = Listener::start(&runtime.handle(), |line| println!("{line}"));
     let injections = Injections::default();
-    let injector = tokio::spawn(inject(Arc::clone(&launcher), settings.clone(), options.seed, injections.clone()));
-    let began = Instant::now();
+    let books = settings.clone();
+    let target =
+        Target { launcher: Arc::clone(&launcher), read: move || read(&books), steps: options.steps, ranks: RANKS };
+    let (told, seed) = (injections.clone(), options.seed);
+    let injector = tokio::spawn(async move { target.kill_one_freeze_one(seed, &told).await });
     let report = runtime.run().await;
-    let took = began.elapsed();
     injector.abort();
     launcher.shutdown(Duration::ZERO).await?;
 
     let outcome = TrainerOutcome::read(&settings.result_path())?;
-    let metrics = trainer::read_metrics(&settings.metrics_path())?;
+    let lines = read(&settings);
     let mut rows = listener.rows(&report, &injections).await;
-    for (row, lost) in rows.iter_mut().filter(|r| r.resumed_ms.is_some()).zip(steps_lost(&metrics)) {
+    for (row, lost) in rows.iter_mut().filter(|r| r.resumed_ms.is_some()).zip(books::steps_lost(&lines)) {
         row.steps_lost = Some(lost);
     }
     let mut account = Account::of(&report, rows);
@@ -132,7 +133,7 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     account.final_loss = Some(outcome.loss);
     account.loss_equal = Some(outcome.loss.to_bits() == reference.loss.to_bits());
     account.state_equal = Some(outcome.state_sha256 == reference.state_sha256);
-    account.goodput = Some(goodput(&metrics, outcome.step, took));
+    account.goodput = books::goodput(&lines);
     Ok(account)
 }
 
@@ -152,59 +153,14 @@ async fn undisturbed(options: &Options, dir: &Path) -> Result<TrainerOutcome, Fa
     first.ok_or_else(|| "no rank ran".into())
 }
 
-/// Kills one rank at about a third of the way and freezes another at about two thirds, while reporting progress.
-async fn inject(launcher: Arc<LocalLauncher>, settings: TrainerSettings, seed: u64, injections: Injections) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut moment = |from: u64, to: u64| settings.steps * rng.random_range(from..to) / 100;
-    let plan = [("SIGKILL", Signal::KILL, moment(25, 40)), ("SIGSTOP", Signal::STOP, moment(60, 75))];
-    let first = rng.random_range(0..RANKS);
-    let victims = [first, (first + rng.random_range(1..RANKS)) % RANKS];
-    for ((name, signal, step), victim) in plan.into_iter().zip(victims) {
-        reach(&settings, step).await;
-        let Some(pid) = pid_of(&launcher, victim).await else { continue };
-        println!("          >>> from outside: {name} to rank {victim} (pid {pid}) at step {step}");
-        let at = Instant::now();
-        if Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok()) {
-            injections.push(name, &[victim], at);
-        }
-    }
-    reach(&settings, settings.steps).await;
-}
-
-/// Waits until training has reached a step, and says where it is once a second.
-async fn reach(settings: &TrainerSettings, step: u64) {
-    let mut told = Instant::now();
-    loop {
-        let line: Option<MetricsLine> = trainer::read_metrics(&settings.metrics_path()).ok().and_then(|mut m| m.pop());
-        if let Some(line) = line {
-            if told.elapsed() > Duration::from_secs(1) {
-                told = Instant::now();
-                println!("          step {:>5}/{}  loss {:.4}", line.step, settings.steps, line.loss);
-            }
-            if line.step >= step {
-                return;
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-async fn pid_of(launcher: &LocalLauncher, rank: u32) -> Option<i32> {
-    let listing = launcher.list().await.ok()?;
-    let runs = |p: &&taskd_core::launch::ProcStatus| p.proc.role == Role::Rank(Rank(rank)) && p.phase == Phase::Running;
-    listing.procs.iter().find(runs)?.pid?.try_into().ok()
-}
-
-/// For each restart: how many steps were done again.
-fn steps_lost(metrics: &[MetricsLine]) -> Vec<u64> {
-    let restarts = metrics.windows(2).filter(|w| w[0].generation != w[1].generation);
-    restarts.map(|w| (w[0].step + 1).saturating_sub(w[1].step)).collect()
-}
-
-/// The share of the run that went into steps which were kept, at the pace of the median step.
-fn goodput(metrics: &[MetricsLine], steps: u64, took: Duration) -> f64 {
-    let mut paces: Vec<u64> = metrics.windows(2).filter_map(|w| w[1].t_ms.checked_sub(w[0].t_ms)).collect();
-    paces.sort_unstable();
-    let median_ms = paces.get(paces.len() / 2).copied().unwrap_or_default() as f64;
-    (steps as f64 * median_ms / 1e3 / took.as_secs_f64()).min(1.0)
+/// The training program's books.
+fn read(settings: &TrainerSettings) -> Vec<StepLine> {
+    let lines = trainer::read_metrics(&settings.metrics_path()).unwrap_or_default();
+    let line = |m: &MetricsLine| StepLine {
+        generation: m.generation,
+        step: m.step,
+        loss: f64::from(m.loss),
+        at_ms: m.t_ms as f64,
+    };
+    lines.iter().map(line).collect()
 }

@@ -1,4 +1,7 @@
-//! What several example programs share: the account of a run, and the training program of the quick start.
+//! What several example programs share: faults from outside, the account of a run, and the training program of the quick
+//! start.
 
 pub mod account;
+pub mod books;
+pub mod faults;
 pub mod trainer;

@@ -41,7 +41,37 @@ pub struct StartBatch {
     /// The world that they start into.
     pub world: Arc<World>,
     /// The processes.
+    #[serde(with = "orders")]
     pub orders: Vec<StartOrder>,
+}
+
+/// Orders in a log or on a wire: one whose specification is that of the order before it leaves it out, so that 10,000
+/// ranks do not repeat one command line 10,000 times.
+mod orders {
+    use super::{Place, StartOrder};
+    use crate::job::{ProcId, WorkerSpec};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::sync::Arc;
+
+    pub(super) fn serialize<S: Serializer>(orders: &[StartOrder], s: S) -> Result<S::Ok, S::Error> {
+        let mut last = None;
+        s.collect_seq(orders.iter().map(|StartOrder { proc, place, spec }| {
+            let repeated = last.replace(spec) == Some(spec);
+            (proc, place, (!repeated).then_some(spec))
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<StartOrder>, D::Error> {
+        let mut last = None;
+        let orders = Vec::<(ProcId, Place, Option<Arc<WorkerSpec>>)>::deserialize(d)?.into_iter();
+        let whole = orders.map(|(proc, place, spec)| {
+            last = spec.or(last.take());
+            let spec = last.clone().ok_or_else(|| D::Error::custom("the first order has no specification"))?;
+            Ok(StartOrder { proc, place, spec })
+        });
+        whole.collect()
+    }
 }
 
 /// Where a process is in its life. It only ever moves forward in this order.
@@ -171,4 +201,36 @@ pub struct Listing {
     pub procs: Vec<ProcStatus>,
     /// All hosts.
     pub nodes: Vec<NodeStatus>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobSpec, Rank};
+
+    #[test]
+    fn a_batch_holds_each_specification_once_in_a_row_and_comes_back_as_it_was() {
+        let world = Arc::new(JobSpec::new("job", 4, WorkerSpec::new(["train"])).first_world());
+        let specs = ["a", "a", "b", "a"].map(|program| Arc::new(WorkerSpec::new([program.repeat(1000)])));
+        let order = |(rank, spec): (u32, &Arc<WorkerSpec>)| StartOrder {
+            proc: world.proc(Rank(rank)).expect("a member"),
+            place: Place::anywhere(),
+            spec: Arc::clone(spec),
+        };
+        let batch = StartBatch { world: Arc::clone(&world), orders: (0..4).zip(&specs).map(order).collect() };
+        let bytes = postcard::to_stdvec(&batch).expect("it has a form");
+        assert!((3000..4000).contains(&bytes.len()), "three of the four: {}", bytes.len());
+        let back: StartBatch = postcard::from_bytes(&bytes).expect("it was encoded");
+        assert_eq!(back, batch);
+        assert!(Arc::ptr_eq(&back.orders[0].spec, &back.orders[1].spec), "and is shared again");
+        let json = serde_json::to_string(&batch).expect("it has a form");
+        assert_eq!(serde_json::from_str::<StartBatch>(&json).expect("it was encoded"), batch);
+    }
+
+    #[test]
+    fn orders_without_a_specification_are_refused() {
+        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[[{\"role\":{\"Rank\":0},\"incarnation\":1},{\"AnyBut\":[]},null]]}";
+        let error = serde_json::from_str::<StartBatch>(orders).expect_err("no specification");
+        assert!(error.to_string().contains("no specification"), "{error}");
+    }
 }

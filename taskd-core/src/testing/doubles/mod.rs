@@ -8,19 +8,19 @@
 //! |---|---|
 //! | launcher | [`FakeLauncher`] |
 //! | source | [`ScriptedSource`] |
-//! | detector | [`SilenceDetector`] |
+//! | detector | [`HeartbeatDetector`] |
 //! | strategy | [`ReplaceStrategy`] |
 
 mod fake_launcher;
 mod fake_program;
 mod faulty;
+mod heartbeat_detector;
 mod replace_strategy;
 mod scripted_source;
-mod silence_detector;
 
 pub use fake_launcher::FakeLauncher;
 pub use fake_program::FakeProgram;
 pub use faulty::Faulty;
+pub use heartbeat_detector::HeartbeatDetector;
 pub use replace_strategy::ReplaceStrategy;
 pub use scripted_source::ScriptedSource;
-pub use silence_detector::SilenceDetector;

@@ -4,7 +4,7 @@ use super::*;
 use crate::detect::{Damage, Fault, FaultClass, Findings, Suspect};
 use crate::job::{Domain, JobTime, Name};
 use crate::kernel::View;
-use crate::testing::doubles::{Faulty, SilenceDetector};
+use crate::testing::doubles::{Faulty, HeartbeatDetector};
 use crate::trace::{Ask, Malformed, Observation, Signal};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// A detector that keeps the whole contract but one clause.
 struct Broken {
-    good: SilenceDetector,
+    good: HeartbeatDetector,
     clause: Clause,
     /// Shared by all detectors of one suite: what a clock or a static would be.
     calls: Arc<AtomicU32>,
@@ -24,7 +24,8 @@ struct Broken {
 impl Broken {
     fn suite(clause: Clause) -> DetectorSuite {
         let calls = Arc::new(AtomicU32::new(0));
-        let broken = move || Broken { good: SilenceDetector::new(SILENCE), clause, calls: calls.clone(), heard: false };
+        let broken =
+            move || Broken { good: HeartbeatDetector::new(SILENCE), clause, calls: calls.clone(), heard: false };
         fault_detector(broken).with_seeds(3)
     }
 
@@ -92,7 +93,7 @@ impl FaultDetector for Broken {
     fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
         let restored = self.good.restore(saved);
         if self.clause == REFUSED_RESTORE_IS_COLD && restored.is_err() {
-            self.good = SilenceDetector::new(SILENCE * 2);
+            self.good = HeartbeatDetector::new(SILENCE * 2);
         }
         restored
     }
@@ -100,7 +101,7 @@ impl FaultDetector for Broken {
 
 #[test]
 fn the_good_detector_keeps_every_clause() {
-    let report = fault_detector(|| SilenceDetector::new(SILENCE)).assert();
+    let report = fault_detector(|| HeartbeatDetector::new(SILENCE)).assert();
     assert_eq!((report.checked(), report.skipped()), (ALL, [].as_slice()));
 }
 
@@ -121,7 +122,7 @@ fn every_clause_convicts_the_detector_that_breaks_it() {
 
 #[test]
 fn faulty_detectors_are_told_apart() {
-    let good = || SilenceDetector::new(SILENCE);
+    let good = || HeartbeatDetector::new(SILENCE);
     let slow = fault_detector(move || Faulty::slow(good(), Duration::from_millis(20))).check().unwrap_err();
     assert_eq!((slow.len(), slow[0].clause), (1, QUICK));
     let panics = fault_detector(move || Faulty::panicking(good(), 3)).check().unwrap_err();

@@ -13,28 +13,28 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use taskd_core::testing::{conformance, doubles::SilenceDetector};
+/// use taskd_core::testing::{conformance, doubles::HeartbeatDetector};
 ///
-/// conformance::fault_detector(|| SilenceDetector::new(Duration::from_secs(5))).assert();
+/// conformance::fault_detector(|| HeartbeatDetector::new(Duration::from_secs(5))).assert();
 /// ```
 #[derive(Debug)]
-pub struct SilenceDetector {
+pub struct HeartbeatDetector {
     silence_max: Duration,
     /// When each process falls silent; `None`: it has, and was blamed.
     due: BTreeMap<Domain, Option<JobTime>>,
 }
 
-impl SilenceDetector {
+impl HeartbeatDetector {
     /// A process that is not heard for longer than `silence_max` is to blame.
     #[must_use]
-    pub fn new(silence_max: Duration) -> SilenceDetector {
-        SilenceDetector { silence_max, due: BTreeMap::new() }
+    pub fn new(silence_max: Duration) -> HeartbeatDetector {
+        HeartbeatDetector { silence_max, due: BTreeMap::new() }
     }
 }
 
-impl FaultDetector for SilenceDetector {
+impl FaultDetector for HeartbeatDetector {
     fn name(&self) -> Name {
-        Name::new("double.silence")
+        Name::new("double.heartbeat")
     }
 
     fn config(&self) -> String {
@@ -70,7 +70,7 @@ impl FaultDetector for SilenceDetector {
             let bound = self.silence_max.as_secs_f64() * 1e3;
             let age = bound + view.now.since(at).as_secs_f64() * 1e3;
             let clue = Clue::figure("heartbeat_age_ms", age, bound, format!("{domain} has not been heard"));
-            out.blame(Fault::new(Name::new("double.silence"), at, suspect).because(clue));
+            out.blame(Fault::new(Name::new("double.heartbeat"), at, suspect).because(clue));
         }
     }
 

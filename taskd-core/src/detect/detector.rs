@@ -22,8 +22,12 @@ use std::fmt;
 ///   and bounds).
 /// - A detector that is not sure MUST say so ([`Suspect::confidence_permille`](super::Suspect)) or ask for evidence
 ///   ([`Findings::ask`]) instead of blaming. Before it has seen enough it MUST blame nobody.
+/// - What it says MUST carry its own name, which never changes (nor do version and configuration). A fault's onset MUST NOT
+///   lie in the future, a confidence MUST be at most 1000 permille, and a question MUST be about somebody and leave time
+///   for an answer.
 /// - `snapshot` MAY save the detector's state; then `restore` on a fresh detector MUST bring it to a state that goes on
-///   in the same way. A detector without a snapshot starts cold after a restart of the supervisor.
+///   in the same way. A state that is refused MUST leave the detector as if nothing had been offered. A detector without a
+///   snapshot starts cold after a restart of the supervisor.
 /// - A panic is caught: the detector is taken out of service, and that is a fault against it.
 ///
 /// # Example

@@ -15,24 +15,25 @@ use std::time::Duration;
 ///
 /// # Contract
 /// - The key of a process is its [`ProcId`]. `start` MUST be idempotent by it: a process that runs, or has ended, is not
-///   started a second time. One incarnation never runs twice.
+///   started a second time, not even by a later owner or after its exit was acknowledged. One incarnation never runs
+///   twice.
 /// - `start` returns when the orders are accepted; what becomes of them is told by `watch`. Every accepted process MUST
-///   end in exactly one [`Phase::Exited`](super::Phase::Exited), also when the start itself fails later. An error means
-///   that no process of the batch was started.
+///   end in exactly one [`Phase::Exited`](super::Phase::Exited), also when the start itself fails later, and that MUST say
+///   with which code or signal the process ended. An error means that no process of the batch was started.
 /// - A process's phase MUST only move forward. [`Phase::Dead`](super::Phase::Dead) MAY come before `Exited`, at most once.
 /// - `stop` only begins the stop: SIGTERM (or its like) to the whole tree, after `grace` by force, bounded whatever the
 ///   process does. Stopping the unknown or the dead MUST NOT be an error.
 /// - `list` MUST give every process that runs, every exit that was not acknowledged, and every host, and MUST be true at
 ///   the revision that it carries: `watch` from there misses nothing and repeats nothing.
-/// - `watch` waits for changes after `from` and returns them in order, with the next cursor. It MUST be cancel-safe; the
-///   caller holds the place. It MUST answer [`LaunchError::Stale`] for a cursor that it cannot serve: then the caller
-///   lists again.
-/// - An exit MUST be kept until it is acknowledged, also over a change of owner. Acknowledging the unknown MUST NOT be an
-///   error.
+/// - `watch` waits for changes after `from` and returns them in order, at least one, with the next cursor. It MUST be
+///   cancel-safe; the caller holds the place. It MUST answer [`LaunchError::Stale`] for a cursor that it cannot serve:
+///   then the caller lists again.
+/// - An exit MUST be kept until it is acknowledged, also over a change of owner, and MUST NOT be told any more after that.
+///   Acknowledging the unknown MUST NOT be an error.
 /// - A host out of sight says nothing about its processes: they MUST NOT be reported as ended until the host is known to
 ///   have left.
-/// - Dropping a call's future MUST NOT undo or break what it has begun.
-/// - All calls MAY come at once from several tasks.
+/// - Dropping a call's future MUST NOT undo or break what it has begun: the same call again does what is left to do.
+/// - All calls MAY come at once from several tasks, and MUST NOT wait for a `watch` to return.
 ///
 /// # Errors
 /// [`LaunchError::Refused`] is final: doing the same again would fail the same way. [`LaunchError::Unreachable`] may pass.

@@ -16,10 +16,13 @@ use std::sync::Arc;
 /// - A proposal MUST name in `touches` every domain that its actions disturb: the kernel runs no two recoveries whose
 ///   domains overlap.
 /// - New processes MUST get their incarnation from [`View::next_incarnation`], and a new world comes from
-///   [`World::successor`](crate::job::World::successor) only.
+///   [`World::successor`](crate::job::World::successor) only, counted as the proposal is. A rank MUST be started into a
+///   world that names this incarnation of it.
 /// - A process that is to be started in the place of another MUST be stopped by an earlier stage, if it may still run.
-/// - `advance` is called at each stage's end, with all answers. It MAY put other stages in the place of the rest, or give
-///   up; then the kernel looks for the next dearer proposal.
+/// - A proposal MUST have a stage, its cost MUST say that the job ends exactly if a stage ends it, and no stage may need
+///   more answers than it asks for.
+/// - `advance` is called at each stage's end, with all answers. It MAY put other stages in the place of the rest, but
+///   not for ever, or give up; then the kernel looks for the next dearer proposal.
 /// - The kernel watches every time limit and counts every withdrawal from the budget; a strategy does neither.
 ///
 /// # Example

@@ -13,14 +13,16 @@ use std::fmt;
 /// # Contract
 /// - `next` MUST be cancel-safe: it may be dropped at every await, and no fact may be lost by that.
 /// - `next` MUST wait (not spin, not return empty batches in a loop) while there is nothing to tell. An empty batch now
-///   and then is allowed.
+///   and then is allowed. It MUST NOT block the thread that polls it: other sources wait on it too.
+/// - The facts of a batch MUST be in order, oldest first, as far as their ages are known: detectors get them in this order.
 /// - `None` is the end: `next` is not called again. A source that can recover returns `Some(Err(..))` instead, and MUST
 ///   NOT return errors without an await in between (an error is a fault against the source; a storm of them ends it).
-/// - `info` MUST always return the same value, at once.
+/// - `info` MUST always return the same value, at once, with a name and room for at least one batch.
 /// - A source that drops facts, at its own bound or because it was too late to read them, MUST report how many as
 ///   [`Signal::Lost`](super::Signal::Lost). The queue between source and kernel is the shell's: `info` names its bound
 ///   and what happens there, and the shell counts.
-/// - `collect` MUST answer for the domain it is asked about and for no other, or return an error. It MAY take its time:
+/// - `collect` MUST answer for the domain it is asked about and for no other, or return an error: `Unsupported` for a
+///   question that `info` does not name, another one for a domain that it does not know. It MAY take its time:
 ///   the kernel's `within` counts, not the source's. `next` is not polled meanwhile, so a slow collector is best a
 ///   source of its own whose `next` waits for ever.
 /// - A panic is caught: it ends the source and becomes a fault against it.

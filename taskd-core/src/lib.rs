@@ -11,3 +11,8 @@ pub mod runtime;
 pub mod testing;
 pub mod trace;
 pub mod worker;
+
+/// The README's example is compiled like all others.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -35,27 +35,22 @@ impl Past {
             }
             return Past::none(plugins);
         }
-        let mut kernel = match &recovered.snapshot {
-            None => Kernel::new(plugins),
-            Some(snapshot) => match Kernel::restore(plugins, snapshot) {
-                Ok((kernel, cold)) => {
-                    for detector in cold {
-                        tracing::info!(%detector, "the detector starts cold");
-                    }
-                    kernel
+        match recovered.resume(plugins) {
+            Ok(rebuilt) => {
+                for detector in &rebuilt.cold {
+                    tracing::info!(%detector, "the detector starts cold");
                 }
-                Err((error, plugins)) => {
-                    tracing::warn!(%error, "not going on from the log; the job starts from its checkpoint");
-                    return Past::none(plugins);
+                if let Some(divergence) = &rebuilt.divergence {
+                    tracing::warn!(?divergence, "a step came out otherwise than it was logged; the listing will tell");
                 }
-            },
-        };
-        for step in recovered.steps() {
-            let Some(input) = &step.input else { break }; // never: the steps end where an input is missing
-            kernel.step(step.now, input);
+                tracing::info!(log = %recovered, "going on with the job");
+                Past { kernel: rebuilt.kernel, now: recovered.now }
+            }
+            Err((error, plugins)) => {
+                tracing::warn!(%error, "not going on from the log; the job starts from its checkpoint");
+                Past::none(plugins)
+            }
         }
-        tracing::info!(log = %recovered, "going on with the job");
-        Past { kernel, now: recovered.now }
     }
 }
 

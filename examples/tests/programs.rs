@@ -1,0 +1,71 @@
+//! The example programs as a newcomer runs them: started as they are, read by what they print.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// An example that cargo has built beside this test, whatever the profile and the target folder.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().expect("a running program has a path");
+    let target: PathBuf = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("examples");
+    let mut command = Command::new(target.join(name));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The last line that it printed, as JSON.
+fn account(output: &Output) -> Value {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    let last = out.lines().last().unwrap_or_default();
+    serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}\n{out}\n{err}"))
+}
+
+/// One rank was killed and another frozen, both were found and blamed and nobody else, and nothing was lost.
+fn check_kill_and_freeze(account: &Value) {
+    assert_eq!(account["completed"], true, "{account}");
+    assert_eq!(account["loss_equal"], true, "{account}");
+    assert_eq!(account["state_equal"], true, "{account}");
+    assert_eq!(account["restarts"], 2, "{account}");
+    let incidents = account["incidents"].as_array().expect("an array");
+    let classes: Vec<&Value> = incidents.iter().map(|i| &i["class"]).collect();
+    assert_eq!(classes, ["exit", "silence"], "{account}");
+    assert!(incidents.iter().all(|i| i["correct"] == true), "{account}");
+    assert!(incidents.iter().all(|i| i["resumed_ms"].as_f64().is_some()), "{account}");
+}
+
+#[test]
+fn quickstart_ends_as_if_nothing_had_happened() {
+    for seed in ["7", "8"] {
+        let output =
+            example("quickstart").args(["--json", "--steps", "600", "--seed", seed]).output().expect("it runs");
+        check_kill_and_freeze(&account(&output));
+    }
+}
+
+#[test]
+fn quickstart_refuses_wrong_flags_in_one_sentence() {
+    for args in [["--steps", "-5"], ["--steps", "many"], ["--sede", "3"]] {
+        let output = example("quickstart").args(args).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.starts_with("error: ") && text.contains(args[0]), "{text}");
+    }
+}
+
+#[test]
+fn custom_plugin_starts_the_lost_rank_alone() {
+    let account = account(&example("custom_plugin").arg("--json").output().expect("it runs"));
+    assert_eq!(account["completed"], true, "{account}");
+    assert_eq!(account["incidents"][0]["strategy"], "acme.start-alone", "{account}");
+    assert_eq!(account["incidents"][0]["ranks"], serde_json::json!([1]), "{account}");
+}
+
+#[test]
+fn pytorch_ddp_ends_as_if_nothing_had_happened() {
+    if std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == "torch")) {
+        return println!("skipped: pytorch_ddp (TASKD_SKIP names torch)");
+    }
+    let output = example("pytorch_ddp").args(["--json", "--steps", "300"]).output().expect("it runs");
+    check_kill_and_freeze(&account(&output));
+}

@@ -28,10 +28,10 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Parser)]
 struct Options {
     /// Chooses the victims and the moments.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7)]
     seed: u64,
     /// Training steps.
-    #[arg(long, default_value_t = 1600, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1600, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     steps: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]

@@ -8,7 +8,9 @@ use std::process::{Command, Output, Stdio};
 fn example(name: &str) -> Command {
     let test = std::env::current_exe().expect("a running program has a path");
     let target: PathBuf = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("examples");
-    let mut command = Command::new(target.join(name));
+    let program = target.join(name);
+    assert!(program.exists(), "{} is not built; `cargo test --workspace` builds it", program.display());
+    let mut command = Command::new(program);
     command.stdin(Stdio::null());
     command
 }

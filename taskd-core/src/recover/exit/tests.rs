@@ -3,6 +3,7 @@ use crate::detect::fixture::{Scene, exception, rank_domain};
 use crate::detect::{Clue, Damage, FaultClass, Suspect};
 use crate::job::{IncidentId, JobTime, ProcId};
 use crate::launch::Phase;
+use crate::testing::conformance;
 
 fn suspect(rank: u32, confidence_permille: u16) -> Suspect {
     let (domain, class) = (rank_domain(rank), FaultClass::Exit);
@@ -63,4 +64,9 @@ fn everything_that_runs_is_stopped_and_nothing_can_keep_the_job_from_ending() {
     assert_eq!(proposal.stages[0].need, Need::AtLeast(0));
     assert!(matches!(&proposal.stages[1].actions[..], [Action::Finish { ok: false, .. }]));
     assert!(proposal.cost.ends_job && proposal.counted == Counted::No);
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    conformance::recovery_strategy(ExitStrategy::new).with_seeds(300).assert();
 }

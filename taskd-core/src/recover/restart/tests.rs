@@ -4,6 +4,7 @@ use crate::detect::{Damage, Fault, FaultClass, Suspect};
 use crate::job::{ErrorReport, Incarnation, IncidentId, JobTime, Ready};
 use crate::launch::{NodeState, Phase};
 use crate::recover::Done;
+use crate::testing::conformance;
 
 const TWO_HOSTS: &[(&str, u32)] = &[("a", 4), ("b", 4)];
 
@@ -159,4 +160,9 @@ fn a_rank_without_a_host_of_its_own_goes_back_to_where_it_was_seen() {
     scene.proc(1).node = Some(node("a"));
     let proposal = propose(&scene, vec![lost(1)]).expect("a proposal");
     assert_eq!(hosts(world_of(&proposal.stages[1])), ["-", "a"]);
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    conformance::recovery_strategy(Restart::new).with_seeds(300).assert();
 }

@@ -127,9 +127,7 @@ impl<'a> SeatPlan<'a> {
     /// Moves a rank to a host, with its device if that is free there, else with the first one that is.
     fn put(&mut self, rank: Rank, host: NodeId) {
         let Some(seat) = self.seats.get_mut(&rank) else { return };
-        if let Some(old) = seat.node.replace(host.clone()) {
-            self.load.entry(old).and_modify(|n| *n -= 1);
-        }
+        seat.node = Some(host.clone()); // the host that it leaves takes nobody in, whatever its load
         *self.load.entry(host.clone()).or_default() += 1;
         if let Some(wished) = seat.device {
             let free = |d: &u16| !self.devices.contains(&(host.clone(), *d));

@@ -3,7 +3,7 @@ use crate::detect::Finding;
 use crate::detect::fixture::{
     KILLED, Scene, dead, exception, exited, failed, fault, follow_up, lost_race, rank_domain,
 };
-use crate::job::{IncidentId, Rank};
+use crate::job::IncidentId;
 use crate::recover::Incident;
 
 const UNKNOWN: Termination = Termination::Unknown;
@@ -175,8 +175,9 @@ fn an_older_incarnation_is_nobodys_fault() {
     };
     assert!(scene.observe(&mut exits, late.clone()).is_empty());
     late.incarnation = Some(Incarnation(2));
-    assert_eq!(fault(&scene.observe(&mut exits, late)).incarnation(), Some(Incarnation(2)));
-    assert!(scene.view.proc(&Role::Rank(Rank(0))).is_some());
+    let found = scene.observe(&mut exits, late);
+    assert_eq!(fault(&found).incarnation(), Some(Incarnation(2)));
+    assert_eq!(fault(&found).onset, scene.view.now, "not since the death of the older one");
 }
 
 #[test]

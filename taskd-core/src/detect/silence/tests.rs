@@ -218,7 +218,10 @@ fn when_we_slept_all_ages_start_anew() {
     scene.pass(9_999);
     assert!(scene.expire(&mut detector).is_empty());
     scene.pass(1);
-    assert_eq!(question(&scene.expire(&mut detector)).about.len(), 2);
+    let ask = question(&scene.expire(&mut detector));
+    assert_eq!(ask.about.len(), 2);
+    let onset = scene.view.now.before(Duration::from_secs(10));
+    assert_eq!(fault(&scene.answer(&mut detector, &ask, 1, state('T'))).onset, onset, "since we woke up");
 }
 
 #[test]

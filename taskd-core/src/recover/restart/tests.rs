@@ -125,6 +125,14 @@ fn after_an_exception_of_the_program_its_host_is_exchanged_and_after_a_kill_it_i
 }
 
 #[test]
+fn a_suspected_rank_that_has_to_move_anyway_moves_once() {
+    let mut scene = Scene::on(4, &[("a", 4), ("b", 4), ("c", 4)]);
+    scene.set_node("a", NodeState::Left);
+    let proposal = propose(&scene, vec![reported(0, exception("bad"))]).expect("a proposal");
+    assert_eq!(hosts(world_of(&proposal.stages[1])), ["c", "c", "b", "b"]);
+}
+
+#[test]
 fn the_start_stays_as_proposed_when_nothing_has_changed() {
     let scene = Scene::on(4, TWO_HOSTS);
     let proposal = propose(&scene, vec![reported(0, exception("bad"))]).expect("a proposal");

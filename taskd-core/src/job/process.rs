@@ -150,7 +150,8 @@ impl Exit {
 
 /// An error in the words of the framework or vendor that reported it.
 ///
-/// Core reads only `follow_up` and `root_key`; framework and hardware crates translate the rest into faults.
+/// Core reads whether it is a consequence or a lost race, and compares family, code and text to tell whether an error comes
+/// back; framework and hardware crates translate the rest into faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReport {
     /// Which family of errors, such as `python` or `cuda.xid`.

@@ -12,8 +12,8 @@ pub const RANKS_MAX: u32 = 1 << 20;
 
 /// How one supervised process is started.
 ///
-/// The environment is built explicitly: what `inherit` lets through of the supervisor's own, then what the launcher and
-/// its decorators set, then `env`, which wins.
+/// The environment is built explicitly: what `inherit` lets through of the supervisor's own, then what the launcher sets,
+/// then `env`, which wins. A launcher's decorator adds to `env` what is not there yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WorkerSpec {
@@ -283,6 +283,8 @@ impl JobSpec {
             "worker.env",
             "names must not be empty nor contain '=' or NUL, values must not contain NUL",
         );
+        let cwd_is_text = self.worker.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
+        check(cwd_is_text, "worker.cwd", "must be UTF-8: it stands in the log");
         check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
         check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
         check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");

@@ -13,4 +13,6 @@ pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};
-pub use local::{GuardProgram, Heartbeats, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss};
+pub use local::{
+    GuardProgram, Heartbeats, LocalCounters, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss,
+};

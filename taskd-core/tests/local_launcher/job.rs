@@ -57,13 +57,3 @@ impl Job {
         self.launcher.shutdown(Duration::ZERO).await.unwrap();
     }
 }
-
-/// Children of a process that have not ended, and those that nobody has reaped.
-pub(crate) fn children_of(parent: u32) -> Vec<u32> {
-    let parent_of = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
-}

@@ -23,11 +23,11 @@ async fn a_disk_that_refuses_everything_harms_no_rank() {
     assert_eq!((exit.how, exit.stderr_tail.as_str()), (Termination::Code(0), "well\n"));
     // Some wait for the writer when the exit is told already.
     let counters = async || job.launcher.counters().await.unwrap();
-    while counters().await.output_bytes_dropped < 3_000_000 {
+    while counters().await.guard.output_bytes_dropped < 3_000_000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(counters().await.output_bytes_dropped, 3_000_000);
-    assert!(counters().await.output_refused > 0);
+    assert_eq!(counters().await.guard.output_bytes_dropped, 3_000_000);
+    assert!(counters().await.guard.output_refused > 0);
     job.end().await;
 }
 
@@ -40,7 +40,7 @@ async fn a_disk_that_hangs_harms_no_rank_and_delays_no_exit() {
     let procs = job.start([sh("head -c 3000000 /dev/zero; exit 4"), sh("echo well >&2; exit 5")]).await;
     assert_eq!(job.exit_of(&procs[0]).await.how, Termination::Code(4));
     assert_eq!(job.exit_of(&procs[1]).await.stderr_tail, "well\n");
-    assert!(job.launcher.counters().await.unwrap().output_bytes_dropped > 2_000_000);
+    assert!(job.launcher.counters().await.unwrap().guard.output_bytes_dropped > 2_000_000);
     job.end().await;
 }
 
@@ -53,7 +53,7 @@ async fn a_log_that_reaches_its_bound_is_begun_anew_once() {
     let older = fs::read_to_string(job.dir.path().join("procs/rank-0.1/stdout.log.1")).unwrap();
     assert!(newest.len() <= 4096 && older.len() == 4096);
     assert!(format!("{older}{newest}").ends_with("line 1998\nline 1999\nend\n"));
-    assert!(job.launcher.counters().await.unwrap().logs_rotated >= 4);
+    assert!(job.launcher.counters().await.unwrap().guard.logs_rotated >= 4);
     assert_eq!(fs::read_dir(job.dir.path().join("procs/rank-0.1")).unwrap().count(), 3);
     job.end().await;
 }

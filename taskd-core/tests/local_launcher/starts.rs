@@ -76,7 +76,7 @@ async fn a_process_is_started_once() {
     launcher.start(&orders).await.unwrap();
     assert!(launcher.list().await.unwrap().procs.is_empty());
     assert_eq!(exit.stderr_tail, "started\n");
-    assert_eq!(launcher.counters().await.unwrap().started, 1);
+    assert_eq!(launcher.counters().await.unwrap().guard.started, 1);
     job.end().await;
 }
 

@@ -55,7 +55,7 @@ async fn an_owner_that_has_detached_finds_everything_again() {
     let third = build().await;
     assert_eq!(third.list().await.unwrap().procs.len(), 1);
     third.start(&orders).await.unwrap(); // one runs, one is over and acknowledged
-    assert_eq!((third.list().await.unwrap().procs.len(), third.counters().await.unwrap().started), (1, 2));
+    assert_eq!((third.list().await.unwrap().procs.len(), third.counters().await.unwrap().guard.started), (1, 2));
     third.shutdown(Duration::ZERO).await.unwrap();
 }
 

@@ -17,14 +17,30 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Longer than any of them takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Whether to run with the full counts (`TASKD_SOAK=1`).
+pub(crate) fn soak() -> bool {
+    std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1")
+}
+
+/// Longer than any of them takes, without and with the full counts.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1800)];
 
 /// Runs the tests whose name contains one of `filters`, all if there are none, and understands `--list`.
 pub(crate) fn run(arguments: &[&str]) -> ExitCode {
     let filters: Vec<&&str> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(**filter));
-    let suites = [crate::attach::TESTS, crate::guard_death::TESTS, crate::loss::TESTS, crate::strangers::TESTS];
+    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, pid_one, strangers, tee};
+    let suites = [
+        attach::TESTS,
+        cost::TESTS,
+        guard_death::TESTS,
+        lifelines::TESTS,
+        loss::TESTS,
+        no_guard::TESTS,
+        pid_one::TESTS,
+        strangers::TESTS,
+        tee::TESTS,
+    ];
     let tests: Vec<Test> = suites.concat().into_iter().filter(|(name, _)| chosen(name)).collect();
     if arguments.contains(&"--list") {
         tests.iter().for_each(|(name, _)| println!("{name}: test"));
@@ -44,7 +60,9 @@ fn passes(name: &str, test: fn() -> Pin<Box<dyn Future<Output = ()>>>) -> bool {
     let begun = Instant::now();
     let outcome = std::panic::catch_unwind(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, test()).await }).expect("it takes too long");
+        runtime
+            .block_on(async { tokio::time::timeout(PATIENCE[usize::from(soak())], test()).await })
+            .expect("it takes too long");
     });
     println!("test {name} ... {} ({:?})", if outcome.is_ok() { "ok" } else { "FAILED" }, begun.elapsed());
     outcome.is_ok()

@@ -5,13 +5,19 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
 
 mod attach;
+mod cost;
 mod guard_death;
 mod harness;
+mod lifelines;
 mod loss;
+mod no_guard;
+mod pid_one;
+mod rank;
 mod strangers;
 mod supervisor;
 #[path = "../local_launcher/support.rs"]
 mod support;
+mod tee;
 
 use std::process::ExitCode;
 
@@ -21,6 +27,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["supervisor", dir, on_loss] => supervisor::run(dir.as_ref(), on_loss),
+        ["rank", act, argument] => rank::run(act, argument),
+        ["namespace", act, dir] => pid_one::run(act, dir),
+        ["tee", dir, script] => tee::run(dir, script),
+        ["no-guard", dir] => no_guard::run(dir),
         _ => harness::run(&words),
     }
 }

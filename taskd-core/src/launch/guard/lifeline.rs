@@ -13,21 +13,14 @@ use crate::job::Termination;
 use crate::worker::page::{Fields, Page, state};
 use rustix::event::EventfdFlags;
 use rustix::process::Pid;
-use rustix::thread::futex::{self, Flags, OWNER_DIED, Timespec, WAITERS};
+use rustix::thread::futex::{self, Flags, OWNER_DIED, WAITERS};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// Stack of a waiting thread in bytes.
 const STACK_BYTES: usize = 32 << 10;
-/// How soon after a rank's start the guard looks whether the lifeline was taken, should nobody wake it for that; the time
-/// doubles with each look.
-const FIRST_LOOK_AFTER: Duration = Duration::from_millis(5);
-/// How often it looks at last.
-const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
-
 /// A death that was seen before the exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Death {
@@ -65,6 +58,7 @@ impl Deaths {
 pub(super) struct Waiter {
     page: Arc<Page>,
     ended: Arc<AtomicBool>,
+    seen_held: bool,
 }
 
 impl Waiter {
@@ -76,7 +70,7 @@ impl Waiter {
         page: Arc<Page>,
         deaths: Arc<Deaths>,
     ) -> io::Result<Waiter> {
-        let waiter = Waiter { page: Arc::clone(&page), ended: Arc::default() };
+        let waiter = Waiter { page: Arc::clone(&page), ended: Arc::default(), seen_held: false };
         let ended = Arc::clone(&waiter.ended);
         std::thread::Builder::new().name("taskd-lifeline".into()).stack_size(STACK_BYTES).spawn(move || {
             if wait_until_taken(&page, &ended) && wait_until_released(&page, &ended) {
@@ -87,6 +81,15 @@ impl Waiter {
             }
         })?;
         Ok(waiter)
+    }
+
+    /// Whether the lifeline is held, or was. Makes sure that the thread knows of it: not every rank wakes it for that.
+    pub(super) fn look(&mut self) -> bool {
+        if !self.seen_held && self.page.state.load(Ordering::Acquire) != state::NEVER_TAKEN {
+            self.seen_held = true;
+            wake(&self.page.state);
+        }
+        self.seen_held
     }
 
     /// Ends the thread: the exit is known.
@@ -107,17 +110,13 @@ fn wake(word: &AtomicU32) {
 
 /// True: the rank holds its lifeline.
 fn wait_until_taken(page: &Fields, ended: &AtomicBool) -> bool {
-    let mut look_after = FIRST_LOOK_AFTER;
     loop {
         match page.state.load(Ordering::Acquire) {
             state::HELD => return true,
             state::NEVER_TAKEN if !ended.load(Ordering::Acquire) => (),
             _ => return false,
         }
-        let limit = Timespec::try_from(look_after).ok();
-        if futex::wait(&page.state, Flags::empty(), state::NEVER_TAKEN, limit.as_ref()).is_err() {
-            look_after = (look_after * 2).min(LOOK_EVERY_MAX);
-        }
+        let _ = futex::wait(&page.state, Flags::empty(), state::NEVER_TAKEN, None); // whatever ended it: look again
     }
 }
 

@@ -215,3 +215,65 @@ fn own_start_time() -> io::Result<u64> {
     let stat = super::proc_fs::Stat::parse(&text[..n]);
     stat.map(|s| s.start_time).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
 }
+
+/// What a reaping parent waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InitSignal {
+    /// A child has ended.
+    Child,
+    /// Somebody wants to tell the program something.
+    ToForward(i32),
+}
+
+/// The signals that are passed on to the program, besides SIGCHLD.
+const FORWARDED: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// Forks a process that has one thread. `None` in the child, which goes on as if nothing had happened; in the parent, the
+/// child's pid, and every signal that [`next_init_signal`] takes is blocked.
+pub(super) fn fork_program() -> io::Result<Option<Pid>> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("this process has threads already: call it first in main"));
+    }
+    let signals = init_signals();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are valid, `before` is written by the first call before it is read by the second. With one thread
+    // the child is a whole process, in which everything may be done.
+    unsafe {
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, before.as_mut_ptr());
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                libc::sigprocmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+                Ok(None)
+            }
+            child => Ok(Pid::from_raw(child)),
+        }
+    }
+}
+
+fn init_signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set; the numbers are valid.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for number in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
+        set.assume_init()
+    }
+}
+
+/// Waits for the next signal that matters to a reaping parent. What a terminal sends reaches the program by itself.
+pub(super) fn next_init_signal() -> InitSignal {
+    let signals = init_signals();
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both pointers are valid; zeroed, `info` is a valid siginfo_t.
+        let (number, info) = unsafe { (libc::sigwaitinfo(&raw const signals, info.as_mut_ptr()), info.assume_init()) };
+        match number {
+            libc::SIGCHLD => return InitSignal::Child,
+            number if number > 0 && info.si_code != libc::SI_KERNEL => return InitSignal::ToForward(number),
+            _ => (), // interrupted, or from the terminal
+        }
+    }
+}

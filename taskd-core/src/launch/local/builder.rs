@@ -56,6 +56,7 @@ pub struct LocalLauncherBuilder {
     pub(super) slots: u32,
     pub(super) beat_every: Duration,
     pub(super) log_bytes_max: u64,
+    pub(super) tee: bool,
 }
 
 impl LocalLauncherBuilder {
@@ -73,6 +74,7 @@ impl LocalLauncherBuilder {
             slots: 4096,
             beat_every: Duration::from_millis(500),
             log_bytes_max: 64 << 20,
+            tee: false,
         }
     }
 
@@ -132,6 +134,14 @@ impl LocalLauncherBuilder {
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> LocalLauncherBuilder {
         self.log_bytes_max = bytes.max(LocalLauncherBuilder::LOG_BYTES_MIN);
+        self
+    }
+
+    /// Also prints what processes print, each line with its rank in front (`[rank 3] `), to this program's stdout and
+    /// stderr. What is too much for them is passed over and counted; the files have all. Default: no.
+    #[must_use]
+    pub fn tee(mut self, tee: bool) -> LocalLauncherBuilder {
+        self.tee = tee;
         self
     }
 
@@ -213,6 +223,9 @@ pub enum LocalError {
         /// The directory.
         run_dir: PathBuf,
     },
+    /// What processes print cannot be followed.
+    #[error("cannot follow log files to print them: {0}; leave tee out, the files are written all the same")]
+    Tee(io::Error),
     /// Something about this process cannot be found out.
     #[error("cannot read this process's working directory or processors: {0}")]
     Environment(io::Error),

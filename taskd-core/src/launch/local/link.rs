@@ -7,8 +7,9 @@ use super::builder::{LocalError, LocalLauncherBuilder};
 use super::guards::{self, Connection, Past};
 use super::history::History;
 use super::orders::Ground;
-use crate::launch::LaunchError;
-use crate::launch::guard::wire::{self, Answer, Call, FromGuard, ToGuard};
+use super::tee::{Begin, Tee};
+use crate::launch::guard::wire::{self, Answer, Call, FromGuard, ProcReport, ToGuard};
+use crate::launch::{LaunchError, Phase};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub(super) struct Request {
 pub(super) struct Link {
     pub(super) requests: mpsc::Sender<Request>,
     pub(super) history: Arc<History>,
+    /// What is printed of what processes print, where that is wanted.
+    pub(super) tee: Option<Arc<Tee>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -45,12 +48,15 @@ impl Link {
     /// Connects, and returns when everything that the guard knows is in the history.
     pub(super) async fn open(config: LocalLauncherBuilder, ground: &Ground) -> Result<Link, LocalError> {
         let connection = connect(&config, Past::default).await?;
+        let tee = config.tee.then(|| Tee::start(config.run_dir.clone())).transpose().map_err(LocalError::Tee)?;
+        let tee = tee.map(Arc::new);
         let history = Arc::new(History::new(connection.job.clone(), ground.node.clone(), ground.slots));
         let (requests, received) = mpsc::channel(CALLS_MAX);
         let (synced, when_synced) = oneshot::channel();
         let task = Task {
             config,
             history: Arc::clone(&history),
+            tee: tee.clone(),
             requests: received,
             synced: Some(synced),
             waiting: BTreeMap::new(),
@@ -58,7 +64,7 @@ impl Link {
             unsent: Vec::new(),
             last_call: None,
         };
-        let link = Link { requests, history, task: tokio::spawn(task.run(connection)) };
+        let link = Link { requests, history, tee, task: tokio::spawn(task.run(connection)) };
         let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
         when_synced.await.map_err(lost)?;
         Ok(link)
@@ -92,6 +98,7 @@ fn unreachable(text: &str) -> LaunchError {
 struct Task {
     config: LocalLauncherBuilder,
     history: Arc<History>,
+    tee: Option<Arc<Tee>>,
     requests: mpsc::Receiver<Request>,
     /// Told when the history is complete.
     synced: Option<oneshot::Sender<()>>,
@@ -231,13 +238,20 @@ impl Task {
         }
     }
 
+    fn learn(&self, report: ProcReport, begin: Begin) {
+        if let Some(tee) = self.tee.as_ref().filter(|_| report.phase == Phase::Running) {
+            tee.follow(report.proc.clone(), begin);
+        }
+        self.history.learn(report);
+    }
+
     fn hear(&mut self, message: FromGuard) -> Option<Next> {
         match message {
-            FromGuard::Proc(report) => self.history.learn(*report),
+            FromGuard::Proc(report) => self.learn(*report, Begin::Now),
             FromGuard::Synced => drop(self.synced.take().map(|synced| synced.send(()))),
             FromGuard::Answer { id, answer } => {
                 if let Ok(Answer::Started(reports)) = &answer {
-                    reports.iter().cloned().for_each(|report| self.history.learn(report));
+                    reports.iter().cloned().for_each(|report| self.learn(report, Begin::Start));
                 }
                 let last = self.last_call.filter(|(last, _)| *last == id && answer.is_ok());
                 if let Some(reply) = self.waiting.remove(&id) {

@@ -9,13 +9,14 @@ mod heartbeats;
 mod history;
 mod link;
 mod orders;
+mod tee;
 
 pub use builder::{GuardProgram, LocalError, LocalLauncherBuilder, OnOwnerLoss};
 pub use heartbeats::Heartbeats;
 
 use super::guard::GuardCounters;
 use super::guard::wire::{Answer, Call};
-use super::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use super::{Change, ChangeLogCounts, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
 use crate::job::ProcId;
 use async_trait::async_trait;
 use link::Link;
@@ -53,13 +54,17 @@ impl LocalLauncher {
         Heartbeats::new(std::sync::Arc::clone(&self.link.history), every)
     }
 
-    /// What the guard has done and what it had to leave undone.
+    /// What was done, and everything that had to be left undone.
     ///
     /// # Errors
     /// [`LaunchError::Unreachable`] when there is no guard to ask.
-    pub async fn counters(&self) -> Result<GuardCounters, LaunchError> {
+    pub async fn counters(&self) -> Result<LocalCounters, LaunchError> {
         match self.link.call(Call::Counters).await? {
-            Answer::Counters(counters) => Ok(counters),
+            Answer::Counters(guard) => Ok(LocalCounters {
+                guard,
+                history: self.link.history.log.counts(),
+                tee_bytes_dropped: self.link.tee.as_ref().map_or(0, |tee| tee.dropped_bytes()),
+            }),
             Answer::Done | Answer::Started(_) => Err(misunderstood()),
         }
     }
@@ -69,7 +74,11 @@ impl LocalLauncher {
     /// # Errors
     /// [`LaunchError::Unreachable`] when the guard cannot be told.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), LaunchError> {
-        self.link.call(Call::Shutdown { grace }).await.map(drop)
+        self.link.call(Call::Shutdown { grace }).await?;
+        if let Some(tee) = &self.link.tee {
+            tee.finish().await;
+        }
+        Ok(())
     }
 
     /// Leaves everything running for a later owner, who has as long to attach as [`OnOwnerLoss::Keep`] says.
@@ -79,6 +88,18 @@ impl LocalLauncher {
     pub async fn detach(&self) -> Result<(), LaunchError> {
         self.link.call(Call::Detach).await.map(drop)
     }
+}
+
+/// What a [`LocalLauncher`] and its guard count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalCounters {
+    /// What the guard counts.
+    pub guard: GuardCounters,
+    /// What the history of this launcher did not take, or no longer keeps.
+    pub history: ChangeLogCounts,
+    /// Bytes of processes' output that were not printed: this program's own output did not take them in time.
+    pub tee_bytes_dropped: u64,
 }
 
 fn misunderstood() -> LaunchError {

@@ -1,6 +1,6 @@
 //! Deaths, exits, stops, and what is left of a process afterwards.
 
-use super::{Engine, Life};
+use super::{Engine, LAST_WORDS_WITHIN, Life};
 use crate::job::{Exit, ProcId, Termination};
 use crate::launch::Phase;
 use crate::launch::guard::procs::{Key, Proc, Sweep, Tree};
@@ -13,6 +13,10 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+/// How soon after a start the guard looks which lifelines are held; the time doubles with each look.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// How often it looks at last, while there is one that is not held.
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// First pause between two looks at what is left of a tree; it doubles with each look.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// Longest pause between two looks.
@@ -31,6 +35,17 @@ impl Engine {
             }
         }
         self.tell_owner();
+    }
+
+    /// Looks which lifelines are held by now, should a rank not have told.
+    pub(super) fn look_for_lifelines(&mut self, now: Instant) {
+        if self.looks.next_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let waiters = self.procs.iter_mut().filter_map(|(_, proc)| proc.lifeline.as_mut());
+        let missing = waiters.filter_map(|waiter| (!waiter.look()).then_some(())).count();
+        self.looks.pause = (self.looks.pause * 2).min(LOOK_PAUSE_MAX);
+        self.looks.next_at = (missing > 0).then_some(now + self.looks.pause);
     }
 
     /// Reaps every child that has ended: processes of the job, and strangers that were orphaned to the guard.
@@ -227,6 +242,9 @@ impl Engine {
             Life::Ending { call, give_up_at } => {
                 if give_up_at <= now || (self.all_trees_are_gone() && self.no_strangers_are_left()) {
                     self.tell_owner();
+                    self.note("the guard ends");
+                    self.logs.flush(LAST_WORDS_WITHIN);
+                    self.run_dir.forget_guard();
                     if let Some((conn, id)) = call {
                         self.answer(conn, id, Ok(Answer::Done));
                     }
@@ -247,6 +265,20 @@ impl Engine {
             return true;
         }
         Census::take().kill_below(self.ground.parent) == 0
+    }
+}
+
+/// When to look next which lifelines are held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Looks {
+    pub(super) next_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Looks {
+    /// A rank was started: often at first, then less.
+    pub(super) fn soon(&mut self, now: Instant) {
+        *self = Looks { next_at: Some(now + LOOK_PAUSE), pause: LOOK_PAUSE };
     }
 }
 

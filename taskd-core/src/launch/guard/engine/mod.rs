@@ -19,6 +19,8 @@ use super::spawn::Ground;
 use super::streams::TURN_BYTES_MAX;
 use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
 use super::{GuardCounters, sys};
+use ends::Looks;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 use starts::WaitingStart;
 use std::collections::BTreeMap;
@@ -59,6 +61,7 @@ pub(super) struct Engine {
     /// The owner is still to be told that it knows everything.
     sync_owed: bool,
     waiting: Vec<WaitingStart>,
+    looks: Looks,
     life: Life,
     counters: GuardCounters,
     scratch: Vec<u8>,
@@ -110,6 +113,7 @@ impl Engine {
             owner: None,
             sync_owed: false,
             waiting: Vec::new(),
+            looks: Looks::default(),
             life: Life::Serving,
             counters: GuardCounters::default(),
             scratch: vec![0; 64 << 10],
@@ -190,6 +194,7 @@ impl Engine {
             self.end(Duration::ZERO, None);
         }
         self.drop_silent_strangers(now);
+        self.look_for_lifelines(now);
         self.kill_overdue(now);
         self.sweep(now);
         self.retry_waiting_starts(now);
@@ -204,6 +209,7 @@ impl Engine {
             Life::Serving | Life::Over => None,
         };
         life.into_iter()
+            .chain(self.looks.next_at)
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())
             .chain(self.starts_deadline())
@@ -216,18 +222,15 @@ impl Engine {
         self.logs.write(self.own_log, format!("{}.{:03} {line}\n", now.tv_sec, now.tv_nsec / 1_000_000).as_bytes());
     }
 
+    /// The owner may still have to read the last word.
     fn say_goodbye(mut self) {
-        self.note("guard ends");
         let until = Instant::now() + LAST_WORDS_WITHIN;
-        self.run_dir.forget_guard();
-        if let Some(mut owner) = self.owner.take().and_then(|key| self.conns.remove(&key)) {
-            while owner.flush().is_ok() && owner.unsent() > 0 && Instant::now() < until {
-                let mut room = [rustix::event::PollFd::new(&owner, rustix::event::PollFlags::OUT)];
-                let _ =
-                    rustix::event::poll(&mut room, rustix::event::Timespec::try_from(LAST_WORDS_WITHIN).ok().as_ref());
-            }
+        let Some(mut owner) = self.owner.take().and_then(|key| self.conns.remove(&key)) else { return };
+        while owner.flush().is_ok() && owner.unsent() > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(left) = Timespec::try_from(left).ok().filter(|_| !left.is_zero()) else { return };
+            let _ = rustix::event::poll(&mut [PollFd::new(&owner, PollFlags::OUT)], Some(&left));
         }
-        self.logs.flush(until.saturating_duration_since(Instant::now()));
     }
 }
 

@@ -78,6 +78,7 @@ impl Engine {
             Ok(()) => {
                 let reports = start.batch.orders.iter().filter_map(|order| self.report_of(&order.proc)).collect();
                 self.counters.started += started.len() as u64;
+                self.looks.soon(now);
                 self.answer(start.conn, start.id, Ok(Answer::Started(reports)));
             }
             Err(text) => {

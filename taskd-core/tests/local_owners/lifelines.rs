@@ -1,0 +1,224 @@
+//! What lifelines tell, and what they must not tell.
+
+use crate::harness::{soak, tests};
+use crate::support::*;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+use taskd_core::job::*;
+use taskd_core::launch::*;
+use taskd_core::trace::{Ask, Exhibit, TraceSource};
+
+tests![
+    a_killed_rank_is_known_dead_before_its_memory_is_torn_down,
+    every_end_is_told_as_what_it_is,
+    a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed,
+    exec_is_no_death,
+    helpers_and_wrappers_are_not_the_rank,
+    a_main_thread_that_leaves_is_no_death,
+    steps_and_heartbeats_are_told,
+];
+
+fn rank_that(act: &str, argument: &str) -> WorkerSpec {
+    WorkerSpec::new([std::env::current_exe().unwrap().to_str().unwrap(), "rank", act, argument])
+}
+
+struct Run {
+    dir: tempfile::TempDir,
+    launcher: LocalLauncher,
+    proc: ProcId,
+    pid: u32,
+    from: Revision,
+}
+
+/// Starts one rank and waits until it has said `word`.
+async fn run(spec: WorkerSpec, word: &str) -> Run {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let from = launcher.list().await.unwrap().revision;
+    launcher.start(&batch(1, [spec])).await.unwrap();
+    let log = dir.path().join("procs/rank-0.1/stdout.log");
+    eventually(word, || std::fs::read_to_string(&log).ok().filter(|text| text.contains(word))).await;
+    let proc = ProcId::rank(0, 1);
+    let pid = pid_of(&launcher, &proc).await;
+    Run { dir, launcher, proc, pid, from }
+}
+
+impl Run {
+    /// All phases of the rank up to its exit, each with the time at which it was told.
+    async fn phases(&self) -> Vec<(Phase, Instant)> {
+        let mut phases = Vec::new();
+        let mut from = self.from;
+        while !phases.last().is_some_and(|(phase, _): &(Phase, _)| phase.is_exited()) {
+            let (changes, next) = tokio::time::timeout(PATIENCE, self.launcher.watch(from)).await.unwrap().unwrap();
+            from = next;
+            for change in changes {
+                match change {
+                    Change::Proc(status) => phases.push((status.phase, Instant::now())),
+                    Change::Node(_) => (),
+                }
+            }
+        }
+        phases
+    }
+
+    /// The same in short words.
+    async fn story(&self) -> Vec<String> {
+        self.phases().await.into_iter().map(|(phase, _)| phase.to_string()).collect()
+    }
+
+    async fn end(self) {
+        self.launcher.shutdown(Duration::ZERO).await.unwrap();
+    }
+}
+
+async fn a_killed_rank_is_known_dead_before_its_memory_is_torn_down() {
+    let (sizes, kills): (&[&str], usize) = if soak() { (&["10", "500", "1500"], 100) } else { (&["500"], 3) };
+    for mib in sizes {
+        let (mut dead_after, mut exited_after) = (Vec::new(), Vec::new());
+        for _ in 0..kills {
+            let run = run(rank_that("fill", mib), "full").await;
+            let killed = Instant::now();
+            send(run.pid, Signal::KILL);
+            let phases = run.phases().await;
+            let [(Phase::Running, _), (Phase::Dead(how), dead), (Phase::Exited(exit), exited)] = &phases[..] else {
+                panic!("{phases:?}")
+            };
+            let killed_by = Termination::Signal { number: 9, core_dumped: false };
+            assert_eq!((*how, exit.how), (killed_by, killed_by));
+            dead_after.push(dead.duration_since(killed));
+            exited_after.push(exited.duration_since(killed));
+            run.end().await;
+        }
+        dead_after.sort();
+        exited_after.sort();
+        let (dead, exited) = (dead_after[kills / 2], exited_after[kills / 2]);
+        println!(
+            "{mib:>5} MiB, {kills} kills: dead after {dead:?} (worst {:?}), exited after {exited:?} (worst {:?})",
+            dead_after[kills - 1],
+            exited_after[kills - 1]
+        );
+        assert!(dead <= exited);
+    }
+}
+
+async fn every_end_is_told_as_what_it_is() {
+    let cases = [
+        ("exit", "3", "dead: exit code 3", "exited: exit code 3"),
+        ("_exit", "5", "dead: exit code 5", "exited: exit code 5"),
+        ("abort", "", "dead: signal 6", "exited: signal 6"),
+        ("exit", "0", "", "exited: exit code 0"), // nothing has to be done early about a success
+    ];
+    for (act, argument, dead, exited) in cases {
+        let run = run(rank_that(act, argument), "held").await;
+        let story = run.story().await;
+        // The guard may have got to the lifeline only when all was over.
+        let (last, before) = story.split_last().unwrap();
+        assert!(last.starts_with(exited), "{story:?}");
+        match before {
+            [running] => assert_eq!(running, "running"),
+            [running, end] => assert!(running == "running" && !dead.is_empty() && end.starts_with(dead), "{story:?}"),
+            _ => panic!("{story:?}"),
+        }
+        run.end().await;
+    }
+}
+
+/// Takes a lifeline by the layout of the page alone.
+const QUIET_RANK: &str = r#"
+import ctypes, os, time
+libc, pointer, word = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_uint32
+libc.mmap.restype, libc.mmap.argtypes = pointer, [pointer, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+page = libc.mmap(None, 4096, 3, 1, os.open(os.environ["TASKD_LIFELINE"], os.O_RDWR), 0)
+kind = ctypes.create_string_buffer(64)
+libc.pthread_mutexattr_init(kind), libc.pthread_mutexattr_setpshared(kind, 1), libc.pthread_mutexattr_setrobust(kind, 1)
+libc.pthread_mutex_init(pointer(page + 128), kind), libc.pthread_mutex_lock(pointer(page + 128))
+word.from_address(page + 72).value, word.from_address(page + 20).value = 128, 1
+print(os.environ["TASKD_LIFELINE"], "held", flush=True)
+time.sleep(1000)
+"#;
+
+async fn a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed() {
+    let run = run(WorkerSpec::new(["python3", "-c", QUIET_RANK]), "held").await;
+    let log = std::fs::read_to_string(run.dir.path().join("procs/rank-0.1/stdout.log")).unwrap();
+    let page = std::fs::File::open(log.split(' ').next().unwrap()).unwrap();
+    let is_waited_for = || {
+        let mut word = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&page, &mut word, 128).unwrap();
+        (u32::from_ne_bytes(word) & 0x8000_0000 != 0).then_some(())
+    };
+    eventually("the guard waits for its death", is_waited_for).await;
+    send(run.pid, Signal::KILL);
+    assert_eq!(run.story().await, ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"]);
+    run.end().await;
+}
+
+async fn exec_is_no_death() {
+    for act in ["exec", "exec-from-thread"] {
+        let run = run(rank_that(act, ""), "held").await;
+        let comm = format!("/proc/{}/comm", run.pid);
+        eventually("it has become another", || (std::fs::read_to_string(&comm).ok()?.trim() == "sleep").then_some(()))
+            .await;
+        send(run.pid, Signal::KILL);
+        assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
+        run.end().await;
+    }
+}
+
+async fn helpers_and_wrappers_are_not_the_rank() {
+    let helped = run(rank_that("with-helpers", ""), "helped").await;
+    send(helped.pid, Signal::KILL);
+    assert_eq!(helped.story().await, ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"]);
+    helped.end().await;
+
+    let exe = std::env::current_exe().unwrap();
+    let wrapped = sh(&format!("{} rank exit 4; exit $?", exe.display()));
+    let wrapped = run(wrapped, "none").await;
+    assert_eq!(wrapped.story().await, ["running", "exited: exit code 4"]);
+    wrapped.end().await;
+
+    let disabled = run(rank_that("exit", "4").with_env("TASKD_HOOKS", "0"), "none").await;
+    assert_eq!(disabled.story().await, ["running", "exited: exit code 4"]);
+    disabled.end().await;
+}
+
+async fn a_main_thread_that_leaves_is_no_death() {
+    let run = run(rank_that("leave-main", "7"), "held").await;
+    assert_eq!(run.story().await, ["running", "exited: exit code 7"]);
+    run.end().await;
+}
+
+async fn steps_and_heartbeats_are_told() {
+    let run = run(rank_that("step", "42").with_env("A", "b"), "stepped").await;
+    let mut source = run.launcher.heartbeats(Duration::from_millis(5));
+    let (mut beats, mut steps) = (0, Vec::new());
+    while beats < 3 || steps.is_empty() {
+        for fact in tokio::time::timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap().facts {
+            assert_eq!(fact.about, Domain::Process(Role::Rank(Rank(0))));
+            assert_eq!((fact.incarnation, fact.generation), (Some(Incarnation(1)), Some(Generation(1))));
+            match fact.signal {
+                taskd_core::trace::Signal::Heartbeat => beats += 1,
+                taskd_core::trace::Signal::Progress { step } => steps.push(step),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(steps, [42]);
+
+    send(run.pid, Signal::STOP);
+    eventually("it is stopped", || (state_of(run.pid) == Some('T')).then_some(())).await;
+    let about = Domain::Process(Role::Rank(Rank(0)));
+    let what = Name::new("process-state");
+    let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about.clone()], within: Duration::from_secs(1) };
+    let Exhibit::Text(text) = source.collect(&ask, &about).await.unwrap() else { panic!("a text") };
+    let words: Vec<&str> = text.split(' ').map(|word| word.split('=').next().unwrap()).collect();
+    assert_eq!(words, ["state", "wchan", "beat_age_ms", "step", "step_age_ms"], "{text}");
+    assert!(text.starts_with("state=T ") && text.contains(" step=42 "), "{text}");
+
+    send(run.pid, Signal::KILL);
+    let phases = run.phases().await;
+    let Some((Phase::Exited(exit), _)) = phases.last() else { panic!("{phases:?}") };
+    assert_eq!(exit.step, Some(42));
+    let gone = source.collect(&ask, &about).await.unwrap();
+    assert!(matches!(gone, Exhibit::Unavailable(_)), "{gone:?} of {}", run.proc);
+    run.end().await;
+}

@@ -22,7 +22,7 @@ use std::time::Duration;
 ///   with which code or signal the process ended. An error means that no process of the batch was started.
 /// - A process's phase MUST only move forward. [`Phase::Dead`](super::Phase::Dead) MAY come before `Exited`, at most once.
 /// - `stop` only begins the stop: SIGTERM (or its like) to the whole tree, after `grace` by force, bounded whatever the
-///   process does. Stopping the unknown or the dead MUST NOT be an error.
+///   process does. Stopping the unknown or the dead MUST NOT be an error; asked again, the shorter grace counts.
 /// - `list` MUST give every process that runs, every exit that was not acknowledged, and every host, and MUST be true at
 ///   the revision that it carries: `watch` from there misses nothing and repeats nothing.
 /// - `watch` waits for changes after `from` and returns them in order, at least one, with the next cursor. It MUST be
@@ -39,28 +39,36 @@ use std::time::Duration;
 /// [`LaunchError::Refused`] is final: doing the same again would fail the same way. [`LaunchError::Unreachable`] may pass.
 ///
 /// # Example
-/// A launcher for dry runs, which accepts everything and whose processes never end:
+/// A launcher for dry runs, which accepts everything and starts nothing:
 /// ```
 /// use std::time::Duration;
-/// use taskd_core::job::{Name, ProcId};
+/// use taskd_core::job::{Exit, Name, ProcId, Termination};
 /// use taskd_core::launch::*;
 ///
-/// #[derive(Debug, Default)]
-/// struct DryRun;
+/// struct DryRun(ChangeLog);
+///
+/// fn status(proc: &ProcId, phase: Phase) -> ProcStatus {
+///     ProcStatus { proc: proc.clone(), node: None, instance: Name::new("dry"), pid: None, phase }
+/// }
 ///
 /// #[async_trait::async_trait]
 /// impl Launcher for DryRun {
 ///     fn info(&self) -> LauncherInfo { LauncherInfo::new("acme.dry-run") }
 ///     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-///         for order in &batch.orders { println!("would start {}", order.proc); }
+///         self.0.admit(batch.orders.iter().map(|o| status(&o.proc, Phase::Pending("dry run".into()))));
 ///         Ok(())
 ///     }
-///     async fn stop(&self, _: &[ProcId], _: Duration) -> Result<(), LaunchError> { Ok(()) }
-///     async fn list(&self) -> Result<Listing, LaunchError> { Ok(Listing::default()) }
-///     async fn watch(&self, _: Revision) -> Result<(Vec<Change>, Revision), LaunchError> { std::future::pending().await }
-///     async fn acknowledge(&self, _: &[ProcId]) -> Result<(), LaunchError> { Ok(()) }
+///     async fn stop(&self, procs: &[ProcId], _grace: Duration) -> Result<(), LaunchError> {
+///         let known = self.0.listing().procs;
+///         let over = || Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
+///         for p in known.iter().filter(|p| procs.contains(&p.proc)) { self.0.push(Change::Proc(status(&p.proc, over()))); }
+///         Ok(())
+///     }
+///     async fn list(&self) -> Result<Listing, LaunchError> { Ok(self.0.listing()) }
+///     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> { self.0.after(from).await }
+///     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> { self.0.acknowledge(exits); Ok(()) }
 /// }
-/// # let _object_safe: Box<dyn Launcher> = Box::new(DryRun);
+/// # let _object_safe: Box<dyn Launcher> = Box::new(DryRun(ChangeLog::new(1)));
 /// ```
 ///
 /// # Testing your implementation

@@ -65,6 +65,7 @@ impl Heartbeats {
         for (proc, seen) in &mut self.seen {
             seen.read(proc, now, &mut facts);
         }
+        facts.sort_by_key(|fact| std::cmp::Reverse(fact.age)); // oldest first, as a batch is to be
         facts
     }
 }

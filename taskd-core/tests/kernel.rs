@@ -332,3 +332,36 @@ fn a_start_that_fails_in_part_leaves_the_rest_to_its_own_answer() {
     assert!(procs[&Role::Rank(Rank(0))].phase.is_exited(), "it was never there");
     assert!(!procs[&Role::Rank(Rank(1))].phase.is_over());
 }
+
+#[test]
+fn a_fault_that_comes_when_the_window_is_over_but_not_decided_yet_still_belongs_to_it() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(1, 1, killed());
+    bench.now = 125 * MS; // the window ended at 120, but this change goes before the deadline
+    bench.tell(2, 1, killed());
+    assert_eq!(bench.kernel.report().incidents.len(), 1);
+}
+
+#[test]
+fn a_peer_that_ends_while_everybody_is_stopped_anyway_does_not_cancel_the_restart() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(1, 1, killed());
+    let peer = Termination::Code(1);
+    let proc =
+        |phase| ProcStatus { proc: ProcId::rank(2, 1), node: None, instance: Name::new("i"), pid: Some(1), phase };
+    let late = Fault::new(Name::new("exit"), JobTime::START, {
+        Suspect::certain(rank_domain(2), FaultClass::Exit, Damage::PROCESS_GONE)
+    });
+    bench.at(120);
+    bench.give(Input::Requested(Request::Fault(Box::new(late.of(Some(Incarnation(1)))))));
+    bench.give(Input::Changed(Change::Proc(proc(Phase::Exited(Box::new(Exit::new(peer)))))));
+    let commands = bench.tell(0, 1, killed());
+    assert_eq!(start_of(&commands).map(|(_, procs)| procs.len()), Some(3), "the restart goes on as planned");
+    let counts = bench.kernel.counts();
+    assert_eq!((counts.branches.get(&Branch::Covered), counts.branches.get(&Branch::Cancelled)), (Some(&1), None));
+    assert_eq!(bench.kernel.budget_left(), 9, "paid for once");
+}

@@ -62,6 +62,10 @@ counted! {
         Overlapped => "overlapped",
         /// A fault took in faults of its parts.
         Absorbed => "absorbed",
+        /// A fault joined an incident whose recovery replaces its process anyway.
+        Covered => "covered",
+        /// An incident was closed because another recovery had replaced all that was blamed.
+        Overtaken => "overtaken",
         /// A fault was told again with better knowledge.
         Refined => "refined",
         /// An incident was closed because its detector took the blame back.

@@ -83,13 +83,12 @@ impl Kernel {
 
     /// The incident that a fault belongs to: one whose window is open, or one that overlaps it; else a new one.
     fn incident_for(&mut self, fault: &Fault) -> IncidentId {
-        let now = self.now();
         let domain = &fault.prime().domain;
         let concerns_job = |d: &Domain| !matches!(d, Domain::Plugin(_));
         let in_window = |open: &Open| {
             let same_kind =
                 concerns_job(domain) == open.incident.faults.iter().any(|f| concerns_job(&f.prime().domain));
-            same_kind && open.decide_at.is_some_and(|at| at > now) && !self.state.plans.contains_key(&PlanId::of(open))
+            same_kind && open.decide_at.is_some() && !self.state.plans.contains_key(&PlanId::of(open))
         };
         let overlapping: Vec<IncidentId> =
             self.state.incidents.values().filter(|o| self.overlaps(o, domain)).map(|o| o.incident.id).collect();
@@ -137,7 +136,7 @@ impl Kernel {
         let (now, seq) = (self.now(), self.state.seq);
         let window = now + self.state.view.spec.policy.correlate;
         let opened = !self.state.incidents.contains_key(&id);
-        let State { incidents, counts, view, ledger, .. } = &mut self.state;
+        let State { incidents, plans, counts, view, ledger, .. } = &mut self.state;
         let open = incidents.entry(id).or_insert_with(|| Open {
             incident: Incident { id, opened: now, faults: Vec::new(), attempts: Vec::new() },
             decide_at: None,
@@ -152,13 +151,19 @@ impl Kernel {
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             return counts.drop(Drop::IncidentBound);
         }
+        let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault));
         open.incident.faults.push(fault.clone());
-        open.decide_at = open.decide_at.or(Some(window));
+        if !changes_nothing {
+            open.decide_at = open.decide_at.or(Some(window));
+        }
         ledger.found(id, now, &fault);
         if opened {
             counts.branch(Branch::Opened);
         }
         self.announce(Some(id), Event::Found { incident: id, fault: fault.clone(), opened });
+        if changes_nothing {
+            return self.state.counts.branch(Branch::Covered);
+        }
         let reason = format!("new fault in {}: {}", fault.prime().domain, fault.prime().class);
         if self.cancel(PlanId::Recovery(id), &reason)
             && let Some(open) = self.state.incidents.get_mut(&id)

@@ -5,6 +5,7 @@
 use super::arbiter::{Bench, Verdict, arbitrate};
 use super::incidents::Open;
 use super::{Branch, Command, Decision, Event, Kernel, Proc, State};
+use crate::detect::{Fault, Sound};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, Name, ProcId, Role};
 use crate::launch::{Phase, StartBatch};
 use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, Run, Stage};
@@ -46,6 +47,21 @@ pub(super) struct Plan {
     pub(super) run: Run,
 }
 
+impl Plan {
+    /// Whether this plan stops the process that a fault is about, and the fault is no reason to plan otherwise: when a
+    /// collective breaks, peers end at any moment of the recovery that replaces them all.
+    pub(super) fn replaces(&self, fault: &Fault) -> bool {
+        let (Domain::Process(role), Some(incarnation)) = (&fault.prime().domain, fault.incarnation()) else {
+            return false;
+        };
+        let plain = fault.prime().damage.program != Sound::No && fault.error.as_ref().is_none_or(|e| !e.retry_free);
+        let proc = ProcId { role: role.clone(), incarnation };
+        let done = self.run.done.iter().flatten().map(|done| &done.action);
+        let stops = |action: &Action| matches!(action, Action::Stop { procs, .. } if procs.contains(&proc));
+        plain && done.chain(self.run.proposal.stages.iter().flat_map(|stage| &stage.actions)).any(stops)
+    }
+}
+
 /// A command whose targets have not all answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pending {
@@ -84,11 +100,25 @@ impl Kernel {
             self.close(id, "noted: it concerns the runtime, not the job", None);
             return true;
         }
+        if !open.incident.faults.iter().any(|f| self.stands(f)) {
+            self.state.counts.branch(Branch::Overtaken);
+            self.close(id, "another recovery has replaced what was blamed", None);
+            return true;
+        }
         let bench = self.bench();
         let verdict = arbitrate(&open.incident, &bench);
         let draws = verdict.chosen.as_ref().is_some_and(|c| bench.draws_on_budget(&c.proposal));
         self.rule(id, verdict, draws);
         true
+    }
+
+    /// Whether what was blamed is still there: not so once the world has a newer process in its place.
+    fn stands(&self, fault: &Fault) -> bool {
+        let member = match &fault.prime().domain {
+            Domain::Process(Role::Rank(rank)) => self.state.view.world.members().get(rank),
+            _ => None,
+        };
+        member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
     }
 
     fn bench(&self) -> Bench<'_> {

@@ -39,7 +39,7 @@ impl Default for SimConfig {
             steps_min: 1_000,
             faults: 5..=9,
             ended_permille: 150,
-            silence_within: Duration::from_secs(6),
+            silence_within: super::plugins::SILENT_AFTER,
             answer_within: Duration::from_secs(300),
             finish_within: Duration::from_secs(900),
             checks: Checks::default(),

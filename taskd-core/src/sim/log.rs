@@ -82,7 +82,7 @@ pub(super) fn replay(bytes: &[u8], config: &SimConfig, plugins: &PluginMaker<'_>
             }
             Entry::Restored => {
                 let (restored, _cold) =
-                    Kernel::restore(with_saboteur(plugins), &kernel.snapshot()).map_err(|e| e.to_string())?;
+                    Kernel::restore(with_saboteur(plugins), &kernel.snapshot()).map_err(|(e, _)| e.to_string())?;
                 kernel = restored.with_checks(config.checks.clone());
             }
         }

@@ -2,6 +2,7 @@
 
 use super::event::Event;
 use super::world::World as Sim;
+use crate::detect::PROCESS_STATE;
 use crate::job::{CommandId, Domain, ErrorReport, Exit, Incarnation, Name, ProcId, Role, Termination};
 use crate::launch::{Phase, StartBatch};
 use crate::recover::{Failure, Output};
@@ -128,14 +129,17 @@ impl Sim<'_> {
             if self.mute_witnesses && self.dice.chance(700) {
                 continue;
             }
-            let result = self.testimony(about);
+            let result = self.testimony(&ask.what, about);
             let late = if self.dice.chance(100) { ask.within + Duration::from_millis(50) } else { Duration::ZERO };
             let at = self.now + self.dice.ms(1, 300) + late;
             self.answer(life, id, vec![(about.clone(), result)], at);
         }
     }
 
-    fn testimony(&self, about: &Domain) -> Result<Output, Failure> {
+    fn testimony(&self, what: &Name, about: &Domain) -> Result<Output, Failure> {
+        if *what != PROCESS_STATE {
+            return Err(Failure::Refused(format!("nobody here knows about {what}")));
+        }
         let Domain::Process(Role::Rank(rank)) = about else {
             return Err(Failure::Refused("only processes can be asked about here".into()));
         };
@@ -144,9 +148,12 @@ impl Sim<'_> {
         };
         let proc = ProcId::rank(rank.0, seat.incarnation.0);
         let state = match self.fleet.procs.get(&proc) {
-            Some(p) if p.frozen && p.is_alive() => "stopped",
-            Some(p) if p.phase == Phase::Running => "running",
-            _ => "gone",
+            Some(p) if self.fleet.hosts[p.host].is_cut_off() => {
+                return Err(Failure::Unreachable("its host does not answer".into()));
+            }
+            Some(p) if p.frozen && p.is_alive() => "state=T wchan=do_signal_stop",
+            Some(p) if p.phase == Phase::Running => "state=S wchan=futex_do_wait",
+            _ => return Err(Failure::Refused("there is no such process".into())),
         };
         Ok(Output::Exhibit(Exhibit::Text(state.into())))
     }

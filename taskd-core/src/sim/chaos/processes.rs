@@ -209,7 +209,7 @@ impl Sim<'_> {
 
     pub(super) fn operator_stop(&mut self) -> bool {
         self.deeds.ending = true;
-        self.request(Request::Stop { reason: "maintenance".into() });
+        self.request(Request::Stop { reason: "maintenance".into(), grace: None });
         true
     }
 

@@ -1,8 +1,11 @@
 //! Detectors that reach what the built-in ones do not: absorption, advice, evidence, clearing.
 
-use super::LINK_DOWN;
 use super::super::dice::Dice;
-use crate::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect};
+use super::strict::StrictSilence;
+use super::{LINK_DOWN, SILENT_AFTER};
+use crate::detect::{
+    Clue, Damage, Fault, FaultClass, FaultDetector, Findings, PROCESS_STATE, Sound, Suspect,
+};
 use crate::job::{Domain, Incarnation, Name, NodeId};
 use crate::kernel::View;
 use crate::launch::NodeState;
@@ -19,6 +22,9 @@ pub(super) fn draw(dice: &mut Dice, into: &mut Vec<Box<dyn FaultDetector>>) {
     }
     if dice.chance(700) {
         into.push(Box::new(Links));
+    }
+    if dice.chance(300) {
+        into.push(Box::new(StrictSilence::after(SILENT_AFTER)));
     }
 }
 
@@ -63,20 +69,20 @@ impl FaultDetector for Doubt {
             Signal::Error(_) => {
                 self.tags += 1;
                 self.asked.insert(self.tags, (o.about.clone(), o.incarnation));
-                let what = Name::new("process-state");
+                let what = PROCESS_STATE;
                 let about = vec![o.about.clone()];
                 out.ask(Ask { by: self.name(), tag: self.tags, what, about, within: Duration::from_secs(2) });
             }
             Signal::Evidence(evidence) if evidence.by == self.name() => {
                 let Some((about, incarnation)) = self.asked.remove(&evidence.tag) else { return };
-                if evidence.exhibit == Exhibit::Text("stopped".into()) {
+                if matches!(&evidence.exhibit, Exhibit::Text(state) if state.starts_with("state=T")) {
                     let damage = Damage { process: Sound::No, ..Damage::default() };
                     let suspect = Suspect::certain(about, FaultClass::Silence, damage);
                     let mut fault = Fault::new(self.name(), o.at, suspect).of(incarnation);
                     if self.advises {
                         fault = fault.advising(Name::new("restart"));
                     }
-                    out.blame(fault.because(Clue::text("process-state", "stopped")));
+                    out.blame(fault.because(Clue::text(PROCESS_STATE, "stopped")));
                 }
             }
             _ => {}

@@ -2,10 +2,10 @@
 
 use super::REPLACE;
 use super::super::dice::Dice;
-use crate::detect::Sound;
+use crate::detect::{PROCESS_STATE, Sound};
 use crate::job::{Counted, Domain, Name, NodeId, Rank, Role, World};
 use crate::kernel::View;
-use crate::launch::{Phase, Place, StartBatch, StartOrder};
+use crate::launch::{Place, StartBatch, StartOrder};
 use crate::recover::{Action, Cost, Failure, Incident, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
 use crate::trace::{Ask, Exhibit};
 use std::collections::BTreeSet;
@@ -146,7 +146,7 @@ impl RecoveryStrategy for Look {
         }
         let about: Vec<Domain> = lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect();
         let within = Duration::from_secs(1);
-        let what = Name::new("process-state");
+        let what = PROCESS_STATE;
         let ask = Ask { by: self.name(), tag: incident.id.0, what, about: about.clone(), within };
         Ok(Proposal {
             stages: vec![Stage::new("look", within, vec![Action::Collect(ask)])],
@@ -163,7 +163,9 @@ impl RecoveryStrategy for Look {
             return Next::AsProposed;
         }
         let seen = run.done.iter().flatten().flat_map(|d| &d.results);
-        let running = |r: &Result<Output, Failure>| *r == Ok(Output::Exhibit(Exhibit::Text("running".into())));
+        let running = |r: &Result<Output, Failure>| {
+            matches!(r, Ok(Output::Exhibit(Exhibit::Text(state))) if state.starts_with("state=S"))
+        };
         let mut lost = BTreeSet::new();
         for (about, result) in seen {
             let Domain::Process(Role::Rank(rank)) = about else { continue };
@@ -192,7 +194,7 @@ impl RecoveryStrategy for Hopeless {
         let lost = incident.lost(view);
         let about: Vec<Domain> = lost.iter().take(2).map(|r| Domain::Process(Role::Rank(*r))).collect();
         let within = Duration::from_millis(300);
-        let what = Name::new(if self.gives_up { "process-state" } else { "nobody-knows" });
+        let what = if self.gives_up { PROCESS_STATE } else { Name::new("nobody-knows") };
         let ask = Ask { by: self.name(), tag: incident.id.0, what, about: about.clone(), within };
         Ok(Proposal {
             stages: vec![Stage::new("hope", within, vec![Action::Collect(ask)])],
@@ -223,6 +225,3 @@ impl RecoveryStrategy for Jumpy {
         Err("nothing to be afraid of".into())
     }
 }
-
-#[allow(dead_code)]
-fn _phase(_: Phase) {}

@@ -60,6 +60,9 @@ impl Sim<'_> {
         if life != self.supervisor.life && self.dice.chance(500) {
             return; // the call died with its caller
         }
+        if self.finished.is_some() {
+            return; // nobody carries it out any more
+        }
         let mood = std::mem::replace(&mut self.mood, Mood::Well);
         let refusal = match mood {
             Mood::Refuses => Some(Failure::Refused("no quota left".into())),
@@ -176,6 +179,7 @@ impl Sim<'_> {
         };
         process.phase = Phase::Running;
         process.ran = true;
+        self.log.note(self.now, || format!("{proc} runs"));
         let world = &self.training.world;
         if world.proc(proc.role.rank().unwrap_or_default()).as_ref() == Some(proc) {
             process.generation = process.generation.max(world.generation()); // it hears of the world in force
@@ -187,6 +191,7 @@ impl Sim<'_> {
     /// A process ends. With a lifeline its death may be told before its exit.
     pub(super) fn ends(&mut self, proc: &ProcId, exit: Exit, commanded: bool) {
         let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| p.is_alive()) else { return };
+        self.log.note(self.now, || format!("{proc} ends: {}", exit.how));
         if process.frozen && !commanded && exit.how.is_success() {
             return; // it has not got there yet
         }

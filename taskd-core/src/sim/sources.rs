@@ -3,10 +3,13 @@
 use super::event::Event;
 use super::world::World as Sim;
 use crate::detect::PROCESS_STATE;
-use crate::job::{CommandId, Domain, ErrorReport, Exit, Incarnation, Name, ProcId, Role, Termination};
+use crate::job::{
+    CommandId, Domain, ErrorReport, Exit, Generation, Incarnation, Name, ProcId, Role, Termination,
+};
 use crate::launch::{Phase, StartBatch};
 use crate::recover::{Failure, Output};
 use crate::trace::{Ask, Exhibit, Fact, Observation, Signal};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How many facts of the past arrive after one recovery at most.
@@ -60,26 +63,24 @@ impl Sim<'_> {
         if !self.dice.chance(self.weather.stale_facts) {
             return;
         }
-        let life = self.supervisor.life;
+        let started: BTreeSet<&Role> = batch.orders.iter().map(|o| &o.proc.role).collect();
+        let generation = Generation(batch.world.generation().0.saturating_sub(1));
         let step = self.step_reached();
-        let started = |rank: &crate::job::Rank| batch.orders.iter().any(|o| o.proc.role == Role::Rank(*rank));
         let mut past = Vec::new();
         for (rank, member) in batch.world.members() {
-            let (incarnation, generation) = if started(rank) {
-                let Some(before) = member.incarnation.0.checked_sub(1).filter(|i| *i > 0) else { continue };
-                (Incarnation(before), batch.world.generation().0.saturating_sub(1))
-            } else {
-                (member.incarnation, batch.world.generation().0.saturating_sub(1))
-            };
+            let is_new = started.contains(&Role::Rank(*rank));
+            let incarnation = member.incarnation.0.saturating_sub(u32::from(is_new));
+            if !self.fleet.procs.get(&ProcId::rank(rank.0, incarnation)).is_some_and(|p| p.ran) {
+                continue; // it has never said anything
+            }
             let signal = if rank.0 % 2 == 0 { Signal::Progress { step } } else { Signal::Heartbeat };
             let fact = Fact::new(Domain::Process(Role::Rank(*rank)), signal);
-            past.push(fact.of(incarnation).within(crate::job::Generation(generation)));
+            past.push(fact.of(Incarnation(incarnation)).within(generation).observed(self.now));
         }
         self.dice.shuffle(&mut past);
         for fact in past.into_iter().take(STALE_FACTS_MAX) {
             let at = self.now + self.dice.ms(1, 12_000);
-            let facts = vec![fact.observed(self.now)];
-            self.queue.push(at, Event::Facts { life, facts });
+            self.queue.push(at, Event::Facts { life: self.supervisor.life, facts: vec![fact] });
         }
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(6);
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Simulated jobs are hit more often in ten minutes than real ones in a month.
-const STORM: u32 = 20;
+const STORM: u32 = 100;
 const STORM_WINDOW: Duration = Duration::from_secs(600);
 
 /// The strategy that replaces lost ranks only.

@@ -39,7 +39,7 @@ pub(super) enum Away {
 
 impl Sim<'_> {
     /// The supervisor starts: for the first time, or with what an earlier one has left in the log.
-    pub(super) fn boot(&mut self) -> Result<(), Violation> {
+    pub(super) fn boot(&mut self) {
         let fresh = self.supervisor.life == 0;
         self.supervisor.life += 1;
         self.supervisor.mailbox = Mailbox::new(self.config.checks.clone());
@@ -54,19 +54,18 @@ impl Sim<'_> {
         self.wire.cut();
         let at = self.now + self.dice.ms(1, 200);
         self.queue.push(at, Event::Listed { life: self.supervisor.life });
-        self.give(Input::Start(Box::new(Start { spec: self.scene.spec.clone() })))
+        self.supervisor.mailbox.push(Input::Start(Box::new(Start { spec: self.scene.spec.clone() })));
     }
 
     /// The supervisor has slept and runs again. A short sleep goes unnoticed.
-    pub(super) fn wake(&mut self) -> Result<(), Violation> {
-        let Away::Asleep(since) = self.supervisor.away else { return Ok(()) };
+    pub(super) fn wake(&mut self) {
+        let Away::Asleep(since) = self.supervisor.away else { return };
         self.returns();
         let slept = self.now.since(since);
         if slept > self.scene.spec.policy.slept_over {
             let nanos = u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX);
-            self.give(Input::Slept { nanos })?;
+            self.supervisor.mailbox.push_first(Input::Slept { nanos });
         }
-        Ok(())
     }
 
     fn returns(&mut self) {
@@ -99,8 +98,8 @@ impl Sim<'_> {
         let mut steps = 0;
         while self.supervisor.away == Away::No {
             let deadline = self.supervisor.kernel.deadline();
-            let Some(input) = self.supervisor.mailbox.next(self.now, deadline) else { break };
-            self.give(input)?;
+            let Some((at, input)) = self.supervisor.mailbox.next(self.now, deadline) else { break };
+            self.give(at, input)?;
             steps += 1;
             if steps > STEPS_AT_ONCE_MAX {
                 return Err(Violation::Spins { at: self.now, deadline });
@@ -110,11 +109,11 @@ impl Sim<'_> {
     }
 
     /// One step of the kernel, watched.
-    fn give(&mut self, input: Input) -> Result<(), Violation> {
-        let commands = self.supervisor.kernel.step(self.now, &input);
-        self.log.entry(self.now, &input, &commands);
+    fn give(&mut self, now: JobTime, input: Input) -> Result<(), Violation> {
+        let commands = self.supervisor.kernel.step(now, &input);
+        self.log.entry(now, &input, &commands);
         let moment = Moment {
-            now: self.now,
+            now,
             input: &input,
             commands: &commands,
             kernel: &self.supervisor.kernel,

@@ -129,7 +129,7 @@ impl<'a> World<'a> {
             if next.is_some_and(|next| next <= self.now)
                 && let Some((_, event)) = self.queue.pop()
             {
-                self.happens(event)?;
+                self.happens(event);
             }
             self.supervise()?;
             self.watch_liveness()?;
@@ -141,10 +141,10 @@ impl<'a> World<'a> {
         if self.finished.is_some() { None } else { self.kernel_due() }
     }
 
-    fn happens(&mut self, event: Event) -> Result<(), Violation> {
+    fn happens(&mut self, event: Event) {
         match event {
-            Event::Boot => return self.boot(),
-            Event::Wake { life } if life == self.supervisor.life => return self.wake(),
+            Event::Boot => self.boot(),
+            Event::Wake { life } if life == self.supervisor.life => self.wake(),
             Event::Wake { .. } => {}
             Event::Nap { life } if life == self.supervisor.life => self.nap(),
             Event::Nap { .. } => {}
@@ -182,7 +182,6 @@ impl<'a> World<'a> {
             Event::Strike(strike) => self.strike(strike),
             Event::Relief(relief) => self.relieve(relief),
         }
-        Ok(())
     }
 
     /// Chaos ends with the last planned fault; from then on the job has to come to its end by itself.

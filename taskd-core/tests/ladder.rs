@@ -48,8 +48,9 @@ impl Job {
                 }
                 Action::Stop { procs, .. } => {
                     let slow = self.slow.map(Rank);
-                    let how = Termination::Signal { number: 15, core_dumped: false };
                     for proc in procs.into_iter().filter(|p| p.role.rank() != slow) {
+                        let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
+                        let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
                         self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
                     }
                 }
@@ -259,4 +260,22 @@ fn a_kernel_with_the_built_in_detectors_is_saved_whole() {
     let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("the same version");
     assert_eq!(cold, Vec::<Name>::new());
     assert_eq!(kernel.deadline(), job.kernel.deadline());
+}
+
+#[test]
+fn peers_that_fall_before_the_stop_and_are_gone_after_it_cost_one_recovery() {
+    let mut job = Job::of(4);
+    job.tell(0, Phase::Dead(KILLED));
+    for rank in 1..4 {
+        job.pass(2);
+        job.tell(rank, Phase::Dead(Termination::Code(1)));
+    }
+    job.slow = Some(1); // the others' memory is torn down when they are stopped
+    job.pass(50);
+    let peer = ErrorReport { follow_up: true, ..report("DistError", "connection closed by peer") };
+    job.tell(1, failed(peer));
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims), (vec![Rank(0)], vec![Rank(1), Rank(2), Rank(3)]));
+    assert_eq!((job.generation(), job.kernel.budget_left()), (2, 9));
 }

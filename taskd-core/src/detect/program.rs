@@ -173,7 +173,7 @@ impl<'a> End<'a> {
             return None;
         }
         let error = exit.and_then(|e| e.error.as_deref());
-        if error.is_some_and(|e| e.retry_free) || !judge(how, error, do_not_restart_code).is_cause() {
+        if error.is_some_and(|e| e.retry_free) || !judge(how, error, false, do_not_restart_code).is_cause() {
             return Some(End::Consequence);
         }
         Some(match (how, exit.zip(error)) {

@@ -1,8 +1,9 @@
+use super::judge::TEXT_CHARS_MAX;
 use super::*;
-use crate::detect::Finding;
 use crate::detect::fixture::{
     KILLED, Scene, dead, exception, exited, failed, fault, follow_up, lost_race, rank_domain,
 };
+use crate::detect::{Damage, Finding, Sound};
 use crate::job::IncidentId;
 use crate::recover::Incident;
 
@@ -36,8 +37,11 @@ fn an_end_says_how_much_of_a_cause_it_is() {
         (code(1), None, Exit, 800),
     ];
     for (how, error, class, confidence) in cases {
-        let verdict = judge(how, error.as_ref(), 64);
+        let verdict = judge(how, error.as_ref(), false, 64);
         assert_eq!((&verdict.class, verdict.confidence_permille), (&class, confidence), "{how} {error:?}");
+        let explained = judge(how, error.as_ref(), true, 64).confidence_permille;
+        let expected = if confidence == 800 { 400 } else { confidence };
+        assert_eq!(explained, expected, "{how} {error:?}: an end without a word is explained by a cause before it");
         let broken = verdict.damage.program == Sound::No;
         assert_eq!(broken, class == Program, "{how}: only the script's own word condemns the program");
     }
@@ -78,7 +82,7 @@ fn an_exact_exit_that_does_not_come_is_not_waited_for_for_ever() {
         let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
         assert!(scene.tell(&mut exits, 0, dead(how)).is_empty());
         scene.pass(9_000);
-        assert!(scene.tell(&mut exits, 1, dead(how)).is_empty());
+        assert!(scene.tell(&mut exits, 1, dead(UNKNOWN)).is_empty());
         scene.pass(1_000);
         let found = scene.expire(&mut exits);
         assert_eq!(fault(&found).prime().confidence_permille, confidence);
@@ -86,6 +90,60 @@ fn an_exact_exit_that_does_not_come_is_not_waited_for_for_ever() {
         scene.pass(9_000);
         assert_eq!(fault(&scene.expire(&mut exits)).prime().domain, rank_domain(1));
         assert_eq!(exits.deadline(), None);
+    }
+}
+
+/// Who is blamed by these findings, and how surely.
+fn blamed(findings: &[Finding]) -> Vec<(Domain, u16)> {
+    let suspects = findings.iter().filter_map(|f| match f {
+        Finding::Blame(fault) => Some((fault.prime().domain.clone(), fault.prime().confidence_permille)),
+        _ => None,
+    });
+    suspects.collect()
+}
+
+#[test]
+fn once_a_cause_is_known_nobody_waits_any_more() {
+    let (mut scene, mut exits) = (Scene::of(4), ExitDetector::new());
+    for rank in [1, 2] {
+        assert!(scene.tell(&mut exits, rank, dead(Termination::Code(1))).is_empty());
+    }
+    assert!(scene.tell(&mut exits, 0, dead(UNKNOWN)).is_empty());
+    scene.pass(2);
+    let found = scene.tell(&mut exits, 3, dead(KILLED));
+    assert_eq!(blamed(&found), [(rank_domain(3), 1000), (rank_domain(1), 400), (rank_domain(2), 400)]);
+    let found = scene.tell(&mut exits, 1, failed(exception("its own")));
+    assert_eq!(blamed(&found), [(rank_domain(1), 900)], "its report refines what was said before");
+    let found = scene.tell(&mut exits, 2, failed(follow_up()));
+    assert_eq!(blamed(&found), [(rank_domain(2), 100)]);
+    assert!(scene.tell(&mut exits, 0, exited(Termination::Code(0))).is_empty(), "it had finished");
+    scene.restart();
+    assert!(scene.tell(&mut exits, 1, dead(Termination::Code(1))).is_empty(), "a new generation, a new cause");
+}
+
+#[test]
+fn victims_wait_for_a_cause_as_long_as_one_may_come() {
+    let (mut scene, mut exits) = (Scene::of(3), ExitDetector::new());
+    for rank in 0..3 {
+        assert!(scene.tell(&mut exits, rank, dead(Termination::Code(1))).is_empty());
+    }
+    assert!(scene.tell(&mut exits, 1, failed(follow_up())).is_empty(), "its cause may be among the others");
+    let found = scene.tell(&mut exits, 2, failed(exception("bad")));
+    assert_eq!(blamed(&found), [(rank_domain(2), 900), (rank_domain(0), 400), (rank_domain(1), 100)]);
+
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    scene.tell(&mut exits, 0, dead(UNKNOWN));
+    assert!(scene.tell(&mut exits, 1, failed(follow_up())).is_empty());
+    let found = scene.tell(&mut exits, 0, exited(Termination::Code(0)));
+    assert_eq!(blamed(&found), [(rank_domain(1), 100)], "nobody is left who could explain it");
+}
+
+#[test]
+fn a_cause_stays_one_when_its_exact_exit_comes() {
+    for how in [signal(6), KILLED] {
+        let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+        let first = blamed(&scene.tell(&mut exits, 0, dead(how)));
+        assert_eq!(blamed(&scene.tell(&mut exits, 0, exited(how))), first, "it does not explain itself");
     }
 }
 

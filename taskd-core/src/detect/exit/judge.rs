@@ -1,0 +1,124 @@
+//! What one end says: is it a cause or a consequence, how sure is that, and on which evidence.
+//!
+//! It never waits: it judges what is known now.
+
+use super::NAME;
+use crate::detect::{Clue, Damage, Fault, FaultClass, Findings, Sound, Suspect};
+use crate::job::JobTime;
+use crate::job::{Domain, ErrorReport, Exit, ProcId, Termination};
+use crate::kernel::View;
+
+/// Most characters of a text that a clue repeats.
+pub(super) const TEXT_CHARS_MAX: usize = 300;
+
+// Linux numbers, equal on x86-64 and aarch64.
+const SIGABRT: i32 = 6;
+const SIGPIPE: i32 = 13;
+
+/// What an end says about its process.
+#[derive(Debug, PartialEq)]
+pub(in crate::detect) struct Verdict {
+    pub(super) class: FaultClass,
+    pub(super) damage: Damage,
+    pub(super) confidence_permille: u16,
+    /// What the end means, where that does not go without saying.
+    meaning: Option<&'static str>,
+}
+
+impl Verdict {
+    /// Whether the end explains others, and is not explained by one of them.
+    pub(in crate::detect) const fn is_cause(&self) -> bool {
+        self.confidence_permille >= Suspect::BLAME_PERMILLE_MIN
+    }
+}
+
+/// Judges an end that was not asked for and was no success (see [`ExitDetector`](super::ExitDetector) for the table).
+///
+/// `explained`: a cause is known already of which this end may be a consequence.
+pub(in crate::detect) fn judge(
+    how: Termination,
+    error: Option<&ErrorReport>,
+    explained: bool,
+    do_not_restart_code: i32,
+) -> Verdict {
+    const VICTIM: u16 = 100;
+    const RACE_LOST: Damage = Damage { process: Sound::No, state: Sound::No, device: Sound::Yes, program: Sound::Yes };
+    let exit = |confidence_permille, meaning| Verdict {
+        class: FaultClass::Exit,
+        damage: Damage::PROCESS_GONE,
+        confidence_permille,
+        meaning,
+    };
+    if how == Termination::Code(do_not_restart_code) {
+        let meaning = Some("with this code the script asks not to be restarted");
+        let damage = Damage::PROGRAM_BROKEN;
+        return Verdict { class: FaultClass::Program, damage, confidence_permille: 1000, meaning };
+    }
+    match error {
+        Some(e) if e.follow_up => exit(VICTIM, Some("it reports a consequence of somebody else's failure")),
+        Some(e) if e.retry_free => {
+            let meaning = Some("a race at start-up was lost, trying again is free");
+            Verdict { class: FaultClass::Launch, damage: RACE_LOST, confidence_permille: 900, meaning }
+        }
+        Some(_) => exit(900, None),
+        None => match signal_of(how) {
+            Some(SIGPIPE) => exit(VICTIM, Some("it wrote to a connection whose other end had gone")),
+            Some(signal) if signal != SIGABRT => exit(1000, None),
+            None if how == Termination::Unknown => exit(850, None),
+            _ if explained => exit(400, Some("most likely a consequence of what failed before it")),
+            _ => exit(800, None),
+        },
+    }
+}
+
+/// The signal behind an end; a shell says it with an exit code above 128.
+fn signal_of(how: Termination) -> Option<i32> {
+    match how {
+        Termination::Signal { number, .. } => Some(number),
+        Termination::Code(code @ 129..160) => Some(code - 128),
+        Termination::Code(_) | Termination::Unknown => None,
+    }
+}
+
+/// Blames one end, as judged, with everything that is known about it.
+pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdict, view: &View, out: &mut Findings) {
+    let Verdict { class, damage, confidence_permille, meaning } = verdict;
+    let domain = Domain::Process(proc.role.clone());
+    let (class, damage, confidence_permille) = (class.clone(), *damage, *confidence_permille);
+    let suspect = Suspect { domain, class, damage, confidence_permille };
+    let meaning = meaning.map(|m| format!(" ({m})")).unwrap_or_default();
+    let mut fault = Fault::new(NAME, since, suspect)
+        .of(Some(proc.incarnation))
+        .with_error(exit.error.clone())
+        .because(Clue::text("ended", format!("{proc} ended: {}{meaning}", exit.how)));
+    if let Some(error) = &exit.error {
+        let text = format!("{} {}: {}", error.family, error.code, one_line(&error.text));
+        fault = fault.because(Clue::text("error", text));
+    }
+    let step = exit.step.or_else(|| view.proc(&proc.role).and_then(|p| p.step));
+    fault = fault.because(match step {
+        Some(step) => Clue::text("last_step", format!("last completed step {step}")),
+        None => Clue::text("last_step", "no completed step was seen"),
+    });
+    if let Some(line) = exit.stderr_tail.lines().rev().find(|l| !l.trim().is_empty()) {
+        fault = fault.because(Clue::text("stderr", format!("last line of stderr: {}", one_line(line))));
+    }
+    out.blame(fault);
+}
+
+/// A foreign text in one line of bounded length.
+pub(in crate::detect) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if let Some((end, _)) = line.char_indices().nth(TEXT_CHARS_MAX) {
+            line.truncate(end);
+            line.push('…');
+            break;
+        }
+    }
+    line
+}

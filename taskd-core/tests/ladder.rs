@@ -27,8 +27,13 @@ impl Job {
     }
 
     fn on(ranks: u32, hosts: &[&'static str]) -> Job {
+        Job::with(ranks, hosts, |_| ())
+    }
+
+    fn with(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut Policy)) -> Job {
         let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
-        let spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
+        let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
+        adjust(&mut spec.policy);
         let kernel = Kernel::new(plugins());
         let mut job = Job { kernel, now: JobTime::START, asked: None, finished: None, slow: None };
         job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
@@ -278,4 +283,21 @@ fn peers_that_fall_before_the_stop_and_are_gone_after_it_cost_one_recovery() {
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims), (vec![Rank(0)], vec![Rank(1), Rank(2), Rank(3)]));
     assert_eq!((job.generation(), job.kernel.budget_left()), (2, 9));
+}
+
+#[test]
+fn a_script_that_fails_at_once_is_told_from_a_start_that_fails() {
+    let mut job = Job::with(2, &[], |policy| policy.ready = Ready::Stepping);
+    for _ in 0..2 {
+        for rank in 0..2 {
+            job.tell(rank, Phase::Dead(Termination::Code(1)));
+        }
+        job.pass(100);
+        for rank in 0..2 {
+            job.tell(rank, failed(report("ImportError", "no module named nonsense")));
+        }
+        job.pass(100);
+    }
+    let (ok, reason) = job.finished.expect("the job is over");
+    assert!(!ok && reason.starts_with("program in the job, the same ImportError twice"), "{reason}");
 }

@@ -143,10 +143,13 @@ impl Kernel {
                     Ok(Output::Accepted)
                 }
                 (Action::Start { until: Ready::Running, .. }, Phase::Running) => Ok(Output::Accepted),
-                (Action::Start { .. }, Phase::Dead(how)) if *how == Termination::Unknown => continue,
-                (Action::Start { .. }, over) if over.is_over() => {
-                    let done = over.termination().is_some_and(Termination::is_success);
-                    if done { Ok(Output::Accepted) } else { Err(Failure::Gone) }
+                // Not yet at `Dead`: the exact exit is what detectors judge, and their verdict should come first.
+                (Action::Start { .. }, Phase::Exited(exit)) => {
+                    if exit.how.is_success() {
+                        Ok(Output::Accepted)
+                    } else {
+                        Err(Failure::Gone)
+                    }
                 }
                 _ => continue,
             };

@@ -365,3 +365,236 @@ fn a_peer_that_ends_while_everybody_is_stopped_anyway_does_not_cancel_the_restar
     assert_eq!((counts.branches.get(&Branch::Covered), counts.branches.get(&Branch::Cancelled)), (Some(&1), None));
     assert_eq!(bench.kernel.budget_left(), 9, "paid for once");
 }
+
+/// What the kernel announces, in order.
+fn events(commands: &[Command]) -> Vec<&Event> {
+    let announced = commands.iter().filter_map(|c| match &c.action {
+        Action::Announce(event) => Some(&**event),
+        _ => None,
+    });
+    announced.collect()
+}
+
+fn count(bench: &Bench, what: Drop) -> u64 {
+    bench.kernel.counts().drops.get(&what).copied().unwrap_or(0)
+}
+
+fn taken(bench: &Bench, branch: Branch) -> u64 {
+    bench.kernel.counts().branches.get(&branch).copied().unwrap_or(0)
+}
+
+fn accepted(rank: u32) -> Vec<(Domain, Result<Output, Failure>)> {
+    vec![(rank_domain(rank), Ok(Output::Accepted))]
+}
+
+fn asked_to_look_into(rank: u32, incarnation: u32) -> Input {
+    let suspect = Suspect::certain(rank_domain(rank), FaultClass::Leave, Damage::PROCESS_GONE);
+    let fault = Fault::new(Name::new("operator"), JobTime::START, suspect).of(Some(Incarnation(incarnation)));
+    Input::Requested(Request::Fault(Box::new(fault)))
+}
+
+#[test]
+fn a_start_that_is_accepted_after_its_stop_is_stopped_again() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (slow, _) = start_of(&bench.at(120)).expect("the launcher takes its time with this start");
+    bench.give(asked_to_look_into(0, 2));
+    assert_eq!(stopped(&bench.at(140)), [ProcId::rank(0, 2)], "the launcher passes over it: it is not there yet");
+    let commands = bench.give(Input::Answered { id: slow, results: accepted(0) });
+    assert_eq!(stopped(&commands), [ProcId::rank(0, 2)]);
+}
+
+#[test]
+fn an_answer_after_its_time_is_counted_as_such() {
+    let mut bench = Bench::new(1, |p| p.tries_max = 1).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (id, _) = start_of(&bench.at(120)).expect("started");
+    bench.at(1120); // the stage's time is over
+    bench.give(Input::Answered { id, results: accepted(0) });
+    assert_eq!((count(&bench, Drop::TimedOutAnswer), count(&bench, Drop::LateAnswer)), (1, 0));
+}
+
+#[test]
+fn an_end_that_is_told_twice_is_one_end_whatever_it_says() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.tell(0, 1, killed());
+    let commands = bench.tell(0, 1, Phase::Exited(Box::new(Exit::new(Termination::Unknown))));
+    assert!(events(&commands).is_empty());
+    assert_eq!(count(&bench, Drop::RepeatedChange), 1);
+}
+
+/// Looks first, so that two recoveries can be on their way to a new world at one time.
+struct LookFirst;
+
+impl RecoveryStrategy for LookFirst {
+    fn name(&self) -> Name {
+        Name::new("look-first")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let mut proposal = Replace.propose(incident, view)?;
+        let (by, what) = (self.name(), Name::new("process-state"));
+        let (about, within) = (proposal.touches.clone(), Duration::from_secs(1));
+        let ask = taskd_core::trace::Ask { by, tag: 1, what, about, within };
+        proposal.stages.insert(0, Stage::new("look", within, vec![Action::Collect(ask)]));
+        Ok(proposal)
+    }
+}
+
+#[test]
+fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(LookFirst)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    let look = |commands: &[Command]| commands.iter().find(|c| matches!(c.action, Action::Collect(_))).map(|c| c.id);
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let first = look(&bench.at(120)).expect("it looks at rank 0");
+    bench.tell(1, 1, killed());
+    let second = look(&bench.at(140)).expect("and beside it at rank 1");
+    assert!(start_of(&bench.give(Input::Answered { id: first, results: accepted(0) })).is_some());
+    let commands = bench.give(Input::Answered { id: second, results: accepted(1) });
+    assert_eq!(start_of(&commands), None, "the world it would enter does not know of rank 0's new process");
+    assert_eq!(taken(&bench, Branch::Outrun), 1);
+    let third = look(&commands).expect("it begins anew");
+    let commands = bench.give(Input::Answered { id: third, results: accepted(1) });
+    assert_eq!(start_of(&commands).expect("from the world in force").1, [ProcId::rank(1, 2)]);
+    let members = bench.kernel.view().world.members();
+    assert_eq!((members[&Rank(0)].incarnation, members[&Rank(1)].incarnation), (Incarnation(2), Incarnation(2)));
+}
+
+#[test]
+fn what_a_cancelled_plan_has_stopped_is_started_by_the_next_one() {
+    let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Replace), Box::new(Restart::new())];
+    let mut bench = Bench::with(4, |_| (), Plugins { detectors: vec![exits()], strategies }).up();
+    bench.now = 100 * MS;
+    let stall = Suspect::certain(Domain::Job, FaultClass::Stall, Damage::default());
+    let stall = Fault::new(Name::new("test"), JobTime::START, stall);
+    bench.give(Input::Requested(Request::Fault(Box::new(stall))));
+    assert_eq!(stopped(&bench.at(120)).len(), 4, "nobody is named, so everybody is restarted");
+    bench.give(asked_to_look_into(0, 5)); // it cancels the restart, and the cheaper strategy replaces what is lost
+    bench.at(140);
+    (0..4).for_each(|rank| drop(bench.tell(rank, 1, killed())));
+    assert_eq!(bench.kernel.view().procs.values().filter(|p| p.incarnation == Incarnation(2)).count(), 4);
+}
+
+#[test]
+fn an_incident_is_not_closed_by_an_all_clear_once_something_was_stopped_for_it() {
+    let flaky = detector("flaky", |o, _, out| match o.signal {
+        Signal::Metric { value: 1.0, .. } => {
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Network, Damage::default());
+            out.blame(Fault::new(Name::new("flaky"), o.at, suspect));
+        }
+        Signal::Metric { .. } => out.clear(o.about.clone(), FaultClass::Network),
+        _ => {}
+    });
+    let plugins = Plugins { detectors: vec![Box::new(flaky)], strategies: vec![Box::new(Restart::new())] };
+    let mut bench = Bench::with(2, |_| (), plugins).up();
+    let metric = |value| {
+        let fact = Fact::new(rank_domain(0), Signal::Metric { name: Name::new("down"), value });
+        Input::Observed(vec![fact.observed(JobTime::START)])
+    };
+    bench.give(metric(1.0));
+    bench.give(metric(0.0));
+    assert_eq!(bench.kernel.report().incidents[0].outcome, "its detector took the blame back");
+    bench.give(metric(1.0));
+    assert_eq!(stopped(&bench.at(20)).len(), 2);
+    bench.give(asked_to_look_into(1, 7)); // cancels the restart in its stop
+    bench.give(metric(0.0));
+    assert_eq!(bench.kernel.report().incidents[1].outcome, "open", "somebody has to start them again");
+}
+
+#[test]
+fn victims_belong_to_the_incident_that_is_open_and_are_not_paid_for_again() {
+    let mut bench = Bench::new(8, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    for (rank, ms) in (1..5).zip([200, 300, 400, 500]) {
+        let suspect = Suspect::victim(rank_domain(rank), FaultClass::Exit, Damage::PROCESS_GONE);
+        let fault = Fault::new(Name::new("test"), JobTime::START, suspect).of(Some(Incarnation(1)));
+        bench.now = ms * MS;
+        bench.give(Input::Requested(Request::Fault(Box::new(fault))));
+        bench.at(ms + 20);
+    }
+    assert_eq!(taken(&bench, Branch::Explained), 4);
+    assert_eq!((bench.kernel.report().incidents.len(), bench.kernel.budget_left()), (1, 9));
+}
+
+#[test]
+fn blame_that_is_refined_after_the_decision_is_right_in_the_report() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.tell(1, 1, Phase::Dead(Termination::Code(1))); // its error is not known yet
+    bench.at(120);
+    assert_eq!(bench.kernel.report().incidents[0].blamed, [Rank(0), Rank(1)]);
+    let victim = Suspect::victim(rank_domain(1), FaultClass::Exit, Damage::PROCESS_GONE);
+    let victim = Fault::new(Name::new("exit"), JobTime::START, victim).of(Some(Incarnation(1)));
+    bench.give(Input::Requested(Request::Fault(Box::new(victim))));
+    assert_eq!(bench.kernel.report().incidents[0].blamed, [Rank(0)]);
+}
+
+#[test]
+fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_after_all() {
+    let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
+    let mut bench = Bench::with(2, |_| (), plugins()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    bench.give(asked_to_look_into(0, 2));
+    let snapshot = bench.kernel.snapshot();
+    let spec = Arc::clone(&bench.kernel.view().spec);
+    let (kernel, _) = Kernel::restore(plugins(), &snapshot).expect("same version");
+    let mut bench = Bench { kernel, now: 5_000 * MS };
+    bench.give(Input::Start(Box::new(Start { spec })));
+    let instance = Name::new("i");
+    let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
+    let commands = bench.give(Input::Listed(Listing { procs: vec![running], ..Listing::default() }));
+    let (_, started) = start_of(&commands).expect("rank 0's second process was never there: no stop is waited for");
+    assert!(started.contains(&ProcId::rank(0, 3)), "{started:?}");
+    let commands = bench.tell(0, 2, Phase::Running);
+    assert_eq!(stopped(&commands), [ProcId::rank(0, 2)]);
+}
+
+#[test]
+fn a_sign_of_life_counts_in_whatever_world() {
+    let beats = detector("beats", |o, _, out| {
+        if o.signal == Signal::Heartbeat {
+            let suspect = Suspect::certain(Domain::Plugin(Name::new("heard")), FaultClass::Plugin, Damage::default());
+            out.blame(Fault::new(Name::new("beats"), o.at, suspect));
+        }
+    });
+    let plugins = Plugins { detectors: vec![exits(), Box::new(beats)], strategies: vec![Box::new(Replace)] };
+    let mut bench = Bench::with(2, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    let beat = Fact::new(rank_domain(1), Signal::Heartbeat).of(Incarnation(1)).within(Generation(1));
+    let commands = bench.give(Input::Observed(vec![beat.observed(JobTime::START)]));
+    assert_eq!(events(&commands).len(), 1, "it is shown to detectors");
+    assert_eq!(count(&bench, Drop::OldGeneration), 0);
+}
+
+#[test]
+fn commands_come_in_the_order_of_their_numbers_and_the_end_is_the_last() {
+    let mut bench = Bench::new(1, |p| p.tries_max = 1);
+    let mut all = bench.give(Input::Listed(Listing::default()));
+    all.extend(bench.tell(0, 1, Phase::Running));
+    bench.now = 100 * MS;
+    all.extend(bench.tell(0, 1, killed()));
+    all.extend(bench.give(Input::Requested(Request::Stop { reason: "test".into(), grace: None })));
+    assert!(all.windows(2).all(|pair| pair[0].id < pair[1].id));
+    assert!(matches!(all.last().map(|c| &c.action), Some(Action::Finish { .. })));
+}
+
+#[test]
+fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (id, _) = start_of(&bench.at(120)).expect("started");
+    let no = Err(Failure::Unreachable("try again".into()));
+    let commands = bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
+    assert_eq!(start_of(&commands).expect("tried again").1, [ProcId::rank(0, 3)]);
+}

@@ -254,7 +254,7 @@ impl Fault {
 pub enum Finding {
     /// Something is wrong.
     Blame(Fault),
-    /// What was blamed before is well again; an incident that is not being recovered yet and has nothing else is closed.
+    /// What was blamed before is well again; an incident for which nothing was begun yet and that has nothing else is closed.
     Clear(Domain, FaultClass),
     /// More must be known first.
     Ask(Ask),

@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 const NAME: Name = Name::new("stall");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// Blames the job when no rank has completed a step within the bound.
 ///
-/// It counts from the first step of a generation on: how long a start may take until then is
-/// [`Policy::start_within`](crate::job::Policy::start_within). The bound must be longer than everything that a program
-/// does between two steps, such as an evaluation or a checkpoint. While ranks stay without progress it blames once every
+/// It counts from the job's first step on; a job whose steps are not seen it leaves alone. The first step of a later
+/// generation may take as long as a start, [`Policy::start_within`](crate::job::Policy::start_within), and the bound on
+/// top. The bound must be longer than everything that a program does between two steps, such as an evaluation or a
+/// checkpoint. While ranks stay without progress it blames once every
 /// bound; a step takes the blame back. When the supervisor itself has slept, it counts anew.
 ///
 /// It is only just sure enough to count ([`Suspect::BLAME_PERMILLE_MIN`]), so whoever else is blamed in the same incident
@@ -31,10 +32,12 @@ pub struct StallDetector {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     generation: Generation,
-    /// The last step of this generation: when it was completed, or counted anew from.
+    /// When the last step was completed, or the generation seen first, or from when it is counted anew; `None` before
+    /// the job's first step.
     since: Option<JobTime>,
-    /// When the first blame since then is followed by another.
-    again: Option<JobTime>,
+    /// When to blame the job next.
+    due: Option<JobTime>,
+    blamed: bool,
 }
 
 impl Default for StallDetector {
@@ -51,6 +54,17 @@ impl StallDetector {
     }
 }
 
+impl StallDetector {
+    /// In a new generation everybody has to get to a first step again.
+    fn follow(&mut self, view: &View) {
+        let generation = view.world.generation();
+        if self.state.since.is_some() && generation != self.state.generation {
+            let due = view.now + view.spec.policy.start_within + self.bound;
+            self.state = State { generation, since: Some(view.now), due: Some(due), blamed: false };
+        }
+    }
+}
+
 impl FaultDetector for StallDetector {
     fn name(&self) -> Name {
         NAME
@@ -61,36 +75,38 @@ impl FaultDetector for StallDetector {
     }
 
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
+        self.follow(view);
         match o.signal {
             Signal::Progress { .. } => {
-                let generation = view.world.generation();
-                if self.state.again.take().is_some() && generation == self.state.generation {
+                if std::mem::take(&mut self.state.blamed) {
                     out.clear(Domain::Job, FaultClass::Stall);
                 }
-                self.state.generation = generation;
-                self.state.since = Some(view.now);
+                self.state.generation = view.world.generation();
+                (self.state.since, self.state.due) = (Some(view.now), Some(view.now + self.bound));
             }
-            Signal::SupervisorSlept { .. } => {
-                self.state.since = self.state.since.map(|_| view.now);
-                self.state.again = self.state.again.map(|_| view.now + self.bound);
+            Signal::SupervisorSlept { .. } if self.state.due.is_some() => {
+                let due = view.now + self.bound;
+                (self.state.since, self.state.due) = (Some(view.now), self.state.due.max(Some(due)));
             }
             _ => {}
         }
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        self.state.again.or(self.state.since.map(|s| s + self.bound))
+        self.state.due
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
-        let Some(since) = self.state.since.filter(|_| self.deadline().is_some_and(|due| due <= view.now)) else {
-            return;
-        };
-        if self.state.generation != view.world.generation() || view.training().next().is_none() {
-            (self.state.since, self.state.again) = (None, None); // a recovery is under way, or all have finished
+        self.follow(view);
+        if self.state.due.is_none_or(|due| due > view.now) {
             return;
         }
-        self.state.again = Some(view.now + self.bound);
+        let Some(since) = self.state.since.filter(|_| view.training().next().is_some()) else {
+            self.state.due = None; // a recovery is under way, or all have finished
+            return;
+        };
+        self.state.blamed = true;
+        self.state.due = Some(view.now + self.bound);
         let suspect = Suspect {
             domain: Domain::Job,
             class: FaultClass::Stall,

@@ -45,6 +45,14 @@ impl Incarnation {
     }
 }
 
+impl Generation {
+    /// The world after this one.
+    #[must_use]
+    pub const fn next(self) -> Generation {
+        Generation(self.0.saturating_add(1))
+    }
+}
+
 /// A host as its platform names it: no authority interns it, and it is the same after every restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -53,7 +53,7 @@ impl World {
     #[must_use]
     pub fn successor(&self, counted: Counted, edit: impl FnOnce(&mut BTreeMap<Rank, Member>)) -> World {
         let mut next = self.clone();
-        next.generation = Generation(self.generation.0.saturating_add(1));
+        next.generation = self.generation.next();
         next.restarts = self.restarts.saturating_add(u32::from(counted == Counted::Yes));
         edit(&mut next.members);
         next

@@ -63,7 +63,7 @@ mod replay;
 mod status;
 mod steps;
 mod sync;
-mod text;
+pub(crate) mod text;
 mod what_if;
 mod writer;
 

@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 /// Most things of one kind that a line names one by one.
 const NAMED_MAX: usize = 4;
 
-pub(super) fn input(input: &Input) -> String {
+pub(crate) fn input(input: &Input) -> String {
     match input {
         Input::Start(start) => format!("start: job {} with {} ranks", start.spec.name, start.spec.ranks),
         Input::Listed(listing) => {
@@ -38,7 +38,7 @@ pub(super) fn input(input: &Input) -> String {
     }
 }
 
-pub(super) fn command(command: &Command) -> String {
+pub(crate) fn command(command: &Command) -> String {
     let what = match &command.action {
         Action::Start { batch, until } => {
             let procs: Vec<&ProcId> = batch.orders.iter().map(|o| &o.proc).collect();
@@ -69,6 +69,7 @@ pub(super) fn event(event: &Event) -> String {
         Event::StageDone { incident: None, stage } => format!("stage {stage} done"),
         Event::Failed { incident, strategy, reason } => format!("{incident}: {strategy} failed, {reason}"),
         Event::Closed { incident, how } => format!("{incident} closed: {how}"),
+        Event::Merged { incident, into } => format!("{incident} is a part of {into}"),
         Event::Entered { generation, restarts } => format!("{generation} in force after {restarts} restarts"),
     }
 }

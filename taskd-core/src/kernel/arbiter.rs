@@ -14,9 +14,23 @@ pub(super) struct Bench<'a> {
     pub(super) strategies: &'a [Box<dyn RecoveryStrategy>],
     pub(super) budget_left: u32,
     pub(super) free_in_row: u32,
+    /// The budget has paid for everything in this incident but its victims.
+    pub(super) paid: bool,
     /// Domains that running recoveries touch.
     pub(super) touched: Vec<Domain>,
     pub(super) checks: &'a Checks,
+}
+
+/// What a recovery takes from the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Price {
+    /// Nothing: it ends the job, or is paid for.
+    #[default]
+    Nothing,
+    /// Nothing now, but there may be only so many in a row.
+    FreeRetry,
+    /// One of the recoveries that are left.
+    Token,
 }
 
 /// The arbiter's answer.
@@ -108,7 +122,7 @@ fn ask(
             return Err("it panicked".into());
         }
     };
-    if bench.draws_on_budget(&proposal) && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
+    if bench.price(&proposal) == Price::Token && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
         verdict.branches.push(Branch::BudgetSpent);
         let budget = policy.budget;
         return Err(format!(
@@ -120,9 +134,14 @@ fn ask(
 }
 
 impl Bench<'_> {
-    /// Whether carrying the proposal out takes one recovery from the budget.
-    pub(super) fn draws_on_budget(&self, proposal: &Proposal) -> bool {
-        let free = proposal.counted == Counted::No && self.free_in_row < FREE_IN_ROW_MAX;
-        !free && !proposal.cost.ends_job
+    /// What carrying the proposal out takes from the budget.
+    pub(super) fn price(&self, proposal: &Proposal) -> Price {
+        if proposal.cost.ends_job || self.paid {
+            return Price::Nothing;
+        }
+        match proposal.counted {
+            Counted::No if self.free_in_row < FREE_IN_ROW_MAX => Price::FreeRetry,
+            Counted::No | Counted::Yes => Price::Token,
+        }
     }
 }

@@ -34,6 +34,8 @@ counted! {
         RepeatedChange => "repeated-change",
         /// The answer to a command of a plan that is no longer carried out.
         LateAnswer => "late-answer",
+        /// The answer to a command whose time limit was over.
+        TimedOutAnswer => "timed-out-answer",
         /// A second answer of one target.
         RepeatedAnswer => "repeated-answer",
         /// A fault that the incident has already.
@@ -60,6 +62,8 @@ counted! {
         Correlated => "correlated",
         /// A fault joined an incident because their domains overlap.
         Overlapped => "overlapped",
+        /// A victim joined the newest open incident: something else failed first.
+        Explained => "explained",
         /// A fault took in faults of its parts.
         Absorbed => "absorbed",
         /// A fault joined an incident whose recovery replaces its process anyway.
@@ -92,6 +96,8 @@ counted! {
         LadderEnded => "ladder-ended",
         /// A run was cancelled by a new fault.
         Cancelled => "cancelled",
+        /// A run was given up because another one had put a newer world in force.
+        Outrun => "outrun",
         /// A stage ended well.
         StageDone => "stage-done",
         /// A stage failed: a target refused, or was gone.

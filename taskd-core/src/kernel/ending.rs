@@ -3,7 +3,7 @@
 //! It recovers nothing: a start that fails becomes a fault like any other.
 
 use super::plans::PlanId;
-use super::{Branch, Command, Event, Input, Kernel, Request, Start};
+use super::{Branch, Command, Input, Kernel, Request, Start, State};
 use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
 use crate::launch::{Place, StartBatch, StartOrder};
@@ -41,6 +41,10 @@ impl Life {
         matches!(self, Life::Ending | Life::Over)
     }
 
+    pub(super) fn is_listing(self) -> bool {
+        self == Life::Listing
+    }
+
     pub(super) fn is_training(self) -> bool {
         self == Life::Training
     }
@@ -68,6 +72,14 @@ impl Kernel {
             return;
         }
         self.state.reissue = true;
+        let State { starting, pending, adrift, .. } = &mut self.state;
+        starting.retain(|id, procs| {
+            let again = pending.get(id).is_some_and(|p| !p.waiting.is_empty());
+            if !again {
+                adrift.append(&mut procs.drain(..).collect());
+            }
+            again
+        });
         let away = self.now().since(before);
         if !away.is_zero() {
             self.slept(u64::try_from(away.as_nanos()).unwrap_or(u64::MAX));
@@ -143,9 +155,7 @@ impl Kernel {
                 known.generation = world.generation(); // it lives on in the new world
             }
         }
-        let entered = Event::Entered { generation: world.generation(), restarts: world.restarts() };
         self.state.view.world = world;
-        self.announce(None, entered);
     }
 
     pub(super) fn requested(&mut self, request: &Request) {
@@ -216,7 +226,8 @@ impl Kernel {
         }
     }
 
-    pub(super) fn finished(&mut self, ok: bool, reason: &str) {
+    /// Tells what comes of open incidents, before the last command.
+    pub(super) fn finishing(&mut self, ok: bool, reason: &str) {
         self.state.life = Life::Over;
         self.state.plans.clear();
         self.state.pending.clear();

@@ -26,6 +26,19 @@ pub(super) struct Open {
     pub(super) decide_at: Option<JobTime>,
     /// Inputs between which its evidence arrived.
     pub(super) rests_on: (Seq, Seq),
+    /// Causes and failed attempts for which the budget has paid.
+    pub(super) paid: usize,
+    /// A recovery of it has begun: what it has stopped, somebody has to start again.
+    pub(super) begun: bool,
+}
+
+impl Open {
+    /// Causes and failed attempts. A recovery that is planned anew only because of more victims is not paid for again:
+    /// one death in a large job would use up what is there for many.
+    pub(super) fn worth(&self) -> usize {
+        let causes = self.incident.faults.iter().filter(|f| f.prime().is_cause()).count();
+        (causes + self.incident.attempts.len()).max(1)
+    }
 }
 
 impl Kernel {
@@ -40,9 +53,6 @@ impl Kernel {
     }
 
     fn blame(&mut self, fault: Fault) {
-        if self.state.life.is_ending() {
-            return self.state.counts.drop(Drop::FaultAtEnd);
-        }
         let known = self.state.view.proc_of(&fault.prime().domain).map(|p| p.incarnation);
         if fault.incarnation().is_some() && fault.incarnation() < known {
             return self.state.counts.drop(Drop::OldIncarnation);
@@ -52,13 +62,16 @@ impl Kernel {
         if self.retell(&fault) {
             return;
         }
+        if self.state.life.is_ending() {
+            return self.state.counts.drop(Drop::FaultAtEnd);
+        }
         let id = self.incident_for(&fault);
         self.join(id, fault);
     }
 
     /// A fault that is known already: dropped, or taken in the place of what is known if it knows more.
     fn retell(&mut self, fault: &Fault) -> bool {
-        let State { incidents, counts, view, seq, .. } = &mut self.state;
+        let State { incidents, counts, view, seq, ledger, .. } = &mut self.state;
         for open in incidents.values_mut() {
             let covers =
                 |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
@@ -75,24 +88,27 @@ impl Kernel {
             }
             *known = fault.clone();
             open.rests_on.1 = *seq;
+            if open.decide_at.is_none() {
+                ledger.judged(&open.incident);
+            }
             counts.branch(Branch::Refined);
             return true;
         }
         false
     }
 
-    /// The incident that a fault belongs to: one whose window is open, or one that overlaps it; else a new one.
+    /// The incident that a fault belongs to: one that overlaps it, one whose window is open, for a victim the newest;
+    /// else a new one.
     fn incident_for(&mut self, fault: &Fault) -> IncidentId {
         let domain = &fault.prime().domain;
         let concerns_job = |d: &Domain| !matches!(d, Domain::Plugin(_));
-        let in_window = |open: &Open| {
-            let same_kind =
-                concerns_job(domain) == open.incident.faults.iter().any(|f| concerns_job(&f.prime().domain));
-            same_kind && open.decide_at.is_some() && !self.state.plans.contains_key(&PlanId::of(open))
-        };
-        let overlapping: Vec<IncidentId> =
-            self.state.incidents.values().filter(|o| self.overlaps(o, domain)).map(|o| o.incident.id).collect();
-        let windowed = self.state.incidents.values().find(|o| in_window(o)).map(|o| o.incident.id);
+        let same_kind =
+            |open: &Open| concerns_job(domain) == open.incident.faults.iter().any(|f| concerns_job(&f.prime().domain));
+        let in_window = |open: &Open| open.decide_at.is_some() && !self.state.plans.contains_key(&PlanId::of(open));
+        let open = || self.state.incidents.values();
+        let overlapping: Vec<IncidentId> = open().filter(|o| self.overlaps(o, domain)).map(|o| o.incident.id).collect();
+        let windowed = open().find(|o| same_kind(o) && in_window(o)).map(|o| o.incident.id);
+        let newest = open().rfind(|o| same_kind(o) && !fault.prime().is_cause()).map(|o| o.incident.id);
         if let Some((first, others)) = overlapping.split_first() {
             self.state.counts.branch(Branch::Overlapped);
             others.iter().for_each(|other| self.merge(*first, *other));
@@ -100,6 +116,10 @@ impl Kernel {
         }
         if let Some(id) = windowed {
             self.state.counts.branch(Branch::Correlated);
+            return id;
+        }
+        if let Some(id) = newest {
+            self.state.counts.branch(Branch::Explained);
             return id;
         }
         self.state.incident_ids += 1;
@@ -117,16 +137,12 @@ impl Kernel {
     fn merge(&mut self, into: IncidentId, from: IncidentId) {
         self.cancel(PlanId::Recovery(from), &format!("it belongs to {into}"));
         let Some(other) = self.state.incidents.remove(&from) else { return };
-        self.state.ledger.closed(
-            from,
-            self.state.view.now,
-            &format!("merged into {into}"),
-            None,
-            &mut self.state.counts,
-        );
-        self.announce(Some(from), Event::Closed { incident: from, how: format!("it belongs to {into}") });
+        self.state.ledger.merged(into, from);
+        self.announce(Some(from), Event::Merged { incident: from, into });
         if let Some(open) = self.state.incidents.get_mut(&into) {
             open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
+            open.paid += other.paid;
+            open.begun |= other.begun;
             open.incident.faults.extend(other.incident.faults);
             open.incident.attempts.extend(other.incident.attempts);
         }
@@ -141,6 +157,8 @@ impl Kernel {
             incident: Incident { id, opened: now, faults: Vec::new(), attempts: Vec::new() },
             decide_at: None,
             rests_on: (seq, seq),
+            paid: 0,
+            begun: false,
         });
         open.rests_on.1 = seq;
         let before = open.incident.faults.len();
@@ -177,11 +195,14 @@ impl Kernel {
 
     fn clear(&mut self, domain: &Domain, class: &FaultClass) {
         let State { incidents, plans, .. } = &mut self.state;
+        let stays = |f: &Fault| f.prime().domain != *domain || f.prime().class != *class;
         let mut empty = Vec::new();
         for open in incidents.values_mut().filter(|o| !plans.contains_key(&PlanId::of(o))) {
-            open.incident.faults.retain(|f| f.prime().domain != *domain || f.prime().class != *class);
-            if open.incident.faults.is_empty() {
-                empty.push(open.incident.id);
+            let nothing_is_left = !open.incident.faults.iter().any(stays);
+            match nothing_is_left {
+                true if open.begun => {} // well again, but not what was stopped for it
+                true => empty.push(open.incident.id),
+                false => open.incident.faults.retain(stays),
             }
         }
         for id in empty {

@@ -9,6 +9,7 @@ use crate::kernel::View;
 use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -44,7 +45,11 @@ impl Kernel {
         });
         for status in missing.collect::<Vec<_>>() {
             self.state.counts.branch(Branch::Missing);
-            self.process(&status);
+            if self.state.adrift.contains(&status.proc) {
+                self.start_lost(&status.proc);
+            } else {
+                self.process(&status);
+            }
         }
         self.listing_taken();
     }
@@ -88,7 +93,16 @@ impl Kernel {
         }
         let now = self.now();
         let Some(known) = self.state.view.procs.get_mut(&proc.role) else { return };
-        if phase.order() < known.phase.order() || *phase == known.phase {
+        if known.phase.is_exited() || (!known.wanted && self.state.adrift.remove(proc)) {
+            self.stop_stray(proc, phase); // it was thought to be over, or was not there to be stopped
+        }
+        let Some(known) = self.state.view.procs.get_mut(&proc.role) else { return };
+        let is_news = match phase.order().cmp(&known.phase.order()) {
+            Ordering::Greater => true,
+            Ordering::Equal => matches!(phase, Phase::Pending(_)) && *phase != known.phase,
+            Ordering::Less => false,
+        };
+        if !is_news {
             return self.state.counts.drop(Drop::RepeatedChange);
         }
         if *phase == Phase::Running {
@@ -117,10 +131,10 @@ impl Kernel {
         }
     }
 
-    /// A process that runs although nobody wants it: a start that a launcher carried out after its stop, or one that
-    /// was never ordered. While a plan runs its own stop takes it along.
+    /// A process that is there although nobody wants it: a start that a launcher carried out after its stop, or one
+    /// that was never ordered. What the first listing tells is stopped by the first start.
     fn stop_stray(&mut self, proc: &ProcId, phase: &Phase) {
-        if phase.is_over() || !self.state.life.is_training() {
+        if phase.is_over() || self.state.life.is_listing() {
             return;
         }
         self.state.counts.branch(Branch::StrayStopped);
@@ -184,31 +198,41 @@ impl Kernel {
     fn starts_answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
         let Some(starting) = self.state.starting.get_mut(&id) else { return };
         let answers: BTreeMap<&Domain, &Result<Output, Failure>> = results.iter().map(|(d, r)| (d, r)).collect();
-        let mut failed = Vec::new();
+        let mut answered = Vec::new();
         starting.retain(|proc| match answers.get(&Domain::Process(proc.role.clone())) {
-            Some(Err(failure)) => {
-                failed.push((proc.clone(), failure.clone()));
+            Some(answer) => {
+                answered.push((proc.clone(), answer.as_ref().err().cloned()));
                 false
             }
-            Some(Ok(_)) => false,
             None => true,
         });
         if starting.is_empty() {
             self.state.starting.remove(&id);
         }
-        for (proc, failure) in failed {
-            self.never_started(&proc, &failure);
+        for (proc, failure) in answered {
+            match failure {
+                Some(failure) => self.never_started(&proc, &failure),
+                None => self.taken_on(&proc),
+            }
+        }
+    }
+
+    /// The launcher has taken the process on. If its stop was quicker than that, it passed over it.
+    fn taken_on(&mut self, proc: &ProcId) {
+        let known = self.state.view.procs.get(&proc.role).filter(|k| k.incarnation == proc.incarnation);
+        if let Some(phase) = known.filter(|k| !k.wanted).map(|k| k.phase.clone()) {
+            self.stop_stray(proc, &phase);
         }
     }
 
     /// An answer to a command that nobody waits for any more. (The simulation takes this check out to show its worth:
     /// then the answer satisfies whatever else waits for the same target.)
     fn late(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
-        if !self.state.void.remove(&id) {
+        let Some(as_what) = self.state.void.remove(&id) else {
             return; // a launcher's "accepted" after its changes have told the rest
-        }
+        };
         if self.checks.has(Check::LateCompletionDrop) {
-            return self.state.counts.drop(Drop::LateAnswer);
+            return self.state.counts.drop(as_what);
         }
         for (target, result) in results {
             for pending in self.state.pending.values_mut() {
@@ -235,6 +259,18 @@ impl Kernel {
         }
     }
 
+    /// The caller of its start is gone, and the launcher does not know it: it was never there, which is nobody's fault.
+    fn start_lost(&mut self, proc: &ProcId) {
+        let why = "its start was lost with the supervisor";
+        if self.state.view.procs.get(&proc.role).is_some_and(|k| k.incarnation == proc.incarnation && k.wanted) {
+            let about = Domain::Process(proc.role.clone());
+            let suspect = Suspect::victim(about, FaultClass::Launch, Damage::PROCESS_GONE);
+            let fault = Fault::new(Name::new("runtime"), self.now(), suspect).of(Some(proc.incarnation));
+            self.found.blame(fault.because(crate::detect::Clue::text("start", why)));
+        }
+        self.never_started(proc, &Failure::Unreachable(why.into()));
+    }
+
     pub(super) fn observe(&mut self, o: &Observation) {
         if let Domain::Process(role) = &o.about {
             let incarnation_fence = self.checks.has(Check::IncarnationFence);
@@ -246,7 +282,8 @@ impl Kernel {
             if incarnation_fence && o.incarnation.is_some_and(|i| i != known.incarnation) {
                 return self.state.counts.drop(Drop::OldIncarnation);
             }
-            if generation_fence && o.generation.is_some_and(|g| g < known.generation) {
+            let of_world = o.signal != Signal::Heartbeat; // who lives on in a new world is alive all the while
+            if generation_fence && of_world && o.generation.is_some_and(|g| g < known.generation) {
                 return self.state.counts.drop(Drop::OldGeneration);
             }
             if let Signal::Progress { step } = o.signal {

@@ -105,8 +105,10 @@ struct State {
     pending: BTreeMap<CommandId, Pending>,
     /// Start commands that the launcher has neither accepted nor refused, in a plan or not any more.
     starting: BTreeMap<CommandId, Vec<ProcId>>,
-    /// Commands of cancelled plans whose answers have not come, at most [`plans::VOID_MAX`].
-    void: BTreeSet<CommandId>,
+    /// Commands whose answers nobody waits for any more, and as what they will be counted; at most [`plans::VOID_MAX`].
+    void: BTreeMap<CommandId, Drop>,
+    /// Processes whose start may or may not have reached the launcher: its caller is gone, and nobody asks again.
+    adrift: BTreeSet<ProcId>,
     budget: Budget,
     counts: Counts,
     ledger: Ledger,
@@ -145,7 +147,8 @@ impl Kernel {
             plans: BTreeMap::new(),
             pending: BTreeMap::new(),
             starting: BTreeMap::new(),
-            void: BTreeSet::new(),
+            void: BTreeMap::new(),
+            adrift: BTreeSet::new(),
             budget,
             counts: Counts::default(),
             ledger: Ledger::default(),

@@ -65,6 +65,13 @@ pub enum Event {
         /// How: recovered, or cleared by its detector.
         how: String,
     },
+    /// An incident turned out to be a part of another one, under whose number everything goes on.
+    Merged {
+        /// Which.
+        incident: IncidentId,
+        /// Of which it is a part.
+        into: IncidentId,
+    },
     /// Another world is in force.
     Entered {
         /// Which.

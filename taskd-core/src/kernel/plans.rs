@@ -2,9 +2,9 @@
 //!
 //! It never chooses a proposal and knows no process by itself: what a stage waits for is answered by `intake`.
 
-use super::arbiter::{Bench, Verdict, arbitrate};
+use super::arbiter::{Bench, Price, Verdict, arbitrate};
 use super::incidents::Open;
-use super::{Branch, Command, Decision, Event, Kernel, Proc, State};
+use super::{Branch, Command, Decision, Drop, Event, Kernel, Proc};
 use crate::detect::{Fault, Sound};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, Name, ProcId, Role};
 use crate::launch::{Phase, StartBatch};
@@ -12,9 +12,10 @@ use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, Run, S
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Most commands of cancelled plans that are remembered to count their late answers.
+/// Most commands without a plan that are remembered to count their late answers.
 pub(super) const VOID_MAX: usize = 1024;
 
 /// What a plan is for.
@@ -100,41 +101,47 @@ impl Kernel {
             self.close(id, "noted: it concerns the runtime, not the job", None);
             return true;
         }
-        if !open.incident.faults.iter().any(|f| self.stands(f)) {
+        if self.is_overtaken(open) {
             self.state.counts.branch(Branch::Overtaken);
             self.close(id, "another recovery has replaced what was blamed", None);
             return true;
         }
-        let bench = self.bench();
+        let bench = self.bench(open);
         let verdict = arbitrate(&open.incident, &bench);
-        let draws = verdict.chosen.as_ref().is_some_and(|c| bench.draws_on_budget(&c.proposal));
-        self.rule(id, verdict, draws);
+        let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| bench.price(&c.proposal));
+        self.rule(id, verdict, price);
         true
     }
 
-    /// Whether what was blamed is still there: not so once the world has a newer process in its place.
-    fn stands(&self, fault: &Fault) -> bool {
-        let member = match &fault.prime().domain {
-            Domain::Process(Role::Rank(rank)) => self.state.view.world.members().get(rank),
-            _ => None,
+    /// Whether everything that was blamed has a newer process in its place, which another recovery has started.
+    fn is_overtaken(&self, open: &Open) -> bool {
+        let view = &self.state.view;
+        let stands = |fault: &Fault| {
+            let member = match &fault.prime().domain {
+                Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
+                _ => None,
+            };
+            member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
         };
-        member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
+        let own_failed = !open.incident.attempts.is_empty();
+        !own_failed && view.stopped().next().is_none() && !open.incident.faults.iter().any(stands)
     }
 
-    fn bench(&self) -> Bench<'_> {
+    fn bench(&self, open: &Open) -> Bench<'_> {
         let touched = self.state.plans.values().flat_map(|p| p.run.proposal.touches.iter().cloned()).collect();
         Bench {
             view: &self.state.view,
             strategies: &self.strategies,
             budget_left: self.state.budget.left(),
             free_in_row: self.state.free_in_row,
+            paid: open.paid >= open.worth(),
             touched,
             checks: &self.checks,
         }
     }
 
     /// Turns a verdict into a plan, a wait, or the end.
-    fn rule(&mut self, id: IncidentId, verdict: Verdict, draws_on_budget: bool) {
+    fn rule(&mut self, id: IncidentId, verdict: Verdict, price: Price) {
         self.set_decide_at(id, None);
         for plugin in verdict.panicked {
             let fault =
@@ -145,16 +152,23 @@ impl Kernel {
             return self.state.counts.branch(Branch::Excluded); // asked again when a plan ends
         }
         verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
-        if draws_on_budget {
-            self.state.budget.withdraw();
-            self.state.free_in_row = 0;
-        } else if verdict.chosen.as_ref().is_some_and(|c| !c.proposal.cost.ends_job) {
-            self.state.counts.branch(Branch::FreeRetry);
-            self.state.free_in_row += 1;
+        let at = self.now();
+        let Some(open) = self.state.incidents.get_mut(&id) else { return };
+        match price {
+            Price::Nothing => {}
+            Price::Token => {
+                open.paid = open.worth();
+                self.state.budget.withdraw();
+                self.state.free_in_row = 0;
+            }
+            Price::FreeRetry => {
+                open.paid = open.worth();
+                self.state.counts.branch(Branch::FreeRetry);
+                self.state.free_in_row += 1;
+            }
         }
-        let Some(open) = self.state.incidents.get(&id) else { return };
         let decision = Decision {
-            at: self.now(),
+            at,
             incident: open.incident.clone(),
             rests_on: open.rests_on,
             chosen: verdict.chosen.clone(),
@@ -187,15 +201,35 @@ impl Kernel {
     pub(super) fn begin(&mut self, id: PlanId, strategy: Name, proposal: Proposal) {
         let run = Run { strategy, proposal, stage: 0, done: Vec::new(), began: self.now() };
         self.state.plans.insert(id, Plan { run });
+        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident)) {
+            open.begun = true;
+        }
         self.enter_stage(id);
     }
 
     fn enter_stage(&mut self, id: PlanId) {
         let plan = self.state.plans.get(&id);
         let Some(stage) = plan.and_then(|p| p.run.proposal.stages.get(p.run.stage)).cloned() else { return };
+        if let Some(incident) = id.incident().filter(|_| self.is_outrun(&stage)) {
+            return self.outrun(incident);
+        }
         for action in stage.actions {
             self.command(Some(id), action, stage.within);
         }
+    }
+
+    /// Whether the stage would enter a world that is not the next one: another recovery was quicker, and what this one
+    /// would put in force does not know of it.
+    fn is_outrun(&self, stage: &Stage) -> bool {
+        let in_force = self.state.view.world.generation();
+        stage.actions.iter().any(|a| matches!(a, Action::Enter(world) if world.generation() != in_force.next()))
+    }
+
+    /// Decides anew, from the world that is in force now.
+    fn outrun(&mut self, id: IncidentId) {
+        self.state.counts.branch(Branch::Outrun);
+        self.cancel(PlanId::Recovery(id), "another recovery has put a newer world in force");
+        self.set_decide_at(id, Some(self.now()));
     }
 
     /// Carries one plan on whose stage is over. False: there is none.
@@ -316,19 +350,26 @@ impl Kernel {
     }
 
     pub(super) fn void_commands(&mut self, id: PlanId) {
-        let State { pending, void, .. } = &mut self.state;
-        void.extend(pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command));
-        pending.retain(|_, p| p.plan != Some(id));
-        while void.len() > VOID_MAX {
-            void.pop_first();
+        let ours: Vec<CommandId> =
+            self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect();
+        self.state.pending.retain(|_, p| p.plan != Some(id));
+        self.void(ours, Drop::LateAnswer);
+    }
+
+    /// What still comes under these commands is dropped, and counted as this.
+    fn void(&mut self, commands: Vec<CommandId>, as_what: Drop) {
+        self.state.void.extend(commands.into_iter().map(|id| (id, as_what)));
+        while self.state.void.len() > VOID_MAX {
+            self.state.void.pop_first();
         }
     }
 
     /// Targets whose time is over have failed; a silent witness has testified by that.
     pub(super) fn time_out(&mut self) {
         let now = self.now();
-        let mut silent = Vec::new();
-        for pending in self.state.pending.values_mut().filter(|p| p.due <= now) {
+        let (mut silent, mut late) = (Vec::new(), Vec::new());
+        for (command, pending) in self.state.pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
+            late.push(*command);
             for (target, _) in std::mem::take(&mut pending.waiting) {
                 if let Action::Collect(ask) = &pending.action {
                     silent.push((ask.clone(), target.clone()));
@@ -339,19 +380,26 @@ impl Kernel {
         for (ask, about) in silent {
             self.testify(&ask, &about, &Err(Failure::TimedOut));
         }
+        self.void(late, Drop::TimedOutAnswer);
         self.state.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
     }
 
     /// Gives a command. What it wants counts from now on, not from when it is fulfilled.
     pub(super) fn command(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
+        if let Action::Finish { ok, reason } = &action {
+            self.finishing(*ok, reason);
+        }
         self.state.commands += 1;
         let id = CommandId(self.state.commands);
+        let mut entered = None;
         match &action {
-            Action::Enter(world) => self.enter_world(std::sync::Arc::clone(world)),
+            Action::Enter(world) => {
+                self.enter_world(Arc::clone(world));
+                entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
+            }
             Action::Start { batch, .. } => self.order(id, batch),
             Action::Stop { procs, .. } => self.unwant(procs),
-            Action::Finish { ok, reason } => self.finished(*ok, reason),
-            Action::Collect(_) | Action::Acknowledge(_) | Action::Announce(_) => {}
+            Action::Collect(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => {}
         }
         let waiting = self.targets(&action);
         let incident = plan.and_then(PlanId::incident);
@@ -361,6 +409,9 @@ impl Kernel {
             let due = self.now() + within;
             let pending = Pending { plan, action, waiting, results: BTreeMap::new(), due };
             self.state.pending.insert(id, pending);
+        }
+        if let Some(entered) = entered {
+            self.announce(None, entered);
         }
     }
 

@@ -5,6 +5,7 @@
 use super::{Counts, Decision, Drop, Kernel, State};
 use crate::detect::{Fault, FaultClass};
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
+use crate::recover::Incident;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -108,20 +109,34 @@ impl Ledger {
         report.onset = report.onset.min(fault.onset);
     }
 
-    /// Blame is read off the incident when it is decided: by then victims are told from causes.
     pub(super) fn decided(&mut self, decision: &Decision) {
+        self.judged(&decision.incident);
         let Some(report) = self.open.get_mut(&decision.incident.id) else { return };
-        let root = decision.incident.root().unwrap_or(&decision.incident.faults[0]);
+        report.decided = Some(decision.at);
+        report.strategy = decision.chosen.as_ref().map(|c| c.strategy.clone());
+        report.reason.clone_from(&decision.reason);
+    }
+
+    /// Blame is read off the incident when it is decided, and again when more is known: a death is seen before the error
+    /// that tells a victim from a cause.
+    pub(super) fn judged(&mut self, incident: &Incident) {
+        let Some(report) = self.open.get_mut(&incident.id) else { return };
+        let root = incident.root().unwrap_or(&incident.faults[0]);
         report.class = root.prime().class.clone();
         report.domain = root.prime().domain.clone();
         report.by = root.by.clone();
         report.evidence = root.clues.iter().map(|c| c.text.clone()).filter(|t| !t.is_empty()).collect();
-        report.blamed = ranks_of(decision.incident.causes().into_iter());
-        report.victims = ranks_of(decision.incident.faults.iter());
+        report.blamed = ranks_of(incident.causes().into_iter());
+        report.victims = ranks_of(incident.faults.iter());
         report.victims.retain(|rank| !report.blamed.contains(rank));
-        report.decided = Some(decision.at);
-        report.strategy = decision.chosen.as_ref().map(|c| c.strategy.clone());
-        report.reason.clone_from(&decision.reason);
+    }
+
+    /// Two incidents were one all along: what is told of it stands under one number.
+    pub(super) fn merged(&mut self, into: IncidentId, from: IncidentId) {
+        let Some(part) = self.open.remove(&from) else { return };
+        let Some(whole) = self.open.get_mut(&into) else { return };
+        whole.onset = whole.onset.min(part.onset);
+        whole.detected = whole.detected.min(part.detected);
     }
 
     pub(super) fn closed(

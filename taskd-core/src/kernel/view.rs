@@ -74,6 +74,14 @@ impl View {
         })
     }
 
+    /// Ranks of the world in force whose process was asked to stop, or could not be started, and not replaced since.
+    pub fn stopped(&self) -> impl Iterator<Item = Rank> + '_ {
+        let unwanted = |rank: &Rank, incarnation| {
+            self.procs.get(&Role::Rank(*rank)).is_some_and(|p| p.incarnation == incarnation && !p.wanted)
+        };
+        self.world.members().iter().filter(move |(rank, m)| unwanted(rank, m.incarnation)).map(|(rank, _)| *rank)
+    }
+
     /// The number that a plan may give to a new process of `role`.
     ///
     /// Plans are made in the middle of other plans, so counting from the world's members would give one number to two

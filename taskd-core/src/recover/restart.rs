@@ -166,7 +166,10 @@ fn next_world(view: &View, counted: Counted, mut seats: Seats) -> World {
 
 fn stop(incident: &Incident, view: &View) -> Stage {
     let grace = view.spec.policy.stop_grace;
-    let lost = incident.lost(view);
+    let mut lost = incident.lost(view);
+    view.stopped().for_each(|rank| {
+        lost.remove(&rank); // its grace time has begun, and may go on
+    });
     let ranks = view.alive().filter_map(|proc| Some((proc.role.rank()?, proc)));
     let (lost, sound): (Vec<_>, Vec<_>) = ranks.partition(|(rank, _)| lost.contains(rank));
     let stop = |procs: Vec<(Rank, ProcId)>, grace| {

@@ -93,8 +93,8 @@ impl Runtime {
         let mut shell = Shell::start(self);
         loop {
             match shell.next_input() {
-                Some(input) => {
-                    if shell.step(input).await {
+                Some((now, input)) => {
+                    if shell.step(now, input).await {
                         return shell.finish().await;
                     }
                 }
@@ -162,8 +162,8 @@ impl Shell {
         }
     }
 
-    /// What the kernel should be given now, if anything: all that has come in is in the mailbox first.
-    fn next_input(&mut self) -> Option<Input> {
+    /// What the kernel should be given now, if anything, and at what time: all that has come in is in the mailbox first.
+    fn next_input(&mut self) -> Option<(JobTime, Input)> {
         if let Some(slept) = self.pulse.turn() {
             tracing::warn!(?slept, "the supervisor did not run for a while; nobody is blamed for that time");
             let nanos = u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX);
@@ -195,8 +195,7 @@ impl Shell {
     }
 
     /// One step of the kernel: logged, then carried out. True: it was the last one.
-    async fn step(&mut self, input: Input) -> bool {
-        let now = self.clock.now();
+    async fn step(&mut self, now: JobTime, input: Input) -> bool {
         let commands = self.kernel.step(now, &input);
         let written = self.log.as_mut().and_then(|log| log.write(&self.kernel, now, &input, &commands));
         if let Some(written) = written {

@@ -84,7 +84,7 @@ pub struct Observation {
 pub enum Signal {
     /// A process changed its phase (from the launcher).
     Phase(Phase),
-    /// The process is alive: its heartbeat thread ran.
+    /// The process is alive: its heartbeat thread ran. True in whatever world it is, so it is fenced by incarnation only.
     Heartbeat,
     /// The process completed a training step.
     Progress {

@@ -30,17 +30,29 @@ fn a_job_without_progress_is_blamed_without_a_culprit() {
 }
 
 #[test]
-fn it_counts_from_the_first_step_of_a_generation() {
+fn a_later_generation_may_take_as_long_as_a_start_for_its_first_step() {
     let (mut scene, mut stall) = (Scene::of(1), StallDetector::after(Duration::from_secs(60)));
+    let start_within = scene.view.spec.policy.start_within;
     scene.pass(10 * MINUTE_MS);
-    assert_eq!(stall.deadline(), None, "how long a start takes is not its matter");
+    assert_eq!(stall.deadline(), None, "a job whose steps are not seen is left alone");
     scene.tell(&mut stall, 0, step(1));
     scene.restart();
-    scene.pass(10 * MINUTE_MS);
-    assert!(scene.expire(&mut stall).is_empty());
-    assert_eq!(stall.deadline(), None, "no step in this generation yet");
+    let entered = scene.view.now;
+    scene.tell(&mut stall, 0, Signal::Heartbeat);
+    assert_eq!(stall.deadline(), Some(entered + start_within + Duration::from_secs(60)));
+    scene.pass(MINUTE_MS);
     scene.tell(&mut stall, 0, step(1));
     scene.pass(MINUTE_MS);
+    assert_eq!(scene.expire(&mut stall).len(), 1, "from its first step on the bound alone counts");
+}
+
+#[test]
+fn a_generation_that_never_steps_is_a_stall() {
+    let (mut scene, mut stall) = (Scene::of(2), StallDetector::after(Duration::from_secs(60)));
+    scene.tell(&mut stall, 0, step(1));
+    scene.restart();
+    scene.tell(&mut stall, 0, Signal::Heartbeat);
+    scene.view.now = stall.deadline().expect("it waits for the first step");
     assert_eq!(scene.expire(&mut stall).len(), 1);
 }
 

@@ -1,15 +1,16 @@
 //! What lifelines tell, and what they must not tell.
 
-use crate::harness::{soak, tests};
+use crate::harness::tests;
 use crate::support::*;
+use crate::tracer::HeldThread;
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
 use taskd_core::trace::{Ask, Exhibit, TraceSource};
 
 tests![
-    a_killed_rank_is_known_dead_before_its_memory_is_torn_down,
+    a_killed_rank_is_known_dead_before_its_exit,
     every_end_is_told_as_what_it_is,
     a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed,
     exec_is_no_death,
@@ -44,16 +45,16 @@ async fn run(spec: WorkerSpec, word: &str) -> Run {
 }
 
 impl Run {
-    /// All phases of the rank up to its exit, each with the time at which it was told.
-    async fn phases(&self) -> Vec<(Phase, Instant)> {
+    /// All phases of the rank up to its exit.
+    async fn phases(&self) -> Vec<Phase> {
         let mut phases = Vec::new();
         let mut from = self.from;
-        while !phases.last().is_some_and(|(phase, _): &(Phase, _)| phase.is_exited()) {
+        while !phases.last().is_some_and(Phase::is_exited) {
             let (changes, next) = tokio::time::timeout(PATIENCE, self.launcher.watch(from)).await.unwrap().unwrap();
             from = next;
             for change in changes {
                 match change {
-                    Change::Proc(status) => phases.push((status.phase, Instant::now())),
+                    Change::Proc(status) => phases.push(status.phase),
                     Change::Node(_) => (),
                 }
             }
@@ -63,7 +64,15 @@ impl Run {
 
     /// The same in short words.
     async fn story(&self) -> Vec<String> {
-        self.phases().await.into_iter().map(|(phase, _)| phase.to_string()).collect()
+        self.phases().await.iter().map(Phase::to_string).collect()
+    }
+
+    /// Kills the rank, whose exit cannot come before its death was told: else it may, and the death is left out.
+    async fn kill_and_see_it_dead(&self) {
+        let held = HeldThread::of(self.pid);
+        send(self.pid, Signal::KILL);
+        phase_of(&self.launcher, &self.proc, |phase| matches!(phase, Phase::Dead(_))).await;
+        held.let_go();
     }
 
     async fn end(self) {
@@ -71,33 +80,15 @@ impl Run {
     }
 }
 
-async fn a_killed_rank_is_known_dead_before_its_memory_is_torn_down() {
-    let (sizes, kills): (&[&str], usize) = if soak() { (&["10", "500", "1500"], 100) } else { (&["500"], 3) };
-    for mib in sizes {
-        let (mut dead_after, mut exited_after) = (Vec::new(), Vec::new());
-        for _ in 0..kills {
-            let run = run(rank_that("fill", mib), "full").await;
-            let killed = Instant::now();
-            send(run.pid, Signal::KILL);
-            let phases = run.phases().await;
-            let [(Phase::Running, _), (Phase::Dead(how), dead), (Phase::Exited(exit), exited)] = &phases[..] else {
-                panic!("{phases:?}")
-            };
-            let killed_by = Termination::Signal { number: 9, core_dumped: false };
-            assert_eq!((*how, exit.how), (killed_by, killed_by));
-            dead_after.push(dead.duration_since(killed));
-            exited_after.push(exited.duration_since(killed));
-            run.end().await;
-        }
-        dead_after.sort();
-        exited_after.sort();
-        let (dead, exited) = (dead_after[kills / 2], exited_after[kills / 2]);
-        println!(
-            "{mib:>5} MiB, {kills} kills: dead after {dead:?} (worst {:?}), exited after {exited:?} (worst {:?})",
-            dead_after[kills - 1],
-            exited_after[kills - 1]
-        );
-        assert!(dead <= exited);
+/// What is told of a rank that was killed and seen dead.
+const KILLED: [&str; 3] = ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"];
+
+async fn a_killed_rank_is_known_dead_before_its_exit() {
+    for act in ["hold", "fill"] {
+        let run = run(rank_that(act, "100"), if act == "fill" { "full" } else { "held" }).await;
+        run.kill_and_see_it_dead().await;
+        assert_eq!(run.story().await, KILLED);
+        run.end().await;
     }
 }
 
@@ -125,7 +116,7 @@ async fn every_end_is_told_as_what_it_is() {
 
 /// Takes a lifeline by the layout of the page alone.
 const QUIET_RANK: &str = r#"
-import ctypes, os, time
+import ctypes, os, threading, time
 libc, pointer, word = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_uint32
 libc.mmap.restype, libc.mmap.argtypes = pointer, [pointer, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 page = libc.mmap(None, 4096, 3, 1, os.open(os.environ["TASKD_LIFELINE"], os.O_RDWR), 0)
@@ -133,6 +124,7 @@ kind = ctypes.create_string_buffer(64)
 libc.pthread_mutexattr_init(kind), libc.pthread_mutexattr_setpshared(kind, 1), libc.pthread_mutexattr_setrobust(kind, 1)
 libc.pthread_mutex_init(pointer(page + 128), kind), libc.pthread_mutex_lock(pointer(page + 128))
 word.from_address(page + 72).value, word.from_address(page + 20).value = 128, 1
+threading.Thread(target=time.sleep, args=[1000]).start()
 print(os.environ["TASKD_LIFELINE"], "held", flush=True)
 time.sleep(1000)
 "#;
@@ -147,8 +139,8 @@ async fn a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed() {
         (u32::from_ne_bytes(word) & 0x8000_0000 != 0).then_some(())
     };
     eventually("the guard waits for its death", is_waited_for).await;
-    send(run.pid, Signal::KILL);
-    assert_eq!(run.story().await, ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"]);
+    run.kill_and_see_it_dead().await;
+    assert_eq!(run.story().await, KILLED);
     run.end().await;
 }
 
@@ -160,7 +152,7 @@ async fn exec_is_no_death() {
             .await;
         send(run.pid, Signal::KILL);
         let mut story = run.story().await;
-        story.retain(|told| told != "dead: signal 9 (SIGKILL)"); // the kill may overtake the guard's look: that is a death
+        story.retain(|told| told != KILLED[1]); // the kill may overtake the guard's look: that is a death
         assert_eq!(story, ["running", "exited: signal 9 (SIGKILL)"]);
         run.end().await;
     }
@@ -168,8 +160,8 @@ async fn exec_is_no_death() {
 
 async fn helpers_and_wrappers_are_not_the_rank() {
     let helped = run(rank_that("with-helpers", ""), "helped").await;
-    send(helped.pid, Signal::KILL);
-    assert_eq!(helped.story().await, ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"]);
+    helped.kill_and_see_it_dead().await;
+    assert_eq!(helped.story().await, KILLED);
     helped.end().await;
 
     let exe = std::env::current_exe().unwrap();
@@ -218,7 +210,7 @@ async fn steps_and_heartbeats_are_told() {
 
     send(run.pid, Signal::KILL);
     let phases = run.phases().await;
-    let Some((Phase::Exited(exit), _)) = phases.last() else { panic!("{phases:?}") };
+    let Some(Phase::Exited(exit)) = phases.last() else { panic!("{phases:?}") };
     assert_eq!(exit.step, Some(42));
     let gone = source.collect(&ask, &about).await.unwrap();
     assert!(matches!(gone, Exhibit::Unavailable(_)), "{gone:?} of {}", run.proc);

@@ -18,6 +18,7 @@ mod supervisor;
 #[path = "../local_launcher/support.rs"]
 mod support;
 mod tee;
+mod tracer;
 
 use std::process::ExitCode;
 

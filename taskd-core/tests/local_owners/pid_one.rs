@@ -22,9 +22,11 @@ pub(crate) fn run(act: &str, dir: &str) -> ExitCode {
         match act {
             "reap" => {
                 assert_ne!(std::process::id(), 1);
-                let orphans = "for i in 1 2 3; do (setsid sleep 0.05 &); done";
-                Command::new("sh").args(["-c", orphans]).status().unwrap();
+                let orphan = "setsid sh -c 'while [ ! -e go ]; do sleep 0.01; done'";
+                let orphans = format!("for i in 1 2 3; do ({orphan} &); done");
+                Command::new("sh").args(["-c", &orphans]).current_dir(dir).status().unwrap();
                 assert!(processes() > 2);
+                std::fs::write(format!("{dir}/go"), "").unwrap();
                 eventually("process 1 and this one are alone", || (processes() == 2).then_some(())).await;
                 ExitCode::from(7)
             }
@@ -68,7 +70,8 @@ fn in_namespace(act: &str, dir: &str) -> Child {
 }
 
 async fn process_one_reaps_strangers_and_ends_as_its_program() {
-    let output = in_namespace("reap", "").wait_with_output().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let output = in_namespace("reap", dir.path().to_str().unwrap()).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(7));
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "ends in ways that no safe function offers")]
 
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub(crate) fn run(act: &str, argument: &str) -> ExitCode {
         ("leave-main", _) => {
             let code = argument.parse().unwrap();
             std::thread::spawn(move || {
-                std::thread::park_timeout(Duration::from_millis(300));
+                until_given_up();
                 std::process::exit(code)
             });
             // SAFETY: ends the main thread only. It never returns, and nobody uses what is on its stack.
@@ -52,6 +53,16 @@ pub(crate) fn run(act: &str, argument: &str) -> ExitCode {
             wait()
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until the guard has given the lifeline up.
+fn until_given_up() {
+    let page = std::fs::File::open(std::env::var("TASKD_LIFELINE").unwrap()).unwrap();
+    let mut state = [0; 4];
+    while u32::from_ne_bytes(state) != 2 {
+        std::thread::park_timeout(Duration::from_millis(2));
+        page.read_exact_at(&mut state, 20).unwrap();
     }
 }
 

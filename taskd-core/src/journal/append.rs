@@ -2,6 +2,7 @@
 
 use super::files::{self, Segment};
 use super::header::{FileHead, HEAD_BYTES_MAX};
+use super::lock::{DirLock, NotLocked};
 use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
@@ -12,7 +13,7 @@ use crate::kernel::{Command, Input, Snapshot};
 use crate::recover::Action;
 use serde::Serialize;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -61,11 +62,14 @@ struct SinceSnapshot {
 impl Journal {
     /// Opens the journal in `dir` (which is made if it is not there) and reads what an earlier start has left in it.
     ///
-    /// Whatever the old files hold, the new ones stand beside them: nothing is written over.
+    /// Whatever the old files hold, the new ones stand beside them: nothing is written over. The directory is this
+    /// journal's alone until its last record is written: it is locked. Where the file system knows no locks, or the
+    /// lock's file cannot be made, a warning says so and the journal goes without.
     ///
     /// # Errors
-    /// [`JournalError`] when the directory cannot be made or read, or a thread cannot be started. What is wrong with
-    /// *old* files is no error: it stands in [`Recovered`].
+    /// [`JournalError`] when the directory cannot be made or read, another supervisor holds it (for about a second this
+    /// blocks, in case that one is just ending), or a thread cannot be started. What is wrong with *old* files is no
+    /// error: it stands in [`Recovered`].
     pub fn open(
         dir: impl Into<PathBuf>,
         header: Header,
@@ -73,13 +77,15 @@ impl Journal {
     ) -> Result<(Journal, Recovered), JournalError> {
         let dir = dir.into();
         std::fs::create_dir_all(&dir).map_err(|e| JournalError::directory(&dir, e))?;
+        let lock = lock(&dir)?;
         let found = files::list(&dir).map_err(|e| JournalError::directory(&dir, e))?;
         let head = FileHead { header: header.clone(), start: next_start(&found), after: Seq(0), base: None }.encode();
         if head.map_or(true, |bytes| bytes.len() > HEAD_BYTES_MAX / 2) {
             return Err(JournalError::Header { bytes_max: HEAD_BYTES_MAX / 2 });
         }
         let recovered = Recovered::read(found.clone(), &header);
-        let (mut journal, writer) = Journal::assemble(dir, header, config, found);
+        let (mut journal, mut writer) = Journal::assemble(dir, header, config, found);
+        writer.lock = lock;
         journal.base = recovered.snapshot.as_ref().map(Snapshot::seq);
         let (syncs, queue, every) = (Arc::clone(&writer.syncs), Arc::clone(&writer.queue), journal.config.sync_every);
         spawn("taskd-journal", move || writer.run())?;
@@ -101,6 +107,7 @@ impl Journal {
             birth: Arc::clone(&birth),
             segments,
             lanes: Default::default(),
+            lock: None,
         };
         let journal = Journal {
             config,
@@ -253,6 +260,21 @@ impl fmt::Debug for Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         self.queue.ask_to_end();
+    }
+}
+
+/// The lock, or none where there can be none: that is no reason to go without logs.
+fn lock(dir: &Path) -> Result<Option<DirLock>, JournalError> {
+    match DirLock::take(dir) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(NotLocked::Held(holder)) => Err(JournalError::Held { dir: dir.to_owned(), holder }),
+        Err(NotLocked::Impossible(error)) => {
+            let dir = dir.display();
+            tracing::warn!(
+                "the log directory {dir} cannot be locked: {error}; see to it that no other supervisor runs this job"
+            );
+            Ok(None)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with a journal: what stops it from being opened, and what is found in old files.
 
-use super::FORMAT_VERSION;
+use super::{FORMAT_VERSION, Holder};
 use crate::job::Seq;
 use std::fmt;
 use std::io;
@@ -17,6 +17,17 @@ pub enum JournalError {
         dir: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// Another supervisor writes its logs there.
+    #[error(
+        "the log directory {} is in use by {}: stop that one first, or give this job a directory of its own",
+        .dir.display(), .holder.as_ref().map_or("another supervisor".into(), ToString::to_string)
+    )]
+    Held {
+        /// The directory.
+        dir: PathBuf,
+        /// Who that is, if it could say so.
+        holder: Option<Holder>,
     },
     /// What the plugins say of themselves is too long for the head of a file.
     #[error(

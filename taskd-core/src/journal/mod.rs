@@ -11,7 +11,8 @@
 //! `observations-START-INPUT.log`, `decisions-START-INPUT.log`, `snapshot-START-INPUT.log`: which start of the
 //! supervisor wrote it, and its first input (of a snapshot, its last). Every file begins with whose log it is and with
 //! which plugins, every record has check sums and can be read alone, and no file is ever written to by a later start.
-//! So a torn tail stays where it is, and a new start simply says up to where the old records count.
+//! So a torn tail stays where it is, and a new start simply says up to where the old records count. The file `lock` is
+//! held by the supervisor that writes, for as long as it lives.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,6 +43,7 @@
 //! |---|---|
 //! | `record`, `header`, `files` | the format: frames, heads, names |
 //! | `append`, `queue`, `writer`, `sync` | writing: the shell's side, and two threads |
+//! | `lock` | one supervisor a directory |
 //! | `cursor`, `steps`, `history` | reading: one log, both merged, all starts |
 //! | `recover` | what a restart finds |
 //! | `replay`, `what_if` | the log once more through a kernel, or past other detectors |
@@ -55,7 +57,7 @@ mod error;
 mod files;
 mod header;
 mod history;
-
+mod lock;
 mod queue;
 mod record;
 mod recover;
@@ -74,6 +76,7 @@ pub use error::{JournalError, Missing, Problem};
 pub use files::Log;
 pub use header::{Difference, FORMAT_VERSION, Header, PluginInfo, PluginKind};
 pub use history::{History, Life};
+pub use lock::Holder;
 pub use recover::Recovered;
 pub use replay::{Divergence, MISSING_MAX, Rebuilt, ReplayFrom, ReplayReport, replay};
 pub use status::{Gap, Health, JournalCounts, LogHealth, Written};

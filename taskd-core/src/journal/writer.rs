@@ -4,6 +4,7 @@
 //! tried again with a file of its own, which then says what is missing.
 
 use super::files::{self, Segment};
+use super::lock::DirLock;
 use super::queue::{Batch, Chunk, Place, Queue, Worker};
 use super::record::{self, Kind};
 use super::sync::{SyncQueue, SyncedFile};
@@ -34,6 +35,8 @@ pub(super) struct Writer {
     /// The journal's files, each log's oldest first.
     pub(super) segments: [Vec<Segment>; 3],
     pub(super) lanes: [Lane; 3],
+    /// The directory's lock, kept until the last record is written.
+    pub(super) lock: Option<DirLock>,
 }
 
 /// One log as it is being written.
@@ -66,6 +69,7 @@ impl Writer {
             self.queue.settle(upto);
         }
         self.syncs.close();
+        drop(self.lock.take()); // before the end is told: whoever waits for it may open the directory anew
         self.queue.ended(Worker::Writer);
     }
 

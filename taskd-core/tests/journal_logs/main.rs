@@ -5,6 +5,7 @@
 mod disk;
 mod foreign;
 mod killed;
+mod lock;
 mod replay;
 mod restart;
 mod support;

@@ -256,19 +256,49 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     assert_eq!(blamed, [vec![Rank(0)], vec![Rank(1)]]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_log_of_other_plugins_is_not_gone_on_with_and_the_job_starts_anew() {
-    let dir = tempfile::tempdir().unwrap();
+/// Runs two ranks for a second, and leaves them as a killed supervisor does.
+#[allow(clippy::unwrap_used)] // a helper of tests is a test
+async fn left_behind(dir: &std::path::Path) -> FakeLauncher {
     let launcher = FakeLauncher::new();
-    let job = tokio::spawn(builder(&launcher, 2).journal(dir.path()).build().unwrap().run());
+    let job = tokio::spawn(builder(&launcher, 2).journal(dir).build().unwrap().run());
     all_run(&launcher, 2, 1).await;
     sleep(Duration::from_secs(1)).await;
     job.abort();
-    let _ = job.await;
+    assert!(job.await.unwrap_err().is_cancelled());
+    launcher.attach()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_other_plugins_is_not_gone_on_with_and_the_job_starts_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
     let other = builder(&launcher, 2).detector(detector("new", |_, _, _| ())).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(other.run());
     all_run(&launcher, 2, 2).await; // what ran is stopped first: its incarnation never runs twice
     assert!(!launcher.runs(&ProcId::rank(0, 1)));
     finish_all(&launcher, 2, 2);
     assert!(end(job).await.ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_another_number_of_ranks_is_not_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let job = tokio::spawn(builder(&launcher, 3).journal(dir.path()).build().unwrap().run());
+    all_run(&launcher, 3, 2).await;
+    finish_all(&launcher, 3, 2);
+    assert!(end(job).await.ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_sources_do_not_keep_a_supervisor_from_going_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let runtime = builder(&launcher, 2).source(Beats { last: 0 }).journal(dir.path()).build().unwrap();
+    let job = tokio::spawn(runtime.run());
+    sleep(Duration::from_secs(2)).await;
+    assert!((0..2).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "nobody is started anew");
+    finish_all(&launcher, 2, 1);
+    let report = end(job).await;
+    assert!(report.ok && report.restarts == 0, "{}", report.reason);
 }

@@ -313,7 +313,7 @@ mod tests {
             version: Name::new("1"),
             config: String::new(),
         };
-        Header { job: Name::new("j"), job_id: "1".into(), started_unix_ms: 0, plugins: vec![plugin("exits")] }
+        Header { job: Name::new("j"), job_id: "1".into(), ranks: 1, started_unix_ms: 0, plugins: vec![plugin("exits")] }
     }
 
     fn stop(reason: &str) -> Input {

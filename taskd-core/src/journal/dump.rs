@@ -29,8 +29,12 @@ fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
     let mut plugins = None;
     for (start, after, header) in life.starts() {
         let from = if after == Seq(0) { "from nothing".to_owned() } else { format!("going on after {after}") };
-        let (job, id, ms) = (&header.job, &header.job_id, header.started_unix_ms);
-        line(out, "# ", &format!("job {job} ({id}), start {start} of the supervisor at unix time {ms} ms, {from}"))?;
+        let (job, ranks, ms) = (header.whose(), header.ranks, header.started_unix_ms);
+        line(
+            out,
+            "# ",
+            &format!("job {job}, {ranks} ranks, start {start} of the supervisor at unix time {ms} ms, {from}"),
+        )?;
         if plugins.replace(&header.plugins) != Some(&header.plugins) {
             header.plugins.iter().try_for_each(|plugin| line(out, "#   ", plugin))?;
         }

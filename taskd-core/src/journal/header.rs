@@ -28,6 +28,8 @@ pub struct Header {
     pub job: Name,
     /// Tells two jobs of one name apart.
     pub job_id: String,
+    /// Number of ranks that the job was to have.
+    pub ranks: u32,
     /// When this supervisor started, in milliseconds of Unix time: it ties job time to the wall clock.
     pub started_unix_ms: u64,
     /// All plugins, in the order in which the runtime has them.
@@ -40,17 +42,23 @@ impl Header {
     pub fn differences(&self, now: &Header) -> Vec<Difference> {
         let mut differences = Vec::new();
         if (&self.job, &self.job_id) != (&now.job, &now.job_id) {
-            let of = |h: &Header| format!("{} ({})", h.job, h.job_id);
-            differences.push(Difference::Job { logged: of(self), now: of(now) });
+            differences.push(Difference::Job { logged: self.whose(), now: now.whose() });
+        }
+        if self.ranks != now.ranks {
+            differences.push(Difference::Ranks { logged: self.ranks, now: now.ranks });
         }
         differences.extend(plugin_differences(&self.plugins, &now.plugins));
         differences
     }
 
+    /// The job's name, with its id where that says more.
+    pub(super) fn whose(&self) -> String {
+        if self.job.as_str() == self.job_id { self.job_id.clone() } else { format!("{} ({})", self.job, self.job_id) }
+    }
+
     /// The same for the plugins that a replay needs.
     pub(super) fn differences_in_replay(&self, plugins: &Plugins) -> Vec<Difference> {
-        let replayed = |p: &&PluginInfo| matches!(p.kind, PluginKind::Detector | PluginKind::Strategy);
-        let old: Vec<PluginInfo> = self.plugins.iter().filter(replayed).cloned().collect();
+        let old: Vec<PluginInfo> = self.plugins.iter().filter(|p| p.kind.decides()).cloned().collect();
         let detectors = plugins.detectors.iter().map(|d| PluginInfo::from(&**d));
         let strategies = plugins.strategies.iter().map(|s| PluginInfo::from(&**s));
         plugin_differences(&old, &detectors.chain(strategies).collect::<Vec<_>>())
@@ -71,6 +79,18 @@ fn plugin_differences(logged: &[PluginInfo], now: &[PluginInfo]) -> Vec<Differen
     let added = now.iter().filter(|new| !logged.iter().any(|old| old.is_the_same_as(new)));
     differences.extend(added.map(|plugin| Difference::Added { plugin: plugin.clone() }));
     differences
+        .extend([PluginKind::Detector, PluginKind::Strategy].into_iter().filter_map(|k| reordered(k, logged, now)));
+    differences
+}
+
+/// Whether the plugins of a kind that are in both lists stand in another order: it decides among equals.
+fn reordered(kind: PluginKind, logged: &[PluginInfo], now: &[PluginInfo]) -> Option<Difference> {
+    let common = |of: &[PluginInfo], other: &[PluginInfo]| -> Vec<Name> {
+        let stays = |p: &&PluginInfo| p.kind == kind && other.iter().any(|o| o.is_the_same_as(p));
+        of.iter().filter(stays).map(|p| p.name.clone()).collect()
+    };
+    let (logged, now) = (common(logged, now), common(now, logged));
+    (logged != now).then_some(Difference::Reordered { kind, logged, now })
 }
 
 /// What a plugin is.
@@ -84,6 +104,14 @@ pub enum PluginKind {
     Strategy,
     /// A [`Launcher`](crate::launch::Launcher).
     Launcher,
+}
+
+impl PluginKind {
+    /// Whether decisions are made by plugins of this kind. What others contribute stands in the log as it came.
+    #[must_use]
+    pub const fn decides(self) -> bool {
+        matches!(self, PluginKind::Detector | PluginKind::Strategy)
+    }
 }
 
 impl fmt::Display for PluginKind {
@@ -141,15 +169,32 @@ impl From<&dyn RecoveryStrategy> for PluginInfo {
 }
 
 impl From<SourceInfo> for PluginInfo {
-    fn from(SourceInfo { name, version, .. }: SourceInfo) -> PluginInfo {
-        PluginInfo { kind: PluginKind::Source, name, version, config: String::new() }
+    fn from(info: SourceInfo) -> PluginInfo {
+        let SourceInfo { name, version, stand_in, queue_max, when_full, answers } = info;
+        let mut config = format!("queue_max={queue_max} when_full={when_full:?}");
+        if !answers.is_empty() {
+            config.push_str(&format!(" answers={}", listed(&answers)));
+        }
+        if stand_in {
+            config.push_str(" stand_in");
+        }
+        PluginInfo { kind: PluginKind::Source, name, version, config }
     }
 }
 
 impl From<LauncherInfo> for PluginInfo {
-    fn from(LauncherInfo { name, version, .. }: LauncherInfo) -> PluginInfo {
-        PluginInfo { kind: PluginKind::Launcher, name, version, config: String::new() }
+    fn from(info: LauncherInfo) -> PluginInfo {
+        let LauncherInfo { name, version, lifeline, goes_without } = info;
+        let mut config = format!("lifeline={lifeline}");
+        for guarantee in &goes_without {
+            config.push_str(&format!("; {guarantee}"));
+        }
+        PluginInfo { kind: PluginKind::Launcher, name, version, config }
     }
+}
+
+fn listed(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// One thing in which a log differs from the runtime that wants to go on with it.
@@ -163,12 +208,19 @@ pub enum Difference {
         /// Name and id of the job that is to run.
         now: String,
     },
-    /// A plugin that took part in the logged decisions is not there any more.
+    /// The job has another number of ranks: the world in the log is not the one that is wanted.
+    Ranks {
+        /// As in the log.
+        logged: u32,
+        /// As it is now.
+        now: u32,
+    },
+    /// A plugin with which the log was written is missing.
     Gone {
         /// The plugin.
         plugin: PluginInfo,
     },
-    /// A plugin is new: it starts cold.
+    /// A plugin is new.
     Added {
         /// The plugin.
         plugin: PluginInfo,
@@ -180,6 +232,15 @@ pub enum Difference {
         /// As it is now.
         now: PluginInfo,
     },
+    /// Plugins of a kind are asked in another order.
+    Reordered {
+        /// Which kind.
+        kind: PluginKind,
+        /// As in the log.
+        logged: Vec<Name>,
+        /// As it is now.
+        now: Vec<Name>,
+    },
 }
 
 impl Difference {
@@ -188,24 +249,44 @@ impl Difference {
     pub const fn is_another_job(&self) -> bool {
         matches!(self, Difference::Job { .. })
     }
+
+    /// Whether what is in the log might be decided otherwise now, so that a supervisor does not go on from it and a
+    /// replay need not come out the same. Other sources and launchers change no decision that is in the log.
+    #[must_use]
+    pub const fn changes_decisions(&self) -> bool {
+        match self {
+            Difference::Job { .. } | Difference::Ranks { .. } | Difference::Reordered { .. } => true,
+            Difference::Gone { plugin } | Difference::Added { plugin } => plugin.kind.decides(),
+            Difference::Changed { logged, .. } => logged.kind.decides(),
+        }
+    }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Difference::Job { logged, now } => {
-                write!(f, "the log is that of job {logged}, not of {now}: give each job a directory of its own")
+                return write!(
+                    f,
+                    "the log is that of job {logged}, not of {now}: give each job a directory of its own"
+                );
             }
-            Difference::Gone { plugin } => {
-                write!(f, "{plugin} wrote this log and is not there any more: add it to replay the log exactly")
+            Difference::Ranks { logged, now } => {
+                write!(f, "the log was written with ranks = {logged}, now it is {now}")?;
             }
-            Difference::Added { plugin } => write!(f, "{plugin} is new since this log was written: it starts cold"),
-            Difference::Changed { logged, now } => write!(
-                f,
-                "the log was written with {logged}, now there is {now}: a replay may decide otherwise, use the old one to \
-                 compare"
-            ),
+            Difference::Gone { plugin } => write!(f, "the log was written with {plugin}, which is missing now")?,
+            Difference::Added { plugin } => write!(f, "the log was written without {plugin}")?,
+            Difference::Changed { logged, now } => {
+                write!(f, "the log was written with {logged}, now there is {now}")?;
+            }
+            Difference::Reordered { kind, logged, now } => {
+                write!(f, "the log was written with the {kind} order {}, now it is {}", listed(logged), listed(now))?;
+            }
         }
+        f.write_str(match self.changes_decisions() {
+            true => ": to go on from it or replay it exactly, set this as it was",
+            false => ": no decision in it depends on that",
+        })
     }
 }
 

@@ -22,7 +22,7 @@
 //!
 //! # let scratch = tempfile::tempdir()?;
 //! # let dir = scratch.path();
-//! let header = Header { job: Name::new("demo"), job_id: "1".into(), started_unix_ms: 0, plugins: vec![] };
+//! let header = Header { job: Name::new("demo"), job_id: "1".into(), ranks: 4, started_unix_ms: 0, plugins: vec![] };
 //! let (mut journal, recovered) = Journal::open(dir, header, JournalConfig::default())?;
 //! let mut kernel = recovered.resume(Plugins::default()).map_err(|(error, _plugins)| error)?.kernel;
 //! let (now, input) = (JobTime::START, Input::Deadline);

@@ -124,7 +124,7 @@ impl fmt::Display for Recovered {
     /// One line on what there is; problems and differences are for lines of their own.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(header) = &self.header else { return f.write_str("no earlier log that can be read") };
-        write!(f, "log of {} ({}), state known up to {} at {}", header.job, header.job_id, self.upto, self.now)?;
+        write!(f, "log of {}, state known up to {} at {}", header.whose(), self.upto, self.now)?;
         match &self.missing {
             Some(missing) => write!(f, "; {missing}"),
             None => Ok(()),

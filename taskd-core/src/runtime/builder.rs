@@ -109,7 +109,7 @@ impl RuntimeBuilder {
             return Err(BuildError { problems });
         };
         let logs = journal.map(|(dir, config)| {
-            let header = past::header(&job.name, &sources, &plugins, launcher.as_ref(), unix_ms());
+            let header = past::header(&job, &sources, &plugins, launcher.as_ref(), unix_ms());
             Journal::open(dir, header, config)
         });
         match logs.transpose() {

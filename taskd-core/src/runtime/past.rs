@@ -3,7 +3,7 @@
 //! It reads and never writes; the rule is: only what would go on exactly is taken up. Otherwise the job starts anew from
 //! its checkpoint, which is always sound.
 
-use crate::job::JobTime;
+use crate::job::{JobSpec, JobTime};
 use crate::journal::{Header, PluginInfo, Recovered, Step};
 use crate::kernel::{Kernel, Plugins, Snapshot};
 use crate::launch::Launcher;
@@ -27,13 +27,16 @@ impl Past {
     /// Time in which no supervisor ran is no job time: the clock goes on where the log ends.
     pub(super) fn of(recovered: &Recovered, plugins: Plugins) -> Past {
         for problem in &recovered.problems {
-            tracing::warn!(%problem, "the log of an earlier supervisor is damaged");
+            tracing::warn!("the log of an earlier supervisor: {problem}");
         }
         if let Some(why) = obstacle(recovered) {
             if !recovered.is_empty() {
-                tracing::warn!(log = %recovered, "not going on from the log: {why}; the job starts from its checkpoint");
+                tracing::warn!(log = %recovered, "the job starts anew from its checkpoint, not from the log: {why}");
             }
             return Past::none(plugins);
+        }
+        for difference in recovered.differences.iter().filter(|d| !d.changes_decisions()) {
+            tracing::warn!("going on with the job: {difference}");
         }
         match recovered.resume(plugins) {
             Ok(rebuilt) => {
@@ -47,7 +50,7 @@ impl Past {
                 Past { kernel: rebuilt.kernel, now: recovered.now }
             }
             Err((error, plugins)) => {
-                tracing::warn!(%error, "not going on from the log; the job starts from its checkpoint");
+                tracing::warn!("the job starts anew from its checkpoint, not from the log: {error}");
                 Past::none(plugins)
             }
         }
@@ -57,7 +60,8 @@ impl Past {
 /// Why an earlier state is not taken up.
 fn obstacle(recovered: &Recovered) -> Option<String> {
     if !recovered.has_state() {
-        return Some(recovered.differences.first().map_or("it holds no state".into(), ToString::to_string));
+        let another_job = recovered.differences.iter().find(|d| d.is_another_job());
+        return Some(another_job.map_or("no state can be read from it".into(), ToString::to_string));
     }
     let finishes = |step: &Step| step.commands.iter().flatten().any(|c| matches!(c.action, Action::Finish { .. }));
     if recovered.snapshot.as_ref().is_some_and(Snapshot::is_over) || recovered.steps().any(|step| finishes(&step)) {
@@ -67,12 +71,14 @@ fn obstacle(recovered: &Recovered) -> Option<String> {
         return Some(missing.to_string());
     }
     // Inputs after the snapshot are taken again, which is exact only with the plugins that took them before.
-    recovered.differences.first().map(ToString::to_string)
+    let decisive = recovered.differences.iter().filter(|d| d.changes_decisions());
+    let decisive: Vec<String> = decisive.map(ToString::to_string).collect();
+    (!decisive.is_empty()).then(|| decisive.join("; "))
 }
 
 /// Whose log it is, and with which plugins.
 pub(super) fn header(
-    job: &crate::job::Name,
+    job: &JobSpec,
     sources: &[Box<dyn TraceSource>],
     plugins: &Plugins,
     launcher: &dyn Launcher,
@@ -83,5 +89,6 @@ pub(super) fn header(
     let strategies = plugins.strategies.iter().map(|s| PluginInfo::from(s.as_ref()));
     let launcher = [PluginInfo::from(launcher.info())];
     let plugins = sources.chain(detectors).chain(strategies).chain(launcher).collect();
-    Header { job: job.clone(), job_id: job.to_string(), started_unix_ms, plugins }
+    let (name, job_id) = (job.name.clone(), job.name.to_string());
+    Header { job: name, job_id, ranks: job.ranks, started_unix_ms, plugins }
 }

@@ -152,14 +152,28 @@ fn other_plugins_versions_settings_and_jobs_are_each_told_in_a_sentence() {
     others.detectors.push(Box::new(detector("acme.hot", |_, _, _| ())));
     let (_, recovered) = Journal::open(dir.path(), header(&others), JournalConfig::default()).unwrap();
     let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 3, "{said:?}");
-    assert!(said[0].starts_with("detector exits version 1 wrote this log and is not there any more"), "{said:?}");
-    assert!(
-        said[1].contains("with detector silence version 1 (bound=350ms), now there is detector silence"),
-        "{said:?}"
-    );
-    assert!(said[2].starts_with("detector acme.hot version 1 is new since this log was written"), "{said:?}");
+    let exactly = "to go on from it or replay it exactly, set this as it was";
+    let expected = [
+        format!("the log was written with detector exits version 1, which is missing now: {exactly}"),
+        format!(
+            "the log was written with detector silence version 1 (bound=350ms), now there is detector silence version 1 \
+             (bound=1s): {exactly}"
+        ),
+        format!("the log was written without detector acme.hot version 1: {exactly}"),
+    ];
+    assert_eq!(said, expected);
     assert!(recovered.has_state(), "whether that matters is the caller's to say");
+
+    let mut others = plugins();
+    others.detectors.reverse();
+    let more = Header { ranks: 8, ..header(&others) };
+    let (_, recovered) = Journal::open(dir.path(), more, JournalConfig::default()).unwrap();
+    let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
+    let expected = [
+        format!("the log was written with ranks = 4, now it is 8: {exactly}"),
+        format!("the log was written with the detector order exits, silence, now it is silence, exits: {exactly}"),
+    ];
+    assert_eq!(said, expected);
 
     let other_job = Header { job: Name::new("letters"), ..header(&plugins()) };
     let (_, recovered) = Journal::open(dir.path(), other_job, JournalConfig::default()).unwrap();

@@ -167,7 +167,7 @@ fn a_dump_has_a_line_for_everything() {
     let text = String::from_utf8(out).unwrap();
     assert_eq!(text.lines().filter(|l| l.starts_with(' ') && !l.contains("->")).count() as u64, last.0);
     for part in [
-        "# job digits (7f3a), start 3 of the supervisor",
+        "# job digits (7f3a), 4 ranks, start 3 of the supervisor",
         "detector silence version 1 (bound=350ms)",
         "changed: rank 1#1 exited: signal 9 (SIGKILL)",
         "facts (4 heartbeat, 4 metric loss, 4 progress)",

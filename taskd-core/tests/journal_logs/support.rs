@@ -158,6 +158,7 @@ pub(crate) fn header(plugins: &Plugins) -> Header {
     Header {
         job: Name::new("digits"),
         job_id: "7f3a".into(),
+        ranks: 4,
         started_unix_ms: 1_700_000_000_000,
         plugins: detectors.chain(strategies).collect(),
     }

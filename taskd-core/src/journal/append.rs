@@ -7,7 +7,7 @@ use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
 use super::writer::{Birth, Writer};
-use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, Log, Written};
+use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, JournalMonitor, Log, Written};
 use crate::job::{JobTime, Seq};
 use crate::kernel::{Command, Input, Snapshot};
 use crate::recover::Action;
@@ -188,6 +188,12 @@ impl Journal {
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
         self.queue.counts()
+    }
+
+    /// Health and counts for somebody who does not hold the journal, and for after its end.
+    #[must_use]
+    pub fn monitor(&self) -> JournalMonitor {
+        JournalMonitor::of(&self.queue)
     }
 
     /// Blocks until everything that was appended is written, or lost and counted. False: not within `limit`.

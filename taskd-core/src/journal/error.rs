@@ -155,7 +155,12 @@ impl fmt::Display for Problem {
                  wrote it, or move it away",
                 file.display()
             ),
-            Problem::Unreadable { file, reason } => write!(f, "{} cannot be read: {reason}", file.display()),
+            Problem::Unreadable { file, reason } => {
+                write!(f, "{} cannot be read: {reason}; make it readable, or move it away", file.display())
+            }
+            Problem::Torn { file, at: 0, .. } => {
+                write!(f, "{} was cut off within its head: it holds no record", file.display())
+            }
             Problem::Torn { file, at, bytes } => {
                 write!(
                     f,

@@ -79,6 +79,6 @@ pub use history::{History, Life};
 pub use lock::Holder;
 pub use recover::Recovered;
 pub use replay::{Divergence, MISSING_MAX, Rebuilt, ReplayFrom, ReplayReport, replay};
-pub use status::{Gap, Health, JournalCounts, LogHealth, Written};
+pub use status::{Gap, Health, JournalCounts, JournalMonitor, LogHealth, Written};
 pub use steps::{Entry, Step, Steps};
 pub use what_if::{FINDINGS_MAX, Said, WhatIf, what_if};

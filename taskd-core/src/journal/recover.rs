@@ -27,7 +27,8 @@ pub struct Recovered {
     pub upto: Seq,
     /// The latest time that was logged. Job time never goes back, so a new start goes on from here.
     pub now: JobTime,
-    /// Inputs behind `upto` of which there is no record, although there are later ones: the state is older than the log.
+    /// Inputs behind `upto` of which there is no record, although there are later ones, or the first of those in a file
+    /// that cannot be used: the state is older than the log.
     pub missing: Option<Missing>,
     /// Losses that the log tells of, from the snapshot on.
     pub gaps: Vec<Gap>,
@@ -76,7 +77,12 @@ impl Recovered {
                 (_, Some(_)) => {}
             }
         }
-        self.problems.extend(steps.problems());
+        let problems = steps.problems();
+        if let (None, Some(spoiled)) = (&self.missing, problems.iter().find(|p| p.spoils_the_file())) {
+            let next = Seq(self.upto.0 + 1); // what was decided from there on may have been carried out
+            self.missing = Some(Missing { from: next, to: next, why: spoiled.to_string() });
+        }
+        self.problems.extend(problems);
         self.gaps = steps.gaps();
     }
 

@@ -1,9 +1,12 @@
 //! What a journal says of itself: whether it can write, what it counted, and what is missing from it.
 
 use super::Log;
+use super::queue::Queue;
 use crate::job::Seq;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Whether a log is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +68,34 @@ pub struct JournalCounts {
     pub late: u64,
     /// Snapshots written.
     pub snapshots: u64,
+}
+
+/// Health and counts of a [`Journal`](super::Journal). It keeps nothing open, and clones share it.
+#[derive(Clone)]
+pub struct JournalMonitor(Arc<Queue>);
+
+impl JournalMonitor {
+    pub(super) fn of(queue: &Arc<Queue>) -> JournalMonitor {
+        JournalMonitor(Arc::clone(queue))
+    }
+
+    /// Whether the logs are being written. The receiver sees each change once.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.0.health()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> JournalCounts {
+        self.0.counts()
+    }
+}
+
+impl fmt::Debug for JournalMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JournalMonitor").field("counts", &self.counts()).finish_non_exhaustive()
+    }
 }
 
 /// What came of a record before its command left.

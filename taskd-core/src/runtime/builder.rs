@@ -183,13 +183,13 @@ impl fmt::Display for BuildError {
 #[non_exhaustive]
 pub enum Problem {
     /// Something that every runtime needs was not given.
-    #[error("no {0}")]
+    #[error("no {0} was given: add one with {0}(..)")]
     Missing(&'static str),
     /// A second launcher was given; several hosts are one launcher over many.
-    #[error("more than one launcher")]
+    #[error("more than one launcher was given: keep one, which may start processes on many hosts")]
     SecondLauncher,
     /// Two plugins of a kind have one name, so policies and logs could not tell them apart.
-    #[error("two plugins of kind {kind} are named {name}")]
+    #[error("two plugins of kind {kind} are named {name}: give one of them another name")]
     Twice {
         /// The kind of plugin.
         kind: &'static str,
@@ -197,7 +197,10 @@ pub enum Problem {
         name: Name,
     },
     /// The policy names a strategy that was not added.
-    #[error("the policy names the strategy {name}, which was not added (added: {})", list(known))]
+    #[error(
+        "the policy names the strategy {name}, which was not added (added: {}): correct the name or add the strategy",
+        list(known)
+    )]
     UnknownStrategy {
         /// The name in the policy.
         name: Name,

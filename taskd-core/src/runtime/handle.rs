@@ -1,7 +1,8 @@
-//! What the host program holds while the job runs: ask for a stop, report a fault, listen.
+//! What the host program holds while the job runs: ask for a stop, report a fault, listen, look after the logs.
 
 use crate::detect::Fault;
 use crate::job::JobTime;
+use crate::journal::JournalMonitor;
 use crate::kernel::{Event, Input, Request};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub struct Announcement {
 pub struct RuntimeHandle {
     pub(super) urgent: mpsc::Sender<Input>,
     pub(super) events: broadcast::Sender<Arc<Announcement>>,
+    pub(super) logs: Option<JournalMonitor>,
 }
 
 impl RuntimeHandle {
@@ -46,6 +48,12 @@ impl RuntimeHandle {
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<Announcement>> {
         self.events.subscribe()
+    }
+
+    /// Whether the logs are being written, and what was lost of them; also after the job's end. `None`: none are kept.
+    #[must_use]
+    pub const fn logs(&self) -> Option<&JournalMonitor> {
+        self.logs.as_ref()
     }
 
     async fn request(&self, request: Request) {

@@ -38,7 +38,8 @@ const URGENT_MAX: usize = 1024;
 ///     .unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "the runtime cannot be built: ranks must be 1 to 1048576; no launcher; no strategy"
+///     "the runtime cannot be built: ranks must be 1 to 1048576; no launcher was given: add one with launcher(..); no \
+///      strategy was given: add one with strategy(..)"
 /// );
 /// ```
 pub struct Runtime {
@@ -76,7 +77,8 @@ impl Runtime {
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
-        Runtime { spec, sources, plugins, launcher, handle: RuntimeHandle { urgent, events }, requests, logs }
+        let handle = RuntimeHandle { urgent, events, logs: logs.as_ref().map(|(journal, _)| journal.monitor()) };
+        Runtime { spec, sources, plugins, launcher, handle, requests, logs }
     }
 
     /// What the host program holds while the job runs.
@@ -214,9 +216,8 @@ impl Shell {
     async fn finish(self) -> JobReport {
         let Shell { kernel, carrier, log, .. } = self;
         carrier.finish().await;
-        let closed = tokio::task::spawn_blocking(move || log.is_none_or(Log::close)).await;
-        if !closed.unwrap_or(false) {
-            tracing::warn!("the logs could not be written to their end in time");
+        if let Some(log) = log {
+            log.finish().await;
         }
         kernel.report()
     }

@@ -1,9 +1,9 @@
 //! Disks that take nothing: full, removed, replaced. The journal degrades, counts, recovers, and names the gap.
 
+use crate::elsewhere::elsewhere;
 use crate::support::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command as Process;
 use std::time::Instant;
 use taskd_core::job::{Incarnation, JobTime, Rank, Seq};
 use taskd_core::journal::*;
@@ -136,25 +136,10 @@ fn a_log_that_stays_unwritable_stops_nobody() {
     assert!(scribe.close().lost == 2000);
 }
 
-/// Where the tests that need a small disk of their own find it, once they run in a mount namespace that has one.
-const SMALL_DISK: &str = "TASKD_TEST_SMALL_DISK";
-
-/// The directory of a small disk, or `None` after the test has run with one in a process of its own. Its mount lives in
-/// that process's namespace only, so it is gone with it whatever happens.
+/// A mount lives in the test's own namespace only, so it is gone with it whatever happens.
 fn small_disk(test: &str) -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os(SMALL_DISK) {
-        return Some(dir.into());
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
-    let mut process = Process::new("unshare");
-    process.args(["--mount", "--user", "--map-root-user", "sh", "-c", script]).arg(dir.path());
-    process.arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(SMALL_DISK, dir.path());
-    let output = process.output().expect("unshare of util-linux");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("1 passed"), "it must have run: {said}");
-    None
+    let mount = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
+    elsewhere(test, &["--mount", "--map-root-user"], mount)
 }
 
 #[test]

@@ -1,0 +1,383 @@
+//! Bad input, from the first to the last of what a supervisor can be given: each gets one sentence that names the thing
+//! and the way out, and the job is not harmed by what it can do without.
+//!
+//! The sentences are compared as a whole: they are what somebody reads at three in the morning. A checkpoint that is cut
+//! short, and a full disk under checkpoints, are the training program's: see the tests of the examples.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+#[path = "journal_logs/elsewhere.rs"]
+mod elsewhere;
+
+use elsewhere::elsewhere;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use taskd_core::detect::{ExitDetector, SilenceDetector, detector};
+use taskd_core::job::*;
+use taskd_core::kernel::JobReport;
+use taskd_core::recover::{ExitStrategy, Restart};
+use taskd_core::runtime::{Runtime, RuntimeBuilder};
+use taskd_core::testing::doubles::{FakeLauncher, FakeProgram, ScriptedSource};
+use tokio::time::{sleep, timeout};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+// ---- What is wrong before the job runs ------------------------------------------------------------------------------
+
+#[test]
+fn an_unknown_strategy_name() {
+    let mut spec = spec(1);
+    spec.policy.strategies.insert(Name::new("restrat"), Permission::Never);
+    let expected = "the runtime cannot be built: the policy names the strategy restrat, which was not added (added: \
+                    restart, exit): correct the name or add the strategy";
+    assert_eq!(refusal(builder(&FakeLauncher::new(), 1).job(spec)), expected);
+}
+
+#[test]
+fn a_count_that_is_none() {
+    // A negative one is no count in Rust; the command lines of the examples have a test of their own.
+    let expected = "the runtime cannot be built: ranks must be 1 to 1048576";
+    assert_eq!(refusal(builder(&FakeLauncher::new(), 0)), expected);
+    assert_eq!(refusal(builder(&FakeLauncher::new(), u32::MAX)), expected);
+}
+
+#[test]
+fn two_plugins_with_one_name() {
+    let twins = builder(&FakeLauncher::new(), 1)
+        .detector(detector("hot", |_, _, _| ()))
+        .detector(detector("hot", |_, _, _| ()))
+        .source(ScriptedSource::new([]))
+        .source(ScriptedSource::new([]));
+    let expected = "the runtime cannot be built: two plugins of kind source are named double.scripted: give one of them \
+                    another name; two plugins of kind detector are named hot: give one of them another name";
+    assert_eq!(refusal(twins), expected);
+}
+
+#[test]
+fn nothing_at_all() {
+    let expected = "the runtime cannot be built: no job was given: add one with job(..); no launcher was given: add one \
+                    with launcher(..); no detector was given: add one with detector(..); no strategy was given: add \
+                    one with strategy(..)";
+    assert_eq!(refusal(Runtime::builder()), expected);
+}
+
+#[test]
+fn a_log_directory_that_is_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let said = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
+    let expected = "the runtime cannot be built: the log directory DIR cannot be used: File exists (os error 17); make \
+                    it accessible or name another";
+    assert_eq!(said.replace(&file.path().display().to_string(), "DIR"), expected);
+}
+
+#[test]
+fn a_log_directory_that_another_supervisor_uses() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = builder(&FakeLauncher::new(), 1).journal(dir.path()).build().unwrap();
+    let said = refusal(builder(&FakeLauncher::new(), 1).journal(dir.path()));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let expected = format!(
+        "the runtime cannot be built: the log directory {} is in use by the supervisor with process id {} on {}: stop \
+         that one first, or give this job a directory of its own",
+        dir.path().display(),
+        std::process::id(),
+        host.trim(),
+    );
+    assert_eq!(said, expected);
+}
+
+// ---- An old log that is of no use: the job starts anew from its checkpoint, which is always sound -------------------
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_log() {
+    let Some(dir) = unprivileged("an_unreadable_log") else { return };
+    let launcher = left_behind(&dir).await;
+    for file in log_files(&dir) {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let denied = "cannot be read: Permission denied (os error 13); make it readable, or move it away";
+    let expected = [
+        format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {denied}"),
+        format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {denied}"),
+        "the job starts anew from its checkpoint, not from the log: no state can be read from it".into(),
+    ];
+    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+}
+
+/// The decisions behind the snapshot may have been carried out: a state without them is none to go on from.
+#[tokio::test(start_paused = true)]
+async fn a_log_of_which_one_file_is_unreadable() {
+    let Some(dir) = unprivileged("a_log_of_which_one_file_is_unreadable") else { return };
+    let launcher = left_behind(&dir).await;
+    let [.., decisions] = &log_files(&dir)[..] else { panic!("no log") };
+    fs::set_permissions(decisions, fs::Permissions::from_mode(0o000)).unwrap();
+    let problem = "DIR/decisions-000001-00000000000000000001.log cannot be read: Permission denied (os error 13); make \
+                   it readable, or move it away";
+    let expected = [
+        format!("the log of an earlier supervisor: {problem}"),
+        format!("the job starts anew from its checkpoint, not from the log: input 2 is missing: {problem}"),
+    ];
+    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_another_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    for file in log_files(dir.path()) {
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[8] = 9;
+        fs::write(file, bytes).unwrap();
+    }
+    let version =
+        "has version 9 of the log format, this program reads 1: use the program that wrote it, or move it away";
+    let expected = [
+        format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {version}"),
+        format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),
+        "the job starts anew from its checkpoint, not from the log: no state can be read from it".into(),
+    ];
+    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_in_every_file_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    for (i, file) in log_files(dir.path()).into_iter().enumerate() {
+        fs::write(file, vec![b'x'; 10_000 * i]).unwrap(); // an empty one, too
+    }
+    let expected = [
+        "the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log was cut off within its head: it \
+         holds no record",
+        "the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log is not a log of this program, \
+         or its head is damaged: move it away",
+        "the job starts anew from its checkpoint, not from the log: no state can be read from it",
+    ];
+    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_other_plugins() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let exactly = "to go on from it or replay it exactly, set this as it was";
+    let expected = [format!(
+        "the job starts anew from its checkpoint, not from the log: the log was written without detector hot version 1: \
+         {exactly}"
+    )];
+    let others = |builder: RuntimeBuilder| builder.detector(detector("hot", |_, _, _| ()));
+    assert_eq!(starts_anew(dir.path(), &launcher, others).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_of_another_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let expected = [
+        "the job starts anew from its checkpoint, not from the log: the log is that of job letters, not of digits: give \
+         each job a directory of its own",
+    ];
+    let other = |builder: RuntimeBuilder| builder.job(JobSpec::new("digits", 2, FakeProgram::Runs.spec()));
+    assert_eq!(starts_anew(dir.path(), &launcher, other).await, expected);
+}
+
+/// No decision in the log depends on a source: here the job goes on.
+#[tokio::test(start_paused = true)]
+async fn a_log_of_other_sources() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let said = Said::listen();
+    let runtime = builder(&launcher, 2).source(ScriptedSource::new([])).journal(dir.path()).build().unwrap();
+    let job = tokio::spawn(runtime.run());
+    sleep(Duration::from_secs(1)).await;
+    let report = finish(&launcher, job, 1).await;
+    assert_eq!((report.ok, report.restarts), (true, 0), "{}", report.reason);
+    let expected =
+        ["going on with the job: the log was written without source double.scripted version 1 (queue_max=64 \
+                     when_full=Wait): no decision in it depends on that"];
+    assert_eq!(said.lines(dir.path()), expected);
+}
+
+// ---- Disks that take nothing: the job and its recovery go on without a log ------------------------------------------
+
+#[tokio::test]
+async fn a_full_disk_under_the_logs() {
+    let Some(disk) = small_disk("a_full_disk_under_the_logs") else { return };
+    let mut ballast = fs::File::create(disk.join("somebody-elses")).unwrap();
+    while std::io::Write::write_all(&mut ballast, &[0; 512]).is_ok() {}
+    let full = "DIR: No space left on device (os error 28); free some space on this disk";
+    let expected = [format!("the logs cannot be written in full, and the job goes on without: {full}")];
+    recovers_without_logs(&disk.join("logs"), &expected).await;
+}
+
+#[tokio::test]
+async fn a_read_only_log_directory() {
+    let Some(dir) = unprivileged("a_read_only_log_directory") else { return };
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).unwrap();
+    let expected = [
+        "the log directory DIR cannot be locked: Permission denied (os error 13); see to it that no other supervisor runs \
+         this job"
+            .to_owned(),
+        "the logs cannot be written in full, and the job goes on without: DIR: Permission denied (os error 13); make \
+         it writable again"
+            .to_owned(),
+    ];
+    recovers_without_logs(&dir, &expected).await;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap(); // so that it can be removed
+}
+
+/// A rank dies while no log can be written: it is found and started again, and people are told what is missing.
+async fn recovers_without_logs(dir: &Path, expected: &[String]) {
+    let said = Said::listen();
+    let launcher = FakeLauncher::new();
+    let runtime = builder(&launcher, 2).journal(dir).build().unwrap();
+    let logs = runtime.handle().logs().cloned().unwrap();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 1).await;
+    let mut health = logs.health();
+    let degraded = health.wait_for(|health| health.trouble().is_some());
+    drop(timeout(Duration::from_secs(60), degraded).await.expect("the journal notices"));
+    launcher.kill(&ProcId::rank(1, 1));
+    all_run(&launcher, 2).await;
+    let report = finish(&launcher, job, 2).await;
+    assert_eq!((report.ok, report.restarts), (true, 1), "{}", report.reason);
+
+    let counts = logs.counts();
+    assert_eq!(counts.records, 0);
+    let mut lines = said.lines(dir);
+    let last = lines.pop().unwrap();
+    assert_eq!(last, format!("{0} of the {0} records of this job's logs are lost", counts.lost));
+    assert_eq!(lines, expected);
+}
+
+// ---- The ground that they stand on ----------------------------------------------------------------------------------
+
+fn small_disk(test: &str) -> Option<PathBuf> {
+    let mount = "mount -t tmpfs -o size=64k tmpfs \"$0\" && exec \"$@\"";
+    elsewhere(test, &["--mount", "--map-root-user"], mount)
+}
+
+/// Somebody who is not root: permissions count.
+fn unprivileged(test: &str) -> Option<PathBuf> {
+    elsewhere(test, &["--map-user=1000"], "exec \"$@\"")
+}
+
+fn spec(ranks: u32) -> JobSpec {
+    JobSpec::new("letters", ranks, FakeProgram::Runs.spec())
+}
+
+fn builder(launcher: &FakeLauncher, ranks: u32) -> RuntimeBuilder {
+    Runtime::builder()
+        .job(spec(ranks))
+        .detector(ExitDetector::new())
+        .detector(SilenceDetector::after(Duration::from_secs(3600)))
+        .strategy(Restart::new())
+        .strategy(ExitStrategy::new())
+        .launcher(launcher.clone())
+}
+
+fn refusal(builder: RuntimeBuilder) -> String {
+    builder.build().expect_err("it cannot be built").to_string()
+}
+
+/// Waits until both ranks run in this incarnation.
+async fn all_run(launcher: &FakeLauncher, incarnation: u32) {
+    let all = async {
+        while !(0..2).all(|rank| launcher.runs(&ProcId::rank(rank, incarnation))) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
+}
+
+async fn finish(launcher: &FakeLauncher, job: tokio::task::JoinHandle<JobReport>, incarnation: u32) -> JobReport {
+    assert!((0..2).all(|rank| launcher.finish(&ProcId::rank(rank, incarnation), 0)), "both ranks run");
+    timeout(Duration::from_secs(600), job).await.expect("the job ends").expect("nothing panics")
+}
+
+/// Two ranks, left running as a killed supervisor leaves them, with its log.
+async fn left_behind(dir: &Path) -> FakeLauncher {
+    let launcher = FakeLauncher::new();
+    let job = tokio::spawn(builder(&launcher, 2).journal(dir).build().unwrap().run());
+    all_run(&launcher, 1).await;
+    sleep(Duration::from_secs(1)).await;
+    job.abort();
+    assert!(job.await.unwrap_err().is_cancelled());
+    let lock = fs::File::open(dir.join("lock")).unwrap();
+    rustix::fs::flock(lock, rustix::fs::FlockOperation::LockExclusive).unwrap(); // its last record is written
+    launcher.attach()
+}
+
+/// A new supervisor stops what still runs, starts it anew, and ends well. What it said meanwhile.
+async fn starts_anew(
+    dir: &Path,
+    launcher: &FakeLauncher,
+    change: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
+) -> Vec<String> {
+    let said = Said::listen();
+    let job = tokio::spawn(change(builder(launcher, 2)).journal(dir).build().unwrap().run());
+    all_run(launcher, 2).await;
+    assert!(!launcher.runs(&ProcId::rank(0, 1)), "an old one beside it would share its world");
+    assert!(finish(launcher, job, 2).await.ok);
+    said.lines(dir)
+}
+
+/// The files of the logs, in order.
+fn log_files(dir: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut logs: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|e| e == "log")).collect();
+    logs.sort_by_key(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("decisions")));
+    logs
+}
+
+/// Everything that the runtime says to people from warnings on, on this thread.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    /// Listens until the end of the test.
+    fn listen() -> Said {
+        let said = Said::default();
+        std::mem::forget(tracing::subscriber::set_default(said.clone())); // the thread is the test's own
+        said
+    }
+
+    /// What was said, without the directory's name.
+    fn lines(&self, dir: &Path) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()
+    }
+}
+
+impl Subscriber for Said {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        self.0.lock().unwrap().push(message.0);
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.0, "{value:?}"); // into a string: it cannot fail
+        }
+    }
+}

@@ -5,25 +5,15 @@
 //! `examples/python/train_digits.py`, as one would write it for torchrun.
 
 use clap::Parser;
-use serde::Deserialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{ExitDetector, ProgramErrorDetector, RestartStormDetector, SilenceDetector, StallDetector};
-use taskd_core::job::{BudgetSpec, JobSpec, Ready, WorkerSpec};
-use taskd_core::launch::{LocalLauncher, guard};
-use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::Runtime;
+use taskd_core::launch::{OnOwnerLoss, guard};
 use taskd_examples::account::{Account, Injections, Listener};
-use taskd_examples::books::{self, StepLine};
+use taskd_examples::books;
+use taskd_examples::digits::{DigitsJob, Outcome, RANKS, Supervised};
 use taskd_examples::faults::Target;
-use taskd_pytorch::TorchLauncher;
 use taskd_pytorch::venv::PythonEnv;
-
-const RANKS: u32 = 4;
-/// Importing torch can keep a rank's heartbeat thread waiting for a while on a busy machine.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// Four PyTorch ranks train under supervision; one is killed, one is frozen.
 #[derive(Debug, Parser)]
@@ -58,15 +48,6 @@ fn main() -> ExitCode {
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What rank 0 of the script writes at the end.
-#[derive(Debug, Deserialize)]
-struct Outcome {
-    steps: u64,
-    loss: f64,
-    sha256: String,
-    ranks_equal: bool,
-}
-
 async fn run(options: &Options) -> Result<Account, Failure> {
     let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??.python().to_owned();
@@ -97,23 +78,15 @@ async fn supervised(
     dir: &Path,
     seed: Option<u64>,
 ) -> Result<(Account, Outcome), Failure> {
-    let local = Arc::new(LocalLauncher::builder(dir.join("run")).job_name("pytorch-ddp").build().await?);
-    let torch = Arc::new(TorchLauncher::new(Arc::clone(&local), dir.join("torch")));
-    let out = dir.join("out");
-    let runtime = Runtime::builder()
-        .job(job(options, python, &out))
-        .source(local.heartbeats(SILENT_AFTER / 10))
-        .detector(ExitDetector::new())
-        .detector(ProgramErrorDetector::new())
-        .detector(SilenceDetector::after(SILENT_AFTER))
-        .detector(StallDetector::after(Duration::from_secs(120)))
-        .detector(RestartStormDetector::more_than(10, Duration::from_secs(600)))
-        .strategy(Restart::new())
-        .strategy(ExitStrategy::new())
-        .launcher(Arc::clone(&torch))
-        .journal(dir.join("journal"))
-        .build()?;
-
+    let job = DigitsJob {
+        python: python.to_owned(),
+        out: dir.join("out"),
+        steps: options.steps,
+        checkpoint_every: 50,
+        pace_ms: 10,
+        restarts_max: 10,
+    };
+    let Supervised { local, torch, runtime } = job.supervise(dir, OnOwnerLoss::default()).await?;
     let tell = seed.is_some();
     let listener = Listener::start(&runtime.handle(), move |line| {
         if tell {
@@ -121,8 +94,8 @@ async fn supervised(
         }
     });
     let injections = Injections::default();
-    let books = out.clone();
-    let target = Target { launcher: torch, read: move || read(&books), steps: options.steps, ranks: RANKS };
+    let books = job.clone();
+    let target = Target { launcher: torch, read: move || books.books(), steps: options.steps, ranks: RANKS };
     let (told, steps) = (injections.clone(), options.steps);
     let injector = tokio::spawn(async move {
         match seed {
@@ -134,57 +107,15 @@ async fn supervised(
     injector.abort();
     local.shutdown(Duration::ZERO).await?;
 
-    let lines = read(&out);
+    let lines = job.books();
     let mut rows = listener.rows(&report, &injections).await;
     for (row, lost) in rows.iter_mut().filter(|r| r.resumed_ms.is_some()).zip(books::steps_lost(&lines)) {
         row.steps_lost = Some(lost);
     }
     let mut account = Account::of(&report, rows);
-    let text = std::fs::read_to_string(out.join("result.json"))
-        .map_err(|e| format!("the job wrote no result ({e}); it ended with: {}", report.reason))?;
-    let outcome: Outcome = serde_json::from_str(&text)?;
+    let outcome = job.outcome().map_err(|why| format!("{why}; it ended with: {}", report.reason))?;
     account.steps = Some(outcome.steps);
     account.final_loss = Some(outcome.loss);
     account.goodput = books::goodput(&lines);
     Ok((account, outcome))
-}
-
-fn job(options: &Options, python: &Path, out: &Path) -> JobSpec {
-    let script = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_digits.py"));
-    let words = |p: &Path| p.to_string_lossy().into_owned();
-    let steps = options.steps.to_string();
-    let argv = [
-        words(python),
-        "-u".into(),
-        words(&script),
-        "--dir".into(),
-        words(out),
-        "--steps".into(),
-        steps,
-        "--pace-ms".into(),
-        "10".into(),
-    ];
-    let mut spec = JobSpec::new("pytorch-ddp", RANKS, WorkerSpec::new(argv));
-    spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
-    spec.policy.stop_grace = Duration::from_millis(500); // the script saves nothing when it is stopped
-    spec.policy.start_within = Duration::from_secs(300);
-    spec.policy.budget = BudgetSpec { recoveries_max: 10, ..BudgetSpec::default() };
-    spec
-}
-
-/// One line of the script's `metrics.jsonl`.
-#[derive(Debug, Deserialize)]
-struct Metrics {
-    generation: u64,
-    step: u64,
-    loss: f64,
-    t: f64,
-}
-
-/// The script's books; a line that is being written is left out.
-fn read(out: &Path) -> Vec<StepLine> {
-    let text = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap_or_default();
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Metrics>(line).ok());
-    let line = |m: Metrics| StepLine { generation: m.generation, step: m.step, loss: m.loss, at_ms: m.t * 1e3 };
-    lines.map(line).collect()
 }

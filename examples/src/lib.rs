@@ -3,5 +3,6 @@
 
 pub mod account;
 pub mod books;
+pub mod digits;
 pub mod faults;
 pub mod trainer;

@@ -1,0 +1,294 @@
+//! One job under fire, seen from outside: its supervisor's process, its steps, and what its supervisors say.
+//!
+//! It starts and ends supervisors; it chooses nothing, and what is killed when is [`inject`](crate::inject)'s.
+
+use crate::Failure;
+use crate::account::{Books, Kill};
+use crate::census::{Census, Process};
+use crate::notes::{self, Line, Note, Tail, now_ns};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use taskd_examples::books::StepLine;
+use taskd_examples::digits::{DigitsJob, step_line};
+use tokio::process::{Child, Command};
+
+/// How often the job is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long everything of a job may take to be gone after its end, or after we have killed it.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// When the job counts as training again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaits {
+    /// With a step of a generation after this one.
+    After(u64),
+    /// With the next step after a new supervisor has taken it up.
+    NextOwner,
+    /// With the next step.
+    NextStep,
+}
+
+/// A job that is killed and started again until it is through.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) dir: PathBuf,
+    pub(crate) digits: DigitsJob,
+    pub(crate) census: &'a mut Census,
+    pub(crate) books: &'a mut Books,
+    bound: Duration,
+    supervisor: Option<Child>,
+    /// Whether the job outlives the present supervisor.
+    pub(crate) keeps: bool,
+    steps: Tail,
+    notes: Tail,
+    /// The last step that was trained.
+    pub(crate) last: Option<StepLine>,
+    pub(crate) awaits: Option<Awaits>,
+    /// Faults that were found, and worlds that were entered, in the whole job.
+    pub(crate) found: usize,
+    pub(crate) entered: usize,
+    over: Option<(bool, String)>,
+    last_sign: Instant,
+}
+
+impl<'a> Job<'a> {
+    /// Starts a job in a new directory.
+    pub(crate) fn start(
+        dir: PathBuf,
+        digits: DigitsJob,
+        keeps: bool,
+        bound: Duration,
+        (census, books): (&'a mut Census, &'a mut Books),
+    ) -> Result<Job<'a>, Failure> {
+        std::fs::create_dir_all(&digits.out)?;
+        std::fs::write(dir.join(crate::supervisor::ORDER), serde_json::to_vec(&digits)?)?;
+        let (steps, notes) = (Tail::new(digits.metrics()), Tail::new(dir.join(notes::FILE)));
+        let mut job = Job {
+            dir,
+            digits,
+            census,
+            books,
+            bound,
+            supervisor: None,
+            keeps,
+            steps,
+            notes,
+            last: None,
+            awaits: Some(Awaits::After(0)),
+            found: 0,
+            entered: 0,
+            over: None,
+            last_sign: Instant::now(),
+        };
+        job.start_supervisor(keeps)?;
+        Ok(job)
+    }
+
+    /// Starts a supervisor, which attaches to what runs or starts the job from its checkpoint.
+    pub(crate) fn start_supervisor(&mut self, keeps: bool) -> Result<(), Failure> {
+        let log = std::fs::File::options().create(true).append(true).open(self.dir.join("supervisor.log"))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--supervise").arg(&self.dir).env(crate::census::MARK, self.census.mark());
+        if keeps {
+            command.arg("--keep");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+        self.supervisor = Some(command.spawn()?);
+        self.keeps = keeps;
+        Ok(())
+    }
+
+    /// The supervisor's process.
+    pub(crate) fn supervisor(&mut self) -> Result<Process, Failure> {
+        let pid = self.supervisor.as_ref().and_then(Child::id).and_then(|pid| i32::try_from(pid).ok());
+        let mut processes = self.census.take().into_iter();
+        processes.find(|p| Some(p.pid) == pid).ok_or_else(|| "the supervisor is gone, unasked".into())
+    }
+
+    /// Reaps a supervisor that was killed.
+    pub(crate) async fn bury_supervisor(&mut self) -> Result<(), Failure> {
+        if let Some(mut child) = self.supervisor.take() {
+            child.wait().await?;
+        }
+        Ok(())
+    }
+
+    /// The step that was trained last; 0 before the first.
+    pub(crate) fn step(&self) -> u64 {
+        self.last.map_or(0, |line| line.step)
+    }
+
+    /// The ranks' processes of the newest generation, without zombies.
+    pub(crate) fn ranks(&mut self) -> Vec<Process> {
+        let processes = self.census.take();
+        let newest = processes.iter().filter_map(|p| p.rank().map(|(_, generation)| generation)).max();
+        let of_newest = |p: &Process| p.state != 'Z' && p.rank().map(|(_, generation)| generation) == newest;
+        let mut ranks: Vec<Process> = processes.into_iter().filter(of_newest).collect();
+        ranks.sort_by_key(|p| p.rank().map(|(victim, _)| victim));
+        ranks
+    }
+
+    /// Notes a kill. What was open before is hit again before the job had come through it.
+    pub(crate) fn struck(&mut self, kill: Kill, awaits: Awaits) {
+        if let Some(open) = self.books.open().filter(|_| self.awaits.is_some()) {
+            self.say(&Books::line(open));
+        }
+        self.books.kills.push(kill);
+        self.awaits = Some(awaits);
+        self.last_sign = Instant::now();
+    }
+
+    pub(crate) fn say(&self, line: &str) {
+        println!("  {:>4} kills  step {:>5}/{}  {line}", self.books.signals(), self.step(), self.digits.steps);
+    }
+
+    /// Takes in what has happened since the last call.
+    fn look(&mut self) {
+        for line in self.notes.lines().iter().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+            match line.note {
+                Note::Up if self.awaits == Some(Awaits::NextOwner) => {
+                    self.books.attached(line.at_ns);
+                    self.awaits = Some(Awaits::NextStep);
+                }
+                Note::Found(blamed) => {
+                    self.found += 1;
+                    self.books.found(&blamed, line.at_ns);
+                }
+                Note::Decided { blamed, .. } => self.books.decided(blamed),
+                Note::Entered { .. } => self.entered += 1,
+                Note::Over { ok, reason } => self.over = Some((ok, reason)),
+                Note::Up | Note::Told(_) => {}
+            }
+        }
+        for line in self.steps.lines().iter().filter_map(|line| step_line(line)) {
+            self.last = Some(line);
+            self.last_sign = Instant::now();
+            let through = match self.awaits {
+                Some(Awaits::After(generation)) => line.generation > generation,
+                Some(Awaits::NextStep) => true,
+                Some(Awaits::NextOwner) | None => false,
+            };
+            if through {
+                self.awaits = None;
+                self.books.trains(now_ns());
+                if let Some(kill) = self.books.kills.last().filter(|_| self.books.is_of_this_job()) {
+                    self.say(&Books::line(kill));
+                }
+            }
+        }
+    }
+
+    /// Looks at the job until something is so. An error: it was not so within the bound, and a stall was counted.
+    pub(crate) async fn until<T>(
+        &mut self,
+        what: &str,
+        mut is_so: impl FnMut(&mut Job<'a>) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let began = Instant::now();
+        loop {
+            self.look();
+            if let Some(so) = is_so(self) {
+                return Ok(so);
+            }
+            if let Some((_, reason)) = &self.over {
+                return Err(format!("the job ended before {what}: {reason}; see {}", self.dir.display()).into());
+            }
+            if began.elapsed() > self.bound {
+                return Err(Box::new(Stalled(what.to_owned())));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until the job trains after what was done to it last.
+    pub(crate) async fn trains(&mut self) -> Result<(), Failure> {
+        self.until("it trained again", |job| job.awaits.is_none().then_some(())).await
+    }
+
+    /// Lets some time go by.
+    pub(crate) async fn pass(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.look();
+            tokio::time::sleep(LOOK_EVERY.min(time)).await;
+        }
+    }
+
+    /// Waits for the job's end, which may take as long as it makes progress.
+    pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
+        self.last_sign = Instant::now();
+        let (ok, reason) = loop {
+            self.look();
+            if let Some(over) = self.over.clone() {
+                break over;
+            }
+            if self.last_sign.elapsed() > self.bound {
+                return Err(Box::new(Stalled("it ended".into())));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        self.bury_supervisor().await?;
+        if !ok {
+            return Err(format!("the job ended with: {reason}; see {}", self.dir.display()).into());
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is gone, and gives what is not.
+    pub(crate) async fn leftovers(&mut self) -> Vec<Process> {
+        let until = Instant::now() + GONE_WITHIN;
+        loop {
+            let left = self.census.take();
+            if left.is_empty() || Instant::now() > until {
+                return left;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Writes down all that may explain why the job hangs, then starts it again from its checkpoint.
+    pub(crate) async fn start_over(&mut self, stalled: &Stalled, keeps: bool) -> Result<PathBuf, Failure> {
+        self.books.stalls += 1;
+        let dump = self.dir.join(format!("stall-{}.txt", self.books.stalls));
+        std::fs::write(&dump, self.state(&stalled.to_string()))?;
+        let generation = self.last.map_or(0, |line| line.generation);
+        self.kill_all().await;
+        self.bury_supervisor().await?;
+        self.awaits = Some(Awaits::After(generation));
+        self.start_supervisor(keeps)?;
+        Ok(dump)
+    }
+
+    /// Kills everything that is marked.
+    pub(crate) async fn kill_all(&mut self) {
+        for process in self.census.take() {
+            let _ = process.signal(Signal::KILL); // gone by itself, then
+        }
+        self.leftovers().await;
+    }
+
+    fn state(&mut self, headline: &str) -> String {
+        let mut text = format!("{headline}\nlast step: {:?}\nawaited: {:?}\n", self.last, self.awaits);
+        for process in self.census.take() {
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", process.pid));
+            let wchan = read("wchan").unwrap_or_default();
+            text += &format!("{process:?} waits in {wchan:?}\n");
+        }
+        let tail = |path: &Path, lines: usize| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let from = text.lines().count().saturating_sub(lines);
+            text.lines().skip(from).collect::<Vec<_>>().join("\n")
+        };
+        for (file, lines) in [(notes::FILE, 60), ("supervisor.log", 60), ("run/guard.log", 30)] {
+            text += &format!("\n--- {file}\n{}\n", tail(&self.dir.join(file), lines));
+        }
+        text
+    }
+}
+
+/// The job did not get where it should have within the bound.
+#[derive(Debug, thiserror::Error)]
+#[error("a stall: the bound was over before {0}")]
+pub(crate) struct Stalled(String);

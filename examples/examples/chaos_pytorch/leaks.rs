@@ -1,0 +1,33 @@
+//! What a run leaves behind outside of its directory, by listings from before and after.
+//!
+//! Other programs use these directories too: only what bears the run's mark or one of its process ids is laid at its door.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+/// The places where programs leave files: the temporary directory, shared memory, and the user's cache of this project.
+#[derive(Debug)]
+pub(crate) struct Listing(BTreeSet<PathBuf>);
+
+impl Listing {
+    /// What lies there now.
+    pub(crate) fn take() -> Listing {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        let places = [Some(std::env::temp_dir()), Some(PathBuf::from("/dev/shm")), cache.map(|c| c.join("taskd"))];
+        let entries = places.into_iter().flatten().filter_map(|place| fs::read_dir(place).ok()).flatten();
+        Listing(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+    }
+
+    /// What has come since and is the run's.
+    pub(crate) fn new_since(&self, before: &Listing, mark: &str, pids: impl Iterator<Item = i32>) -> Vec<String> {
+        let pids: BTreeSet<String> = pids.map(|pid| pid.to_string()).collect();
+        let is_ours = |name: &str| {
+            name.contains(mark) || name.split(|c: char| !c.is_ascii_digit()).any(|number| pids.contains(number))
+        };
+        let new = self.0.difference(&before.0);
+        let named = new.filter(|path| path.file_name().is_some_and(|name| is_ours(&name.to_string_lossy())));
+        named.map(|path| path.display().to_string()).collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! What is done to the job, in which order: chosen by a seed before anything runs.
+//!
+//! It touches nothing.
+
+use clap::ValueEnum;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use std::time::Duration;
+
+/// What is killed, and in which moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Kind {
+    /// Any rank, in the middle of training.
+    MidStep,
+    /// Rank 0, which hosts the store and writes the checkpoints.
+    RankZero,
+    /// A rank whose process has just appeared.
+    StartSpawn,
+    /// A rank that is importing torch.
+    StartImport,
+    /// A rank while rank 0 hosts the store already and no step is done yet.
+    StartRendezvous,
+    /// Rank 0, with a checkpoint half written.
+    Checkpoint,
+    /// Two ranks at once.
+    TwoAtOnce,
+    /// A rank, and its successor within one second of its start.
+    TwiceInASecond,
+    /// The supervisor, whose guard keeps the job: another one attaches.
+    SupervisorKeep,
+    /// The supervisor, whose guard ends the job: another one starts it from its checkpoint.
+    SupervisorKillTree,
+    /// The guard.
+    Guard,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 11] = [
+        Kind::MidStep,
+        Kind::RankZero,
+        Kind::StartSpawn,
+        Kind::StartImport,
+        Kind::StartRendezvous,
+        Kind::Checkpoint,
+        Kind::TwoAtOnce,
+        Kind::TwiceInASecond,
+        Kind::SupervisorKeep,
+        Kind::SupervisorKillTree,
+        Kind::Guard,
+    ];
+
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Kind::MidStep => "a rank, mid-step",
+            Kind::RankZero => "rank 0",
+            Kind::StartSpawn => "start-up: just started",
+            Kind::StartImport => "start-up: import torch",
+            Kind::StartRendezvous => "start-up: rendezvous",
+            Kind::Checkpoint => "checkpoint write",
+            Kind::TwoAtOnce => "two ranks at once",
+            Kind::TwiceInASecond => "same rank twice",
+            Kind::SupervisorKeep => "supervisor, Keep",
+            Kind::SupervisorKillTree => "supervisor, KillTree",
+            Kind::Guard => "guard",
+        }
+    }
+
+    pub(crate) const fn is_at_start_up(self) -> bool {
+        matches!(self, Kind::StartSpawn | Kind::StartImport | Kind::StartRendezvous)
+    }
+}
+
+/// One injection, and the dice for its victims and moments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Injection {
+    pub(crate) kind: Kind,
+    seed: u64,
+}
+
+impl Injection {
+    pub(crate) fn dice(&self) -> StdRng {
+        StdRng::seed_from_u64(self.seed)
+    }
+}
+
+/// The injections: decks of all `kinds`, each shuffled, so that few kills meet as many kinds as possible.
+pub(crate) fn plan(kinds: &[Kind], count: usize, seed: u64) -> Vec<Injection> {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut plan = Vec::new();
+    while plan.len() < count {
+        let mut deck = kinds.to_vec();
+        deck.shuffle(&mut dice);
+        plan.extend(deck.into_iter().map(|kind| Injection { kind, seed: dice.random() }));
+    }
+    plan.truncate(count);
+    plan
+}
+
+/// How the next supervisor must be told to leave the job: as the next kill of one wants it.
+pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
+    let wants = |injection: &Injection| match injection.kind {
+        Kind::SupervisorKeep => Some(true),
+        Kind::SupervisorKillTree => Some(false),
+        _ => None,
+    };
+    rest.iter().find_map(wants).unwrap_or(false)
+}
+
+/// A moment within a span of so many milliseconds.
+pub(crate) fn within_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(dice.random_range(from..to))
+}

@@ -103,7 +103,8 @@ impl Books {
 
     /// Another supervisor has taken up what the last kill left without one.
     pub(crate) fn attached(&mut self, at_ns: u64) {
-        if let Some(kill) = self.kills.last_mut() {
+        let last = self.kills[self.job_begins..].last_mut();
+        if let Some(kill) = last.filter(|kill| kill.kind.is_of_supervisor()) {
             kill.seen_ns = kill.seen_ns.or(Some(at_ns));
         }
     }
@@ -145,7 +146,7 @@ impl Books {
     /// Ranks that were killed and never blamed. Of those that fell with a guard or a job one named rank is enough.
     fn unblamed(&self) -> usize {
         let missing = |kill: &Kill| match kill.kind {
-            Kind::SupervisorKeep => 0,
+            Kind::SupervisorKeep | Kind::SupervisorMidRecovery => 0,
             Kind::SupervisorKillTree | Kind::Guard => usize::from(kill.named.is_empty()),
             _ => kill.victims.len() - kill.named.len(),
         };
@@ -213,7 +214,7 @@ impl Spread {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     count: usize,
-    /// From the kill until a supervisor had found it.
+    /// From the kill until a supervisor had found it; for its own death, until the next one had attached.
     seen_ms: Option<Spread>,
     /// From the kill until the job trained again; without those after which it was hit again first.
     again_ms: Option<Spread>,

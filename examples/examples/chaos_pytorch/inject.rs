@@ -25,6 +25,9 @@ const BETWEEN_MS: (u64, u64) = (200, 1500);
 /// Most milliseconds from the appearance of a process, or from its first library of torch, until it is killed.
 const SPAWNED_MS_MAX: u64 = 100;
 const IMPORTING_MS_MAX: u64 = 1000;
+/// Milliseconds that ranks take to be stopped, and to be started until they train.
+const STOPPING_MS_MAX: u64 = 300;
+const STARTING_MS_MAX: u64 = 5000;
 /// How long to wait for a checkpoint to be written: there is one every few steps.
 const CHECKPOINT_WITHIN: Duration = Duration::from_secs(20);
 /// Without its supervisor a job that is not to be kept must be gone within this time.
@@ -50,6 +53,10 @@ impl Job<'_> {
             Kind::Checkpoint => self.hit_checkpoint(&ranks[0]).await?,
             Kind::TwiceInASecond => self.hit_twice(&ranks[any]).await?,
             Kind::SupervisorKeep => self.hit_supervisor_kept(&ranks, after).await?,
+            Kind::SupervisorMidRecovery => {
+                self.strike(Kind::MidStep, &ranks[any..=any]);
+                self.hit_supervisor_mid_recovery(&ranks, after, &mut dice).await?;
+            }
             Kind::SupervisorKillTree => self.hit_supervisor(&ranks, after).await?,
             Kind::Guard => self.hit_guard(&ranks)?,
             _ => self.strike(kind, &ranks[any..=any]),
@@ -147,6 +154,22 @@ impl Job<'_> {
         let now = self.ranks();
         self.books.findings.not_kept += ranks.iter().filter(|rank| !now.iter().any(|p| p.pid == rank.pid)).count();
         Ok(())
+    }
+
+    /// In half of the cases while ranks are still stopped and started, else at any moment until they train.
+    async fn hit_supervisor_mid_recovery(
+        &mut self,
+        ranks: &[Process],
+        after: &[Injection],
+        dice: &mut StdRng,
+    ) -> Result<(), Failure> {
+        let ms_max = if dice.random() { STOPPING_MS_MAX } else { STARTING_MS_MAX };
+        self.pass(within_ms(dice, 0, ms_max)).await;
+        let at_ns = now_ns();
+        self.supervisor()?.signal(Signal::KILL)?;
+        self.book(Kind::SupervisorMidRecovery, Vec::new(), 1, generation(ranks), at_ns);
+        self.bury_supervisor().await?;
+        self.start_supervisor(is_to_keep(after))
     }
 
     async fn hit_supervisor(&mut self, ranks: &[Process], after: &[Injection]) -> Result<(), Failure> {

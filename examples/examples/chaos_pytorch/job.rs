@@ -148,9 +148,11 @@ impl<'a> Job<'a> {
     fn look(&mut self) {
         for line in self.notes.lines().iter().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
             match line.note {
-                Note::Up if self.awaits == Some(Awaits::NextOwner) => {
+                Note::Up => {
                     self.books.attached(line.at_ns);
-                    self.awaits = Some(Awaits::NextStep);
+                    if self.awaits == Some(Awaits::NextOwner) {
+                        self.awaits = Some(Awaits::NextStep);
+                    }
                 }
                 Note::Found(blamed) => {
                     self.found += 1;
@@ -159,7 +161,7 @@ impl<'a> Job<'a> {
                 Note::Decided { blamed, .. } => self.books.decided(blamed),
                 Note::Entered { .. } => self.entered += 1,
                 Note::Over { ok, reason } => self.over = Some((ok, reason)),
-                Note::Up | Note::Told(_) => {}
+                Note::Told(_) => {}
             }
         }
         for line in self.steps.lines().iter().filter_map(|line| step_line(line)) {

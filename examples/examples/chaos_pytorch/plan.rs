@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     TwiceInASecond,
     /// The supervisor, whose guard keeps the job: another one attaches.
     SupervisorKeep,
+    /// The same while a recovery is under way, which the next one has to carry on.
+    SupervisorMidRecovery,
     /// The supervisor, whose guard ends the job: another one starts it from its checkpoint.
     SupervisorKillTree,
     /// The guard.
@@ -36,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 11] = [
+    pub(crate) const ALL: [Kind; 12] = [
         Kind::MidStep,
         Kind::RankZero,
         Kind::StartSpawn,
@@ -46,6 +48,7 @@ impl Kind {
         Kind::TwoAtOnce,
         Kind::TwiceInASecond,
         Kind::SupervisorKeep,
+        Kind::SupervisorMidRecovery,
         Kind::SupervisorKillTree,
         Kind::Guard,
     ];
@@ -61,9 +64,14 @@ impl Kind {
             Kind::TwoAtOnce => "two ranks at once",
             Kind::TwiceInASecond => "same rank twice",
             Kind::SupervisorKeep => "supervisor, Keep",
+            Kind::SupervisorMidRecovery => "supervisor, mid-recovery",
             Kind::SupervisorKillTree => "supervisor, KillTree",
             Kind::Guard => "guard",
         }
+    }
+
+    pub(crate) const fn is_of_supervisor(self) -> bool {
+        matches!(self, Kind::SupervisorKeep | Kind::SupervisorMidRecovery | Kind::SupervisorKillTree)
     }
 
     pub(crate) const fn is_at_start_up(self) -> bool {
@@ -100,7 +108,7 @@ pub(crate) fn plan(kinds: &[Kind], count: usize, seed: u64) -> Vec<Injection> {
 /// How the next supervisor must be told to leave the job: as the next kill of one wants it.
 pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
     let wants = |injection: &Injection| match injection.kind {
-        Kind::SupervisorKeep => Some(true),
+        Kind::SupervisorKeep | Kind::SupervisorMidRecovery => Some(true),
         Kind::SupervisorKillTree => Some(false),
         _ => None,
     };

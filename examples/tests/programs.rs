@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// An example that cargo has built beside this test, whatever the profile and the target folder.
 fn example(name: &str) -> Command {
@@ -63,11 +64,44 @@ fn custom_plugin_starts_the_lost_rank_alone() {
     assert_eq!(account["incidents"][0]["ranks"], serde_json::json!([1]), "{account}");
 }
 
+/// Whether tests that need PyTorch are to be left out; says so.
+fn skips_torch(test: &str) -> bool {
+    let skips = std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == "torch"));
+    if skips {
+        println!("skipped: {test} (TASKD_SKIP names torch)");
+    }
+    skips
+}
+
+/// Held by a test that runs four ranks of PyTorch: two such jobs at once are more than a small machine bears.
+static TORCH: Mutex<()> = Mutex::new(());
+
 #[test]
 fn pytorch_ddp_ends_as_if_nothing_had_happened() {
-    if std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == "torch")) {
-        return println!("skipped: pytorch_ddp (TASKD_SKIP names torch)");
+    if skips_torch("pytorch_ddp_ends_as_if_nothing_had_happened") {
+        return;
     }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
     let output = example("pytorch_ddp").args(["--json", "--steps", "300"]).output().expect("it runs");
     check_kill_and_freeze(&account(&output));
+}
+
+#[test]
+fn chaos_pytorch_ends_as_if_nothing_had_happened() {
+    if skips_torch("chaos_pytorch_ends_as_if_nothing_had_happened") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let kinds = ["--kinds", "start-import,checkpoint,supervisor-keep,guard"];
+    let few = ["--json", "--kills", "4", "--steps", "300", "--pause-s", "3"];
+    let account = account(&example("chaos_pytorch").args(few).args(kinds).output().expect("it runs"));
+    for (what, good) in [("completed", true), ("loss_equal", true), ("state_equal", true)] {
+        assert_eq!(account[what], good, "{account}");
+    }
+    for none in ["stalls", "orphans", "zombies", "blamed_wrongly", "unblamed", "not_kept"] {
+        assert_eq!(account[none], 0, "{none}: {account}");
+    }
+    assert_eq!(account["leaked_files"], serde_json::json!([]), "{account}");
+    assert_eq!((&account["pause"]["blamed"], &account["pause"]["restarts"]), (&0.into(), &0.into()), "{account}");
+    assert!(account["kills"].as_u64() >= Some(4), "{account}");
 }

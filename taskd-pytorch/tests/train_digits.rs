@@ -66,3 +66,26 @@ fn a_resumed_training_ends_as_an_undisturbed_one() {
     assert_eq!(steps.len(), 50, "30 steps, then 20 from the checkpoint of step 20");
     assert_eq!((steps[30].0.as_u64(), steps[30].1.as_u64()), (Some(21), Some(40)));
 }
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_metrics_but_not_the_training() {
+    let Some(python) = support::torch_python("a_full_disk_costs_checkpoints_and_metrics_but_not_the_training") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, full) = (dir.path().join("whole"), dir.path().join("full"));
+    finish(start(&python, &whole, 2, 40));
+
+    fs::create_dir(&full).unwrap();
+    for name in ["metrics.jsonl", "checkpoint-00000010.pt.tmp", "checkpoint-00000020.pt.tmp"] {
+        std::os::unix::fs::symlink("/dev/full", full.join(name)).unwrap(); // every write: no space left on device
+    }
+    let said = finish(start(&python, &full, 2, 40));
+    let sentences = ["metrics of step 1 not written, training goes on: ", "checkpoint of step 10 not written, "];
+    assert!(sentences.iter().all(|sentence| said.matches(sentence).count() == 1), "{said}");
+    assert_eq!(said.matches("not written").count(), 2, "each is said once: {said}");
+
+    assert_eq!(result(&whole), result(&full));
+    let written = ["checkpoint-00000030.pt", "checkpoint-00000040.pt"].map(|name| full.join(name).exists());
+    assert_eq!(written, [true; 2], "as soon as there is room");
+}

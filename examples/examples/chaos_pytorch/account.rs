@@ -89,6 +89,13 @@ impl Books {
         self.kills.iter().map(|kill| kill.signals).sum()
     }
 
+    /// The last kill took another signal.
+    pub(crate) fn one_more_signal(&mut self) {
+        if let Some(kill) = self.kills.last_mut() {
+            kill.signals += 1;
+        }
+    }
+
     /// The last kill, if the job has not come through it.
     pub(crate) fn open(&self) -> Option<&Kill> {
         self.kills[self.job_begins..].last().filter(|kill| kill.again_ns.is_none())
@@ -143,11 +150,11 @@ impl Books {
         self.wrong_in_job.clear();
     }
 
-    /// Ranks that were killed and never blamed. Of those that fell with a guard or a job one named rank is enough.
+    /// Ranks that were killed and never blamed. In the middle of a recovery none may be there to be blamed. Of those that fell with a guard or a job one named rank is enough.
     fn unblamed(&self) -> usize {
         let missing = |kill: &Kill| match kill.kind {
-            Kind::SupervisorKeep | Kind::SupervisorMidRecovery => 0,
-            Kind::SupervisorKillTree | Kind::Guard => usize::from(kill.named.is_empty()),
+            Kind::SupervisorKeep | Kind::SupervisorMidRecovery | Kind::GuardMidRecovery => 0,
+            Kind::SupervisorKillTree | Kind::SupervisorAndGuard | Kind::Guard => usize::from(kill.named.is_empty()),
             _ => kill.victims.len() - kill.named.len(),
         };
         self.kills.iter().map(missing).sum()

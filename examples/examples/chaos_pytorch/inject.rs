@@ -53,12 +53,20 @@ impl Job<'_> {
             Kind::Checkpoint => self.hit_checkpoint(&ranks[0]).await?,
             Kind::TwiceInASecond => self.hit_twice(&ranks[any]).await?,
             Kind::SupervisorKeep => self.hit_supervisor_kept(&ranks, after).await?,
-            Kind::SupervisorMidRecovery => {
+            Kind::SupervisorMidRecovery | Kind::GuardMidRecovery => {
                 self.strike(Kind::MidStep, &ranks[any..=any]);
-                self.hit_supervisor_mid_recovery(&ranks, after, &mut dice).await?;
+                self.hit_mid_recovery(kind, &ranks, after, &mut dice).await?;
             }
             Kind::SupervisorKillTree => self.hit_supervisor(&ranks, after).await?,
-            Kind::Guard => self.hit_guard(&ranks)?,
+            Kind::Guard => self.hit_guard(kind, &ranks)?,
+            Kind::SupervisorAndGuard => {
+                let supervisor = self.supervisor()?;
+                self.hit_guard(kind, &ranks)?;
+                supervisor.signal(Signal::KILL)?;
+                self.books.one_more_signal();
+                self.bury_supervisor().await?;
+                self.start_supervisor(is_to_keep(after))?;
+            }
             _ => self.strike(kind, &ranks[any..=any]),
         }
         Ok(())
@@ -157,17 +165,21 @@ impl Job<'_> {
     }
 
     /// In half of the cases while ranks are still stopped and started, else at any moment until they train.
-    async fn hit_supervisor_mid_recovery(
+    async fn hit_mid_recovery(
         &mut self,
-        ranks: &[Process],
+        kind: Kind,
+        before: &[Process],
         after: &[Injection],
         dice: &mut StdRng,
     ) -> Result<(), Failure> {
         let ms_max = if dice.random() { STOPPING_MS_MAX } else { STARTING_MS_MAX };
         self.pass(within_ms(dice, 0, ms_max)).await;
+        if kind == Kind::GuardMidRecovery {
+            return self.hit_guard(kind, before);
+        }
         let at_ns = now_ns();
         self.supervisor()?.signal(Signal::KILL)?;
-        self.book(Kind::SupervisorMidRecovery, Vec::new(), 1, generation(ranks), at_ns);
+        self.book(kind, Vec::new(), 1, generation(before), at_ns);
         self.bury_supervisor().await?;
         self.start_supervisor(is_to_keep(after))
     }
@@ -185,11 +197,16 @@ impl Job<'_> {
         self.start_supervisor(is_to_keep(after))
     }
 
-    fn hit_guard(&mut self, ranks: &[Process]) -> Result<(), Failure> {
+    /// `ranks` are those before it: in the middle of a recovery their successors fall with it.
+    fn hit_guard(&mut self, kind: Kind, ranks: &[Process]) -> Result<(), Failure> {
         let guard = self.census.take().into_iter().find(|p| p.part == Part::Guard && p.state != 'Z');
         let at_ns = now_ns();
         guard.ok_or("there is no guard")?.signal(Signal::KILL)?;
-        self.book(Kind::Guard, victims(ranks), 1, generation(ranks), at_ns);
+        let mut fallen = victims(ranks);
+        if kind == Kind::GuardMidRecovery {
+            fallen.iter_mut().for_each(|victim| victim.incarnation += 1);
+        }
+        self.book(kind, fallen, 1, generation(ranks), at_ns);
         Ok(())
     }
 }

@@ -35,10 +35,14 @@ pub(crate) enum Kind {
     SupervisorKillTree,
     /// The guard.
     Guard,
+    /// The same while a recovery is under way.
+    GuardMidRecovery,
+    /// Supervisor and guard at once: nobody is left who knows of the job but the next supervisor.
+    SupervisorAndGuard,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 12] = [
+    pub(crate) const ALL: [Kind; 14] = [
         Kind::MidStep,
         Kind::RankZero,
         Kind::StartSpawn,
@@ -51,6 +55,8 @@ impl Kind {
         Kind::SupervisorMidRecovery,
         Kind::SupervisorKillTree,
         Kind::Guard,
+        Kind::GuardMidRecovery,
+        Kind::SupervisorAndGuard,
     ];
 
     pub(crate) const fn label(self) -> &'static str {
@@ -67,11 +73,14 @@ impl Kind {
             Kind::SupervisorMidRecovery => "supervisor, mid-recovery",
             Kind::SupervisorKillTree => "supervisor, KillTree",
             Kind::Guard => "guard",
+            Kind::GuardMidRecovery => "guard, mid-recovery",
+            Kind::SupervisorAndGuard => "supervisor and guard",
         }
     }
 
     pub(crate) const fn is_of_supervisor(self) -> bool {
-        matches!(self, Kind::SupervisorKeep | Kind::SupervisorMidRecovery | Kind::SupervisorKillTree)
+        use Kind::{SupervisorAndGuard, SupervisorKeep, SupervisorKillTree, SupervisorMidRecovery};
+        matches!(self, SupervisorKeep | SupervisorMidRecovery | SupervisorKillTree | SupervisorAndGuard)
     }
 
     pub(crate) const fn is_at_start_up(self) -> bool {

@@ -18,6 +18,8 @@ use taskd_pytorch::venv::PythonEnv;
 const PACE_MS: u64 = 20;
 /// Steps between two checkpoints.
 const CHECKPOINT_EVERY: u64 = 10;
+/// After so many kills a job is let through to its end.
+const KILLS_PER_JOB: u32 = 25;
 /// So near to its end a job is left alone.
 const LAST_STEPS: u64 = 150;
 /// How long to look for blame after the supervisor was continued.
@@ -127,6 +129,7 @@ impl Soak<'_> {
         if !pause.is_zero() {
             pause_supervisor(&mut job, pause).await?;
         }
+        let kills = kills.min(job.books.signals() + KILLS_PER_JOB);
         while job.books.signals() < kills && job.step() + LAST_STEPS < job.digits.steps {
             let Some(injection) = plan.get(*next) else { break };
             *next += 1;

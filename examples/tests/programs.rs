@@ -77,6 +77,18 @@ fn skips_torch(test: &str) -> bool {
 static TORCH: Mutex<()> = Mutex::new(());
 
 #[test]
+fn bench_core_gives_a_figure_for_everything() {
+    let output = example("bench_core").args(["--json", "--quick", "--kills", "3"]).output().expect("it runs");
+    let figures = account(&output);
+    let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
+    for name in ["death_seen_ms_p50", "idle_cpu_percent", "observations_per_s", "bytes_per_rank", "guard_rss_kib"] {
+        assert!(figure(name) > 0.0, "{figures}");
+    }
+    assert!(figure("death_seen_ms_max") >= figure("death_seen_ms_p50"), "{figures}");
+    assert!(figure("exit_above_pidfd_ms_p50").is_finite(), "{figures}");
+}
+
+#[test]
 fn pytorch_ddp_ends_as_if_nothing_had_happened() {
     if skips_torch("pytorch_ddp_ends_as_if_nothing_had_happened") {
         return;

@@ -29,7 +29,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(18
 pub(crate) fn run(arguments: &[&str]) -> ExitCode {
     let filters: Vec<&&str> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(**filter));
-    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, pid_one, strangers, tee};
+    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, pid_one, strangers, tee, turns};
     let suites = [
         attach::TESTS,
         cost::TESTS,
@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: &[&str]) -> ExitCode {
         pid_one::TESTS,
         strangers::TESTS,
         tee::TESTS,
+        turns::TESTS,
     ];
     let tests: Vec<Test> = suites.concat().into_iter().filter(|(name, _)| chosen(name)).collect();
     if arguments.contains(&"--list") {

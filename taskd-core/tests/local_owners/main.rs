@@ -19,6 +19,7 @@ mod supervisor;
 mod support;
 mod tee;
 mod tracer;
+mod turns;
 
 use std::process::ExitCode;
 

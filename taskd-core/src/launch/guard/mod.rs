@@ -3,7 +3,8 @@
 //! It starts, stops and reaps processes, removes what they leave behind, drains their output and keeps their exits until
 //! they are acknowledged. It decides nothing about the job: it carries out orders, and when its owner is gone, what it
 //! was told beforehand ([`OnOwnerLoss`](super::OnOwnerLoss)). It has no async runtime, waits for everything at one place,
-//! and nothing that a peer sends or a disk refuses can end it.
+//! and nothing that a peer sends or a disk refuses can end it. So that a death is told at once on a machine whose cores all
+//! compute, it asks the scheduler for short turns (Linux 6.12 and later); its processes do not inherit that.
 //!
 //! A host program runs it from its own binary, if the first thing that its `main` does is to call [`init`]:
 //! ```no_run

@@ -43,6 +43,8 @@ pub(super) struct Ground {
     /// The owner's nice value and limit on open files, before the guard changed its own.
     pub(super) nice: i32,
     pub(super) open_files: Rlimit,
+    /// Whether the guard is [`hurried`](sys::hurry).
+    pub(super) is_hurried: bool,
 }
 
 impl Ground {
@@ -51,6 +53,7 @@ impl Ground {
             parent: rustix::process::getpid(),
             nice: rustix::process::getpriority_process(None).unwrap_or(0),
             open_files: rustix::process::getrlimit(Resource::Nofile),
+            is_hurried: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl Ground {
             parent: self.parent,
             page: Arc::clone(&page),
             nice: (self.nice + i32::from(spec.nice)).min(19),
+            parent_is_hurried: self.is_hurried,
             cpus: order.cpus.as_deref().map(cpu_set),
             open_files: self.open_files,
         };

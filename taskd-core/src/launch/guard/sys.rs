@@ -123,6 +123,39 @@ pub(super) fn use_one_heap() {
     }
 }
 
+/// The length of a thread's turns on a core in nanoseconds: as the kernel likes.
+const USUAL_TURN_NS: u64 = 0;
+/// The shortest that can be asked for.
+const SHORTEST_TURN_NS: u64 = 100_000;
+
+/// Asks the scheduler to run this thread, and those that it starts later, at once when they have something to do: it
+/// works in very short turns, and so need not wait until a computing thread has had its turn (Linux 6.12 and later; older
+/// ones do not mind). Needs no privilege and gives no larger share. False: everything stays as it was.
+pub(super) fn hurry(nice: i32) -> bool {
+    // SAFETY: a system call without pointers.
+    let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    is_ordinary && schedule(nice, SHORTEST_TURN_NS).is_ok()
+}
+
+/// Makes this thread an ordinary one with this nice value and length of turns. Async-signal-safe.
+fn schedule(nice: i32, turn_ns: u64) -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
+        sched_policy: libc::SCHED_OTHER.unsigned_abs(),
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: turn_ns,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the kernel reads `attributes`, whose size stands in it.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// How a child ended, before it is reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
@@ -159,6 +192,8 @@ pub(super) struct BeforeExec {
     pub(super) page: Arc<Page>,
     /// The nice value that it runs with.
     pub(super) nice: i32,
+    /// Whether the guard is [`hurried`](hurry), which its processes must not inherit.
+    pub(super) parent_is_hurried: bool,
     /// On which processors it may run; where the guard may when `None`.
     pub(super) cpus: Option<CpuSet>,
     /// Its limit on open files, which the guard may have raised for itself.
@@ -181,7 +216,10 @@ impl BeforeExec {
         }
         reset_signals()?;
         rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
-        rustix::process::setpriority_process(None, self.nice)?;
+        match self.parent_is_hurried {
+            true => schedule(self.nice, USUAL_TURN_NS)?,
+            false => rustix::process::setpriority_process(None, self.nice)?,
+        }
         if let Some(cpus) = &self.cpus {
             rustix::thread::sched_setaffinity(None, cpus)?;
         }

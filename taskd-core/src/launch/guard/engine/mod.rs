@@ -140,6 +140,8 @@ impl Engine {
 
     /// Welcomes the owner at the other end of `socket`, and runs until there is nothing left to do.
     pub(super) fn run(mut self, socket: UnixStream) -> io::Result<()> {
+        // Only now: the thread that writes files need not hurry, those that wait for lifelines must.
+        self.ground.is_hurried = self.signals.is_some() && sys::hurry(self.ground.nice);
         self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
         let key = self.adopt(Conn::new(socket, self.config.owner_pid, Instant::now())?)?;
         self.welcome(key);

@@ -1,0 +1,37 @@
+//! Figures that were taken many times: median, least and most.
+
+use std::fmt;
+
+/// Values of one quantity.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The value in the middle; the upper one of two, and NaN of none.
+    pub(crate) fn median(&self) -> f64 {
+        self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    pub(crate) fn max(&self) -> f64 {
+        self.0.last().copied().unwrap_or(f64::NAN)
+    }
+
+    fn min(&self) -> f64 {
+        self.0.first().copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// `median (min to max)`, or `-`.
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.pad("-");
+        }
+        f.pad(&format!("{:.2} ({:.2} to {:.2})", self.median(), self.min(), self.max()))
+    }
+}

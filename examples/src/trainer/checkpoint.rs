@@ -49,9 +49,9 @@ pub(super) enum Unusable {
     NotACheckpoint,
     #[error("it has format version {0}, and this program reads version {VERSION}")]
     Version(u32),
-    #[error("it has {0} bytes instead of {ENCODED}")]
+    #[error("it was cut short or written on: it has {0} bytes instead of {ENCODED}")]
     Length(usize),
-    #[error("its digest does not match its content")]
+    #[error("it is damaged: its digest does not match its content")]
     Digest,
 }
 
@@ -280,8 +280,8 @@ mod tests {
 
         let (step, reasons) = resume(&store);
         assert_eq!((step, reasons.len()), (Some(10), 3));
-        assert!(reasons[0].contains("step-40.ckpt: it has 9000 bytes"), "{reasons:?}");
-        assert!(reasons[1].contains("step-30.ckpt: its digest"), "{reasons:?}");
+        assert!(reasons[0].contains("step-40.ckpt: it was cut short or written on: it has 9000 bytes"), "{reasons:?}");
+        assert!(reasons[1].contains("step-30.ckpt: it is damaged: its digest"), "{reasons:?}");
         assert!(reasons[2].contains("step-20.ckpt: it does not begin"), "{reasons:?}");
     }
 

@@ -37,6 +37,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Reading one
+//! Reading takes no lock and changes nothing, so it also works beside the supervisor that writes. [`dump`] prints what
+//! happened, for people: lines with `#` say who wrote it with which plugins, numbered lines what the kernel was told,
+//! `->` what it commanded, `!` what is missing or damaged.
+//!
+//! ```text
+//! # job digits, 4 ranks, start 1 of the supervisor at unix time 1795276795926 ms, from nothing
+//! #   detector exit version 1 (exact_within_ms=10000)
+//!        212        7.470 s  changed: rank 2#1 exited: signal 9 (SIGKILL)
+//!              ->  command 31: announce incident 1 opened by exit of rank 2 by exit, 1000 permille sure, since 7.470 s
+//! ```
+//!
+//! [`replay`] takes every step again and compares the commands, byte for byte; [`what_if`] shows other detectors what
+//! was seen then, and says what they would have found. Both need the plugins with which the log was written, and name
+//! what differs. A program of a few lines does all three:
+//!
+//! ```
+//! use std::path::Path;
+//! use std::time::Duration;
+//! use taskd_core::detect::{ExitDetector, SilenceDetector};
+//! use taskd_core::journal::{JournalError, ReplayFrom, dump, replay, what_if};
+//! use taskd_core::kernel::Plugins;
+//! use taskd_core::recover::Restart;
+//!
+//! fn plugins() -> Plugins {
+//!     Plugins { detectors: vec![Box::new(ExitDetector::new())], strategies: vec![Box::new(Restart::new())] }
+//! }
+//!
+//! fn look_into(dir: &Path) -> Result<(), JournalError> {
+//!     dump(dir, &mut std::io::stdout())?;
+//!     println!("{}", replay(dir, ReplayFrom::Start, plugins)?);
+//!     let keener = SilenceDetector::after(Duration::from_secs(2));
+//!     println!("{}", what_if(dir, vec![Box::new(keener)], plugins)?);
+//!     Ok(())
+//! }
+//!
+//! let error = look_into(Path::new("/proc/self/task")).unwrap_err().to_string();
+//! assert!(error.starts_with("there is no log in /proc/self/task: name the directory"));
+//! ```
+//!
 //! A log is as trustworthy as its directory: the check sums find accidents, not forgeries.
 //!
 //! | file | its part |

@@ -2,7 +2,7 @@
 //!
 //! In order, because a stop that overtakes its start would leave a process that nobody wants.
 
-use crate::job::{CommandId, Domain, ProcId, Role};
+use crate::job::{CommandId, Domain, Name, ProcId, Role};
 use crate::kernel::{Command, Input, Request};
 use crate::launch::{LaunchError, Launcher, Revision};
 use crate::recover::{Action, Failure, Output};
@@ -36,11 +36,13 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    pub(super) fn spawn(launcher: Arc<dyn Launcher>, urgent: &mpsc::Sender<Input>) -> Carrier {
+    /// `name` is the launcher's; it is not asked for it again, in tasks that must not panic with it.
+    pub(super) fn spawn(launcher: Arc<dyn Launcher>, name: Name, urgent: &mpsc::Sender<Input>) -> Carrier {
         let (orders, waiting) = mpsc::channel(LAUNCHER_QUEUE_MAX);
         let (mut carrying, mut others) = (JoinSet::new(), JoinSet::new());
-        carrying.spawn(carry_out(Arc::clone(&launcher), waiting, urgent.clone()));
-        others.spawn(follow(launcher, urgent.clone()));
+        let launcher = Called { launcher, name, urgent: urgent.clone() };
+        carrying.spawn(carry_out(launcher.clone(), waiting));
+        others.spawn(follow(launcher));
         Carrier { orders, urgent: urgent.clone(), carrying, others }
     }
 
@@ -64,11 +66,27 @@ impl Carrier {
     }
 }
 
-async fn carry_out(launcher: Arc<dyn Launcher>, mut waiting: mpsc::Receiver<Command>, urgent: mpsc::Sender<Input>) {
+/// A launcher, and where what it does is told.
+#[derive(Clone)]
+struct Called {
+    launcher: Arc<dyn Launcher>,
+    name: Name,
+    urgent: mpsc::Sender<Input>,
+}
+
+impl Called {
+    /// Notes a failure against the launcher. An error: nobody listens any more.
+    async fn blame(&self, what: &str) -> Result<(), ()> {
+        let failed = Request::PluginFailed { plugin: self.name.clone(), what: what.to_owned() };
+        self.urgent.send(Input::Requested(failed)).await.map_err(drop)
+    }
+}
+
+async fn carry_out(called: Called, mut waiting: mpsc::Receiver<Command>) {
     while let Some(Command { id, action, .. }) = waiting.recv().await {
-        let result = call(&launcher, action.clone(), &urgent).await;
+        let result = call(&called, action.clone()).await;
         let results = answers(&action, &result);
-        if !results.is_empty() && send(&urgent, id, results).await.is_err() {
+        if !results.is_empty() && send(&called.urgent, id, results).await.is_err() {
             return;
         }
     }
@@ -83,9 +101,8 @@ async fn send(
 }
 
 /// One call, in a task of its own, so that a panic in the launcher ends the call and not us.
-async fn call(launcher: &Arc<dyn Launcher>, action: Action, urgent: &mpsc::Sender<Input>) -> Result<Output, Failure> {
-    let name = launcher.info().name;
-    let launcher = Arc::clone(launcher);
+async fn call(called: &Called, action: Action) -> Result<Output, Failure> {
+    let launcher = Arc::clone(&called.launcher);
     let mut inner = JoinSet::new();
     inner.spawn(async move {
         match action {
@@ -100,8 +117,7 @@ async fn call(launcher: &Arc<dyn Launcher>, action: Action, urgent: &mpsc::Sende
         Some(Ok(Err(LaunchError::Refused(why)))) => Err(Failure::Refused(why)),
         Some(Ok(Err(other))) => Err(Failure::Unreachable(other.to_string())),
         _ => {
-            let what = "it panicked in a call".to_owned();
-            let _ = urgent.send(Input::Requested(Request::PluginFailed { plugin: name, what })).await;
+            let _ = called.blame("it panicked in a call").await; // nobody listens: the job is over
             Err(Failure::Unreachable("the launcher panicked".into()))
         }
     }
@@ -119,22 +135,20 @@ fn answers(action: &Action, result: &Result<Output, Failure>) -> Vec<(Domain, Re
 }
 
 /// Follows the launcher for as long as the job runs. A launcher that panics is asked again, within a bound.
-async fn follow(launcher: Arc<dyn Launcher>, urgent: mpsc::Sender<Input>) {
+async fn follow(called: Called) {
     for _ in 0..PANICS_MAX {
         let mut inner = JoinSet::new(); // ends with us
-        inner.spawn(list_and_watch(Arc::clone(&launcher), urgent.clone()));
+        inner.spawn(list_and_watch(Arc::clone(&called.launcher), called.urgent.clone()));
         if !inner.join_next().await.is_some_and(|end| end.is_err_and(|e| e.is_panic())) {
             return;
         }
-        let what = "it panicked while it was watched".to_owned();
-        let failed = Request::PluginFailed { plugin: launcher.info().name, what };
-        if urgent.send(Input::Requested(failed)).await.is_err() {
+        if called.blame("it panicked while it was watched").await.is_err() {
             return;
         }
         tokio::time::sleep(RETRY_AFTER).await;
     }
     let reason = format!("the launcher panicked {PANICS_MAX} times: the job cannot be watched any more");
-    let _ = urgent.send(Input::Requested(Request::Stop { reason, grace: None })).await;
+    let _ = called.urgent.send(Input::Requested(Request::Stop { reason, grace: None })).await;
 }
 
 /// Lists, then watches from there; a stale cursor or a lost connection means: list again.
@@ -172,5 +186,41 @@ async fn watch(launcher: &dyn Launcher, from: Revision, urgent: &mpsc::Sender<In
             urgent.send(Input::Changed(change)).await.ok()?;
         }
         at = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Generation;
+    use crate::launch::MockLauncher;
+
+    fn stop(id: u64) -> Command {
+        let action = Action::Stop { procs: vec![ProcId::rank(0, 1)], grace: Duration::ZERO, exact: true };
+        Command { id: CommandId(id), generation: Generation(1), incident: None, action }
+    }
+
+    /// The next answer: to which command, and how it went.
+    async fn answer(inputs: &mut mpsc::Receiver<Input>) -> (CommandId, Result<Output, Failure>) {
+        loop {
+            match inputs.recv().await {
+                Some(Input::Answered { id, mut results }) => return (id, results.remove(0).1),
+                Some(_) => {}
+                None => panic!("nobody answers any more"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_launcher_that_panics_wherever_it_can_is_called_again_and_every_command_answered() {
+        let launcher = MockLauncher::new(); // which expects nothing: every call of it panics
+        let (urgent, mut inputs) = mpsc::channel(64);
+        let mut carrier = Carrier::spawn(Arc::new(launcher), Name::new("mock"), &urgent);
+        for id in 1..=2 {
+            carrier.give(stop(id));
+            let answer = tokio::time::timeout(Duration::from_secs(60), answer(&mut inputs));
+            let (answered, result) = answer.await.expect("an answer");
+            assert_eq!((answered, result), (CommandId(id), Err(Failure::Unreachable("the launcher panicked".into()))));
+        }
     }
 }

@@ -30,6 +30,15 @@ struct Queue {
     lost: u64,
 }
 
+impl Queue {
+    /// What was lost since this was last told.
+    fn take_loss(&mut self, now: JobTime) -> Option<Observation> {
+        let count = std::mem::take(&mut self.lost);
+        let told = || Fact::new(Domain::Plugin(self.source.clone()), Signal::Lost { count }).observed(now);
+        (count > 0).then(told)
+    }
+}
+
 impl FactQueues {
     pub(super) fn new(clock: JobClock) -> FactQueues {
         FactQueues { clock, queues: Mutex::default(), filled: Notify::new(), taken: Notify::new() }
@@ -77,18 +86,19 @@ impl FactQueues {
             }
         }
         let mut observed: Vec<Observation> = facts.into_iter().map(|fact| fact.observed(now)).collect();
-        let count = std::mem::take(&mut queue.lost);
-        if count > 0 {
-            observed.push(Fact::new(Domain::Plugin(queue.source.clone()), Signal::Lost { count }).observed(now));
-        }
+        observed.extend(queue.take_loss(now));
         queue.batches.push_back((now, observed));
         Ok(())
     }
 
-    /// The batch that arrived first.
+    /// The batch that arrived first; when none is left, what a source has lost since its last one.
     pub(super) fn pop(&self) -> Option<(JobTime, Vec<Observation>)> {
         let mut queues = self.lock();
-        let first = queues.iter_mut().filter(|q| !q.batches.is_empty()).min_by_key(|q| q.batches[0].0)?;
+        let first = queues.iter_mut().filter(|q| !q.batches.is_empty()).min_by_key(|q| q.batches[0].0);
+        let Some(first) = first else {
+            let now = self.clock.now();
+            return queues.iter_mut().find_map(|q| q.take_loss(now)).map(|loss| (now, vec![loss]));
+        };
         let batch = first.batches.pop_front();
         drop(queues);
         self.taken.notify_waiters();
@@ -140,6 +150,17 @@ mod tests {
     async fn a_full_queue_drops_by_its_policy_and_the_count_travels_with_the_next_batch() {
         assert_eq!(after_three_into_two(WhenFull::DropNewest).await, [vec![1], vec![2], vec![4, 1001]]);
         assert_eq!(after_three_into_two(WhenFull::DropOldest).await, [vec![2], vec![3, 1001], vec![4]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_is_told_though_nothing_follows_it() {
+        let queues = FactQueues::new(JobClock::from(JobTime::START));
+        let queue = queues.add(Name::new("s"), 1, WhenFull::DropNewest);
+        for n in 1..=3 {
+            queues.push(queue, fact(n)).await; // and then the source has nothing more to say
+        }
+        let told: Vec<Vec<u64>> = std::iter::from_fn(|| queues.pop()).map(|(_, batch)| steps(&batch)).collect();
+        assert_eq!(told, [vec![1], vec![1002]]);
     }
 
     #[tokio::test(start_paused = true)]

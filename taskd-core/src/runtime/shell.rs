@@ -156,7 +156,7 @@ impl Shell {
             clock,
             pulse,
             sources: Sources::spawn(sources, &queues, &handle.urgent),
-            carrier: Carrier::spawn(launcher, &handle.urgent),
+            carrier: Carrier::spawn(launcher, info.name, &handle.urgent),
             queues,
             handle,
             requests,

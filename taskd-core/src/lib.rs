@@ -8,6 +8,8 @@ pub mod launch;
 pub mod recover;
 pub mod runtime;
 #[cfg(feature = "test-util")]
+pub mod sim;
+#[cfg(feature = "test-util")]
 pub mod testing;
 pub mod trace;
 pub mod worker;

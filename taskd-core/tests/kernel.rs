@@ -464,6 +464,19 @@ fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
 }
 
 #[test]
+fn what_one_recovery_is_stopping_holds_up_no_other() {
+    let mut bench = Bench::new(3, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.give(asked_to_look_into(0, 1));
+    assert_eq!(stopped(&bench.at(120)), [ProcId::rank(0, 1)], "it takes its time to stop");
+    bench.tell(1, 1, killed());
+    let (_, second) = start_of(&bench.at(140)).expect("the first recovery cannot end well without rank 1");
+    assert_eq!(second, [ProcId::rank(1, 2)], "and rank 0 is its own to start");
+    let (_, first) = start_of(&bench.tell(0, 1, killed())).expect("planned anew from the world in force");
+    assert_eq!(first, [ProcId::rank(0, 2)]);
+}
+
+#[test]
 fn what_a_cancelled_plan_has_stopped_is_started_by_the_next_one() {
     let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Replace), Box::new(Restart::new())];
     let mut bench = Bench::with(4, |_| (), Plugins { detectors: vec![exits()], strategies }).up();
@@ -597,4 +610,54 @@ fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
     let no = Err(Failure::Unreachable("try again".into()));
     let commands = bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
     assert_eq!(start_of(&commands).expect("tried again").1, [ProcId::rank(0, 3)]);
+}
+
+#[test]
+fn a_refusal_of_what_runs_already_is_void() {
+    let mut bench = Bench::new(2, |_| {}).up();
+    bench.tell(1, 1, killed());
+    let (id, started) = start_of(&bench.at(1_000)).expect("a replacement");
+    assert_eq!(started, [ProcId::rank(1, 2)]);
+    bench.tell(1, 2, Phase::Pending("queued".into()));
+    let snapshot = bench.kernel.snapshot();
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
+    bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
+    let spec = Arc::clone(&bench.kernel.view().spec);
+    bench.give(Input::Start(Box::new(Start { spec })));
+    let running = |rank, incarnation, phase| ProcStatus {
+        proc: ProcId::rank(rank, incarnation),
+        node: None,
+        instance: Name::new("i"),
+        pid: None,
+        phase,
+    };
+    let procs = vec![running(0, 1, Phase::Running), running(1, 2, Phase::Pending("queued".into()))];
+    let again = bench.give(Input::Listed(Listing { procs, ..Listing::default() }));
+    assert_eq!(
+        start_of(&again).map(|s| s.0),
+        Some(id),
+        "the order is repeated: nobody knows whether it was carried out"
+    );
+    let refused = vec![(rank_domain(1), Err(Failure::Unreachable("connection refused".into())))];
+    let commands = bench.give(Input::Answered { id, results: refused });
+    assert!(commands.is_empty(), "{commands:?}");
+    bench.tell(1, 2, Phase::Running);
+    assert_eq!(taken(&bench, Branch::Recovered), 1);
+    assert_eq!(count(&bench, Drop::RepeatedAnswer), 1);
+}
+
+#[test]
+fn who_comes_after_its_stop_gets_the_time_of_a_stop_to_end() {
+    let mut bench = Bench::new(2, |_| {}).up();
+    bench.tell(1, 1, killed());
+    let (id, _) = start_of(&bench.at(1_000)).expect("a replacement");
+    bench.give(asked_to_look_into(1, 2)); // its plan is void, and the next one begins with its stop
+    let stop = bench.at(1_900);
+    assert_eq!(stopped(&stop), [ProcId::rank(1, 2)]);
+    bench.now = 2_800 * MS;
+    let again = bench.give(Input::Answered { id, results: accepted(1) });
+    assert_eq!(stopped(&again), [ProcId::rank(1, 2)], "its stop was quicker than its start");
+    assert!(bench.at(2_950).is_empty(), "the stage has 1 s, which is not over for a stop that begins now");
+    bench.tell(1, 2, killed());
+    assert_eq!(taken(&bench, Branch::StageTimedOut), 0);
 }

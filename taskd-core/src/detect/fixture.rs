@@ -49,6 +49,7 @@ impl Scene {
                 incarnation: member.incarnation,
                 generation: world.generation(),
                 wanted: true,
+                stopped_for: None,
                 node: member.node.clone(),
                 pid: Some(100 + rank.0),
                 phase: Phase::Running,

@@ -141,6 +141,12 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Adds what another kernel has counted.
+    pub fn add(&mut self, other: &Counts) {
+        other.drops.iter().for_each(|(what, n)| *self.drops.entry(*what).or_default() += n);
+        other.branches.iter().for_each(|(which, n)| *self.branches.entry(*which).or_default() += n);
+    }
+
     pub(crate) fn drop(&mut self, what: Drop) {
         *self.drops.entry(what).or_default() += 1;
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How much longer than the grace time a stop may take: a killed process still has to tear its memory down.
-const STOP_MARGIN: Duration = Duration::from_secs(20);
+pub(super) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// Where the job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl Kernel {
         starting.retain(|id, procs| {
             let again = pending.get(id).is_some_and(|p| !p.waiting.is_empty());
             if !again {
-                adrift.append(&mut procs.drain(..).collect());
+                adrift.append(procs);
             }
             again
         });

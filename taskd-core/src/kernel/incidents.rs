@@ -138,6 +138,7 @@ impl Kernel {
         self.cancel(PlanId::Recovery(from), &format!("it belongs to {into}"));
         let Some(other) = self.state.incidents.remove(&from) else { return };
         self.state.ledger.merged(into, from);
+        self.hand_over(from, Some(into));
         self.announce(Some(from), Event::Merged { incident: from, into });
         if let Some(open) = self.state.incidents.get_mut(&into) {
             open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
@@ -216,6 +217,7 @@ impl Kernel {
         if self.state.incidents.remove(&id).is_none() {
             return;
         }
+        self.hand_over(id, None);
         self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
         self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });
     }

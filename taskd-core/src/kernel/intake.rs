@@ -2,15 +2,16 @@
 //!
 //! It decides nothing about faults: what detectors find is taken up by `incidents`.
 
+use super::ending::STOP_MARGIN;
 use super::{Branch, Check, Drop, Kernel, Proc, Slot};
 use crate::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
-use crate::job::{CommandId, Domain, Exit, Name, ProcId, Ready, Termination};
+use crate::job::{Domain, Exit, Name, ProcId, Termination};
 use crate::kernel::View;
 use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
-use crate::recover::{Action, Failure, Output};
+use crate::recover::Action;
 use crate::trace::{Observation, Signal};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ impl Kernel {
             self.command(None, Action::Acknowledge(proc.clone()), Duration::MAX);
         }
         self.answer_by_phase(proc, phase);
+        let first_told = self.first_told(proc);
         match self.known(proc) {
             Known::Older => {
                 self.state.counts.drop(Drop::OldIncarnation);
@@ -80,6 +82,7 @@ impl Kernel {
                     incarnation: proc.incarnation,
                     generation: self.state.view.world.generation(),
                     wanted: false,
+                    stopped_for: None,
                     node: None,
                     pid: None,
                     phase: Phase::Pending("not ordered".into()),
@@ -93,8 +96,10 @@ impl Kernel {
         }
         let now = self.now();
         let Some(known) = self.state.view.procs.get_mut(&proc.role) else { return };
-        if known.phase.is_exited() || (!known.wanted && self.state.adrift.remove(proc)) {
-            self.stop_stray(proc, phase); // it was thought to be over, or was not there to be stopped
+        if known.phase.is_exited() {
+            self.stop_stray(proc, phase); // it was thought to be over
+        } else if first_told && !known.wanted {
+            self.stop_again(proc, phase);
         }
         let Some(known) = self.state.view.procs.get_mut(&proc.role) else { return };
         let is_news = match phase.order().cmp(&known.phase.order()) {
@@ -143,132 +148,28 @@ impl Kernel {
         self.command(None, stop, Duration::MAX);
     }
 
-    /// Starts and stops are answered by what becomes of their processes.
-    fn answer_by_phase(&mut self, proc: &ProcId, phase: &Phase) {
+    /// It was not there to be stopped when it should have been. Who waits for its end waits anew.
+    pub(super) fn stop_again(&mut self, proc: &ProcId, phase: &Phase) {
+        self.stop_stray(proc, phase);
         let target = Domain::Process(proc.role.clone());
-        let fenced = self.checks.has(Check::IncarnationFence);
+        let due = self.now() + self.state.view.spec.policy.stop_grace + STOP_MARGIN;
         for pending in self.state.pending.values_mut() {
-            let Some(awaited) = pending.waiting.get(&target) else { continue };
-            if fenced && *awaited != Some(proc.incarnation) {
-                continue;
+            let waits = pending.waiting.get(&target) == Some(&Some(proc.incarnation));
+            if waits && matches!(pending.action, Action::Stop { .. }) {
+                pending.due = pending.due.max(due);
             }
-            let result = match (&pending.action, phase) {
-                (Action::Stop { .. }, Phase::Exited(_)) | (Action::Stop { exact: false, .. }, Phase::Dead(_)) => {
-                    Ok(Output::Accepted)
-                }
-                (Action::Start { until: Ready::Running, .. }, Phase::Running) => Ok(Output::Accepted),
-                // Not yet at `Dead`: the exact exit is what detectors judge, and their verdict should come first.
-                (Action::Start { .. }, Phase::Exited(exit)) => {
-                    if exit.how.is_success() {
-                        Ok(Output::Accepted)
-                    } else {
-                        Err(Failure::Gone)
-                    }
-                }
-                _ => continue,
-            };
-            pending.answer(&target, result);
         }
     }
 
-    pub(super) fn answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
-        self.starts_answered(id, results);
-        let Some(pending) = self.state.pending.get_mut(&id) else {
-            return self.late(id, results);
-        };
-        let mut evidence = Vec::new();
-        for (target, result) in results {
-            let accepted_only = matches!(pending.action, Action::Start { .. } | Action::Stop { .. }) && result.is_ok();
-            let ready = matches!(&pending.action, Action::Start { until: Ready::Accepted, .. });
-            if accepted_only && !ready {
-                continue; // the launcher has taken it on; its changes say when it has come about
-            }
-            if !pending.answer(target, result.clone()) {
-                self.state.counts.drop(Drop::RepeatedAnswer);
-            } else if let Action::Collect(ask) = &pending.action {
-                evidence.push((ask.clone(), target.clone(), result.clone()));
-            }
-        }
-        for (ask, about, result) in evidence {
-            self.testify(&ask, &about, &result);
-        }
-    }
-
-    /// Whether a start was taken on or not is a fact about its processes, even if its plan is void by now.
-    fn starts_answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
-        let Some(starting) = self.state.starting.get_mut(&id) else { return };
-        let answers: BTreeMap<&Domain, &Result<Output, Failure>> = results.iter().map(|(d, r)| (d, r)).collect();
-        let mut answered = Vec::new();
-        starting.retain(|proc| match answers.get(&Domain::Process(proc.role.clone())) {
-            Some(answer) => {
-                answered.push((proc.clone(), answer.as_ref().err().cloned()));
-                false
-            }
-            None => true,
+    /// Whether nothing was heard of the process since its start was ordered. From now on it is known that the launcher has
+    /// taken it on, whatever comes as an answer to the order or to its repetition.
+    fn first_told(&mut self, proc: &ProcId) -> bool {
+        let mut first = self.state.adrift.remove(proc);
+        self.state.starting.retain(|_, procs| {
+            first |= procs.remove(proc);
+            !procs.is_empty()
         });
-        if starting.is_empty() {
-            self.state.starting.remove(&id);
-        }
-        for (proc, failure) in answered {
-            match failure {
-                Some(failure) => self.never_started(&proc, &failure),
-                None => self.taken_on(&proc),
-            }
-        }
-    }
-
-    /// The launcher has taken the process on. If its stop was quicker than that, it passed over it.
-    fn taken_on(&mut self, proc: &ProcId) {
-        let known = self.state.view.procs.get(&proc.role).filter(|k| k.incarnation == proc.incarnation);
-        if let Some(phase) = known.filter(|k| !k.wanted).map(|k| k.phase.clone()) {
-            self.stop_stray(proc, &phase);
-        }
-    }
-
-    /// An answer to a command that nobody waits for any more. (The simulation takes this check out to show its worth:
-    /// then the answer satisfies whatever else waits for the same target.)
-    fn late(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
-        let Some(as_what) = self.state.void.remove(&id) else {
-            return; // a launcher's "accepted" after its changes have told the rest
-        };
-        if self.checks.has(Check::LateCompletionDrop) {
-            return self.state.counts.drop(as_what);
-        }
-        for (target, result) in results {
-            for pending in self.state.pending.values_mut() {
-                pending.answer(target, result.clone());
-            }
-        }
-    }
-
-    /// The launcher did not take the process on: it is over without ever having been there, and that is no exit.
-    fn never_started(&mut self, proc: &ProcId, why: &Failure) {
-        let mut exit = Exit::new(Termination::Unknown);
-        exit.stderr_tail = format!("not started: {why}");
-        let over = Phase::Exited(Box::new(exit));
-        if let Some(known) = self.state.view.procs.get_mut(&proc.role).filter(|p| p.incarnation == proc.incarnation) {
-            known.wanted = false;
-            known.phase = over;
-        }
-        let target = Domain::Process(proc.role.clone());
-        for pending in self.state.pending.values_mut() {
-            let awaited = pending.waiting.get(&target) == Some(&Some(proc.incarnation));
-            if awaited && matches!(pending.action, Action::Stop { .. }) {
-                pending.answer(&target, Ok(Output::Accepted));
-            }
-        }
-    }
-
-    /// The caller of its start is gone, and the launcher does not know it: it was never there, which is nobody's fault.
-    fn start_lost(&mut self, proc: &ProcId) {
-        let why = "its start was lost with the supervisor";
-        if self.state.view.procs.get(&proc.role).is_some_and(|k| k.incarnation == proc.incarnation && k.wanted) {
-            let about = Domain::Process(proc.role.clone());
-            let suspect = Suspect::victim(about, FaultClass::Launch, Damage::PROCESS_GONE);
-            let fault = Fault::new(Name::new("runtime"), self.now(), suspect).of(Some(proc.incarnation));
-            self.found.blame(fault.because(crate::detect::Clue::text("start", why)));
-        }
-        self.never_started(proc, &Failure::Unreachable(why.into()));
+        first
     }
 
     pub(super) fn observe(&mut self, o: &Observation) {
@@ -295,15 +196,6 @@ impl Kernel {
             }
         }
         self.tell(o);
-    }
-
-    fn answer_by_step(&mut self, target: &Domain, incarnation: crate::job::Incarnation) {
-        for pending in self.state.pending.values_mut() {
-            let stepping = matches!(pending.action, Action::Start { until: Ready::Stepping, .. });
-            if stepping && pending.waiting.get(target) == Some(&Some(incarnation)) {
-                pending.answer(target, Ok(Output::Accepted));
-            }
-        }
     }
 
     pub(super) fn tell(&mut self, o: &Observation) {

@@ -9,14 +9,20 @@
 //! | `intake` | fences, process phases, observations to detectors |
 //! | `incidents` | findings become incidents: correlate, absorb, clear |
 //! | `arbiter` | which proposal an incident gets, and why (pure function) |
+//! | `decide` | what the arbiter says becomes a decision |
 //! | `plans` | proposals carried out as state machines over command ids |
+//! | `commands` | what commands make of processes, and who waits for their answers how long |
+//! | `answers` | whose answer is what |
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
 //! | `report` | what people are told in the end |
 
+mod answers;
 mod arbiter;
 mod budget;
 mod checks;
+mod commands;
 mod counts;
+mod decide;
 mod ending;
 mod incidents;
 mod input;
@@ -42,9 +48,10 @@ use crate::detect::{FaultDetector, Findings};
 use crate::job::{CommandId, IncidentId, JobSpec, JobTime, ProcId, Seq, WorkerSpec};
 use crate::recover::RecoveryStrategy;
 use budget::Budget;
+use commands::Pending;
 use ending::Life;
 use incidents::Open;
-use plans::{Pending, Plan, PlanId};
+use plans::{Plan, PlanId};
 use report::Ledger;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,9 +110,9 @@ struct State {
     incidents: BTreeMap<IncidentId, Open>,
     plans: BTreeMap<PlanId, Plan>,
     pending: BTreeMap<CommandId, Pending>,
-    /// Start commands that the launcher has neither accepted nor refused, in a plan or not any more.
-    starting: BTreeMap<CommandId, Vec<ProcId>>,
-    /// Commands whose answers nobody waits for any more, and as what they will be counted; at most [`plans::VOID_MAX`].
+    /// Start commands, in a plan or not any more, with the processes that the launcher has neither taken on nor refused.
+    starting: BTreeMap<CommandId, BTreeSet<ProcId>>,
+    /// Commands whose answers nobody waits for any more, and as what they will be counted; at most [`commands::VOID_MAX`].
     void: BTreeMap<CommandId, Drop>,
     /// Processes whose start may or may not have reached the launcher: its caller is gone, and nobody asks again.
     adrift: BTreeSet<ProcId>,

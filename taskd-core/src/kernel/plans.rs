@@ -2,21 +2,13 @@
 //!
 //! It never chooses a proposal and knows no process by itself: what a stage waits for is answered by `intake`.
 
-use super::arbiter::{Bench, Price, Verdict, arbitrate};
 use super::incidents::Open;
-use super::{Branch, Command, Decision, Drop, Event, Kernel, Proc};
+use super::{Branch, Event, Kernel};
 use crate::detect::{Fault, Sound};
-use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, Name, ProcId, Role};
-use crate::launch::{Phase, StartBatch};
-use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, Run, Stage};
+use crate::job::{CommandId, Domain, IncidentId, Name, ProcId};
+use crate::recover::{Action, Done, Failure, Need, Next, Proposal, Run, Stage};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Most commands without a plan that are remembered to count their late answers.
-pub(super) const VOID_MAX: usize = 1024;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,141 +55,7 @@ impl Plan {
     }
 }
 
-/// A command whose targets have not all answered.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Pending {
-    pub(super) plan: Option<PlanId>,
-    pub(super) action: Action,
-    /// Targets that have not answered; for processes with the incarnation that is meant.
-    pub(super) waiting: BTreeMap<Domain, Option<Incarnation>>,
-    pub(super) results: BTreeMap<Domain, Result<Output, Failure>>,
-    pub(super) due: JobTime,
-}
-
-impl Pending {
-    /// Takes the answer of one target; false if it had answered already or was never asked.
-    pub(super) fn answer(&mut self, target: &Domain, result: Result<Output, Failure>) -> bool {
-        let awaited = self.waiting.remove(target).is_some();
-        if awaited {
-            self.results.insert(target.clone(), result);
-        }
-        awaited
-    }
-}
-
 impl Kernel {
-    /// Decides one incident whose time has come. False: there is none.
-    pub(super) fn decide_one(&mut self) -> bool {
-        let now = self.now();
-        let due = |o: &&Open| o.decide_at.is_some_and(|at| at <= now);
-        let Some(id) = self.state.incidents.values().find(due).map(|o| o.incident.id) else { return false };
-        if self.state.life.is_ending() {
-            self.set_decide_at(id, None);
-            return true;
-        }
-        let open = &self.state.incidents[&id];
-        if open.incident.faults.iter().all(|f| matches!(f.prime().domain, Domain::Plugin(_))) {
-            self.state.counts.branch(Branch::Noted);
-            self.close(id, "noted: it concerns the runtime, not the job", None);
-            return true;
-        }
-        if self.is_overtaken(open) {
-            self.state.counts.branch(Branch::Overtaken);
-            self.close(id, "another recovery has replaced what was blamed", None);
-            return true;
-        }
-        let bench = self.bench(open);
-        let verdict = arbitrate(&open.incident, &bench);
-        let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| bench.price(&c.proposal));
-        self.rule(id, verdict, price);
-        true
-    }
-
-    /// Whether everything that was blamed has a newer process in its place, which another recovery has started.
-    fn is_overtaken(&self, open: &Open) -> bool {
-        let view = &self.state.view;
-        let stands = |fault: &Fault| {
-            let member = match &fault.prime().domain {
-                Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
-                _ => None,
-            };
-            member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
-        };
-        let own_failed = !open.incident.attempts.is_empty();
-        !own_failed && view.stopped().next().is_none() && !open.incident.faults.iter().any(stands)
-    }
-
-    fn bench(&self, open: &Open) -> Bench<'_> {
-        let touched = self.state.plans.values().flat_map(|p| p.run.proposal.touches.iter().cloned()).collect();
-        Bench {
-            view: &self.state.view,
-            strategies: &self.strategies,
-            budget_left: self.state.budget.left(),
-            free_in_row: self.state.free_in_row,
-            paid: open.paid >= open.worth(),
-            touched,
-            checks: &self.checks,
-        }
-    }
-
-    /// Turns a verdict into a plan, a wait, or the end.
-    fn rule(&mut self, id: IncidentId, verdict: Verdict, price: Price) {
-        self.set_decide_at(id, None);
-        for plugin in verdict.panicked {
-            let fault =
-                super::intake::plugin_fault(&self.state.view, plugin, "the strategy panicked in propose".into());
-            self.found.blame(fault);
-        }
-        if verdict.waits {
-            return self.state.counts.branch(Branch::Excluded); // asked again when a plan ends
-        }
-        verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
-        let at = self.now();
-        let Some(open) = self.state.incidents.get_mut(&id) else { return };
-        match price {
-            Price::Nothing => {}
-            Price::Token => {
-                open.paid = open.worth();
-                self.state.budget.withdraw();
-                self.state.free_in_row = 0;
-            }
-            Price::FreeRetry => {
-                open.paid = open.worth();
-                self.state.counts.branch(Branch::FreeRetry);
-                self.state.free_in_row += 1;
-            }
-        }
-        let decision = Decision {
-            at,
-            incident: open.incident.clone(),
-            rests_on: open.rests_on,
-            chosen: verdict.chosen.clone(),
-            lost: verdict.lost,
-            refused: verdict.refused,
-            budget_left: self.state.budget.left(),
-            reason: verdict.reason,
-        };
-        self.state.ledger.decided(&decision);
-        let last_words = decision.last_words();
-        self.announce(Some(id), Event::Decided(Box::new(decision)));
-        match verdict.chosen {
-            None => self.end(false, &last_words),
-            Some(chosen) => {
-                if chosen.proposal.cost.ends_job {
-                    self.state.life = super::ending::Life::Ending;
-                    self.drop_other_plans(PlanId::Recovery(id));
-                }
-                self.begin(PlanId::Recovery(id), chosen.strategy, chosen.proposal);
-            }
-        }
-    }
-
-    fn set_decide_at(&mut self, id: IncidentId, at: Option<JobTime>) {
-        if let Some(open) = self.state.incidents.get_mut(&id) {
-            open.decide_at = at;
-        }
-    }
-
     pub(super) fn begin(&mut self, id: PlanId, strategy: Name, proposal: Proposal) {
         let run = Run { strategy, proposal, stage: 0, done: Vec::new(), began: self.now() };
         self.state.plans.insert(id, Plan { run });
@@ -347,120 +205,6 @@ impl Kernel {
             self.announce(Some(incident), Event::Cancelled { incident, strategy, reason: reason.to_owned() });
         }
         true
-    }
-
-    pub(super) fn void_commands(&mut self, id: PlanId) {
-        let ours: Vec<CommandId> =
-            self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect();
-        self.state.pending.retain(|_, p| p.plan != Some(id));
-        self.void(ours, Drop::LateAnswer);
-    }
-
-    /// What still comes under these commands is dropped, and counted as this.
-    fn void(&mut self, commands: Vec<CommandId>, as_what: Drop) {
-        self.state.void.extend(commands.into_iter().map(|id| (id, as_what)));
-        while self.state.void.len() > VOID_MAX {
-            self.state.void.pop_first();
-        }
-    }
-
-    /// Targets whose time is over have failed; a silent witness has testified by that.
-    pub(super) fn time_out(&mut self) {
-        let now = self.now();
-        let (mut silent, mut late) = (Vec::new(), Vec::new());
-        for (command, pending) in self.state.pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
-            late.push(*command);
-            for (target, _) in std::mem::take(&mut pending.waiting) {
-                if let Action::Collect(ask) = &pending.action {
-                    silent.push((ask.clone(), target.clone()));
-                }
-                pending.results.insert(target, Err(Failure::TimedOut));
-            }
-        }
-        for (ask, about) in silent {
-            self.testify(&ask, &about, &Err(Failure::TimedOut));
-        }
-        self.void(late, Drop::TimedOutAnswer);
-        self.state.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
-    }
-
-    /// Gives a command. What it wants counts from now on, not from when it is fulfilled.
-    pub(super) fn command(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
-        if let Action::Finish { ok, reason } = &action {
-            self.finishing(*ok, reason);
-        }
-        self.state.commands += 1;
-        let id = CommandId(self.state.commands);
-        let mut entered = None;
-        match &action {
-            Action::Enter(world) => {
-                self.enter_world(Arc::clone(world));
-                entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
-            }
-            Action::Start { batch, .. } => self.order(id, batch),
-            Action::Stop { procs, .. } => self.unwant(procs),
-            Action::Collect(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => {}
-        }
-        let waiting = self.targets(&action);
-        let incident = plan.and_then(PlanId::incident);
-        let generation = self.state.view.world.generation();
-        self.out.push(Command { id, generation, incident, action: action.clone() });
-        if !waiting.is_empty() {
-            let due = self.now() + within;
-            let pending = Pending { plan, action, waiting, results: BTreeMap::new(), due };
-            self.state.pending.insert(id, pending);
-        }
-        if let Some(entered) = entered {
-            self.announce(None, entered);
-        }
-    }
-
-    fn order(&mut self, id: CommandId, batch: &StartBatch) {
-        self.state.starting.insert(id, batch.orders.iter().map(|o| o.proc.clone()).collect());
-        for order in &batch.orders {
-            let place = match &order.place {
-                crate::launch::Place::On(node) => Some(node.clone()),
-                crate::launch::Place::AnyBut(_) => None,
-            };
-            let proc = Proc {
-                incarnation: order.proc.incarnation,
-                generation: batch.world.generation(),
-                wanted: true,
-                node: place,
-                pid: None,
-                phase: Phase::Pending("ordered".into()),
-                step: None,
-                progress_at: self.state.view.now,
-            };
-            self.state.view.procs.insert(order.proc.role.clone(), proc);
-        }
-    }
-
-    fn unwant(&mut self, procs: &[ProcId]) {
-        for proc in procs {
-            let known = self.state.view.procs.get_mut(&proc.role);
-            if let Some(known) = known.filter(|k| k.incarnation == proc.incarnation && !k.phase.is_over()) {
-                known.wanted = false;
-            }
-        }
-    }
-
-    fn targets(&self, action: &Action) -> BTreeMap<Domain, Option<Incarnation>> {
-        let target = |p: &ProcId| (Domain::Process(p.role.clone()), Some(p.incarnation));
-        match action {
-            Action::Start { batch, .. } => batch.orders.iter().map(|o| target(&o.proc)).collect(),
-            Action::Stop { procs, exact, .. } => {
-                procs.iter().filter(|p| !self.has_ended(&p.role, p.incarnation, *exact)).map(target).collect()
-            }
-            Action::Collect(ask) => ask.about.iter().map(|d| (d.clone(), None)).collect(),
-            Action::Enter(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => BTreeMap::new(),
-        }
-    }
-
-    fn has_ended(&self, role: &Role, incarnation: Incarnation, exact: bool) -> bool {
-        self.state.view.procs.get(role).is_none_or(|known| {
-            known.incarnation != incarnation || known.phase.is_exited() || (!exact && known.phase.is_over())
-        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The job as it stands, for plugins: a level, not edges.
 
-use crate::job::{Domain, Generation, Incarnation, JobSpec, JobTime, NodeId, ProcId, Rank, Role, World};
+use crate::job::{Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, NodeId, ProcId, Rank, Role, World};
 use crate::launch::{NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub struct Proc {
     pub generation: Generation,
     /// Whether it is meant to run. An exit that was asked for is no fault.
     pub wanted: bool,
+    /// The open incident whose recovery has stopped it, and is to start another in its place.
+    pub stopped_for: Option<IncidentId>,
     /// Where it runs, once known.
     pub node: Option<NodeId>,
     /// Its process id there, once it runs.
@@ -76,10 +78,19 @@ impl View {
 
     /// Ranks of the world in force whose process was asked to stop, or could not be started, and not replaced since.
     pub fn stopped(&self) -> impl Iterator<Item = Rank> + '_ {
-        let unwanted = |rank: &Rank, incarnation| {
-            self.procs.get(&Role::Rank(*rank)).is_some_and(|p| p.incarnation == incarnation && !p.wanted)
-        };
-        self.world.members().iter().filter(move |(rank, m)| unwanted(rank, m.incarnation)).map(|(rank, _)| *rank)
+        self.unwanted().map(|(rank, _)| rank)
+    }
+
+    /// Those of them that a recovery of this incident has to start again: no other open incident's recovery will.
+    pub fn stopped_for(&self, incident: IncidentId) -> impl Iterator<Item = Rank> + '_ {
+        self.unwanted().filter(move |(_, p)| p.stopped_for.is_none_or(|by| by == incident)).map(|(rank, _)| rank)
+    }
+
+    fn unwanted(&self) -> impl Iterator<Item = (Rank, &Proc)> + '_ {
+        self.world.members().iter().filter_map(|(rank, member)| {
+            let proc = self.procs.get(&Role::Rank(*rank))?;
+            (proc.incarnation == member.incarnation && !proc.wanted).then_some((*rank, proc))
+        })
     }
 
     /// The number that a plan may give to a new process of `role`.

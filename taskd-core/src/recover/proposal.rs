@@ -241,10 +241,10 @@ impl Incident {
     /// Ranks of the world in force that have no sound process any more, if their process is still the one that was
     /// blamed. A rank whose process a newer one has replaced is not lost any more, so that a plan made in the middle of
     /// another does not stop a healthy replacement. One whose process was stopped by a plan that did not come to its end
-    /// is lost as well: nobody else starts it again.
+    /// is lost as well, unless it was another open incident's: nobody else starts it again.
     #[must_use]
     pub fn lost(&self, view: &View) -> BTreeSet<Rank> {
-        let mut lost: BTreeSet<Rank> = view.stopped().collect();
+        let mut lost: BTreeSet<Rank> = view.stopped_for(self.id).collect();
         for fault in self.faults.iter().filter(|f| f.prime().damage.process == Sound::No) {
             match &fault.prime().domain {
                 Domain::Process(Role::Rank(rank)) => {

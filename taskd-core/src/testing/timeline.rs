@@ -71,6 +71,7 @@ impl Timeline {
             incarnation: crate::job::Incarnation(1),
             generation: world.generation(),
             wanted: true,
+            stopped_for: None,
             node: Some(host(rank)),
             pid: Some(rank + 1000),
             phase: Phase::Pending("ordered".into()),

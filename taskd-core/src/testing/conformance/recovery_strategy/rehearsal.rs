@@ -120,6 +120,7 @@ fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
                     incarnation: order.proc.incarnation,
                     generation: batch.world.generation(),
                     wanted: true,
+                    stopped_for: None,
                     node,
                     pid: None,
                     phase: Phase::Pending("ordered".into()),

@@ -136,6 +136,7 @@ fn with_service(timeline: Timeline, role: &Role) -> Timeline {
             incarnation: Incarnation(1),
             generation: view.world.generation(),
             wanted: true,
+            stopped_for: None,
             node: view.nodes.keys().next().cloned(),
             pid: Some(999),
             phase: gone,

@@ -1,0 +1,173 @@
+//! Commands from their giving on: what they make of the processes that they name, and for whose answer they wait how long.
+//!
+//! It gives none by itself, and takes no answers: that is the part of `answers`.
+
+use super::plans::PlanId;
+use super::{Command, Drop, Event, Kernel, Proc};
+use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Role};
+use crate::launch::{Phase, StartBatch};
+use crate::recover::{Action, Failure, Output};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most commands without a plan that are remembered to count their late answers.
+pub(super) const VOID_MAX: usize = 1024;
+
+/// A command whose targets have not all answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Pending {
+    pub(super) plan: Option<PlanId>,
+    pub(super) action: Action,
+    /// Targets that have not answered; for processes with the incarnation that is meant.
+    pub(super) waiting: BTreeMap<Domain, Option<Incarnation>>,
+    pub(super) results: BTreeMap<Domain, Result<Output, Failure>>,
+    pub(super) due: JobTime,
+}
+
+impl Pending {
+    /// Takes the answer of one target; false if it had answered already or was never asked.
+    pub(super) fn answer(&mut self, target: &Domain, result: Result<Output, Failure>) -> bool {
+        let awaited = self.waiting.remove(target).is_some();
+        if awaited {
+            self.results.insert(target.clone(), result);
+        }
+        awaited
+    }
+}
+
+impl Kernel {
+    /// Gives a command. What it wants counts from now on, not from when it is fulfilled.
+    pub(super) fn command(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
+        if let Action::Finish { ok, reason } = &action {
+            self.finishing(*ok, reason);
+        }
+        self.state.commands += 1;
+        let id = CommandId(self.state.commands);
+        let mut entered = None;
+        match &action {
+            Action::Enter(world) => {
+                self.enter_world(Arc::clone(world));
+                entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
+            }
+            Action::Start { batch, .. } => self.order(id, batch),
+            Action::Stop { procs, .. } => self.unwant(procs, plan.and_then(PlanId::incident)),
+            Action::Collect(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => {}
+        }
+        let waiting = self.targets(&action);
+        let incident = plan.and_then(PlanId::incident);
+        let generation = self.state.view.world.generation();
+        self.out.push(Command { id, generation, incident, action: action.clone() });
+        if !waiting.is_empty() {
+            let due = self.now() + within;
+            let pending = Pending { plan, action, waiting, results: BTreeMap::new(), due };
+            self.state.pending.insert(id, pending);
+        }
+        if let Some(entered) = entered {
+            self.announce(None, entered);
+        }
+    }
+
+    fn order(&mut self, id: CommandId, batch: &StartBatch) {
+        self.state.starting.insert(id, batch.orders.iter().map(|o| o.proc.clone()).collect());
+        for order in &batch.orders {
+            let place = match &order.place {
+                crate::launch::Place::On(node) => Some(node.clone()),
+                crate::launch::Place::AnyBut(_) => None,
+            };
+            let proc = Proc {
+                incarnation: order.proc.incarnation,
+                generation: batch.world.generation(),
+                wanted: true,
+                stopped_for: None,
+                node: place,
+                pid: None,
+                phase: Phase::Pending("ordered".into()),
+                step: None,
+                progress_at: self.state.view.now,
+            };
+            self.state.view.procs.insert(order.proc.role.clone(), proc);
+        }
+    }
+
+    fn unwant(&mut self, procs: &[ProcId], by: Option<IncidentId>) {
+        for proc in procs {
+            let known = self.state.view.procs.get_mut(&proc.role);
+            if let Some(known) = known.filter(|k| k.incarnation == proc.incarnation && !k.phase.is_over()) {
+                known.wanted = false;
+                known.stopped_for = by;
+            }
+        }
+    }
+
+    /// What one incident's recovery has stopped is now another one's to start, or anybody's.
+    pub(super) fn hand_over(&mut self, from: IncidentId, to: Option<IncidentId>) {
+        let stopped = self.state.view.procs.values_mut().filter(|p| p.stopped_for == Some(from));
+        stopped.for_each(|p| p.stopped_for = to);
+    }
+
+    fn targets(&self, action: &Action) -> BTreeMap<Domain, Option<Incarnation>> {
+        let target = |p: &ProcId| (Domain::Process(p.role.clone()), Some(p.incarnation));
+        match action {
+            Action::Start { batch, .. } => batch.orders.iter().map(|o| target(&o.proc)).collect(),
+            Action::Stop { procs, exact, .. } => {
+                procs.iter().filter(|p| !self.has_ended(&p.role, p.incarnation, *exact)).map(target).collect()
+            }
+            Action::Collect(ask) => ask.about.iter().map(|d| (d.clone(), None)).collect(),
+            Action::Enter(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => BTreeMap::new(),
+        }
+    }
+
+    fn has_ended(&self, role: &Role, incarnation: Incarnation, exact: bool) -> bool {
+        self.state.view.procs.get(role).is_none_or(|known| {
+            known.incarnation != incarnation || known.phase.is_exited() || (!exact && known.phase.is_over())
+        })
+    }
+    pub(super) fn void_commands(&mut self, id: PlanId) {
+        let ours: Vec<CommandId> =
+            self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect();
+        self.state.pending.retain(|_, p| p.plan != Some(id));
+        self.void(ours, Drop::LateAnswer);
+    }
+
+    /// What still comes under these commands is dropped, and counted as this.
+    fn void(&mut self, commands: Vec<CommandId>, as_what: Drop) {
+        self.state.void.extend(commands.into_iter().map(|id| (id, as_what)));
+        while self.state.void.len() > VOID_MAX {
+            self.state.void.pop_first();
+        }
+    }
+
+    /// Targets whose time is over have failed; a silent witness has testified by that.
+    pub(super) fn time_out(&mut self) {
+        let now = self.now();
+        let (mut silent, mut late) = (Vec::new(), Vec::new());
+        let unheard: BTreeSet<&ProcId> = self.state.starting.values().flatten().collect();
+        for (command, pending) in self.state.pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
+            late.push(*command);
+            for (target, incarnation) in std::mem::take(&mut pending.waiting) {
+                let result = match &pending.action {
+                    Action::Collect(ask) => {
+                        silent.push((ask.clone(), target.clone()));
+                        Err(Failure::TimedOut)
+                    }
+                    // The launcher still hangs over its start: whenever that comes about, it is stopped at once.
+                    Action::Stop { .. } if is_one_of(&unheard, &target, incarnation) => Ok(Output::Accepted),
+                    _ => Err(Failure::TimedOut),
+                };
+                pending.results.insert(target, result);
+            }
+        }
+        for (ask, about) in silent {
+            self.testify(&ask, &about, &Err(Failure::TimedOut));
+        }
+        self.void(late, Drop::TimedOutAnswer);
+        self.state.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
+    }
+}
+
+fn is_one_of(procs: &BTreeSet<&ProcId>, target: &Domain, incarnation: Option<Incarnation>) -> bool {
+    let (Domain::Process(role), Some(incarnation)) = (target, incarnation) else { return false };
+    procs.contains(&ProcId { role: role.clone(), incarnation })
+}

@@ -1,0 +1,67 @@
+//! Every injected fault is decided about in time, or a decision about something else has made it void.
+
+use super::super::chaos::Charge;
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::event;
+use crate::detect::Fault;
+use crate::job::{Domain, ProcId};
+use crate::kernel::{Command, Event, View};
+use crate::recover::Action;
+
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// How many charges of the account are known here.
+    seen: usize,
+    open: Vec<Charge>,
+}
+
+impl Answers {
+    pub(super) fn command(&mut self, m: &Moment<'_>, command: &Command) {
+        self.learn(m);
+        match &command.action {
+            Action::Stop { procs, .. } => self.open.retain(|c| !c.proc.as_ref().is_some_and(|p| procs.contains(p))),
+            Action::Start { batch, .. } => {
+                let replaced = |p: &ProcId| {
+                    batch.orders.iter().any(|o| o.proc.role == p.role && o.proc.incarnation > p.incarnation)
+                };
+                self.open.retain(|c| !c.proc.as_ref().is_some_and(replaced));
+            }
+            Action::Finish { .. } => self.open.clear(),
+            _ => {}
+        }
+        if let Some(Event::Decided(decision)) = event(command) {
+            let view = m.kernel.view();
+            self.open.retain(|charge| !decision.incident.faults.iter().any(|f| covers(view, f, charge)));
+        }
+    }
+
+    pub(super) fn check(&mut self, m: &Moment<'_>) -> Result<(), Violation> {
+        self.learn(m);
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        if !m.training.deadlocked {
+            self.open.retain(|c| c.proc.is_some()); // the job has come out of it another way
+        }
+        let waited = |c: &Charge| m.now.since(c.at).saturating_sub(m.away_total.saturating_sub(c.away_before));
+        match self.open.iter().find(|c| waited(c) > m.config.answer_within) {
+            Some(late) => Err(Violation::Unanswered { kind: late.kind, domain: late.domain.clone(), since: late.at }),
+            None => Ok(()),
+        }
+    }
+
+    fn learn(&mut self, m: &Moment<'_>) {
+        self.open.extend(m.deeds.charges[self.seen..].iter().cloned());
+        self.seen = m.deeds.charges.len();
+    }
+}
+
+/// Whether a fault names what was injected, or something larger.
+fn covers(view: &View, fault: &Fault, charge: &Charge) -> bool {
+    let domain = &fault.prime().domain;
+    match (&charge.proc, domain) {
+        (Some(proc), Domain::Process(role)) => *role == proc.role && fault.incarnation() >= Some(proc.incarnation),
+        _ => view.contains(domain, &charge.domain),
+    }
+}

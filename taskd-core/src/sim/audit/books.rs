@@ -1,0 +1,89 @@
+//! What an outsider knows of a kernel from its commands alone: open incidents, running recoveries, where the job is.
+
+use crate::job::{Domain, IncidentId};
+use crate::kernel::{Command, Decision, Event};
+use crate::recover::Action;
+use std::collections::BTreeMap;
+
+/// A recovery that is being carried out.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) touches: Vec<Domain>,
+}
+
+/// The books.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    /// Open incidents, with the number of recoveries that failed.
+    pub(super) open: BTreeMap<IncidentId, u32>,
+    pub(super) running: BTreeMap<IncidentId, Running>,
+    /// The first start is being carried out.
+    pub(super) starting: bool,
+    /// The job has started.
+    pub(super) training: bool,
+    /// A decision has found nothing left, or has chosen the end.
+    pub(super) decided_to_end: bool,
+}
+
+impl Books {
+    pub(super) fn enter(&mut self, command: &Command) {
+        match &command.action {
+            Action::Enter(_) if command.incident.is_none() && !self.training => self.starting = true,
+            Action::Announce(event) => self.enter_event(event),
+            _ => {}
+        }
+    }
+
+    fn enter_event(&mut self, event: &Event) {
+        match event {
+            Event::Found { incident, fault, .. } => {
+                self.open.entry(*incident).or_default();
+                if !matches!(fault.prime().domain, Domain::Plugin(_)) {
+                    self.starting = false; // the recovery starts what is missing
+                }
+            }
+            Event::Decided(decision) => self.decided(decision),
+            Event::Cancelled { incident, .. } => {
+                self.running.remove(incident);
+            }
+            Event::Failed { incident, .. } => {
+                self.running.remove(incident);
+                *self.open.entry(*incident).or_default() += 1;
+            }
+            Event::Closed { incident, .. } => {
+                self.open.remove(incident);
+                self.training |= self.running.remove(incident).is_some();
+            }
+            Event::Merged { incident, into } => {
+                let failed = self.open.remove(incident).unwrap_or_default();
+                *self.open.entry(*into).or_default() += failed;
+            }
+            Event::StageDone { incident: None, stage } if *stage == "start" => {
+                self.training |= self.starting;
+                self.starting = false;
+            }
+            Event::StageDone { .. } | Event::Entered { .. } => {}
+        }
+    }
+
+    fn decided(&mut self, decision: &Decision) {
+        let Some(chosen) = &decision.chosen else {
+            self.decided_to_end = true;
+            return;
+        };
+        self.decided_to_end |= chosen.proposal.cost.ends_job;
+        self.running.insert(decision.incident.id, Running { touches: chosen.proposal.touches.clone() });
+    }
+
+    pub(super) fn has_failed_attempts(&self) -> bool {
+        self.open.values().any(|failed| *failed > 0)
+    }
+}
+
+/// The event that a command announces, if it does.
+pub(super) fn event(command: &Command) -> Option<&Event> {
+    match &command.action {
+        Action::Announce(event) => Some(event),
+        _ => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Everything that must be dropped is dropped and counted: our own count equals the kernel's.
+
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::{Books, event};
+use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, IncidentId, NodeId, ProcId, Role, Termination};
+use crate::kernel::{Command, Drop, Event, Input, Kernel, Request};
+use crate::launch::{Change, Listing, NodeState, Phase, Place, ProcStatus};
+use crate::recover::{Action, Failure, Output};
+use crate::trace::{Observation, Signal};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The newest process of a rank that the kernel can know of.
+#[derive(Clone, Debug)]
+struct Newest {
+    incarnation: Incarnation,
+    generation: Generation,
+    phase: Phase,
+    node: Option<NodeId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Drops {
+    ranks: Vec<Option<Newest>>,
+    nodes: BTreeMap<NodeId, NodeState>,
+    generation: Generation,
+    finished: bool,
+    ending: bool,
+    /// Starts that were not answered, with the processes of which the launcher has told nothing.
+    starting: BTreeMap<CommandId, BTreeSet<ProcId>>,
+    /// Starts that were given; a new supervisor gives some again.
+    given: BTreeSet<CommandId>,
+    /// What the stage in progress of each plan waits for.
+    stage: BTreeMap<Option<IncidentId>, Vec<CommandId>>,
+    /// Commands of plans that were cancelled.
+    void: BTreeSet<CommandId>,
+    counted: BTreeMap<Drop, u64>,
+}
+
+/// The drops that follow from inputs and commands alone. The others depend on what detectors say.
+const FORESEEN: [Drop; 4] = [Drop::OldIncarnation, Drop::OldGeneration, Drop::RepeatedChange, Drop::LateAnswer];
+
+impl Drops {
+    pub(super) fn check(&self, kernel: &Kernel) -> Result<(), Violation> {
+        for what in FORESEEN {
+            let must = self.counted.get(&what).copied().unwrap_or(0);
+            let counted = kernel.counts().drops.get(&what).copied().unwrap_or(0);
+            if must != counted {
+                return Err(Violation::DropsDiffer { what, must, counted });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernel has to drop of an input.
+    pub(super) fn input(&mut self, m: &Moment<'_>) {
+        if self.finished {
+            return; // it takes nothing any more
+        }
+        match m.input {
+            Input::Observed(facts) => facts.iter().for_each(|o| self.observed(o)),
+            Input::Changed(Change::Proc(status)) => self.process(status),
+            Input::Changed(Change::Node(node)) => {
+                self.nodes.insert(node.node.clone(), node.state);
+            }
+            Input::Listed(listing) => self.listed(listing),
+            Input::Answered { id, results } => self.answered(*id, results),
+            Input::Requested(Request::Stop { .. }) => self.cancel_start(),
+            Input::Requested(Request::Fault(fault)) if !self.ending => {
+                let known = self.newest(&fault.prime().domain).map(|n| n.incarnation);
+                if fault.incarnation().is_some() && fault.incarnation() < known {
+                    self.count(Drop::OldIncarnation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, what: Drop) {
+        *self.counted.entry(what).or_default() += 1;
+    }
+
+    fn newest(&mut self, domain: &Domain) -> Option<&mut Newest> {
+        let Domain::Process(Role::Rank(rank)) = domain else { return None };
+        self.ranks.get_mut(rank.0 as usize)?.as_mut()
+    }
+
+    fn put(&mut self, proc: &ProcId, newest: Newest) {
+        let Some(rank) = proc.role.rank() else { return };
+        let index = rank.0 as usize;
+        if self.ranks.len() <= index {
+            self.ranks.resize(index + 1, None);
+        }
+        self.ranks[index] = Some(newest);
+    }
+
+    fn observed(&mut self, o: &Observation) {
+        let Some(known) = self.newest(&o.about) else { return };
+        if o.incarnation.is_some_and(|i| i != known.incarnation) {
+            self.count(Drop::OldIncarnation);
+        } else if o.signal != Signal::Heartbeat && o.generation.is_some_and(|g| g < known.generation) {
+            self.count(Drop::OldGeneration);
+        }
+    }
+
+    fn process(&mut self, status: &ProcStatus) {
+        for procs in self.starting.values_mut() {
+            procs.remove(&status.proc);
+        }
+        let about = Domain::Process(status.proc.role.clone());
+        let incarnation = status.proc.incarnation;
+        let known = self.newest(&about).map(|n| n.incarnation);
+        if Some(incarnation) < known {
+            return self.count(Drop::OldIncarnation);
+        }
+        if Some(incarnation) > known {
+            let phase = Phase::Pending("not ordered".into());
+            let generation = self.generation;
+            self.put(&status.proc, Newest { incarnation, generation, phase, node: None });
+        }
+        let Some(known) = self.newest(&about) else { return };
+        let (old, new) = (&known.phase, &status.phase);
+        if new.order() < old.order() || (new.order() == old.order() && (new.order() > 0 || new == old)) {
+            return self.count(Drop::RepeatedChange);
+        }
+        known.phase = new.clone();
+        known.node = status.node.clone().or(known.node.take());
+    }
+
+    fn listed(&mut self, listing: &Listing) {
+        for node in &listing.nodes {
+            self.nodes.insert(node.node.clone(), node.state);
+        }
+        listing.procs.iter().for_each(|status| self.process(status));
+        let listed: BTreeSet<&ProcId> =
+            listing.procs.iter().map(|s| &s.proc).chain(self.starting.values().flatten()).collect();
+        for (rank, newest) in (0..).zip(&mut self.ranks) {
+            let Some(newest) = newest else { continue };
+            let out_of_sight = newest.node.as_ref().and_then(|n| self.nodes.get(n)) == Some(&NodeState::OutOfSight);
+            if !listed.contains(&ProcId::rank(rank, newest.incarnation.0)) && !out_of_sight {
+                newest.phase = gone();
+            }
+        }
+    }
+
+    fn answered(&mut self, id: CommandId, results: &[(Domain, Result<Output, Failure>)]) {
+        let starting = self.starting.remove(&id).unwrap_or_default();
+        let answers: BTreeMap<_, _> = results.iter().map(|(target, result)| (target, result.is_ok())).collect();
+        let answer = |p: &ProcId| answers.get(&Domain::Process(p.role.clone())).copied();
+        let (answered, open): (BTreeSet<_>, BTreeSet<_>) = starting.into_iter().partition(|p| answer(p).is_some());
+        for proc in answered {
+            let refused = answer(&proc) == Some(false);
+            let newest = self.newest(&Domain::Process(proc.role));
+            if let Some(newest) = newest.filter(|n| refused && n.incarnation == proc.incarnation) {
+                newest.phase = gone();
+            }
+        }
+        if !open.is_empty() {
+            self.starting.insert(id, open);
+        }
+        if self.void.remove(&id) {
+            self.count(Drop::LateAnswer);
+        }
+    }
+
+    /// What a command makes of the newest processes, and of the answers that are awaited.
+    pub(super) fn command(&mut self, command: &Command, books: &Books) {
+        match &command.action {
+            Action::Start { batch, .. } => {
+                let again = !self.given.insert(command.id);
+                if !again {
+                    self.starting.insert(command.id, batch.orders.iter().map(|o| o.proc.clone()).collect());
+                }
+                for order in batch.orders.iter().filter(|_| !again) {
+                    let node = match &order.place {
+                        Place::On(node) => Some(node.clone()),
+                        Place::AnyBut(_) => None,
+                    };
+                    let phase = Phase::Pending("ordered".into());
+                    let (incarnation, generation) = (order.proc.incarnation, batch.world.generation());
+                    self.put(&order.proc, Newest { incarnation, generation, phase, node });
+                }
+                self.stage.entry(command.incident).or_default().push(command.id);
+            }
+            Action::Stop { procs, exact, .. } if procs.iter().any(|p| self.is_awaited(p, *exact)) => {
+                self.stage.entry(command.incident).or_default().push(command.id);
+            }
+            Action::Collect(ask) if !ask.about.is_empty() && command.incident.is_some() => {
+                self.stage.entry(command.incident).or_default().push(command.id);
+            }
+            Action::Enter(world) => {
+                self.generation = world.generation();
+                for (rank, member) in world.members() {
+                    let of = self.newest(&Domain::Process(Role::Rank(*rank)));
+                    if let Some(newest) = of.filter(|n| n.incarnation == member.incarnation) {
+                        newest.generation = world.generation();
+                    }
+                }
+            }
+            Action::Finish { .. } => self.finished = true,
+            _ => {}
+        }
+        if let Some(event) = event(command) {
+            self.event(event, books);
+        }
+    }
+
+    fn is_awaited(&mut self, proc: &ProcId, exact: bool) -> bool {
+        let newest = self.newest(&Domain::Process(proc.role.clone()));
+        newest
+            .is_some_and(|n| n.incarnation == proc.incarnation && !n.phase.is_exited() && (exact || !n.phase.is_over()))
+    }
+
+    fn event(&mut self, event: &Event, books: &Books) {
+        match event {
+            // The first start has failed: what is still missing was given up with its time.
+            Event::Found { fault, .. } if books.starting && fault.prime().domain == Domain::Job => {
+                self.stage.remove(&None);
+            }
+            Event::Found { fault, .. } if !matches!(fault.prime().domain, Domain::Plugin(_)) && books.starting => {
+                self.cancel_start();
+            }
+            Event::Cancelled { incident, .. } => {
+                let cancelled = self.stage.remove(&Some(*incident)).unwrap_or_default();
+                self.void.extend(cancelled);
+            }
+            Event::StageDone { incident, .. } => {
+                self.stage.remove(incident);
+            }
+            Event::Failed { incident, .. } | Event::Closed { incident, .. } => {
+                self.stage.remove(&Some(*incident));
+            }
+            Event::Decided(decision) => {
+                self.ending |= decision.chosen.as_ref().is_none_or(|c| c.proposal.cost.ends_job);
+            }
+            _ => {}
+        }
+    }
+
+    fn cancel_start(&mut self) {
+        let cancelled = self.stage.remove(&None).unwrap_or_default();
+        self.void.extend(cancelled);
+    }
+}
+
+/// The end of a process of which nothing more is known. What is compared is only that it is an end.
+fn gone() -> Phase {
+    Phase::Exited(Box::new(Exit::new(Termination::Unknown)))
+}

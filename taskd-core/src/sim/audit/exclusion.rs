@@ -1,0 +1,36 @@
+//! No two recoveries touch one domain at a time.
+
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::{Books, event};
+use crate::job::{Domain, Role};
+use crate::kernel::{Command, Event};
+use crate::recover::Action;
+
+pub(super) fn check(m: &Moment<'_>, command: &Command, books: &Books) -> Result<(), Violation> {
+    let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
+    let Some(chosen) = decision.chosen.as_ref().filter(|c| !c.proposal.cost.ends_job) else { return Ok(()) };
+    let id = decision.incident.id;
+    let view = m.kernel.view();
+    // Where a process is that this very step orders is known only after the decision.
+    let ordered =
+        |domain: &Domain| matches!(domain, Domain::Process(role) if m.commands.iter().any(|c| orders(c, role)));
+    let overlap = |a: &Domain, b: &Domain| a == b || (view.overlap(a, b) && !ordered(a) && !ordered(b));
+    for (other, running) in books.running.iter().filter(|(other, _)| **other != id) {
+        for ours in &chosen.proposal.touches {
+            if let Some(theirs) = running.touches.iter().find(|t| overlap(ours, t)) {
+                return Err(Violation::RecoveriesOverlap {
+                    first: *other,
+                    touches: theirs.clone(),
+                    second: id,
+                    touches_too: ours.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn orders(command: &Command, role: &Role) -> bool {
+    matches!(&command.action, Action::Start { batch, .. } if batch.orders.iter().any(|o| o.proc.role == *role))
+}

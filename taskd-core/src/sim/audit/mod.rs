@@ -1,0 +1,104 @@
+//! What must hold, checked after every step of the kernel.
+//!
+//! Each invariant is one file. It judges from what went into the kernel, what came out, and the world's truth; it never
+//! asks the kernel why. Their order matters: the first that is broken names the violation.
+//!
+//! | file | what must hold |
+//! |---|---|
+//! | `order` | time never goes back; nothing is commanded after the end |
+//! | `exclusion` | no two recoveries touch one domain at a time |
+//! | `incarnations` | no process starts twice; no two wanted processes of one rank live at a time |
+//! | `stages` | a start has only ended when its ranks are really there |
+//! | `reasons` | nothing is done without an incident or a request |
+//! | `budget` | no recovery without a token for it |
+//! | `blame` | nobody is blamed who was not injected |
+//! | `answers` | every injected fault is decided about in time |
+//! | `drops` | everything that must be dropped is dropped, and counted |
+
+mod answers;
+mod blame;
+mod books;
+mod budget;
+mod drops;
+mod exclusion;
+mod incarnations;
+mod order;
+mod reasons;
+mod stages;
+
+use super::SimConfig;
+use super::chaos::Deeds;
+use super::fleet::Fleet;
+use super::outcome::Violation;
+use super::training::Training;
+use crate::job::JobTime;
+use crate::kernel::{Command, Input, Kernel};
+use books::Books;
+use std::time::Duration;
+
+/// One step of the kernel, with the truth beside it.
+pub(super) struct Moment<'a> {
+    pub(super) now: JobTime,
+    pub(super) input: &'a Input,
+    pub(super) commands: &'a [Command],
+    /// As it is after the step.
+    pub(super) kernel: &'a Kernel,
+    pub(super) fleet: &'a Fleet,
+    pub(super) training: &'a Training,
+    pub(super) deeds: &'a Deeds,
+    pub(super) away_total: Duration,
+    pub(super) config: &'a SimConfig,
+}
+
+/// All invariants of one job.
+#[derive(Debug, Default)]
+pub(super) struct Audit {
+    books: Books,
+    order: order::Order,
+    incarnations: incarnations::Incarnations,
+    stages: stages::Stages,
+    reasons: reasons::Reasons,
+    budget: budget::Budget,
+    answers: answers::Answers,
+    drops: drops::Drops,
+}
+
+impl Audit {
+    /// Judges one step.
+    pub(super) fn take(&mut self, m: &Moment<'_>) -> Result<(), Violation> {
+        self.order.check(m)?;
+        self.drops.input(m);
+        self.budget.pass(m, &self.books);
+        self.reasons.input(m, &self.books);
+        if !m.commands.is_empty() {
+            for command in m.commands {
+                exclusion::check(m, command, &self.books)?;
+                self.incarnations.check(m, command)?;
+                self.stages.check(m, command)?;
+                self.reasons.check(m, command, &self.books)?;
+                self.budget.check(m, command)?;
+                blame::check(m, command)?;
+                self.answers.command(m, command);
+                self.drops.command(command, &self.books);
+                self.books.enter(command);
+            }
+        }
+        self.answers.check(m)?;
+        if m.config.drops_at_once { self.drops.check(m.kernel) } else { Ok(()) }
+    }
+
+    /// Judges the kernel's own account at the end of its life.
+    pub(super) fn end(&self, kernel: &Kernel) -> Result<(), Violation> {
+        self.drops.check(kernel)
+    }
+
+    /// Whether an open incident has seen a recovery fail.
+    pub(super) fn has_failed_attempts(&self) -> bool {
+        self.books.has_failed_attempts()
+    }
+
+    /// Incidents that are open.
+    pub(super) fn open_incidents(&self) -> usize {
+        self.books.open.len()
+    }
+}

@@ -1,0 +1,79 @@
+//! Nothing is done without an incident that was decided about, the job's first start, its end, or a stray process.
+
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::Books;
+use crate::job::{CommandId, Incarnation, ProcId, Role, Termination};
+use crate::kernel::{Command, Input, Request};
+use crate::recover::{Action, Failure};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Reasons {
+    given: BTreeSet<CommandId>,
+    /// The latest order of each role: what is told of others is a stray.
+    newest: BTreeMap<Role, Incarnation>,
+    stopped: BTreeSet<ProcId>,
+    /// An operator has asked for the end, or the first start was refused.
+    to_end: bool,
+}
+
+impl Reasons {
+    pub(super) fn input(&mut self, m: &Moment<'_>, books: &Books) {
+        match m.input {
+            Input::Requested(Request::Stop { .. }) => self.to_end = true,
+            Input::Answered { results, .. } if books.starting => {
+                self.to_end |= results.iter().any(|(_, r)| matches!(r, Err(Failure::Refused(_))));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command, books: &Books) -> Result<(), Violation> {
+        let again = !self.given.insert(command.id);
+        let reason = match (&command.action, command.incident) {
+            (Action::Finish { .. }, _) => self.may_end(m, books),
+            (action, Some(id)) => is_talk(action) || books.running.contains_key(&id),
+            (action, None) => match action {
+                Action::Start { .. } | Action::Enter(_) => !books.training && books.open.is_empty(),
+                Action::Stop { procs, .. } => self.may_end(m, books) || procs.iter().all(|p| self.is_stray(m, p)),
+                _ => true,
+            },
+        };
+        self.follow(&command.action);
+        if reason || again { Ok(()) } else { Err(Violation::WithoutReason { command: Box::new(command.clone()) }) }
+    }
+
+    /// Whether a process is there without being wanted: replaced, never ordered, told to stop before, or thought to be over.
+    fn is_stray(&self, m: &Moment<'_>, proc: &ProcId) -> bool {
+        let is_newest = self.newest.get(&proc.role) == Some(&proc.incarnation);
+        !is_newest || self.stopped.contains(proc) || m.fleet.procs.get(proc).is_some_and(|p| !p.is_alive())
+    }
+
+    fn may_end(&self, m: &Moment<'_>, books: &Books) -> bool {
+        let done = |proc: &ProcId| {
+            let process = m.fleet.procs.get(proc);
+            process.and_then(|p| p.phase.termination()).is_some_and(Termination::is_success)
+        };
+        let completed = || {
+            let world = &m.kernel.view().world;
+            world.members().keys().all(|rank| world.proc(*rank).is_some_and(|p| done(&p)))
+        };
+        self.to_end || books.decided_to_end || completed()
+    }
+
+    fn follow(&mut self, action: &Action) {
+        match action {
+            Action::Start { batch, .. } => {
+                let ordered = batch.orders.iter().map(|o| (o.proc.role.clone(), o.proc.incarnation));
+                self.newest.extend(ordered);
+            }
+            Action::Stop { procs, .. } => self.stopped.extend(procs.iter().cloned()),
+            _ => {}
+        }
+    }
+}
+
+fn is_talk(action: &Action) -> bool {
+    matches!(action, Action::Announce(_) | Action::Acknowledge(_))
+}

@@ -1,0 +1,128 @@
+//! The kinds of faults.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident => $text:literal,)*) => {
+        /// A kind of injected fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum FaultKind { $($(#[$doc])* $variant,)* }
+
+        impl FaultKind {
+            /// All of them, in order.
+            pub const ALL: &[FaultKind] = &[$(FaultKind::$variant),*];
+
+            /// A stable short name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(FaultKind::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A rank ends: by an exit code, by a signal, with or without an error of its own.
+    Crash => "crash",
+    /// Two ranks end at once.
+    CrashTogether => "crash-together",
+    /// A rank ends, and its next process soon after.
+    CrashAgain => "crash-again",
+    /// A rank freezes: no heartbeat, no step.
+    Hang => "hang",
+    /// A rank freezes for so short a time that nobody may be blamed.
+    Pause => "pause",
+    /// All ranks wait for each other for ever; their heartbeats go on.
+    Deadlock => "deadlock",
+    /// A rank is slow, and the job with it.
+    Slow => "slow",
+    /// A vendor's error makes a rank suspect: frozen in half of the cases; witnesses are late or silent.
+    Suspicion => "suspicion",
+    /// An operator blames a rank, sometimes one that has been replaced already.
+    OperatorFault => "operator-fault",
+    /// A host is out of sight for a while, and back or lost after it.
+    HostOutOfSight => "host-out-of-sight",
+    /// A host is gone with all that ran there.
+    HostLeft => "host-left",
+    /// The launcher refuses the next start.
+    LauncherRefuses => "launcher-refuses",
+    /// The launcher is out of reach at the next start.
+    LauncherUnreachable => "launcher-unreachable",
+    /// The launcher takes its time with the next start: the order may overtake its own stop.
+    LauncherSlow => "launcher-slow",
+    /// The launcher accepts the next start, and a process of it ends at once.
+    StillBirth => "still-birth",
+    /// The first rank of the next start finds its port taken.
+    PortRace => "port-race",
+    /// The launcher's history is lost and read anew.
+    HistoryLost => "history-lost",
+    /// A guard is gone: its processes with their exits, and the history.
+    ProcessesLost => "processes-lost",
+    /// A source says nothing for a while, then everything.
+    SourceSilent => "source-silent",
+    /// Heartbeats arrive just before their deadline, while the supervisor is busy.
+    LateHeartbeat => "late-heartbeat",
+    /// The supervisor does not run for a while.
+    SupervisorAsleep => "supervisor-asleep",
+    /// The supervisor is killed in the middle of its commands and goes on from its log.
+    SupervisorKilled => "supervisor-killed",
+    /// A detector panics.
+    PluginPanic => "plugin-panic",
+    /// A link goes down and is up again within the correlation window.
+    LinkFlap => "link-flap",
+    /// An operator stops the job.
+    OperatorStop => "operator-stop",
+    /// The program fails at one step, each time.
+    ProgramBroken => "program-broken",
+    /// Ranks crash again and again.
+    BudgetDrained => "budget-drained",
+    /// A rank exits with the code that says "do not restart me".
+    DoNotRestart => "do-not-restart",
+}
+
+impl FaultKind {
+    /// Those that may strike while the job runs, as often as you like.
+    pub(super) const PASSING: &[FaultKind] = &[
+        FaultKind::Crash,
+        FaultKind::Crash,
+        FaultKind::CrashTogether,
+        FaultKind::CrashAgain,
+        FaultKind::Hang,
+        FaultKind::Hang,
+        FaultKind::Pause,
+        FaultKind::Deadlock,
+        FaultKind::Slow,
+        FaultKind::Suspicion,
+        FaultKind::OperatorFault,
+        FaultKind::HostOutOfSight,
+        FaultKind::HostLeft,
+        FaultKind::LauncherRefuses,
+        FaultKind::LauncherUnreachable,
+        FaultKind::LauncherSlow,
+        FaultKind::StillBirth,
+        FaultKind::PortRace,
+        FaultKind::HistoryLost,
+        FaultKind::ProcessesLost,
+        FaultKind::SourceSilent,
+        FaultKind::LateHeartbeat,
+        FaultKind::SupervisorAsleep,
+        FaultKind::SupervisorKilled,
+        FaultKind::PluginPanic,
+        FaultKind::LinkFlap,
+    ];
+
+    /// Those for which there is nearly always something to strike.
+    pub(super) const EASY: &[FaultKind] = &[
+        FaultKind::HistoryLost,
+        FaultKind::PluginPanic,
+        FaultKind::LinkFlap,
+        FaultKind::OperatorFault,
+        FaultKind::Crash,
+        FaultKind::CrashTogether,
+    ];
+
+    /// Those after which the job rightly ends.
+    pub(super) const ENDING: &[FaultKind] =
+        &[FaultKind::OperatorStop, FaultKind::ProgramBroken, FaultKind::BudgetDrained, FaultKind::DoNotRestart];
+}

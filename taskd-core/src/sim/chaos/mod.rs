@@ -1,0 +1,166 @@
+//! Faults: which there are, when they are planned, and what each does to the world.
+//!
+//! It only injects and keeps the account of what it did: what should come of it is judged by `audit`.
+
+mod deeds;
+mod kind;
+mod machines;
+mod plan;
+mod processes;
+
+pub(super) use deeds::{Charge, Deeds};
+pub use kind::FaultKind;
+pub(super) use plan::ChaosPlan;
+
+use super::event::Event;
+use super::launcher::Mood;
+use super::world::World as Sim;
+use crate::job::ProcId;
+use std::time::Duration;
+
+/// Something that befalls the world.
+#[derive(Clone, Debug)]
+pub(super) enum Strike {
+    /// A planned fault; tried so often already for want of a victim.
+    Planned(FaultKind, u32),
+    /// The second blow against the same rank.
+    Again(crate::job::Rank),
+}
+
+/// The end of a condition.
+#[derive(Clone, Debug)]
+pub(super) enum Relief {
+    /// A source that was silent speaks again.
+    Speaks(usize),
+    /// A host is in sight again, or known to have left.
+    Host { host: usize, left: bool },
+    /// A frozen process goes on.
+    Thaw(ProcId),
+    /// A slow process is as quick as the others.
+    Quick,
+    /// Witnesses answer again.
+    Witnesses,
+    /// The supervisor is killed now if no command came to kill it at.
+    Doom,
+    /// The launcher gives up a mood that nobody met.
+    Well,
+}
+
+/// How often a fault without a victim is tried again, a second apart, before another kind takes its place.
+const TRIES_MAX: u32 = 8;
+
+impl Sim<'_> {
+    /// A planned fault strikes, or is put off while it has no victim.
+    pub(super) fn strike(&mut self, strike: Strike) {
+        let (kind, tries) = match strike {
+            Strike::Again(rank) => return self.crash_rank(rank),
+            Strike::Planned(kind, tries) => (kind, tries),
+        };
+        if self.finished.is_some() {
+            return;
+        }
+        if self.strikes(kind) {
+            self.log.note(self.now, || kind.as_str().to_owned());
+            self.deeds.count(kind);
+        } else if tries < TRIES_MAX {
+            self.queue.push(self.now + Duration::from_secs(1), Event::Strike(Strike::Planned(kind, tries + 1)));
+        } else {
+            let is_new = |kind: &&FaultKind| !self.deeds.struck.contains_key(kind) && !self.plan.contains(**kind);
+            let instead = FaultKind::EASY.iter().find(is_new).unwrap_or(&FaultKind::PluginPanic);
+            self.strike(Strike::Planned(*instead, 0));
+        }
+    }
+
+    /// False: there is nothing that it could strike now.
+    fn strikes(&mut self, kind: FaultKind) -> bool {
+        let struck = match kind {
+            FaultKind::Crash => self.crash(1),
+            FaultKind::CrashTogether => self.crash(2),
+            FaultKind::CrashAgain => self.crash_again(),
+            FaultKind::Hang => self.hang(),
+            FaultKind::Pause => self.pause(),
+            FaultKind::Deadlock => self.deadlock(),
+            FaultKind::Slow => self.slow(),
+            FaultKind::Suspicion => self.suspicion(),
+            FaultKind::OperatorFault => self.operator_fault(),
+            FaultKind::HostOutOfSight => self.host_out_of_sight(),
+            FaultKind::HostLeft => self.host_left(),
+            FaultKind::LauncherRefuses => self.launcher(Mood::Refuses),
+            FaultKind::LauncherUnreachable => self.launcher(Mood::Unreachable),
+            FaultKind::LauncherSlow => self.launcher_slow(),
+            FaultKind::StillBirth => self.launcher(Mood::StillBirth),
+            FaultKind::PortRace => self.launcher(Mood::PortTaken),
+            FaultKind::HistoryLost => self.history_lost(),
+            FaultKind::ProcessesLost => self.processes_lost(),
+            FaultKind::SourceSilent => self.source_silent(),
+            FaultKind::LateHeartbeat => self.late_heartbeat(),
+            FaultKind::SupervisorAsleep => self.supervisor_asleep(),
+            FaultKind::SupervisorKilled => self.supervisor_killed(),
+            FaultKind::PluginPanic => self.plugin_panic(),
+            FaultKind::LinkFlap => self.link_flap(),
+            FaultKind::OperatorStop => self.operator_stop(),
+            FaultKind::ProgramBroken => self.program_broken(),
+            FaultKind::BudgetDrained => self.budget_drained(),
+            FaultKind::DoNotRestart => self.do_not_restart(),
+        };
+        if struck {
+            self.deeds.pending -= 1;
+        }
+        struck
+    }
+
+    pub(super) fn relieve(&mut self, relief: Relief) {
+        self.log.note(self.now, || format!("{relief:?}"));
+        match relief {
+            Relief::Speaks(host) => self.releases(host, self.now),
+            Relief::Host { host, left } => self.host_resolved(host, left),
+            Relief::Thaw(proc) => self.thaw(&proc),
+            Relief::Quick => self.quick_again(),
+            Relief::Witnesses => self.mute_witnesses = false,
+            Relief::Doom => {
+                if self.supervisor.doomed {
+                    self.kill_supervisor();
+                }
+            }
+            Relief::Well => self.mood = Mood::Well,
+        }
+    }
+
+    /// The job has come to this step: what was planned for it is due.
+    pub(super) fn after_step(&mut self, step: u64) {
+        while let Some(kind) = self.plan.due(step) {
+            let at = self.now + self.dice.ms(0, 300);
+            self.queue.push(at, Event::Strike(Strike::Planned(kind, 0)));
+        }
+        if self.deeds.draining && step.is_multiple_of(3) {
+            self.crash(1);
+        }
+    }
+
+    /// While a frozen rank is given its time to stop, another one may crash: a second recovery overtakes the first.
+    pub(super) fn stop_takes_time(&mut self, procs: &[ProcId], grace: Duration) {
+        let some_frozen = procs.iter().any(|p| self.training.seat(p).is_some_and(|s| s.frozen));
+        if !some_frozen || !self.dice.chance(500) {
+            return;
+        }
+        let mut others = self.training.running();
+        others.retain(|p| !procs.contains(p));
+        if let Some(rank) = self.dice.pick(&others).and_then(|p| p.role.rank()) {
+            let after = u64::try_from(grace.as_millis()).unwrap_or(0);
+            let at = self.now + self.dice.ms(1, after);
+            self.queue.push(at, Event::Strike(Strike::Again(rank)));
+        }
+    }
+
+    /// A recovery acts: what was planned for the middle of one may be due.
+    pub(super) fn recovery_acts(&mut self) {
+        if self.supervisor.life > 0
+            && self.training.gangs_formed() > 0
+            && self.dice.chance(600)
+            && let Some(kind) = self.plan.due_in_recovery()
+        {
+            let at = self.now + self.dice.ms(0, self.scene.boot_ms_max + 1_500);
+            self.queue.push(at, Event::Strike(Strike::Planned(kind, 0)));
+        }
+    }
+}

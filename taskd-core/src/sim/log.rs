@@ -1,0 +1,91 @@
+//! The log of a job, as bytes: the meta-test compares two of them, the replay test reads one back.
+
+use super::{PluginMaker, SimConfig, with_saboteur};
+use crate::job::JobTime;
+use crate::kernel::{Command, Input, Kernel};
+use serde::{Deserialize, Serialize};
+
+/// What happened to the kernel.
+#[derive(Deserialize)]
+enum Entry {
+    /// It took an input and gave commands.
+    Step(JobTime, Input, #[allow(dead_code)] Vec<Command>),
+    /// It went on in another process.
+    Restored,
+}
+
+/// The same, borrowed.
+#[derive(Serialize)]
+enum EntryRef<'a> {
+    Step(JobTime, &'a Input, &'a [Command]),
+    Restored,
+}
+
+/// How much of a job is kept.
+#[derive(Debug)]
+pub(super) enum Log {
+    /// Nothing: the seed brings it back.
+    Off,
+    /// All of it, as bytes.
+    Bytes(Vec<u8>),
+    /// Its last lines, for people.
+    Lines(Vec<String>, usize),
+}
+
+impl Log {
+    pub(super) fn entry(&mut self, now: JobTime, input: &Input, commands: &[Command]) {
+        match self {
+            Log::Off => {}
+            Log::Bytes(bytes) => append(bytes, &EntryRef::Step(now, input, commands)),
+            Log::Lines(lines, most) => super::narrate::step(lines, *most, now, input, commands),
+        }
+    }
+
+    /// Notes what was done to the world.
+    pub(super) fn note(&mut self, now: JobTime, what: impl FnOnce() -> String) {
+        if let Log::Lines(lines, _) = self {
+            lines.push(format!("{now} ** {}", what()));
+        }
+    }
+
+    pub(super) fn restored(&mut self) {
+        match self {
+            Log::Off => {}
+            Log::Bytes(bytes) => append(bytes, &EntryRef::Restored),
+            Log::Lines(lines, _) => lines.push("the supervisor was killed and another one goes on".into()),
+        }
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, entry: &EntryRef<'_>) {
+    let grown = postcard::to_extend(entry, std::mem::take(bytes));
+    *bytes = grown.expect("a vector takes all that is written, and inputs and commands can be written");
+}
+
+/// Gives what was logged to a kernel of its own. Returns the first step at which it commands something else.
+pub(super) fn replay(bytes: &[u8], config: &SimConfig, plugins: &PluginMaker<'_>) -> Result<(), String> {
+    let mut kernel = Kernel::new(with_saboteur(plugins)).with_checks(config.checks.clone());
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (entry, after) =
+            postcard::take_from_bytes::<Entry>(rest).map_err(|e| format!("the log is not readable: {e}"))?;
+        let logged = &rest[..rest.len() - after.len()];
+        rest = after;
+        match entry {
+            Entry::Step(now, input, _) => {
+                let commands = kernel.step(now, &input);
+                let mut again = Vec::new();
+                append(&mut again, &EntryRef::Step(now, &input, &commands));
+                if again != logged {
+                    return Err(format!("{} at {now} gives other commands", kernel.seq()));
+                }
+            }
+            Entry::Restored => {
+                let (restored, _cold) =
+                    Kernel::restore(with_saboteur(plugins), &kernel.snapshot()).map_err(|(e, _)| e.to_string())?;
+                kernel = restored.with_checks(config.checks.clone());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Plugins of the simulation's own: one for each kind of behaviour that a kernel has to cope with.
+//!
+//! Some are what a team might write, some exist to be nasty. Which of them a job has is drawn from its seed.
+
+mod detectors;
+mod saboteur;
+mod strategies;
+mod strict;
+
+pub(super) use saboteur::Saboteur;
+
+use super::dice::Dice;
+use crate::detect::{
+    DetectorExt, ExitDetector, ProgramErrorDetector, RestartStormDetector, SilenceDetector, StallDetector,
+};
+use crate::job::Name;
+use crate::kernel::Plugins;
+use crate::recover::{ExitStrategy, Restart, StrategyExt};
+use std::time::Duration;
+
+/// After this time the detectors of a drawn set call a rank silent.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(6);
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+/// Simulated jobs are hit more often in ten minutes than real ones in a month.
+const STORM: u32 = 100;
+const STORM_WINDOW: Duration = Duration::from_secs(600);
+
+/// The strategy that replaces lost ranks only.
+pub(super) const REPLACE: Name = Name::new("sim.replace");
+/// The metric at which the saboteur panics.
+pub(super) const POISON: &str = "sim.poison";
+/// The metric of a link: 1 while it is down.
+pub(super) const LINK_DOWN: &str = "sim.link_down";
+
+/// The plugins of a seed: the built-in ones, and some of the simulation's own. They fit the default
+/// [`SimConfig`](super::SimConfig).
+#[must_use]
+pub fn drawn(seed: u64) -> Plugins {
+    let mut dice = Dice::new(seed ^ 0x706c_7567_696e_7321); // other draws than those of the world
+    let mut plugins = Plugins {
+        detectors: vec![
+            ExitDetector::default().boxed(),
+            ProgramErrorDetector::default().boxed(),
+            SilenceDetector::after(SILENT_AFTER).boxed(),
+            StallDetector::after(STALLED_AFTER).boxed(),
+            RestartStormDetector::more_than(STORM, STORM_WINDOW).boxed(),
+        ],
+        strategies: Vec::new(),
+    };
+    detectors::draw(&mut dice, &mut plugins.detectors);
+    strategies::draw(&mut dice, &mut plugins.strategies);
+    plugins.strategies.push(Restart::default().boxed());
+    if dice.chance(700) {
+        plugins.strategies.push(ExitStrategy::new().boxed());
+    }
+    plugins
+}

@@ -1,0 +1,69 @@
+//! A detector of silence that asks nobody: it blames at its deadline, on the dot.
+//!
+//! The built-in one asks before it blames, which would hide a heartbeat that was overtaken by its deadline.
+
+use crate::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect};
+use crate::job::{Domain, JobTime, Name, Rank, Role};
+use crate::kernel::View;
+use crate::launch::Phase;
+use crate::trace::{Observation, Signal};
+use std::time::Duration;
+
+/// Blames a rank of which nothing was heard for the limit.
+#[derive(Debug)]
+pub(super) struct StrictSilence {
+    limit: Duration,
+    /// When each rank was heard last, while it runs.
+    heard: Vec<Option<JobTime>>,
+    due: Option<JobTime>,
+}
+
+impl StrictSilence {
+    pub(super) fn after(limit: Duration) -> StrictSilence {
+        StrictSilence { limit, heard: Vec::new(), due: None }
+    }
+}
+
+impl FaultDetector for StrictSilence {
+    fn name(&self) -> Name {
+        Name::new("sim.strict-silence")
+    }
+
+    fn observe(&mut self, o: &Observation, view: &View, _out: &mut Findings) {
+        match (&o.signal, &o.about) {
+            (Signal::SupervisorSlept { .. }, _) => {
+                self.heard.iter_mut().flatten().for_each(|at| *at = view.now);
+                self.due = Some(view.now + self.limit);
+            }
+            (Signal::Heartbeat | Signal::Progress { .. } | Signal::Phase(_), Domain::Process(Role::Rank(rank))) => {
+                let index = rank.0 as usize;
+                if self.heard.len() <= index {
+                    self.heard.resize(index + 1, None);
+                }
+                let over = matches!(&o.signal, Signal::Phase(phase) if *phase != Phase::Running);
+                self.heard[index] = (!over).then_some(view.now);
+                self.due = self.due.or(Some(view.now + self.limit));
+            }
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        self.due
+    }
+
+    fn expire(&mut self, view: &View, out: &mut Findings) {
+        for (rank, heard) in (0..).zip(&mut self.heard) {
+            let Some(at) = heard.filter(|at| *at + self.limit <= view.now) else { continue };
+            *heard = None;
+            let role = Role::Rank(Rank(rank));
+            let Some(proc) = view.proc(&role).filter(|p| p.wanted && p.phase == Phase::Running) else { continue };
+            let damage = Damage { process: Sound::No, ..Damage::default() };
+            let suspect = Suspect::certain(Domain::Process(role), FaultClass::Silence, damage);
+            let clue = Clue::text("heartbeat", format!("nothing heard since {at}"));
+            let by = Name::new("sim.strict-silence");
+            out.blame(Fault::new(by, at, suspect).of(Some(proc.incarnation)).because(clue));
+        }
+        self.due = self.heard.iter().flatten().min().map(|at| *at + self.limit);
+    }
+}

@@ -1,0 +1,310 @@
+//! The synchronous training job itself: seats, the gang that steps, checkpoints.
+//!
+//! A step is one event for the whole gang, but every rank takes it for itself and says so. One rank that is dead or
+//! frozen stops everybody; a slow one slows everybody.
+
+use super::event::Event;
+use super::world::World as Sim;
+use crate::job::{Domain, Exit, Generation, Incarnation, JobTime, ProcId, Rank, Role, Termination, World};
+use crate::trace::{Observation, Signal};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The newest process of a rank, as the training job sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) incarnation: Incarnation,
+    /// The world that the process has joined.
+    pub(super) generation: Generation,
+    pub(super) host: usize,
+    /// It runs and can step.
+    pub(super) running: bool,
+    pub(super) frozen: bool,
+    /// The step whose result it holds in memory; `None` in a fresh process.
+    pub(super) holds: Option<u64>,
+    /// The last world in which this incarnation completed a step.
+    pub(super) stepped: Option<Generation>,
+    /// Steps that this rank has taken over all its lives.
+    pub(super) taken: u64,
+}
+
+/// Ranks that step together.
+#[derive(Clone, Debug)]
+pub(super) struct Gang {
+    pub(super) number: u64,
+    pub(super) generation: Generation,
+    /// A member has ended: this gang never steps again.
+    pub(super) dead: bool,
+    /// A step is under way.
+    pub(super) moving: bool,
+    /// The last step that it has completed.
+    pub(super) step: u64,
+}
+
+/// The state of the training job.
+#[derive(Debug)]
+pub(super) struct Training {
+    pub(super) world: Arc<World>,
+    pub(super) seats: Vec<Seat>,
+    pub(super) gang: Option<Gang>,
+    gangs: u64,
+    pub(super) checkpoint: u64,
+    pub(super) last_step: JobTime,
+    /// Everybody waits in a collective for ever, heartbeats go on.
+    pub(super) deadlocked: bool,
+    /// Makes the step so many times longer while that process is in the gang.
+    pub(super) slow: Option<(ProcId, u32)>,
+    /// The program fails on that rank whenever it comes to that step.
+    pub(super) broken: Option<(Rank, u64)>,
+}
+
+impl Training {
+    pub(super) fn new(world: Arc<World>) -> Training {
+        let seat = Seat {
+            incarnation: Incarnation(0),
+            generation: Generation(0),
+            host: 0,
+            running: false,
+            frozen: false,
+            holds: None,
+            stepped: None,
+            taken: 0,
+        };
+        let seats = vec![seat; world.members().len()];
+        Training {
+            world,
+            seats,
+            gang: None,
+            gangs: 0,
+            checkpoint: 0,
+            last_step: JobTime::START,
+            deadlocked: false,
+            slow: None,
+            broken: None,
+        }
+    }
+
+    pub(super) fn seat(&self, proc: &ProcId) -> Option<&Seat> {
+        let seat = self.seats.get(proc.role.rank()?.0 as usize)?;
+        (seat.incarnation == proc.incarnation).then_some(seat)
+    }
+
+    pub(super) fn seat_mut(&mut self, proc: &ProcId) -> Option<&mut Seat> {
+        let seat = self.seats.get_mut(proc.role.rank()?.0 as usize)?;
+        (seat.incarnation == proc.incarnation).then_some(seat)
+    }
+
+    /// The processes of the newest world that run.
+    pub(super) fn running(&self) -> Vec<ProcId> {
+        let all = self.seats.iter().zip(0..);
+        all.filter(|(seat, _)| seat.running).map(|(seat, rank)| ProcId::rank(rank, seat.incarnation.0)).collect()
+    }
+
+    /// Whether all members of the newest world run in it.
+    fn is_complete(&self) -> bool {
+        let generation = self.world.generation();
+        self.world.members().iter().all(|(rank, member)| {
+            self.seats.get(rank.0 as usize).is_some_and(|s| {
+                s.running && !s.frozen && s.incarnation == member.incarnation && s.generation == generation
+            })
+        })
+    }
+
+    /// Whether the gang steps, or will when its frozen members thaw.
+    pub(super) fn is_stepping(&self) -> bool {
+        self.gang.as_ref().is_some_and(|g| !g.dead)
+    }
+
+    pub(super) fn gangs_formed(&self) -> u64 {
+        self.gangs
+    }
+
+    pub(super) fn steps_taken(&self) -> u64 {
+        self.seats.iter().map(|s| s.taken).sum()
+    }
+}
+
+impl Sim<'_> {
+    /// Processes that live on hear of a new world.
+    pub(super) fn joins(&mut self, world: &Arc<World>) {
+        for (rank, member) in world.members() {
+            let proc = ProcId { role: Role::Rank(*rank), incarnation: member.incarnation };
+            if let Some(process) = self.fleet.procs.get_mut(&proc).filter(|p| p.is_alive()) {
+                process.generation = process.generation.max(world.generation());
+                let generation = process.generation;
+                if let Some(seat) = self.training.seat_mut(&proc) {
+                    seat.generation = generation;
+                }
+            }
+        }
+        self.sees_world(world);
+        self.try_form();
+    }
+
+    pub(super) fn sees_world(&mut self, world: &Arc<World>) {
+        if world.generation() > self.training.world.generation() {
+            self.training.world = Arc::clone(world);
+        }
+    }
+
+    /// A process has come to run: it takes its seat.
+    pub(super) fn takes_seat(&mut self, proc: &ProcId) {
+        let (Some(process), Some(rank)) = (self.fleet.procs.get(proc), proc.role.rank()) else { return };
+        let Some(seat) = self.training.seats.get_mut(rank.0 as usize) else { return };
+        if proc.incarnation >= seat.incarnation {
+            *seat = Seat {
+                incarnation: proc.incarnation,
+                generation: process.generation,
+                host: process.host,
+                running: true,
+                frozen: process.frozen,
+                holds: None,
+                stepped: None,
+                taken: seat.taken,
+            };
+            self.try_form();
+        }
+    }
+
+    /// A process has ended: whoever trained with it waits for ever, or fails as well.
+    pub(super) fn leaves_seat(&mut self, proc: &ProcId, commanded: bool) {
+        let Some(seat) = self.training.seat_mut(proc) else { return };
+        seat.running = false;
+        let generation = seat.generation;
+        let Some(gang) = self.training.gang.as_mut().filter(|g| g.generation == generation && !g.dead) else { return };
+        gang.dead = true;
+        let finished = gang.step >= self.scene.steps;
+        if !commanded && !finished {
+            self.peers_fail(proc, generation);
+        }
+    }
+
+    /// After a rendezvous, if all are there.
+    pub(super) fn try_form(&mut self) {
+        let generation = self.training.world.generation();
+        let formed = self.training.gang.as_ref().is_some_and(|g| g.generation >= generation);
+        if !formed && self.training.is_complete() {
+            let at = self.now + self.dice.ms(50, self.scene.rendezvous_ms_max);
+            self.queue.push(at, Event::Form(generation));
+        }
+    }
+
+    pub(super) fn form(&mut self, generation: Generation) {
+        let formed = self.training.gang.as_ref().is_some_and(|g| g.generation >= generation);
+        if formed || self.training.world.generation() != generation || !self.training.is_complete() {
+            return;
+        }
+        let survivors = self.training.seats.iter().filter_map(|s| s.holds).max();
+        let step = survivors.unwrap_or(self.training.checkpoint);
+        self.training.seats.iter_mut().for_each(|s| s.holds = Some(step));
+        self.training.gangs += 1;
+        let number = self.training.gangs;
+        self.training.deadlocked = false;
+        self.training.gang = Some(Gang { number, generation, dead: false, moving: false, step });
+        self.training.last_step = self.now;
+        if step >= self.scene.steps {
+            return self.everybody_ends(); // the checkpoint is the program's last
+        }
+        self.move_on();
+    }
+
+    /// Begins the next step, if nothing holds the gang.
+    pub(super) fn move_on(&mut self) {
+        let frozen = self.training.seats.iter().any(|s| s.frozen && s.running);
+        let stuck = self.training.deadlocked || frozen;
+        let Some(gang) = self.training.gang.as_mut().filter(|g| !g.dead && !g.moving && !stuck) else { return };
+        if gang.step >= self.scene.steps {
+            return;
+        }
+        gang.moving = true;
+        let mut takes = self.scene.step_takes;
+        if let Some((slow, times)) = &self.training.slow
+            && self.training.seat(slow).is_some_and(|s| s.running)
+        {
+            takes *= *times;
+        }
+        let number = self.training.gang.as_ref().map_or(0, |g| g.number);
+        self.queue.push(self.now + takes, Event::Step(number));
+    }
+
+    /// Every member of the gang completes a step.
+    pub(super) fn step(&mut self, number: u64) {
+        let frozen = self.training.seats.iter().any(|s| s.frozen && s.running);
+        let stuck = self.training.deadlocked || frozen;
+        let Some(gang) = self.training.gang.as_mut().filter(|g| g.number == number) else { return };
+        gang.moving = false;
+        if gang.dead || stuck {
+            return; // a thaw begins it anew
+        }
+        let (step, generation) = (gang.step + 1, gang.generation);
+        if let Some((rank, at)) = self.training.broken
+            && step >= at
+        {
+            return self.program_fails(rank, step);
+        }
+        gang.step = step;
+        let mut facts = Vec::with_capacity(self.training.seats.len());
+        for (seat, rank) in self.training.seats.iter_mut().zip(0..) {
+            seat.taken += 1;
+            seat.holds = Some(step);
+            seat.stepped = Some(generation);
+            let fact = Observation {
+                at: self.now,
+                about: Domain::Process(Role::Rank(Rank(rank))),
+                incarnation: Some(seat.incarnation),
+                generation: Some(generation),
+                signal: Signal::Progress { step },
+            };
+            let host = &mut self.fleet.hosts[seat.host];
+            if host.is_cut_off() {
+                continue;
+            }
+            match &mut host.held {
+                Some(held) => held.push(fact),
+                None => facts.push(fact),
+            }
+        }
+        self.training.last_step = self.now;
+        if step % self.scene.checkpoint_every == 0 {
+            self.training.checkpoint = step;
+        }
+        self.say(facts);
+        if step >= self.scene.steps {
+            return self.everybody_ends();
+        }
+        self.after_step(step);
+        self.move_on();
+    }
+
+    fn everybody_ends(&mut self) {
+        self.training.checkpoint = self.scene.steps;
+        for proc in self.training.running() {
+            let at = self.now + self.dice.ms(1, 400);
+            let exit = Exit { step: Some(self.scene.steps), ..Exit::new(Termination::Code(0)) };
+            self.queue.push(at, Event::Ends { proc, exit: Box::new(exit) });
+        }
+    }
+
+    /// A process that did not run goes on.
+    pub(super) fn thaw(&mut self, proc: &ProcId) {
+        let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| p.frozen && p.is_alive()) else { return };
+        process.frozen = false;
+        if let Some(seat) = self.training.seat_mut(proc) {
+            seat.frozen = false;
+        }
+        self.try_form();
+        let finished = self.training.gang.as_ref().is_some_and(|g| !g.dead && g.step >= self.scene.steps);
+        if finished {
+            self.everybody_ends();
+        }
+        self.move_on();
+    }
+
+    pub(super) fn step_reached(&self) -> u64 {
+        self.training.gang.as_ref().map_or(self.training.checkpoint, |g| g.step)
+    }
+
+    pub(super) fn heartbeat_gap(&self) -> Duration {
+        self.scene.beat_every + Duration::from_millis(self.scene.fact_lag_ms_max)
+    }
+}

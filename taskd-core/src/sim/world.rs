@@ -1,0 +1,253 @@
+//! One simulated job from its first event to its last: what is due happens, the kernel is told, its commands have effects.
+//!
+//! Everything is in one thread and one order. Nothing here reads a clock or the machine's entropy.
+
+use super::audit::Audit;
+use super::chaos::{ChaosPlan, Deeds};
+use super::dice::Dice;
+use super::event::Event;
+use super::fleet::Fleet;
+use super::launcher::{Mood, Wire};
+use super::log::Log;
+use super::outcome::{Outcome, Violation};
+use super::queue::Queue;
+use super::scene::{Scene, Weather};
+use super::supervisor::{Away, Supervisor};
+use super::training::Training;
+use super::{PluginMaker, SimConfig, with_saboteur};
+use crate::job::JobTime;
+use crate::kernel::{Kernel, Mailbox, Plugins};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long processes may need to be gone after the end.
+const AFTERMATH: Duration = Duration::from_secs(60);
+
+/// A world around one kernel.
+pub(super) struct World<'a> {
+    pub(super) config: &'a SimConfig,
+    maker: &'a PluginMaker<'a>,
+    pub(super) scene: Scene,
+    pub(super) weather: Weather,
+    pub(super) dice: Dice,
+    pub(super) now: JobTime,
+    pub(super) queue: Queue<Event>,
+    pub(super) supervisor: Supervisor,
+    pub(super) fleet: Fleet,
+    pub(super) wire: Wire,
+    pub(super) mood: Mood,
+    pub(super) facts_tail: JobTime,
+    pub(super) mute_witnesses: bool,
+    pub(super) training: Training,
+    pub(super) plan: ChaosPlan,
+    pub(super) deeds: Deeds,
+    pub(super) errors: u64,
+    pub(super) audit: Audit,
+    pub(super) log: Log,
+    pub(super) quiet_until: JobTime,
+    calm_since: Option<JobTime>,
+    pub(super) finished: Option<(JobTime, bool)>,
+    /// The launcher refuses the job's first start: it has to end at once, and to leave nothing behind.
+    stillborn: bool,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(seed: u64, config: &'a SimConfig, maker: &'a PluginMaker<'a>, log: Log) -> World<'a> {
+        let mut dice = Dice::new(seed);
+        let scene = Scene::draw(config, &mut dice);
+        let plan = ChaosPlan::draw(config, &scene, &mut dice);
+        let mut deeds = Deeds::default();
+        deeds.pending = plan.len();
+        let kernel = Kernel::new(with_saboteur(maker)).with_checks(config.checks.clone());
+        let supervisor = Supervisor {
+            kernel,
+            mailbox: Mailbox::new(config.checks.clone()),
+            life: 0,
+            away: Away::Gone(JobTime::START),
+            away_total: Duration::ZERO,
+            doomed: false,
+        };
+        let mut world = World {
+            config,
+            maker,
+            weather: scene.weather,
+            fleet: Fleet::new(&scene),
+            training: Training::new(Arc::new(scene.spec.first_world())),
+            scene,
+            dice,
+            now: JobTime::START,
+            queue: Queue::new(),
+            supervisor,
+            wire: Wire::default(),
+            mood: Mood::Well,
+            facts_tail: JobTime::START,
+            mute_witnesses: false,
+            plan,
+            deeds,
+            errors: 0,
+            audit: Audit::default(),
+            log,
+            quiet_until: JobTime::START,
+            calm_since: None,
+            finished: None,
+            stillborn: false,
+        };
+        world.queue.push(JobTime::START, Event::Boot);
+        for host in 0..world.fleet.hosts.len() {
+            let at = JobTime::START + world.dice.ms(0, 900);
+            world.queue.push(at, Event::Beat(host));
+        }
+        world
+    }
+
+    /// A job that cannot be started.
+    pub(super) fn stillborn(seed: u64, config: &'a SimConfig, maker: &'a PluginMaker<'a>) -> World<'a> {
+        let mut world = World::new(seed, config, maker, Log::Off);
+        world.stillborn = true;
+        world.mood = Mood::Refuses;
+        world.plan = ChaosPlan::none();
+        world.deeds.pending = 0;
+        world
+    }
+
+    pub(super) fn plugins(&self) -> Plugins {
+        with_saboteur(self.maker)
+    }
+
+    /// Lets the job live to its end, or to the first violation.
+    pub(super) fn run(mut self, seed: u64) -> (Outcome, Log) {
+        let violation = self.live().err().map(|v| (self.now, v));
+        let outcome = Outcome {
+            seed,
+            violation,
+            ranks: self.scene.ranks(),
+            rank_steps: self.training.steps_taken(),
+            faults: self.deeds.struck,
+            counts: self.supervisor.kernel.counts().clone(),
+            report: self.supervisor.kernel.report(),
+            inputs: self.supervisor.kernel.seq().0,
+        };
+        (outcome, self.log)
+    }
+
+    fn live(&mut self) -> Result<(), Violation> {
+        loop {
+            let next = self.queue.next_at();
+            let due = self.supervisor_due();
+            let Some(at) = next.into_iter().chain(due).min() else { break };
+            if self.finished.is_some_and(|(end, _)| at > end + AFTERMATH) {
+                break;
+            }
+            self.now = self.now.max(at);
+            if next.is_some_and(|next| next <= self.now)
+                && let Some((_, event)) = self.queue.pop()
+            {
+                self.happens(event);
+            }
+            self.supervise()?;
+            self.watch_liveness()?;
+        }
+        self.judge_end()
+    }
+
+    fn supervisor_due(&self) -> Option<JobTime> {
+        if self.finished.is_some() { None } else { self.kernel_due() }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Boot => self.boot(),
+            Event::Wake { life } if life == self.supervisor.life => self.wake(),
+            Event::Wake { .. } => {}
+            Event::Nap { life } if life == self.supervisor.life => self.nap(),
+            Event::Nap { .. } => {}
+            Event::Urgent { life, input } => {
+                if self.hears(life) {
+                    self.supervisor.mailbox.push(*input);
+                }
+            }
+            Event::Changed { life, history, change } => {
+                if self.hears(life) && self.arrives(history) {
+                    self.supervisor.mailbox.push(crate::kernel::Input::Changed(*change));
+                }
+            }
+            Event::Listed { life } => {
+                if self.hears(life) {
+                    self.listing_arrives();
+                }
+            }
+            Event::Facts { life, facts } => {
+                if self.hears(life) {
+                    self.supervisor.mailbox.push_facts(self.now, facts);
+                }
+            }
+            Event::Start { life, id, batch } => self.start_arrives(life, id, &batch),
+            Event::Stop { procs, grace } => self.stop_arrives(&procs, grace),
+            Event::Acknowledge(proc) => self.acknowledge_arrives(&proc),
+            Event::Joins(world) => self.joins(&world),
+            Event::Runs(proc) => self.runs(&proc),
+            Event::Ends { proc, exit } => self.ends(&proc, *exit, false),
+            Event::Fails { proc, generation, exit } => self.fails(&proc, generation, *exit),
+            Event::Stopped { proc, exit } => self.ends(&proc, *exit, true),
+            Event::Gone { proc, exit } => self.gone(&proc, exit),
+            Event::Form(generation) => self.form(generation),
+            Event::Step(number) => self.step(number),
+            Event::Beat(host) => self.beat(host),
+            Event::Strike(strike) => self.strike(strike),
+            Event::Relief(relief) => self.relieve(relief),
+        }
+    }
+
+    /// Chaos ends with the last planned fault; from then on the job has to come to its end by itself.
+    fn watch_liveness(&mut self) -> Result<(), Violation> {
+        if self.finished.is_some() {
+            return Ok(());
+        }
+        if self.calm_since.is_none() && self.deeds.pending == 0 {
+            self.calm_since = Some(self.now);
+            self.weather = Weather::default();
+        }
+        let since = self.training.last_step.max(self.calm_since.unwrap_or_default());
+        let waits = self.now.since(since) > self.config.finish_within + self.scene.spec.policy.start_within * 3;
+        let long = self.scene.undisturbed() * 4 + self.config.finish_within;
+        let drags = self.calm_since.is_some_and(|calm| self.now.since(calm) > long) && !self.deeds.draining;
+        if waits || drags {
+            return Err(Violation::Stuck { since, open: self.audit.open_incidents() });
+        }
+        Ok(())
+    }
+
+    /// What must be true of a job that is over.
+    fn judge_end(&mut self) -> Result<(), Violation> {
+        let kernel = &self.supervisor.kernel;
+        self.audit.end(kernel)?;
+        if let Some((proc, _)) = self.fleet.alive().next() {
+            return Err(Violation::LeftRunning { proc: proc.clone() });
+        }
+        let report = kernel.report();
+        if let Some(open) = report.incidents.iter().find(|i| i.outcome == "open") {
+            return Err(Violation::LeftOpen { incident: open.id });
+        }
+        if self.stillborn {
+            return match report.ok || !self.fleet.procs.is_empty() {
+                true => Err(Violation::NotRefused { reason: report.reason }),
+                false => Ok(()),
+            };
+        }
+        if !report.ok && !self.deeds.ending {
+            return Err(Violation::GivenUp { reason: report.reason });
+        }
+        let wanted = if report.ok { self.scene.steps } else { self.config.steps_min };
+        if let Some((rank, seat)) = self.training.seats.iter().enumerate().find(|(_, s)| s.taken < wanted) {
+            return Err(Violation::StepsMissing { rank, taken: seat.taken, steps: wanted });
+        }
+        let (faults, kinds) = (self.deeds.struck.values().sum(), self.deeds.struck.len());
+        if faults < *self.config.faults.start() || kinds < 4.min(faults as usize) {
+            return Err(Violation::TooQuiet { faults, kinds });
+        }
+        Ok(())
+    }
+
+    /// People hear of an event.
+    pub(super) fn hears_event(&mut self, _event: &crate::kernel::Event) {}
+}

@@ -1,0 +1,85 @@
+//! The simulation as a test: fifty jobs, their logs twice and replayed, and a kernel without one of its checks each.
+//!
+//! The full count is the soak run: `cargo run --release --example simulate -- --seeds 10000`.
+
+use taskd_core::kernel::{Branch, Check, Checks};
+use taskd_core::sim::{self, Outcome, SimConfig};
+
+const SEEDS: std::ops::Range<u64> = 0..50;
+/// Seeds that may be needed to see that a check is missing.
+const TEETH_SEEDS_MAX: u64 = 400;
+
+fn run(seed: u64, config: &SimConfig) -> Outcome {
+    sim::run(seed, config, &|| sim::drawn(seed))
+}
+
+fn rerun(seed: u64) -> String {
+    format!("cargo run --release --example simulate -- --from {seed} --seeds 1 --explain 200")
+}
+
+#[test]
+fn no_invariant_is_broken_and_every_job_comes_to_its_end() {
+    let config = SimConfig::default();
+    let outcomes: Vec<Outcome> = SEEDS.map(|seed| run(seed, &config)).collect();
+    for outcome in &outcomes {
+        if let Some((at, violation)) = &outcome.violation {
+            panic!("seed {} at {at}: {violation}\n{}", outcome.seed, rerun(outcome.seed));
+        }
+        assert!(outcome.rank_steps >= 1_000 * u64::from(outcome.ranks), "{outcome:?}");
+        assert!(outcome.faults.values().sum::<u32>() >= 5 && outcome.faults.len() >= 4, "{:?}", outcome.faults);
+        assert!((8..=512).contains(&outcome.ranks));
+    }
+    let taken = |branch: Branch| outcomes.iter().filter_map(|o| o.counts.branches.get(&branch)).sum::<u64>();
+    for branch in [Branch::Recovered, Branch::Cancelled, Branch::StartRefused, Branch::Completed, Branch::StageTimedOut]
+    {
+        assert!(taken(branch) > 0, "no job has come to {}", branch.as_str());
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_log_and_the_log_the_same_commands() {
+    let config = SimConfig::default();
+    for seed in SEEDS.step_by(10) {
+        sim::repeat(seed, &config, &|| sim::drawn(seed)).unwrap_or_else(|e| panic!("{e}\n{}", rerun(seed)));
+    }
+}
+
+/// Without this check some job breaks an invariant.
+fn bites(check: Check) {
+    let config = SimConfig::default().with_ranks(8..=64).with_checks(Checks::without(check));
+    let noticed = (0..TEETH_SEEDS_MAX).find(|seed| run(*seed, &config).violation.is_some());
+    assert!(noticed.is_some(), "the simulation does not notice that {} is gone", check.as_str());
+    let whole = SimConfig::default().with_ranks(8..=64);
+    let seed = noticed.unwrap_or_default();
+    assert_eq!(run(seed, &whole).violation, None, "seed {seed} fails with the check as well: {}", rerun(seed));
+}
+
+#[test]
+fn without_domain_exclusion_the_simulation_fails() {
+    bites(Check::DomainExclusion);
+}
+
+#[test]
+fn without_the_incarnation_fence_the_simulation_fails() {
+    bites(Check::IncarnationFence);
+}
+
+#[test]
+fn without_the_generation_fence_the_simulation_fails() {
+    bites(Check::GenerationFence);
+}
+
+#[test]
+fn without_the_budget_the_simulation_fails() {
+    bites(Check::Budget);
+}
+
+#[test]
+fn without_the_late_completion_drop_the_simulation_fails() {
+    bites(Check::LateCompletionDrop);
+}
+
+#[test]
+fn without_deadlines_after_earlier_observations_the_simulation_fails() {
+    bites(Check::DeadlineAfterObservations);
+}

@@ -302,3 +302,29 @@ async fn other_sources_do_not_keep_a_supervisor_from_going_on() {
     let report = end(job).await;
     assert!(report.ok && report.restarts == 0, "{}", report.reason);
 }
+
+/// A disk that took nothing any more before the supervisor was killed: what the log tells of is long past.
+#[tokio::test]
+async fn a_log_that_ended_long_before_its_supervisor_harms_nobody() {
+    let [dir, early] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let launcher = FakeLauncher::new();
+    let job = tokio::spawn(builder(&launcher, 2).journal(dir.path()).build().unwrap().run());
+    all_run(&launcher, 2, 1).await;
+    sleep(Duration::from_millis(200)).await;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, early.path().join(path.file_name().unwrap())).unwrap();
+    }
+    launcher.kill(&ProcId::rank(0, 1));
+    all_run(&launcher, 2, 2).await;
+    job.abort();
+    assert!(job.await.unwrap_err().is_cancelled());
+
+    let next = launcher.attach();
+    let job = tokio::spawn(builder(&next, 2).journal(early.path()).build().unwrap().run());
+    all_run(&next, 2, 3).await;
+    assert!((0..2).all(|rank| !next.runs(&ProcId::rank(rank, 2))), "nothing is left of what the log does not know");
+    finish_all(&next, 2, 3);
+    let report = end(job).await;
+    assert!(report.ok, "{}", report.reason);
+}

@@ -5,7 +5,7 @@
 use super::ending::STOP_MARGIN;
 use super::{Branch, Check, Drop, Kernel, Proc, Slot};
 use crate::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
-use crate::job::{Domain, Exit, Name, ProcId, Termination};
+use crate::job::{Domain, Exit, Name, ProcId, Role, Termination};
 use crate::kernel::View;
 use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
 use crate::recover::Action;
@@ -78,6 +78,7 @@ impl Kernel {
                 return self.stop_stray(proc, phase);
             }
             Known::Stray => {
+                self.superseded(&proc.role);
                 let stray = Proc {
                     incarnation: proc.incarnation,
                     generation: self.state.view.world.generation(),
@@ -120,6 +121,17 @@ impl Kernel {
         let about = Domain::Process(proc.role.clone());
         let signal = Signal::Phase(phase.clone());
         self.tell(&Observation { at: now, about, incarnation, generation: None, signal });
+    }
+
+    /// A newer process of a role is there than this kernel has ordered: its log ended before it did. The one that it knows
+    /// is gone, and that is to be mended, or nobody would start what is missing.
+    fn superseded(&mut self, role: &Role) {
+        let known = self.state.view.procs.get(role).filter(|p| p.wanted && !p.phase.is_exited());
+        let Some(known) = known else { return };
+        let status = gone(ProcId { role: role.clone(), incarnation: known.incarnation }, known);
+        self.state.counts.branch(Branch::Missing);
+        self.process(&status);
+        self.take_findings(); // while it is the newest that is known
     }
 
     fn known(&self, proc: &ProcId) -> Known {

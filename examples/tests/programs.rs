@@ -110,7 +110,7 @@ fn chaos_pytorch_ends_as_if_nothing_had_happened() {
     for (what, good) in [("completed", true), ("loss_equal", true), ("state_equal", true)] {
         assert_eq!(account[what], good, "{account}");
     }
-    for none in ["stalls", "orphans", "zombies", "blamed_wrongly", "unblamed", "not_kept"] {
+    for none in ["stalls", "orphans", "zombies", "overlaps", "blamed_wrongly", "unblamed", "not_kept"] {
         assert_eq!(account[none], 0, "{none}: {account}");
     }
     assert_eq!(account["leaked_files"], serde_json::json!([]), "{account}");

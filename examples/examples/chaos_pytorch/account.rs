@@ -56,6 +56,8 @@ pub(crate) struct Findings {
     pub(crate) orphans: usize,
     /// Processes that had ended and that nobody had reaped.
     pub(crate) zombies: usize,
+    /// Ranks that were seen to run beside those of a newer generation.
+    pub(crate) overlaps: usize,
     /// Files outside of the run directory that bear the job's mark or a process id of it.
     pub(crate) leaked_files: Vec<String>,
     /// Ranks that did not survive their supervisor although they should have.
@@ -269,8 +271,12 @@ impl Account {
         for wrong in &self.wrong {
             let _ = writeln!(out, "      {wrong}");
         }
-        let Findings { orphans, zombies, leaked_files, not_kept, gone_late, .. } = &self.findings;
-        let _ = writeln!(out, "  orphans {orphans}, zombies {zombies}, leaked files {}", leaked_files.len());
+        let Findings { orphans, zombies, overlaps, leaked_files, not_kept, gone_late, .. } = &self.findings;
+        let leaks = leaked_files.len();
+        let _ = writeln!(
+            out,
+            "  orphans {orphans}, zombies {zombies}, ranks beside a newer world {overlaps}, leaked files {leaks}"
+        );
         for file in leaked_files {
             let _ = writeln!(out, "      {file}");
         }
@@ -291,5 +297,54 @@ impl Account {
             );
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Victim = Victim { rank: 1, incarnation: 2 };
+    const B: Victim = Victim { rank: 3, incarnation: 2 };
+
+    fn kill(victims: &[Victim]) -> Kill {
+        let (kind, signals, named) = (Kind::MidStep, 1, BTreeSet::new());
+        Kill { kind, victims: victims.to_vec(), signals, named, at_ns: 1_000_000, seen_ns: None, again_ns: None }
+    }
+
+    fn blamed(victim: Victim) -> Blamed {
+        Blamed { victim: Some(victim), what: format!("{victim:?}") }
+    }
+
+    #[test]
+    fn who_was_not_killed_is_blamed_wrongly_and_once() {
+        let mut books = Books { kills: vec![kill(&[A])], ..Books::default() };
+        books.decided(vec![blamed(A), blamed(B)]);
+        books.decided(vec![blamed(B)]);
+        assert_eq!(books.wrong.len(), 1);
+        books.decided(vec![Blamed { victim: None, what: "stall in job".into() }]);
+        assert_eq!(books.wrong, ["Victim { rank: 3, incarnation: 2 }", "stall in job"]);
+
+        books.job_ended(true, true);
+        books.decided(vec![blamed(A)]);
+        assert_eq!(books.wrong.len(), 3, "what was killed in another job is no excuse");
+    }
+
+    #[test]
+    fn who_was_killed_and_is_not_named_is_missed() {
+        let mut books = Books { kills: vec![kill(&[A, B])], ..Books::default() };
+        books.found(&blamed(A), 3_500_000);
+        assert_eq!((books.unblamed(), books.kills[0].seen_ns), (1, Some(3_500_000)));
+        books.found(&blamed(B), 9_000_000);
+        assert_eq!((books.unblamed(), books.kills[0].seen_ns), (0, Some(3_500_000)));
+    }
+
+    #[test]
+    fn one_job_that_differs_is_enough() {
+        let mut books = Books::default();
+        for (loss, state) in [(true, true), (true, false), (true, true)] {
+            books.job_ended(loss, state);
+        }
+        assert_eq!((books.findings.loss_equal, books.findings.state_equal), (true, false));
     }
 }

@@ -156,3 +156,32 @@ pub(crate) fn is_listened_at(port: u16) -> bool {
         rows.any(|mut row| row.nth(1).is_some_and(|local| local.ends_with(&at)) && row.nth(1) == Some(LISTEN))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_marked_process_is_found_until_it_is_reaped() {
+        let mark = format!("census-test-{}", std::process::id());
+        let mut census = Census::new(mark.clone());
+        assert_eq!(census.take(), []);
+        let mut child = Command::new("sleep").arg("600").env(MARK, &mark).spawn().unwrap();
+        let found = loop {
+            let found = census.take(); // until the child has become another program it has our environment
+            if !found.is_empty() {
+                break found;
+            }
+        };
+        assert_eq!((found.len(), found[0].pid), (1, child.id().cast_signed()));
+        found[0].signal(Signal::KILL).unwrap();
+        while census.take().iter().any(|process| process.state != 'Z') {
+            std::thread::yield_now();
+        }
+        assert_eq!(census.take().len(), 1, "a zombie has no environment and is found all the same");
+        child.wait().unwrap();
+        assert_eq!(census.take(), []);
+        assert!(found[0].signal(Signal::KILL).is_err());
+    }
+}

@@ -120,10 +120,14 @@ impl<'a> Job<'a> {
         self.last.map_or(0, |line| line.step)
     }
 
-    /// The ranks' processes of the newest generation, without zombies.
+    /// The ranks' processes of the newest generation, without zombies. One of an older generation that still runs is
+    /// counted: two worlds at once would write the same files.
     pub(crate) fn ranks(&mut self) -> Vec<Process> {
         let processes = self.census.take();
         let newest = processes.iter().filter_map(|p| p.rank().map(|(_, generation)| generation)).max();
+        let is_older =
+            |p: &&Process| p.state != 'Z' && p.rank().is_some_and(|(_, generation)| Some(generation) < newest);
+        self.books.findings.overlaps += processes.iter().filter(is_older).count();
         let of_newest = |p: &Process| p.state != 'Z' && p.rank().map(|(_, generation)| generation) == newest;
         let mut ranks: Vec<Process> = processes.into_iter().filter(of_newest).collect();
         ranks.sort_by_key(|p| p.rank().map(|(victim, _)| victim));

@@ -31,3 +31,18 @@ impl Listing {
         named.map(|path| path.display().to_string()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_new_and_ours_is_a_leak() {
+        let listing = |paths: &[&str]| Listing(paths.iter().map(PathBuf::from).collect());
+        let before = listing(&["/dev/shm/torch_77_1", "/tmp/x"]);
+        let after =
+            listing(&["/dev/shm/torch_77_1", "/dev/shm/torch_77_2", "/dev/shm/torch_778", "/tmp/run-mark", "/tmp/y"]);
+        let leaks = after.new_since(&before, "mark", [77].into_iter());
+        assert_eq!(leaks, ["/dev/shm/torch_77_2", "/tmp/run-mark"]);
+    }
+}

@@ -130,3 +130,24 @@ impl Tail {
         String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_appends_the_other_reads_in_whole_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tail = Tail::new(dir.path().join(FILE));
+        assert!(tail.lines().is_empty());
+        Writer::open(dir.path()).unwrap().add(Note::Entered { generation: 4 }).unwrap();
+        let mut again = Writer::open(dir.path()).unwrap();
+        again.add(Note::Up).unwrap();
+        again.0.write_all(b"half a").unwrap();
+        let lines: Vec<Line> = tail.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let notes: Vec<Note> = lines.into_iter().map(|line| line.note).collect();
+        assert_eq!(notes, [Note::Entered { generation: 4 }, Note::Up]);
+        again.0.write_all(b" line\n").unwrap();
+        assert_eq!(tail.lines(), ["half a line"]);
+    }
+}

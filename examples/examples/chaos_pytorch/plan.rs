@@ -128,3 +128,29 @@ pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
 pub(crate) fn within_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(dice.random_range(from..to))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_deck_has_every_kind_and_the_seed_says_in_which_order() {
+        let kinds = |seed| plan(&Kind::ALL, 2 * Kind::ALL.len(), seed).iter().map(|i| i.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(7), kinds(7));
+        assert_ne!(kinds(7), kinds(8));
+        for deck in kinds(7).chunks(Kind::ALL.len()) {
+            let mut deck = deck.to_vec();
+            deck.sort_unstable();
+            deck.dedup();
+            assert_eq!(deck.len(), Kind::ALL.len());
+        }
+    }
+
+    #[test]
+    fn a_supervisor_is_told_what_its_own_death_will_ask_for() {
+        let rest = |kinds: &[Kind]| kinds.iter().map(|kind| Injection { kind: *kind, seed: 0 }).collect::<Vec<_>>();
+        assert!(is_to_keep(&rest(&[Kind::Guard, Kind::SupervisorKeep, Kind::SupervisorKillTree])));
+        assert!(!is_to_keep(&rest(&[Kind::Guard, Kind::SupervisorKillTree, Kind::SupervisorKeep])));
+        assert!(!is_to_keep(&[]));
+    }
+}

@@ -86,9 +86,10 @@ impl Soak<'_> {
         println!("              loss {:.6}, state {:.16}", reference.loss, reference.sha256);
         println!("soak          {} kills, seed {}", self.options.kills, self.options.seed);
         let kinds: &[Kind] = if self.options.kinds.is_empty() { &Kind::ALL } else { &self.options.kinds };
-        let plan = plan::plan(kinds, self.options.kills as usize, self.options.seed);
+        // More than are needed, should one find nobody to kill.
+        let plan = plan::plan(kinds, 2 * self.options.kills as usize, self.options.seed);
         let mut next = 0;
-        while self.books.findings.jobs == 0 || self.is_short_of_kills() {
+        while self.books.findings.jobs == 0 || self.is_short_of_kills() && next < plan.len() {
             let dir = dir.join(format!("job-{}", self.books.findings.jobs + 1));
             self.job(&dir, &plan, &mut next, &reference).await?;
         }

@@ -20,10 +20,10 @@ const PACE_MS: u64 = 20;
 const CHECKPOINT_EVERY: u64 = 10;
 /// After so many kills a job is let through to its end.
 const KILLS_PER_JOB: u32 = 25;
-/// So near to its end a job is left alone.
-const LAST_STEPS: u64 = 150;
-/// How long to look for blame after the supervisor was continued.
-const AFTER_PAUSE: Duration = Duration::from_secs(5);
+/// A job that has so many milliseconds of training left is left alone.
+const LEFT_ALONE_MS: u64 = 3000;
+/// How long to look for blame after the supervisor was continued: longer than a rank may be silent.
+const AFTER_PAUSE: Duration = Duration::from_secs(7);
 
 /// Runs the soak.
 pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
@@ -120,9 +120,7 @@ impl Soak<'_> {
         reference: &Outcome,
     ) -> Result<(), Failure> {
         let pause = Duration::from_secs(if self.books.findings.jobs == 0 { self.options.pause_s } else { 0 });
-        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-        // The first job has to train for longer than its supervisor is stopped.
-        let pace_ms = PACE_MS.max(pause_ms.saturating_mul(2) / self.digits.steps);
+        let pace_ms = if pause.is_zero() { PACE_MS } else { pace_ms(self.digits.steps, pause) };
         let digits = DigitsJob { out: dir.join("out"), pace_ms, ..self.digits.clone() };
         let kills = self.options.kills;
         let all = (&mut self.census, &mut self.books);
@@ -131,7 +129,7 @@ impl Soak<'_> {
             pause_supervisor(&mut job, pause).await?;
         }
         let kills = kills.min(job.books.signals() + KILLS_PER_JOB);
-        while job.books.signals() < kills && job.step() + LAST_STEPS < job.digits.steps {
+        while job.books.signals() < kills && job.step() + LEFT_ALONE_MS / pace_ms < job.digits.steps {
             let Some(injection) = plan.get(*next) else { break };
             *next += 1;
             if let Err(error) = job.inject(*injection, &plan[*next..]).await {
@@ -161,6 +159,12 @@ impl Soak<'_> {
             let _ = process.signal(Signal::KILL); // gone by itself, then
         }
     }
+}
+
+/// A pace at which half of a job is enough for the supervisor's stop and what is looked at after it.
+fn pace_ms(steps: u64, pause: Duration) -> u64 {
+    let watched_ms = u64::try_from((pause + AFTER_PAUSE).as_millis()).unwrap_or(u64::MAX);
+    PACE_MS.max(watched_ms.saturating_mul(2) / steps)
 }
 
 /// After a stall the job is started again from its checkpoint; every other error ends the run.

@@ -3,6 +3,22 @@
 //! One seed is one job: its ranks, hosts, plugins, and faults. Nothing sleeps and nothing runs beside it, so a job of an hour
 //! takes a second, and the same seed gives the same job, byte for byte. It is not a second runtime: it supervises
 //! nothing real.
+//!
+//! Run your own plugins through it before you run them on a cluster:
+//!
+//! ```
+//! use taskd_core::detect::{DetectorExt, detector};
+//! use taskd_core::sim::{self, SimConfig};
+//!
+//! let plugins = || {
+//!     let mut plugins = sim::drawn(7); // built-in ones, and some that are nasty
+//!     plugins.detectors.push(detector("acme.calm", |_observation, _view, _findings| {}).boxed());
+//!     plugins
+//! };
+//! let outcome = sim::run(7, &SimConfig::default().with_ranks(8..=16), &plugins);
+//! assert_eq!(outcome.violation, None);
+//! assert!(outcome.faults.values().sum::<u32>() >= 5 && outcome.rank_steps > 8_000);
+//! ```
 
 mod audit;
 mod chaos;

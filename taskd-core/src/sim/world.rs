@@ -247,7 +247,4 @@ impl<'a> World<'a> {
         }
         Ok(())
     }
-
-    /// People hear of an event.
-    pub(super) fn hears_event(&mut self, _event: &crate::kernel::Event) {}
 }

@@ -133,6 +133,30 @@ if __name__ == '__main__':
 }
 
 #[test]
+fn the_workers_of_a_real_data_loader_come_and_go() {
+    let Some(torch) = support::torch_python("the_workers_of_a_real_data_loader_come_and_go") else { return };
+    let rank = Rank::new();
+    let program = format!(
+        "{LOOK}
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == '__main__':
+    data = TensorDataset(torch.arange(64.0))
+    for method in ('fork', 'fork', 'spawn'):
+        seen = 0
+        for (batch,) in DataLoader(data, batch_size=16, num_workers=2, multiprocessing_context=method):
+            assert held(), method
+            seen += len(batch)
+        assert seen == 64 and held() and beats(), method
+    os._exit(3)"
+    );
+    let program = rank.file("program.py", &program);
+    let out = rank.command(&[torch.to_str().unwrap(), &program]).output().unwrap();
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    assert_eq!(rank.lifeline(), Lifeline::Released);
+}
+
+#[test]
 fn a_forked_child_that_outlives_the_rank_neither_beats_nor_steps_nor_records() {
     let rank = Rank::new();
     fake_torch(&rank);

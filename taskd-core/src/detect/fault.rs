@@ -99,10 +99,10 @@ impl Damage {
 pub struct Clue {
     /// What was looked at, unit last, such as `heartbeat_age_ms`.
     pub what: Name,
-    /// What was found; NaN when it is not a number.
-    pub value: f64,
-    /// What is usual: the bound, or the peers' figure; NaN when there is none.
-    pub usual: f64,
+    /// What was found, if that is a number.
+    pub value: Option<f64>,
+    /// What is usual, where something is: the bound, or the peers' figure.
+    pub usual: Option<f64>,
     /// With whom it was compared.
     pub peers: Vec<Rank>,
     /// The finding in words.
@@ -112,11 +112,13 @@ pub struct Clue {
 impl Clue {
     /// A finding in words only.
     pub fn text(what: impl Into<Name>, text: impl Into<String>) -> Clue {
-        Clue { what: what.into(), value: f64::NAN, usual: f64::NAN, peers: Vec::new(), text: text.into() }
+        Clue { what: what.into(), value: None, usual: None, peers: Vec::new(), text: text.into() }
     }
 
-    /// A figure beside the usual one.
-    pub fn figure(what: impl Into<Name>, value: f64, usual: f64, text: impl Into<String>) -> Clue {
+    /// A figure beside the usual one, where there is one. NaN is no figure: a clue equals itself.
+    pub fn figure(what: impl Into<Name>, value: f64, usual: impl Into<Option<f64>>, text: impl Into<String>) -> Clue {
+        let number = |n: &f64| !n.is_nan();
+        let (value, usual) = (Some(value).filter(number), usual.into().filter(number));
         Clue { what: what.into(), value, usual, peers: Vec::new(), text: text.into() }
     }
 }

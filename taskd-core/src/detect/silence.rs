@@ -345,7 +345,7 @@ fn peers_clue(asked: &Asked) -> Clue {
     let Peers { watched, heard } = asked.peers;
     let age = asked.at.since(heard);
     let text = format!("of the {watched} ranks of its host the latest was heard {:.1} s before", age.as_secs_f64());
-    Clue::figure("peers_heartbeat_age_ms", age.as_secs_f64() * 1e3, f64::NAN, text)
+    Clue::figure("peers_heartbeat_age_ms", age.as_secs_f64() * 1e3, None, text)
 }
 
 #[cfg(test)]

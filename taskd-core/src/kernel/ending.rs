@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How much longer than the grace time a stop may take: a killed process still has to tear its memory down.
 pub(super) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
+/// How sure a start that did not come about in time is the launcher's fault.
+const START_FAILED_PERMILLE: u16 = 500;
+
 /// Where the job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Life {
@@ -143,7 +146,8 @@ impl Kernel {
             return self.end(false, &format!("the job cannot be started: {why}"));
         }
         self.state.counts.branch(Branch::StartFailed);
-        let suspect = Suspect::certain(Domain::Job, FaultClass::Launch, Damage::default());
+        let certain = Suspect::certain(Domain::Job, FaultClass::Launch, Damage::default());
+        let suspect = Suspect { confidence_permille: START_FAILED_PERMILLE, ..certain }; // any other cause explains more
         let fault = Fault::new(Name::new("runtime"), self.now(), suspect);
         self.found.blame(fault.because(Clue::text("start", why)));
     }

@@ -50,7 +50,7 @@ fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
         assert_eq!(fault.prime().domain, rank_domain(2));
         assert_eq!((&fault.prime().class, fault.prime().confidence_permille), (&FaultClass::Silence, confidence));
         assert_eq!(fault.onset, JobTime::from_nanos(1_000_000_000), "since it was last heard");
-        assert_eq!((fault.clues[0].value, fault.clues[0].usual), (10_000.0, 10_000.0));
+        assert_eq!((fault.clues[0].value, fault.clues[0].usual), (Some(10_000.0), Some(10_000.0)));
         let texts: Vec<&str> = fault.clues.iter().map(|c| c.text.as_str()).collect();
         assert_eq!(
             texts,

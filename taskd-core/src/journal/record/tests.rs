@@ -235,7 +235,7 @@ fn observation() -> impl Strategy<Value = Observation> {
 fn fault() -> impl Strategy<Value = Fault> {
     (name(), domain(), any::<String>(), any::<u64>(), name()).prop_map(|(by, domain, text, bits, class)| {
         let suspect = Suspect::certain(domain, FaultClass::Other(class), Damage::PROCESS_GONE);
-        let clue = Clue::figure(by.clone(), f64::from_bits(bits), f64::NAN, text);
+        let clue = Clue::figure(by.clone(), f64::from_bits(bits), None, text);
         Fault::new(by, JobTime::START, suspect).because(clue)
     })
 }

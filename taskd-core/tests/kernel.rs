@@ -549,6 +549,30 @@ fn blame_that_is_refined_after_the_decision_is_right_in_the_report() {
 }
 
 #[test]
+fn what_is_learnt_after_the_decision_stands_in_the_report() {
+    let told_twice = detector("exit", |o, _view, out| {
+        let Signal::Phase(phase) = &o.signal else { return };
+        let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
+        let fault = Fault::new(Name::new("exit"), JobTime::START, suspect).because(Clue::text("ended", "SIGSEGV"));
+        match phase {
+            Phase::Dead(_) => out.blame(fault),
+            Phase::Exited(exit) => out.blame(fault.because(Clue::text("stderr", exit.stderr_tail.clone()))),
+            _ => {}
+        }
+    });
+    let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Restart::new())];
+    let mut bench = Bench::with(2, |_| (), Plugins { detectors: vec![Box::new(told_twice)], strategies }).up();
+    let how = Termination::Signal { number: 11, core_dumped: false };
+    bench.tell(1, 1, Phase::Dead(how));
+    assert!(!stopped(&bench.at(1_000)).is_empty(), "it is decided");
+    let exit = Exit { stderr_tail: "double free".into(), ..Exit::new(how) };
+    bench.tell(1, 1, Phase::Exited(Box::new(exit)));
+    let report = bench.kernel.report();
+    assert_eq!(report.incidents[0].evidence, ["SIGSEGV", "double free"]);
+    assert_eq!((count(&bench, Drop::RepeatedFault), taken(&bench, Branch::Cancelled)), (0, 0));
+}
+
+#[test]
 fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_after_all() {
     let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins()).up();

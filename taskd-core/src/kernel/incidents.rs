@@ -77,6 +77,7 @@ impl Kernel {
                 |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
             let Some(known) = open.incident.faults.iter_mut().find(|k| covers(k)) else { continue };
             let knows_more = fault.error.is_some() && known.error.is_none()
+                || fault.clues.len() > known.clues.len()
                 || fault.prime().confidence_permille != known.prime().confidence_permille;
             if !known.same_as(fault) || !knows_more {
                 counts.drop(Drop::RepeatedFault);

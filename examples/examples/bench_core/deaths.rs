@@ -22,6 +22,8 @@ const SIZES_MIB: [u32; 3] = [10, 500, 1500];
 const QUICK_SIZES_MIB: [u32; 3] = [1, 10, 50];
 /// How often it is looked whether a rank is ready.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a rank may take to fill its memory and to say so.
+const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How long a rank runs before it is killed: everybody who waits for its death does so by then.
 const SETTLE: Duration = Duration::from_millis(30);
 /// The rank that is killed; the others keep the cores busy.
@@ -135,7 +137,8 @@ impl Job<'_> {
         let spec = Arc::new(if has_lifeline { spec } else { spec.with_env("TASKD_HOOKS", "0") });
         let orders = vec![StartOrder { proc: proc.clone(), place: Place::anywhere(), spec }];
         self.launcher.start(&StartBatch { world: Arc::clone(&self.world), orders }).await?;
-        let (pid, from) = self.ready(&proc).await?;
+        let ready = tokio::time::timeout(READY_WITHIN, self.ready(&proc)).await;
+        let (pid, from) = ready.map_err(|_| format!("{proc} had not filled its memory after {READY_WITHIN:?}"))??;
         let bare = wait_for_end(pid)?;
         tokio::time::sleep(SETTLE).await;
 

@@ -13,6 +13,7 @@ tests![
     an_owner_that_has_detached_finds_everything_again,
     there_is_one_owner_and_a_newer_one_takes_over_when_asked,
     detaching_needs_a_guard_that_keeps,
+    of_many_that_come_at_once_one_is_the_owner,
 ];
 
 async fn an_exit_between_two_owners_is_told_to_the_second() {
@@ -88,4 +89,24 @@ async fn detaching_needs_a_guard_that_keeps() {
     let refused = launcher.detach().await;
     assert!(matches!(&refused, Err(LaunchError::Refused(why)) if why.contains("OnOwnerLoss::Keep")), "{refused:?}");
     launcher.shutdown(Duration::ZERO).await.unwrap(); // and it goes on
+}
+
+async fn of_many_that_come_at_once_one_is_the_owner() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let build = || tokio::spawn(builder(dir.path()).build());
+        let mut owners = Vec::new();
+        for built in [build(), build(), build(), build(), build(), build()] {
+            match built.await.unwrap() {
+                Ok(launcher) => owners.push(launcher),
+                Err(error) => assert!(matches!(error, LocalError::Owned { .. }), "{error}"),
+            }
+        }
+        let [owner] = &owners[..] else { panic!("{} owners", owners.len()) };
+        owner.start(&batch(1, [sleeper()])).await.unwrap();
+        let guards = || children_of(std::process::id()).into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
+        // Those that came too late have been refused and are about to end.
+        eventually("one guard is left", || (guards() == [guard_pid(dir.path())]).then_some(())).await;
+        owner.shutdown(Duration::ZERO).await.unwrap();
+    }
 }

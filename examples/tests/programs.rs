@@ -77,6 +77,18 @@ fn skips_torch(test: &str) -> bool {
 static TORCH: Mutex<()> = Mutex::new(());
 
 #[test]
+fn simulate_breaks_no_invariant_and_notices_every_missing_check() {
+    let output = example("simulate").args(["--json", "--seeds", "5", "--from", "100"]).output().expect("it runs");
+    let account = account(&output);
+    let none = (&account["violations"], &account["stuck"], &account["journals_equal"]);
+    assert_eq!(none, (&0.into(), &0.into(), &true.into()), "{account}");
+    assert!(account["rank_steps"].as_u64() >= Some(5 * 8 * 1_000), "{account}");
+    let teeth = account["teeth"].as_object().expect("an object");
+    assert!(teeth.len() == 6 && teeth.values().all(|bites| *bites == true), "{account}");
+    assert!(account["branches"]["recovered"].as_u64() > Some(0) && account["fault_kinds"].is_object(), "{account}");
+}
+
+#[test]
 fn bench_core_gives_a_figure_for_everything() {
     let output = example("bench_core").args(["--json", "--quick", "--kills", "3"]).output().expect("it runs");
     let figures = account(&output);

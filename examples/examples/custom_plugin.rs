@@ -3,8 +3,9 @@
 //! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 exits with the team's code 7
 //! the first time, which its detector knows to mean "lost my licence server: start me again, me alone".
 
+use clap::Parser;
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect, detector};
@@ -15,6 +16,7 @@ use taskd_core::recover::{Action, Cost, ExitStrategy, Incident, Proposal, Recove
 use taskd_core::runtime::Runtime;
 use taskd_core::trace::Signal;
 use taskd_examples::account::{Account, Injections, Listener};
+use taskd_examples::program::{self, Failure};
 use tokio::sync::Notify;
 
 /// Starts plain child processes. What it goes without, it says.
@@ -103,8 +105,23 @@ impl RecoveryStrategy for StartAlone {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Two shell scripts under a detector, a strategy and a launcher of one's own.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    program::run("custom_plugin", async move {
+        run().await?.print(options.json);
+        Ok(())
+    })
+}
+
+async fn run() -> Result<Account, Failure> {
     let licence = detector("acme.licence", |o, view, out| {
         let (Signal::Phase(Phase::Exited(exit)), true) = (&o.signal, view.proc_of(&o.about).is_some_and(|p| p.wanted))
         else {
@@ -128,6 +145,5 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = Listener::start(&runtime.handle(), |line| eprintln!("{line}"));
     let report = runtime.run().await;
     let incidents = listener.rows(&report, &Injections::default()).await;
-    Account::of(&report, incidents).print(std::env::args().any(|a| a == "--json"));
-    Ok(())
+    Ok(Account::of(&report, incidents))
 }

@@ -13,16 +13,17 @@ use taskd_examples::account::{Account, Injections, Listener};
 use taskd_examples::books;
 use taskd_examples::digits::{DigitsJob, Outcome, RANKS, Supervised};
 use taskd_examples::faults::Target;
+use taskd_examples::program::{self, Failure, number};
 use taskd_pytorch::venv::PythonEnv;
 
 /// Four PyTorch ranks train under supervision; one is killed, one is frozen.
 #[derive(Debug, Parser)]
 struct Options {
     /// Chooses the victims and the moments.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 7)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number(0, u64::MAX))]
     seed: u64,
     /// Training steps.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 600, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 600, value_parser = number(100, 1_000_000))]
     steps: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
@@ -32,21 +33,11 @@ struct Options {
 fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let done = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(&options)));
-    match done {
-        Ok(account) => {
-            account.print(options.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("pytorch_ddp: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("pytorch_ddp", async {
+        run(&options).await?.print(options.json);
+        Ok(())
+    })
 }
-
-type Failure = Box<dyn std::error::Error>;
 
 async fn run(options: &Options) -> Result<Account, Failure> {
     let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));

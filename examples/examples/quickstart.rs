@@ -18,6 +18,7 @@ use taskd_core::worker::Lifeline;
 use taskd_examples::account::{Account, Injections, Listener};
 use taskd_examples::books::{self, StepLine};
 use taskd_examples::faults::Target;
+use taskd_examples::program::{self, Failure, number};
 use taskd_examples::trainer::{self, MetricsLine, Place, TrainerConfig, TrainerOutcome, TrainerSettings};
 
 const RANKS: u32 = 4;
@@ -28,10 +29,10 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Parser)]
 struct Options {
     /// Chooses the victims and the moments.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 7)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number(0, u64::MAX))]
     seed: u64,
     /// Training steps.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1600, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1600, value_parser = number(100, 1_000_000))]
     steps: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
@@ -51,18 +52,10 @@ fn main() -> ExitCode {
         return rank();
     }
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let done = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(&options)));
-    match done {
-        Ok(account) => {
-            account.print(options.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("quickstart: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("quickstart", async {
+        run(&options).await?.print(options.json);
+        Ok(())
+    })
 }
 
 /// One rank: the training program, and the two lines that give it a lifeline.
@@ -76,8 +69,6 @@ fn rank() -> ExitCode {
     })
 }
 
-type Failure = Box<dyn std::error::Error>;
-
 async fn run(options: &Options) -> Result<Account, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-quickstart-").tempdir()?;
     let reference = undisturbed(options, &dir.path().join("reference")).await?;
@@ -89,9 +80,9 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     );
 
     let settings = TrainerSettings { steps: options.steps, ..TrainerSettings::in_dir(&dir.path().join("job")) };
-    let program = std::env::current_exe()?.to_string_lossy().into_owned();
+    let this = std::env::current_exe()?.to_string_lossy().into_owned();
     let args = settings.to_args().into_iter().map(|a| a.to_string_lossy().into_owned());
-    let worker = WorkerSpec::new([program, "rank".to_owned()].into_iter().chain(args));
+    let worker = WorkerSpec::new([this, "rank".to_owned()].into_iter().chain(args));
     let mut spec = JobSpec::new("quickstart", RANKS, worker);
     spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
     spec.policy.stop_grace = Duration::from_millis(500); // these ranks have nothing to save when they are stopped

@@ -332,8 +332,8 @@ fn a_full_disk_under_the_checkpoints_is_said_once_and_counted() {
     assert_eq!(result.setbacks, settings.steps / settings.checkpoint_every);
     let place = format!("{}/", settings.checkpoint_dir.display());
     let expected = format!(
-        "rank 0: cannot write checkpoint step-{}.ckpt: File too large (os error 27); training goes on and counts failures \
-         of this kind",
+        "rank 0: cannot write checkpoint step-{}.ckpt: File too large (os error 27); raise the limit on file sizes \
+         (ulimit -f): training goes on without, and counts further failures of this kind",
         settings.checkpoint_every
     );
     let sentences: Vec<String> = said.lines().map(|line| line.replace(&place, "")).collect();

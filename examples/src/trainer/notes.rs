@@ -41,8 +41,7 @@ impl Setbacks {
         let count = self.counts.entry((doing, error.kind())).or_insert(0);
         *count += 1;
         if *count == 1 {
-            let path = path.display();
-            say(0, format_args!("cannot {doing} {path}: {error}; training goes on and counts failures of this kind"));
+            say(0, format_args!("{}", setback(doing, path, error)));
         }
     }
 
@@ -52,9 +51,40 @@ impl Setbacks {
     }
 }
 
+/// What failed, why, what to do about it, and what goes on meanwhile.
+fn setback(doing: &str, path: &Path, error: &io::Error) -> String {
+    let way_out = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space there",
+        io::ErrorKind::FileTooLarge => "raise the limit on file sizes (ulimit -f)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "make it writable",
+        io::ErrorKind::NotFound => "make its directory again",
+        _ => "see to that disk",
+    };
+    let path = path.display();
+    format!(
+        "cannot {doing} {path}: {error}; {way_out}: training goes on without, and counts further failures of this kind"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_of_a_kind_names_the_way_out() {
+        let sentence =
+            |errno| setback("write checkpoint", Path::new("/out/step-1.ckpt"), &io::Error::from_raw_os_error(errno));
+        assert_eq!(
+            sentence(libc::ENOSPC),
+            "cannot write checkpoint /out/step-1.ckpt: No space left on device (os error 28); free some space there: \
+             training goes on without, and counts further failures of this kind"
+        );
+        for (errno, way_out) in
+            [(libc::EDQUOT, "free some space"), (libc::EROFS, "make it writable"), (libc::EIO, "see to that disk")]
+        {
+            assert!(sentence(errno).contains(way_out), "{}", sentence(errno));
+        }
+    }
 
     #[test]
     fn every_failure_is_counted() {

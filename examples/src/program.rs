@@ -1,0 +1,64 @@
+//! What every example program does around its own story: warnings on stderr, one sentence for a failure, and numbers on
+//! the command line that name their range.
+//!
+//! It never writes to stdout: that belongs to the program's account, whose last line may be JSON.
+
+use std::fmt::Display;
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::str::FromStr;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// What goes wrong, for people.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Runs a program's story to its end on two threads. A failure is one sentence on stderr, after the program's name.
+///
+/// taskd's warnings go to stderr; `RUST_LOG` asks for more of them, or less.
+pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> ExitCode {
+    tell_warnings();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(story)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The SDK only emits `tracing` events; what is seen of them is the host program's choice. This is the examples' one.
+fn tell_warnings() {
+    let level = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    let format = tracing_subscriber::fmt().without_time().with_target(false);
+    format.with_env_filter(level).with_writer(stderr).with_ansi(stderr().is_terminal()).init();
+}
+
+/// A clap value parser for whole numbers from `least` to `most`: whatever else is given, the refusal names the range.
+///
+/// Its option wants `allow_negative_numbers = true`, else clap takes `-1` for a flag.
+pub fn number<N>(least: N, most: N) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync,
+{
+    move |text| match text.parse() {
+        Ok(number) if least <= number && number <= most => Ok(number),
+        _ => Err(format!("must be a whole number from {least} to {most}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_in_its_range_or_the_range_is_named() {
+        let parse = number(1_u32, 20);
+        assert_eq!((parse("1"), parse("20")), (Ok(1), Ok(20)));
+        let refusal = Err("must be a whole number from 1 to 20".to_owned());
+        for text in ["0", "21", "-1", "4294967297", "1.5", "many", ""] {
+            assert_eq!(parse(text), refusal, "{text:?}");
+        }
+    }
+}

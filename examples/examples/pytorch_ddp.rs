@@ -20,10 +20,10 @@ use taskd_pytorch::venv::PythonEnv;
 #[derive(Debug, Parser)]
 struct Options {
     /// Chooses the victims and the moments.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number(0, u64::MAX))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
     /// Training steps.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 600, value_parser = number(100, 1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 600, value_parser = number::<u64>(100, 1_000_000))]
     steps: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
@@ -49,7 +49,7 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     println!("              loss {:.6}, state {:.16}", reference.loss, reference.sha256);
 
     println!(
-        "supervised    the same again, seed {}; logs in {}",
+        "supervised    the same again, seed {}; logs, while it runs, in {}",
         options.seed,
         dir.path().join("job/run/procs").display()
     );

@@ -29,10 +29,10 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Parser)]
 struct Options {
     /// Chooses the victims and the moments.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number(0, u64::MAX))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
     /// Training steps.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1600, value_parser = number(100, 1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1600, value_parser = number::<u64>(100, 1_000_000))]
     steps: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
@@ -101,7 +101,11 @@ async fn run(options: &Options) -> Result<Account, Failure> {
         .launcher(Arc::clone(&launcher))
         .build()?;
 
-    println!("supervised    {RANKS} ranks, seed {}; logs in {}", options.seed, dir.path().join("run/procs").display());
+    println!(
+        "supervised    {RANKS} ranks, seed {}; logs, while it runs, in {}",
+        options.seed,
+        dir.path().join("run/procs").display()
+    );
     let listener = Listener::start(&runtime.handle(), |line| println!("{line}"));
     let injections = Injections::default();
     let books = settings.clone();

@@ -25,11 +25,10 @@ pub struct Injection {
     pub at: Instant,
 }
 
-/// When an incident was seen to be found, decided and closed.
+/// When an incident was seen to be found and closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     found: Option<Instant>,
-    decided: Option<Instant>,
     closed: Option<Instant>,
 }
 
@@ -106,10 +105,7 @@ fn note(announcement: &Arc<Announcement>, seen: &mut BTreeMap<IncidentId, Seen>,
                 clues.join("; ")
             ));
         }
-        Event::Decided(decision) => {
-            seen.entry(decision.incident.id).or_default().decided = Some(now);
-            tell(format!("{at}  {} decided: {}", decision.incident.id, decision.reason));
-        }
+        Event::Decided(decision) => tell(format!("{at}  {} decided: {}", decision.incident.id, decision.reason)),
         Event::Closed { incident, how } => {
             seen.entry(*incident).or_default().closed = Some(now);
             tell(format!("{at}  {incident} closed: {how}"));
@@ -225,13 +221,13 @@ impl Account {
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(
-            "\n  what           where      injected               right  detected   resumed    lost steps  by\n",
+            "\n  what           where      injected               correct  detected   decided           resumed    lost steps\n",
         );
         for row in &self.incidents {
             let after = |t: Option<f64>| t.map_or("-".to_owned(), |t| format!("{t:.1} ms"));
             let _ = writeln!(
                 out,
-                "  {:<13}  {:<9}  {:<21}  {:<5}  {:<9}  {:<9}  {:<10}  {}",
+                "  {:<13}  {:<9}  {:<21}  {:<7}  {:<9}  {:<16}  {:<9}  {}",
                 row.class,
                 if row.ranks.is_empty() { "-".to_owned() } else { format!("rank {}", list(&row.ranks)) },
                 row.injected.as_deref().unwrap_or("-"),
@@ -241,9 +237,9 @@ impl Account {
                     (true, false) => "NO",
                 },
                 after(row.detected_ms),
+                row.strategy.as_deref().unwrap_or("-"),
                 after(row.resumed_ms),
                 row.steps_lost.map_or("-".to_owned(), |n| n.to_string()),
-                row.strategy.as_deref().unwrap_or("-"),
             );
             for line in &row.evidence {
                 let _ = writeln!(out, "      because {line}");

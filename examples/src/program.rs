@@ -3,10 +3,8 @@
 //!
 //! It never writes to stdout: that belongs to the program's account, whose last line may be JSON.
 
-use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
-use std::str::FromStr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -35,16 +33,15 @@ fn tell_warnings() {
     format.with_env_filter(level).with_writer(stderr).with_ansi(stderr().is_terminal()).init();
 }
 
-/// A clap value parser for whole numbers from `least` to `most`: whatever else is given, the refusal names the range.
+/// A clap value parser for whole numbers from `least` to `most`, which must fit `N`: whatever else is given, the refusal
+/// names the range.
 ///
 /// Its option wants `allow_negative_numbers = true`, else clap takes `-1` for a flag.
-pub fn number<N>(least: N, most: N) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync
-where
-    N: FromStr + PartialOrd + Display + Copy + Send + Sync,
-{
-    move |text| match text.parse() {
-        Ok(number) if least <= number && number <= most => Ok(number),
-        _ => Err(format!("must be a whole number from {least} to {most}")),
+pub fn number<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        let number = number.and_then(|number| N::try_from(number).ok());
+        number.ok_or_else(|| format!("must be a whole number from {least} to {most}"))
     }
 }
 
@@ -54,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_number_is_in_its_range_or_the_range_is_named() {
-        let parse = number(1_u32, 20);
+        let parse = number::<u32>(1, 20);
         assert_eq!((parse("1"), parse("20")), (Ok(1), Ok(20)));
         let refusal = Err("must be a whole number from 1 to 20".to_owned());
         for text in ["0", "21", "-1", "4294967297", "1.5", "many", ""] {

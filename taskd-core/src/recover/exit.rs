@@ -2,8 +2,7 @@
 //!
 //! It never refuses.
 
-use super::restart::STOP_MARGIN;
-use super::{Action, Cost, Incident, Need, Proposal, RecoveryStrategy, Stage};
+use super::{Cost, Incident, Proposal, RecoveryStrategy, stages};
 use crate::detect::Fault;
 use crate::job::{Counted, Domain, Name};
 use crate::kernel::View;
@@ -35,14 +34,8 @@ impl RecoveryStrategy for ExitStrategy {
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         let reason = account(incident, view);
-        let grace = view.spec.policy.stop_grace;
-        let stop = Action::Stop { procs: view.alive().collect(), grace, exact: true };
-        // Whatever does not end in time must not keep the job from ending.
-        let stop = Stage { need: Need::AtLeast(0), ..Stage::new("stop", grace + STOP_MARGIN, vec![stop]) };
-        let finish = Action::Finish { ok: false, reason: reason.clone() };
-        let finish = Stage::new("finish", STOP_MARGIN, vec![finish]);
         Ok(Proposal {
-            stages: vec![stop, finish],
+            stages: stages::end_all(view, view.spec.policy.stop_grace, false, reason.clone()),
             touches: vec![Domain::Job],
             cost: Cost { ends_job: true, lost_work: Duration::ZERO, downtime: Duration::ZERO, nodes_removed: 0 },
             counted: Counted::No,

@@ -7,6 +7,7 @@ mod exit;
 pub(crate) mod placement;
 mod proposal;
 mod restart;
+pub(crate) mod stages;
 mod strategy;
 
 pub use exit::ExitStrategy;

@@ -3,20 +3,17 @@
 //! It never saves anything: what was trained since the checkpoint is lost.
 
 use super::placement::{self, Seats};
+use super::stages::{STOP_MARGIN, start_all};
 use super::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
 use crate::detect::Sound;
 use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
 use crate::kernel::View;
-use crate::launch::{Place, StartBatch, StartOrder};
 use std::sync::Arc;
 use std::time::Duration;
 
 const NAME: Name = Name::new("restart");
 const STOP: Name = Name::new("stop");
 const START: Name = Name::new("start");
-
-/// How much longer than its grace a stop may take: a killed process still has to tear its memory down.
-pub(super) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// How long a restart is taken to keep the job from training.
 const DOWNTIME: Duration = Duration::from_secs(60);
@@ -83,7 +80,7 @@ impl RecoveryStrategy for Restart {
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
         let reason = format!("all {} ranks start again from the last checkpoint{elsewhere}", world.size());
         Ok(Proposal {
-            stages: vec![stop(incident, view), start(world, view)],
+            stages: vec![stop(incident, view), start_all(START, world, view)],
             touches: vec![Domain::Job],
             cost: Cost { ends_job: false, lost_work: self.checkpoint_every / 2, downtime: DOWNTIME, nodes_removed: 0 },
             counted,
@@ -103,7 +100,7 @@ impl RecoveryStrategy for Restart {
                 if world == *proposed {
                     return Next::AsProposed;
                 }
-                Next::Instead(vec![start(Arc::new(world), view)])
+                Next::Instead(vec![start_all(START, Arc::new(world), view)])
             }
         }
     }
@@ -178,18 +175,6 @@ fn stop(incident: &Incident, view: &View) -> Stage {
     };
     let actions = [stop(lost, Duration::ZERO), stop(sound, grace)].into_iter().flatten().collect();
     Stage::new(STOP, grace + STOP_MARGIN, actions)
-}
-
-fn start(world: Arc<World>, view: &View) -> Stage {
-    let orders = world.members().iter().map(|(rank, member)| StartOrder {
-        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
-        place: member.node.clone().map_or(Place::anywhere(), Place::On),
-        spec: Arc::clone(&view.spec.worker),
-    });
-    let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
-    let policy = &view.spec.policy;
-    let start = Action::Start { batch, until: policy.ready };
-    Stage::new(START, policy.start_within, vec![Action::Enter(world), start])
 }
 
 /// The world that a stage enters.

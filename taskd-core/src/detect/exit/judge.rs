@@ -97,7 +97,7 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
     }
     let step = exit.step.or_else(|| view.proc(&proc.role).and_then(|p| p.step));
     fault = fault.because(match step {
-        Some(step) => Clue::text("last_step", format!("last completed step {step}")),
+        Some(step) => Clue::text("last_step", format!("last step seen: {step}")),
         None => Clue::text("last_step", "no completed step was seen"),
     });
     if let Some(line) = exit.stderr_tail.lines().rev().find(|l| !l.trim().is_empty()) {

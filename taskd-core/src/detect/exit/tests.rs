@@ -60,7 +60,7 @@ fn a_signal_is_blamed_when_it_is_known_and_again_with_the_exact_exit() {
     assert!(first.same_as(second), "one death is one fault");
     assert_eq!((first.onset, second.onset), (JobTime::from_nanos(5_000_000), first.onset));
     let texts: Vec<&str> = second.clues.iter().map(|c| c.text.as_str()).collect();
-    let expected = ["rank 1#1 ended: signal 9 (SIGKILL)", "last completed step 17", "last line of stderr: last words"];
+    let expected = ["rank 1#1 ended: signal 9 (SIGKILL)", "last step seen: 17", "last line of stderr: last words"];
     assert_eq!(texts, expected);
 }
 

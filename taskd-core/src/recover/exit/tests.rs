@@ -3,6 +3,7 @@ use crate::detect::fixture::{Scene, exception, rank_domain};
 use crate::detect::{Clue, Damage, FaultClass, Suspect};
 use crate::job::{IncidentId, JobTime, ProcId};
 use crate::launch::Phase;
+use crate::recover::{Action, Need};
 use crate::testing::conformance;
 
 fn suspect(rank: u32, confidence_permille: u16) -> Suspect {

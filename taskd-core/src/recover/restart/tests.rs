@@ -2,7 +2,7 @@ use super::*;
 use crate::detect::fixture::{KILLED, Scene, exception, follow_up, lost_race, node, rank_domain};
 use crate::detect::{Damage, Fault, FaultClass, Suspect};
 use crate::job::{ErrorReport, Incarnation, IncidentId, JobTime, Ready};
-use crate::launch::{NodeState, Phase};
+use crate::launch::{NodeState, Phase, Place};
 use crate::recover::Done;
 use crate::testing::conformance;
 

@@ -1,0 +1,33 @@
+//! Stages that concern every rank: everybody starts, everything ends. Strategies and the kernel's own plans share them.
+//!
+//! They choose nothing: which world and why is said by who uses them.
+
+use super::{Action, Need, Stage};
+use crate::job::{Name, ProcId, Role, World};
+use crate::kernel::View;
+use crate::launch::{Place, StartBatch, StartOrder};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much longer than its grace time a stop may take: a killed process still has to tear its memory down.
+pub(crate) const STOP_MARGIN: Duration = Duration::from_secs(20);
+
+/// Enters a world and starts all of its ranks, where it says.
+pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
+    let orders = world.members().iter().map(|(rank, member)| StartOrder {
+        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
+        place: member.node.clone().map_or(Place::anywhere(), Place::On),
+        spec: Arc::clone(&view.spec.worker),
+    });
+    let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+    let policy = &view.spec.policy;
+    let start = Action::Start { batch, until: policy.ready };
+    Stage::new(name, policy.start_within, vec![Action::Enter(world), start])
+}
+
+/// Stops everything, and then the job is over, whatever became of that: what does not end in time must not keep it.
+pub(crate) fn end_all(view: &View, grace: Duration, ok: bool, reason: String) -> Vec<Stage> {
+    let stop = Action::Stop { procs: view.alive().collect(), grace, exact: true };
+    let stop = Stage { need: Need::AtLeast(0), ..Stage::new("stop", grace + STOP_MARGIN, vec![stop]) };
+    vec![stop, Stage::new("finish", STOP_MARGIN, vec![Action::Finish { ok, reason }])]
+}

@@ -14,11 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use taskd_core::kernel::{Branch, Check, Checks};
 use taskd_core::sim::{self, FaultKind, Outcome, SimConfig};
+use taskd_examples::program::number;
 
 /// Every so many seeds one is run twice and replayed.
 const REPEAT_EVERY: u64 = 20;
 /// Seeds that may be tried to see a missing check.
 const TEETH_SEEDS_MAX: u64 = 400;
+/// Jobs in one run: two weeks of them.
+const SEEDS_MAX: u64 = 10_000_000;
+/// Lines of one job's story.
+const LINES_MAX: u64 = 1_000_000;
 /// Violations that are told in full.
 const TOLD_MAX: usize = 10;
 
@@ -26,16 +31,16 @@ const TOLD_MAX: usize = 10;
 #[derive(Debug, Parser)]
 struct Options {
     /// How many jobs.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 200)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 200, value_parser = number::<u64>(1, SEEDS_MAX))]
     seeds: u64,
     /// The first seed.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u64>(0, u64::MAX))]
     from: u64,
     /// How many jobs run at a time.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 2, value_parser = number::<u64>(1, 256))]
     threads: u64,
     /// Tells the last so many lines of the story of each seed; for a few seeds.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = number::<usize>(1, LINES_MAX))]
     explain: Option<usize>,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]

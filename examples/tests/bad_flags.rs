@@ -35,6 +35,10 @@ fn each_is_refused_in_one_sentence() {
         ("quickstart rank --steps 0", "error: the following required arguments were not provided:".into()),
         ("pytorch_ddp --steps -100", steps("-100")),
         ("pytorch_ddp --kills 3", "error: unexpected argument '--kills' found".into()),
+        (
+            "simulate --seeds -1",
+            "error: invalid value '-1' for '--seeds <SEEDS>': must be a whole number from 1 to 10000000".into(),
+        ),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

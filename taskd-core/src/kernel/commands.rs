@@ -3,12 +3,12 @@
 //! It gives none by itself, and takes no answers: that is the part of `answers`.
 
 use super::plans::PlanId;
-use super::{Command, Drop, Event, Kernel, Proc};
+use super::{Command, Drop, Event, Kernel, Proc, State};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Role};
 use crate::launch::{Phase, StartBatch};
 use crate::recover::{Action, Failure, Output};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,8 +143,13 @@ impl Kernel {
     pub(super) fn time_out(&mut self) {
         let now = self.now();
         let (mut silent, mut late) = (Vec::new(), Vec::new());
-        let unheard: BTreeSet<&ProcId> = self.state.starting.values().flatten().collect();
-        for (command, pending) in self.state.pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
+        let State { pending, starting, .. } = &mut self.state;
+        let never_told_of = |target: &Domain, incarnation: Option<Incarnation>| {
+            let (Domain::Process(role), Some(incarnation)) = (target, incarnation) else { return false };
+            let proc = ProcId { role: role.clone(), incarnation };
+            starting.values().any(|procs| procs.contains(&proc))
+        };
+        for (command, pending) in pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
             late.push(*command);
             for (target, incarnation) in std::mem::take(&mut pending.waiting) {
                 let result = match &pending.action {
@@ -153,7 +158,7 @@ impl Kernel {
                         Err(Failure::TimedOut)
                     }
                     // The launcher still hangs over its start: whenever that comes about, it is stopped at once.
-                    Action::Stop { .. } if is_one_of(&unheard, &target, incarnation) => Ok(Output::Accepted),
+                    Action::Stop { .. } if never_told_of(&target, incarnation) => Ok(Output::Accepted),
                     _ => Err(Failure::TimedOut),
                 };
                 pending.results.insert(target, result);
@@ -165,9 +170,4 @@ impl Kernel {
         self.void(late, Drop::TimedOutAnswer);
         self.state.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
     }
-}
-
-fn is_one_of(procs: &BTreeSet<&ProcId>, target: &Domain, incarnation: Option<Incarnation>) -> bool {
-    let (Domain::Process(role), Some(incarnation)) = (target, incarnation) else { return false };
-    procs.contains(&ProcId { role: role.clone(), incarnation })
 }

@@ -464,6 +464,32 @@ fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
 }
 
 #[test]
+fn an_incident_full_of_victims_still_takes_a_cause_and_all_that_is_lost() {
+    let ranks = FAULTS_PER_INCIDENT_MAX as u32 + 40;
+    let mut bench = Bench::new(ranks, |_| ()).up();
+    (0..ranks - 1).for_each(|rank| drop(bench.tell(rank, 1, killed())));
+    let (_, started) = start_of(&bench.at(1_000)).expect("a recovery");
+    assert_eq!(started.len(), ranks as usize - 1, "also those beyond the bound");
+    bench.tell(7, 2, Phase::Running);
+    bench.tell(7, 2, killed());
+    let (_, again) = start_of(&bench.at(1_900)).expect("a death in the middle of the recovery is no less one");
+    assert!(again.contains(&ProcId::rank(7, 3)), "{again:?}");
+    assert!(count(&bench, Drop::IncidentBound) > 0);
+}
+
+#[test]
+fn a_failed_recovery_is_tried_again_when_what_made_it_fail_may_be_known() {
+    let mut bench = Bench::new(2, |p| p.correlate = Duration::from_millis(50)).up();
+    bench.tell(1, 1, killed());
+    let (id, _) = start_of(&bench.at(1_000)).expect("a recovery");
+    let refused = vec![(rank_domain(1), Err(Failure::Refused("its host is gone".into())))];
+    let commands = bench.give(Input::Answered { id, results: refused });
+    assert_eq!(start_of(&commands), None, "not at once");
+    assert_eq!(bench.kernel.deadline(), Some(JobTime::from_nanos(1_050 * MS)));
+    assert!(start_of(&bench.at(1_050)).is_some());
+}
+
+#[test]
 fn what_one_recovery_is_stopping_holds_up_no_other() {
     let mut bench = Bench::new(3, |_| ()).up();
     bench.now = 100 * MS;
@@ -632,8 +658,8 @@ fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
     bench.tell(0, 1, killed());
     let (id, _) = start_of(&bench.at(120)).expect("started");
     let no = Err(Failure::Unreachable("try again".into()));
-    let commands = bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
-    assert_eq!(start_of(&commands).expect("tried again").1, [ProcId::rank(0, 3)]);
+    bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
+    assert_eq!(start_of(&bench.at(140)).expect("tried again").1, [ProcId::rank(0, 3)]);
 }
 
 #[test]

@@ -26,8 +26,10 @@ macro_rules! counted {
 counted! {
     /// Something that the kernel dropped, or a bound that it reached.
     Drop {
-        /// An observation, change or blame of an older incarnation.
+        /// An observation or change of an older incarnation.
         OldIncarnation => "old-incarnation",
+        /// A fault of a process that a newer one has replaced.
+        OutdatedFault => "outdated-fault",
         /// An observation of an older generation.
         OldGeneration => "old-generation",
         /// A change that was told before, or that would move a process backwards.

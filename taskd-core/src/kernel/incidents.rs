@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most faults that one incident keeps. Further ones are counted; the first ones explain more than the last.
+/// Most faults that one incident keeps. Beyond them the last that matters least makes room, which is counted: the first ones
+/// explain more. No fault goes without effect by it.
 pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
 
 /// Most questions of detectors that may be open at a time. Further ones are not asked, and counted.
@@ -39,6 +40,20 @@ impl Open {
         let causes = self.incident.faults.iter().filter(|f| f.prime().is_cause()).count();
         (causes + self.incident.attempts.len()).max(1)
     }
+
+    /// Whether the fault can be kept, if need be in the place of another: a cause in that of the last victim, any in that of
+    /// the last one whose process was replaced since.
+    fn has_room_for(&mut self, fault: &Fault, view: &View) -> bool {
+        let faults = &mut self.incident.faults;
+        if faults.len() < FAULTS_PER_INCIDENT_MAX {
+            return true;
+        }
+        let newest = |f: &Fault| view.proc_of(&f.prime().domain).map(|p| p.incarnation);
+        let is_over = |f: &Fault| f.incarnation().is_some() && f.incarnation() < newest(f);
+        let victim = faults.iter().rposition(|f| !f.prime().is_cause()).filter(|_| fault.prime().is_cause());
+        let place = victim.or_else(|| faults.iter().rposition(is_over));
+        place.map(|at| faults.remove(at)).is_some()
+    }
 }
 
 impl Kernel {
@@ -55,7 +70,7 @@ impl Kernel {
     fn blame(&mut self, fault: Fault) {
         let known = self.state.view.proc_of(&fault.prime().domain).map(|p| p.incarnation);
         if fault.incarnation().is_some() && fault.incarnation() < known {
-            return self.state.counts.drop(Drop::OldIncarnation);
+            return self.state.counts.drop(Drop::OutdatedFault);
         }
         let of = fault.incarnation().or(known);
         let fault = fault.of(of);
@@ -168,11 +183,13 @@ impl Kernel {
         if open.incident.faults.len() < before {
             counts.branch(Branch::Absorbed);
         }
-        if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
-            return counts.drop(Drop::IncidentBound);
-        }
         let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault));
-        open.incident.faults.push(fault.clone());
+        if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
+            counts.drop(Drop::IncidentBound);
+        }
+        if open.has_room_for(&fault, view) {
+            open.incident.faults.push(fault.clone());
+        }
         if !changes_nothing {
             open.decide_at = open.decide_at.or(Some(window));
         }

@@ -171,10 +171,11 @@ impl Kernel {
             PlanId::End => {} // its stop needs nobody and its finish has no targets
             PlanId::Recovery(incident) => {
                 let last_words = plan.run.proposal.last_words();
+                let window = self.now() + self.state.view.spec.policy.correlate; // what made it fail may be told in a moment
                 let strategy = plan.run.strategy;
                 if let Some(open) = self.state.incidents.get_mut(&incident) {
                     open.incident.attempts.push((strategy.clone(), why.clone()));
-                    open.decide_at = Some(self.state.view.now);
+                    open.decide_at = Some(window);
                 }
                 self.announce(Some(incident), Event::Failed { incident, strategy, reason: why.clone() });
                 if self.state.life.is_ending() {

@@ -1,6 +1,8 @@
 //! The job as it stands, for plugins: a level, not edges.
 
-use crate::job::{Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, NodeId, ProcId, Rank, Role, World};
+use crate::job::{
+    Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, NodeId, ProcId, Rank, Role, World,
+};
 use crate::launch::{NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,7 +83,16 @@ impl View {
         self.unwanted().map(|(rank, _)| rank)
     }
 
-    /// Those of them that a recovery of this incident has to start again: no other open incident's recovery will.
+    /// Ranks of the world in force whose process has ended, and not well.
+    pub fn failed(&self) -> impl Iterator<Item = Rank> + '_ {
+        let failed = |(rank, member): (&Rank, &Member)| {
+            let proc = self.procs.get(&Role::Rank(*rank)).filter(|p| p.incarnation == member.incarnation)?;
+            (!proc.phase.termination()?.is_success()).then_some(*rank)
+        };
+        self.world.members().iter().filter_map(failed)
+    }
+
+    /// Those of the stopped ones that a recovery of this incident has to start again: no other open incident's recovery will.
     pub fn stopped_for(&self, incident: IncidentId) -> impl Iterator<Item = Rank> + '_ {
         self.unwanted().filter(move |(_, p)| p.stopped_for.is_none_or(|by| by == incident)).map(|(rank, _)| rank)
     }

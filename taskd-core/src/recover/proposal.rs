@@ -2,7 +2,7 @@
 
 use crate::detect::{Fault, Sound};
 use crate::job::{Counted, Domain, IncidentId, JobTime, Name, ProcId, Rank, Ready, Role, World};
-use crate::kernel::{Event, View};
+use crate::kernel::{Event, FAULTS_PER_INCIDENT_MAX, View};
 use crate::launch::StartBatch;
 use crate::trace::{Ask, Exhibit};
 use serde::{Deserialize, Serialize};
@@ -241,10 +241,14 @@ impl Incident {
     /// Ranks of the world in force that have no sound process any more, if their process is still the one that was
     /// blamed. A rank whose process a newer one has replaced is not lost any more, so that a plan made in the middle of
     /// another does not stop a healthy replacement. One whose process was stopped by a plan that did not come to its end
-    /// is lost as well, unless it was another open incident's: nobody else starts it again.
+    /// is lost as well, unless it was another open incident's: nobody else starts it again. An incident that cannot keep
+    /// more faults ([`FAULTS_PER_INCIDENT_MAX`]) speaks for all ranks that have ended badly.
     #[must_use]
     pub fn lost(&self, view: &View) -> BTreeSet<Rank> {
         let mut lost: BTreeSet<Rank> = view.stopped_for(self.id).collect();
+        if self.faults.len() >= FAULTS_PER_INCIDENT_MAX {
+            lost.extend(view.failed());
+        }
         for fault in self.faults.iter().filter(|f| f.prime().damage.process == Sound::No) {
             match &fault.prime().domain {
                 Domain::Process(Role::Rank(rank)) => {

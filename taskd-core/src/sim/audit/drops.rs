@@ -66,12 +66,6 @@ impl Drops {
             Input::Listed(listing) => self.listed(listing),
             Input::Answered { id, results } => self.answered(*id, results),
             Input::Requested(Request::Stop { .. }) => self.cancel_start(),
-            Input::Requested(Request::Fault(fault)) if !self.ending => {
-                let known = self.newest(&fault.prime().domain).map(|n| n.incarnation);
-                if fault.incarnation().is_some() && fault.incarnation() < known {
-                    self.count(Drop::OldIncarnation);
-                }
-            }
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Faults of ranks and of the program.
 
 use super::super::event::Event;
+use super::super::supervisor::Away;
 use super::super::world::World as Sim;
 use super::{Charge, FaultKind, Relief, Strike};
 use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
@@ -187,6 +188,9 @@ impl Sim<'_> {
     }
 
     pub(super) fn operator_fault(&mut self) -> bool {
+        if matches!(self.supervisor.away, Away::Gone(_)) {
+            return false; // nobody is there to be told
+        }
         let Some(proc) = self.running_rank() else { return false };
         let device_broken = Damage { device: Sound::No, process: Sound::No, ..Damage::default() };
         let suspect = Suspect::certain(Domain::Process(proc.role.clone()), FaultClass::Leave, device_broken);

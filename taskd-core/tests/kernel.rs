@@ -465,7 +465,7 @@ fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
 
 #[test]
 fn an_incident_full_of_victims_still_takes_a_cause_and_all_that_is_lost() {
-    let ranks = FAULTS_PER_INCIDENT_MAX as u32 + 40;
+    let ranks = u32::try_from(FAULTS_PER_INCIDENT_MAX).unwrap() + 40;
     let mut bench = Bench::new(ranks, |_| ()).up();
     (0..ranks - 1).for_each(|rank| drop(bench.tell(rank, 1, killed())));
     let (_, started) = start_of(&bench.at(1_000)).expect("a recovery");

@@ -37,8 +37,11 @@ impl Sim<'_> {
         true
     }
 
-    /// Enough hosts stay for the whole job.
+    /// Enough hosts stay for the whole job, and no other recovery has failed: the next start may be lost by this.
     fn may_lose_a_host(&self) -> bool {
+        if self.audit.has_failed_attempts() {
+            return false;
+        }
         let ready = self.fleet.hosts.iter().filter(|h| h.state == NodeState::Ready).count();
         ready.saturating_sub(1) * self.scene.slots as usize >= self.scene.ranks() as usize
     }

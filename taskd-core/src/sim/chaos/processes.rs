@@ -79,11 +79,12 @@ impl Sim<'_> {
         self.kill(FaultKind::CrashAgain, &proc);
     }
 
-    /// A rank that can be frozen. Before its first heartbeat nobody notices, and the start fails after a long time: not when
-    /// another attempt has failed already.
+    /// A rank that can be frozen. Where the supervisor has heard nothing from it nobody notices, and the start fails after a
+    /// long time: not when another attempt has failed already.
     fn rank_to_freeze(&mut self) -> Option<ProcId> {
         let proc = self.running_rank()?;
-        let is_heard = self.training.seat(&proc).is_some_and(|s| s.stepped.is_some());
+        let known = self.supervisor.kernel.view().proc(&proc.role);
+        let is_heard = known.is_some_and(|k| k.incarnation == proc.incarnation && k.step.is_some());
         (is_heard || !self.audit.has_failed_attempts()).then_some(proc)
     }
 

@@ -6,14 +6,11 @@ use super::plans::PlanId;
 use super::{Branch, Command, Input, Kernel, Request, Start, State};
 use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
-use crate::launch::{Place, StartBatch, StartOrder};
-use crate::recover::{Action, Cost, Failure, Need, Proposal, Run, Stage};
+use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
+use crate::recover::{Action, Cost, Failure, Proposal, Run, Stage};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How much longer than the grace time a stop may take: a killed process still has to tear its memory down.
-pub(super) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// How sure a start that did not come about in time is the launcher's fault.
 const START_FAILED_PERMILLE: u16 = 500;
@@ -118,15 +115,13 @@ impl Kernel {
             });
         }
         let world = Arc::new(world);
-        let policy = &view.spec.policy;
         let mut stages = Vec::new();
         if !strays.is_empty() {
-            let stop = Action::Stop { procs: strays, grace: policy.stop_grace, exact: true };
-            stages.push(Stage::new("clear", policy.stop_grace + STOP_MARGIN, vec![stop]));
+            let grace = view.spec.policy.stop_grace;
+            let stop = Action::Stop { procs: strays, grace, exact: true };
+            stages.push(Stage::new("clear", grace + STOP_MARGIN, vec![stop]));
         }
-        let batch = start_all(&world, |_| Arc::clone(&view.spec.worker));
-        let start = Action::Start { batch, until: policy.ready };
-        stages.push(Stage::new("start", policy.start_within, vec![Action::Enter(Arc::clone(&world)), start]));
+        stages.push(start_all(Name::new("start"), world, view));
         self.state.life = Life::Starting;
         self.begin(PlanId::Start, Name::new("start"), plain(stages, "the job starts"));
     }
@@ -216,11 +211,8 @@ impl Kernel {
         self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
         self.state.life = Life::Ending;
         let grace = grace.unwrap_or(self.state.view.spec.policy.stop_grace);
-        let stop = Action::Stop { procs: self.state.view.alive().collect(), grace, exact: true };
-        let stop = Stage { need: Need::AtLeast(0), ..Stage::new("stop", grace + STOP_MARGIN, vec![stop]) };
-        let finish = Action::Finish { ok, reason: reason.to_owned() };
-        let finish = Stage::new("finish", STOP_MARGIN, vec![finish]);
-        self.begin(PlanId::End, Name::new("end"), plain(vec![stop, finish], reason));
+        let stages = end_all(&self.state.view, grace, ok, reason.to_owned());
+        self.begin(PlanId::End, Name::new("end"), plain(stages, reason));
     }
 
     pub(super) fn drop_other_plans(&mut self, keep: PlanId) {
@@ -241,19 +233,6 @@ impl Kernel {
         }
         self.state.ledger.finished(ok, reason, self.state.view.now);
     }
-}
-
-/// Orders for all ranks of a world, where its members say.
-pub(crate) fn start_all(
-    world: &Arc<World>,
-    spec: impl Fn(crate::job::Rank) -> Arc<crate::job::WorkerSpec>,
-) -> StartBatch {
-    let orders = world.members().iter().map(|(rank, member)| StartOrder {
-        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
-        place: member.node.clone().map_or(Place::anywhere(), Place::On),
-        spec: spec(*rank),
-    });
-    StartBatch { world: Arc::clone(world), orders: orders.collect() }
 }
 
 /// A plan of the kernel's own.

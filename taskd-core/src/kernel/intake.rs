@@ -2,13 +2,13 @@
 //!
 //! It decides nothing about faults: what detectors find is taken up by `incidents`.
 
-use super::ending::STOP_MARGIN;
 use super::{Branch, Check, Drop, Kernel, Proc, Slot};
 use crate::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
 use crate::job::{Domain, Exit, Name, ProcId, Role, Termination};
 use crate::kernel::View;
 use crate::launch::{Change, Listing, NodeState, Phase, ProcStatus};
 use crate::recover::Action;
+use crate::recover::stages::STOP_MARGIN;
 use crate::trace::{Observation, Signal};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

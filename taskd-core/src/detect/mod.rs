@@ -22,7 +22,7 @@ pub use exit::ExitDetector;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, Sound, Suspect};
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
-pub use silence::{PROCESS_STATE, SilenceDetector};
+pub use silence::SilenceDetector;
 pub use stall::StallDetector;
 
 /// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`.

@@ -7,7 +7,7 @@ use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Sus
 use crate::job::{Domain, Incarnation, JobTime, Name, NodeId, Rank, Role, Termination};
 use crate::kernel::View;
 use crate::launch::Phase;
-use crate::trace::{Ask, Evidence, Exhibit, Malformed, Observation, Signal};
+use crate::trace::{Ask, Evidence, Exhibit, Malformed, Observation, PROCESS_STATE, Signal};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,15 +15,6 @@ use std::time::Duration;
 
 const NAME: Name = Name::new("silence");
 const SNAPSHOT_VERSION: u8 = 1;
-
-/// The question for a process's state. The answer is an [`Exhibit::Text`] of words `name=value` in any order, such as
-/// `state=S wchan=futex_do_wait beat_age_ms=120`:
-/// - `state`: the letter that Linux shows in `/proc/PID/stat`; `T` and `t` are stopped processes;
-/// - `wchan`, where known: the kernel function in which it sleeps, `0` for none;
-/// - `beat_age_ms`, where known: how long ago its last heartbeat was, read where it is given.
-///
-/// Further words are for people.
-pub const PROCESS_STATE: Name = Name::new("process-state");
 
 /// How long an answer to [`PROCESS_STATE`] is waited for.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);

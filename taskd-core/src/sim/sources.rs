@@ -2,11 +2,10 @@
 
 use super::event::Event;
 use super::world::World as Sim;
-use crate::detect::PROCESS_STATE;
 use crate::job::{CommandId, Domain, ErrorReport, Exit, Generation, Incarnation, Name, ProcId, Role, Termination};
 use crate::launch::{Phase, StartBatch};
 use crate::recover::{Failure, Output};
-use crate::trace::{Ask, Exhibit, Fact, Observation, Signal};
+use crate::trace::{Ask, Exhibit, Fact, Observation, PROCESS_STATE, Signal};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -118,6 +118,15 @@ pub enum Signal {
     Ext(Box<Ext>),
 }
 
+/// The question for a process's state. The answer is an [`Exhibit::Text`] of words `name=value` in any order, such as
+/// `state=S wchan=futex_do_wait beat_age_ms=120`:
+/// - `state`: the letter that Linux shows in `/proc/PID/stat`; `T` and `t` are stopped processes;
+/// - `wchan`, where known: the kernel function in which it sleeps, `0` for none;
+/// - `beat_age_ms`, where known: how long ago its last heartbeat was, read where it is given.
+///
+/// Further words are for people.
+pub const PROCESS_STATE: Name = Name::new("process-state");
+
 /// A detector's question about one or more domains. The answers arrive as [`Signal::Evidence`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
@@ -125,7 +134,7 @@ pub struct Ask {
     pub by: Name,
     /// The detector's own number for this question.
     pub tag: u64,
-    /// What is asked for, such as `process-state`: one of the names in some [`SourceInfo::answers`](crate::trace::SourceInfo::answers).
+    /// What is asked for, such as [`PROCESS_STATE`]: one of the names in some [`SourceInfo::answers`](crate::trace::SourceInfo::answers).
     pub what: Name,
     /// About whom; each gets an answer of its own.
     pub about: Vec<Domain>,

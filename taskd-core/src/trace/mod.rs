@@ -5,7 +5,7 @@
 mod fact;
 mod source;
 
-pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, Signal};
+pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, PROCESS_STATE, Signal};
 #[cfg(any(test, feature = "test-util"))]
 pub use source::MockTraceSource;
 pub use source::{SourceError, SourceInfo, Tagged, TraceBatch, TraceSource, TraceSourceExt, WhenFull};

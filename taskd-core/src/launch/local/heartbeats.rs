@@ -4,10 +4,10 @@
 //! fault is for a detector to say.
 
 use super::history::History;
-use crate::job::{Domain, Generation, Name, ProcId};
+use crate::job::{Domain, Generation, ProcId};
 use crate::launch::guard::proc_fs::Stat;
 use crate::launch::guard::wire::ProcReport;
-use crate::trace::{Ask, Exhibit, Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use crate::worker::page::{Fields, Page};
 use async_trait::async_trait;
 use rustix::process::Pid;
@@ -16,9 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior};
-
-/// The question that this source answers.
-const PROCESS_STATE: Name = Name::new("process-state");
 
 /// What every rank of a [`LocalLauncher`](super::LocalLauncher) says in its page: heartbeats and completed steps.
 ///

@@ -3,11 +3,11 @@
 use super::super::dice::Dice;
 use super::strict::StrictSilence;
 use super::{LINK_DOWN, SILENT_AFTER};
-use crate::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, PROCESS_STATE, Sound, Suspect};
+use crate::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect};
 use crate::job::{Domain, Incarnation, Name, NodeId};
 use crate::kernel::View;
 use crate::launch::NodeState;
-use crate::trace::{Ask, Exhibit, Observation, Signal};
+use crate::trace::{Ask, Exhibit, Observation, PROCESS_STATE, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -2,12 +2,12 @@
 
 use super::super::dice::Dice;
 use super::REPLACE;
-use crate::detect::{PROCESS_STATE, Sound};
+use crate::detect::Sound;
 use crate::job::{Counted, Domain, Name, NodeId, Rank, Role, World};
 use crate::kernel::View;
 use crate::launch::{Place, StartBatch, StartOrder};
 use crate::recover::{Action, Cost, Failure, Incident, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
-use crate::trace::{Ask, Exhibit};
+use crate::trace::{Ask, Exhibit, PROCESS_STATE};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,179 @@
+//! A kernel that is driven by hand, with the plainest plugins.
+
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Suspect, detector};
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::*;
+use taskd_core::trace::Signal;
+
+pub(crate) const MS: u64 = 1_000_000;
+
+/// Blames every process that ends and was not meant to.
+pub(crate) fn exits() -> Box<dyn FaultDetector> {
+    Box::new(detector("exit", |o, view, out| {
+        let (Signal::Phase(phase), Domain::Process(role)) = (&o.signal, &o.about) else { return };
+        let unwanted = view.proc(role).is_some_and(|p| !p.wanted);
+        let well = phase.termination().is_some_and(Termination::is_success);
+        if phase.is_over() && !unwanted && !well {
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
+            out.blame(Fault::new(Name::new("exit"), o.at, suspect).because(Clue::text("phase", phase.to_string())));
+        }
+    }))
+}
+
+/// Replaces lost ranks only; touches nothing but their processes.
+pub(crate) struct Replace;
+
+impl RecoveryStrategy for Replace {
+    fn name(&self) -> Name {
+        Name::new("replace")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        if lost.is_empty() {
+            return Err("nothing is lost".into());
+        }
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for rank in &lost {
+                let next = view.next_incarnation(&Role::Rank(*rank));
+                members.entry(*rank).and_modify(|m| m.incarnation = next);
+            }
+        }));
+        let old = lost.iter().filter_map(|r| view.world.proc(*r)).collect();
+        let orders = lost.iter().filter_map(|r| world.proc(*r)).map(|proc| StartOrder {
+            proc,
+            place: Place::anywhere(),
+            spec: Arc::clone(&view.spec.worker),
+        });
+        let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+        let stop = Action::Stop { procs: old, grace: Duration::ZERO, exact: true };
+        let start = Action::Start { batch, until: Ready::Running };
+        Ok(Proposal {
+            stages: vec![
+                Stage::new("stop", Duration::from_secs(1), vec![stop]),
+                Stage::new("start", Duration::from_secs(1), vec![Action::Enter(world), start]),
+            ],
+            touches: lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
+            cost: Cost {
+                ends_job: false,
+                lost_work: Duration::ZERO,
+                downtime: Duration::from_secs(1),
+                nodes_removed: 0,
+            },
+            counted: Counted::Yes,
+            reason: format!("replace {lost:?}"),
+        })
+    }
+}
+
+/// A kernel that is driven by hand.
+pub(crate) struct Bench {
+    pub(crate) kernel: Kernel,
+    pub(crate) now: u64,
+}
+
+impl Bench {
+    pub(crate) fn new(ranks: u32, adjust: impl FnOnce(&mut Policy)) -> Bench {
+        Bench::with(ranks, adjust, Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] })
+    }
+
+    pub(crate) fn with(ranks: u32, adjust: impl FnOnce(&mut Policy), plugins: Plugins) -> Bench {
+        let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"]));
+        adjust(&mut spec.policy);
+        let mut bench = Bench { kernel: Kernel::new(plugins), now: 0 };
+        assert!(bench.give(Input::Start(Box::new(Start { spec: Arc::new(spec) }))).is_empty());
+        bench
+    }
+
+    pub(crate) fn give(&mut self, input: Input) -> Vec<Command> {
+        self.kernel.step(JobTime::from_nanos(self.now), &input)
+    }
+
+    pub(crate) fn at(&mut self, ms: u64) -> Vec<Command> {
+        self.now = ms * MS;
+        self.give(Input::Deadline)
+    }
+
+    pub(crate) fn tell(&mut self, rank: u32, incarnation: u32, phase: Phase) -> Vec<Command> {
+        let proc = ProcId::rank(rank, incarnation);
+        let status = ProcStatus { proc, node: None, instance: Name::new("i"), pid: Some(1), phase };
+        self.give(Input::Changed(Change::Proc(status)))
+    }
+
+    /// Lists nothing and lets the first world run.
+    pub(crate) fn up(mut self) -> Bench {
+        let commands = self.give(Input::Listed(Listing::default()));
+        let id = start_of(&commands).expect("the first start").0;
+        let ranks = self.kernel.view().world.size();
+        let results = (0..ranks).map(|r| (rank_domain(r), Ok(Output::Accepted))).collect();
+        self.give(Input::Answered { id, results });
+        for rank in 0..ranks {
+            self.tell(rank, 1, Phase::Running);
+        }
+        self
+    }
+}
+
+pub(crate) fn rank_domain(rank: u32) -> Domain {
+    Domain::Process(Role::Rank(Rank(rank)))
+}
+
+pub(crate) fn start_of(commands: &[Command]) -> Option<(CommandId, Vec<ProcId>)> {
+    commands.iter().find_map(|c| match &c.action {
+        Action::Start { batch, .. } => Some((c.id, batch.orders.iter().map(|o| o.proc.clone()).collect())),
+        _ => None,
+    })
+}
+
+pub(crate) fn stopped(commands: &[Command]) -> Vec<ProcId> {
+    let stops = commands.iter().filter_map(|c| match &c.action {
+        Action::Stop { procs, .. } => Some(procs.clone()),
+        _ => None,
+    });
+    stops.flatten().collect()
+}
+
+pub(crate) fn finish(commands: &[Command]) -> Option<(bool, &str)> {
+    commands.iter().find_map(|c| match &c.action {
+        Action::Finish { ok, reason } => Some((*ok, reason.as_str())),
+        _ => None,
+    })
+}
+
+pub(crate) fn killed() -> Phase {
+    Phase::Exited(Box::new(Exit::new(Termination::Signal { number: 9, core_dumped: false })))
+}
+
+pub(crate) fn done() -> Phase {
+    Phase::Exited(Box::new(Exit::new(Termination::Code(0))))
+}
+
+/// What the kernel announces, in order.
+pub(crate) fn events(commands: &[Command]) -> Vec<&Event> {
+    let announced = commands.iter().filter_map(|c| match &c.action {
+        Action::Announce(event) => Some(&**event),
+        _ => None,
+    });
+    announced.collect()
+}
+
+pub(crate) fn count(bench: &Bench, what: Drop) -> u64 {
+    bench.kernel.counts().drops.get(&what).copied().unwrap_or(0)
+}
+
+pub(crate) fn taken(bench: &Bench, branch: Branch) -> u64 {
+    bench.kernel.counts().branches.get(&branch).copied().unwrap_or(0)
+}
+
+pub(crate) fn accepted(rank: u32) -> Vec<(Domain, Result<Output, Failure>)> {
+    vec![(rank_domain(rank), Ok(Output::Accepted))]
+}
+
+pub(crate) fn asked_to_look_into(rank: u32, incarnation: u32) -> Input {
+    let suspect = Suspect::certain(rank_domain(rank), FaultClass::Leave, Damage::PROCESS_GONE);
+    let fault = Fault::new(Name::new("operator"), JobTime::START, suspect).of(Some(Incarnation(incarnation)));
+    Input::Requested(Request::Fault(Box::new(fault)))
+}

@@ -1,0 +1,9 @@
+//! The kernel through its public edge: inputs in, commands out.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod bench;
+mod incidents;
+mod job;
+mod launches;
+mod recoveries;

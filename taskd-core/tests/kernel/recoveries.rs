@@ -1,0 +1,160 @@
+//! Recoveries that are overtaken, outrun, cancelled, and tried again.
+
+use crate::bench::*;
+use std::time::Duration;
+use taskd_core::detect::{Damage, Fault, FaultClass, Suspect};
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::*;
+
+/// Looks first, so that two recoveries can be on their way to a new world at one time.
+struct LookFirst;
+
+impl RecoveryStrategy for LookFirst {
+    fn name(&self) -> Name {
+        Name::new("look-first")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let mut proposal = Replace.propose(incident, view)?;
+        let (by, what) = (self.name(), Name::new("process-state"));
+        let (about, within) = (proposal.touches.clone(), Duration::from_secs(1));
+        let ask = taskd_core::trace::Ask { by, tag: 1, what, about, within };
+        proposal.stages.insert(0, Stage::new("look", within, vec![Action::Collect(ask)]));
+        Ok(proposal)
+    }
+}
+
+#[test]
+fn a_killed_rank_is_replaced_and_the_decision_says_why() {
+    let mut bench = Bench::new(3, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(1, 1, killed());
+    let commands = bench.at(120);
+    let decision = commands.iter().find_map(|c| match &c.action {
+        Action::Announce(event) => match &**event {
+            Event::Decided(decision) => Some(decision.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let decision = decision.expect("decided when the window is over");
+    assert_eq!(decision.chosen.expect("one strategy").strategy, Name::new("replace"));
+    assert!(decision.reason.contains("the only way left"), "{}", decision.reason);
+    let (_, started) = start_of(&commands).expect("it has exited, so it is started at once");
+    assert_eq!(started, [ProcId::rank(1, 2)]);
+    bench.tell(1, 2, Phase::Running);
+    let report = bench.kernel.report();
+    assert_eq!(report.incidents[0].blamed, [Rank(1)]);
+    assert_eq!(report.incidents[0].outcome, "recovered by replace");
+    assert_eq!((report.restarts, bench.kernel.budget_left()), (1, 9));
+}
+
+#[test]
+fn the_same_rank_again_in_the_middle_of_its_recovery_cancels_and_replans() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (first, _) = start_of(&bench.at(120)).expect("started");
+    bench.tell(0, 2, killed()); // before it ever ran
+    let (_, started) = start_of(&bench.at(140)).expect("started again");
+    assert_eq!(started, [ProcId::rank(0, 3)], "an incarnation never runs twice");
+    bench.give(Input::Answered { id: first, results: vec![(rank_domain(0), Ok(Output::Accepted))] });
+    assert_eq!(bench.kernel.counts().drops.get(&Drop::LateAnswer), Some(&1));
+    bench.tell(0, 3, Phase::Running);
+    assert_eq!(bench.kernel.report().incidents.len(), 1, "one incident all along");
+}
+
+#[test]
+fn a_peer_that_ends_while_everybody_is_stopped_anyway_does_not_cancel_the_restart() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(1, 1, killed());
+    let peer = Termination::Code(1);
+    let proc =
+        |phase| ProcStatus { proc: ProcId::rank(2, 1), node: None, instance: Name::new("i"), pid: Some(1), phase };
+    let late = Fault::new(Name::new("exit"), JobTime::START, {
+        Suspect::certain(rank_domain(2), FaultClass::Exit, Damage::PROCESS_GONE)
+    });
+    bench.at(120);
+    bench.give(Input::Requested(Request::Fault(Box::new(late.of(Some(Incarnation(1)))))));
+    bench.give(Input::Changed(Change::Proc(proc(Phase::Exited(Box::new(Exit::new(peer)))))));
+    let commands = bench.tell(0, 1, killed());
+    assert_eq!(start_of(&commands).map(|(_, procs)| procs.len()), Some(3), "the restart goes on as planned");
+    let counts = bench.kernel.counts();
+    assert_eq!((counts.branches.get(&Branch::Covered), counts.branches.get(&Branch::Cancelled)), (Some(&1), None));
+    assert_eq!(bench.kernel.budget_left(), 9, "paid for once");
+}
+
+#[test]
+fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(LookFirst)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    let look = |commands: &[Command]| commands.iter().find(|c| matches!(c.action, Action::Collect(_))).map(|c| c.id);
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let first = look(&bench.at(120)).expect("it looks at rank 0");
+    bench.tell(1, 1, killed());
+    let second = look(&bench.at(140)).expect("and beside it at rank 1");
+    assert!(start_of(&bench.give(Input::Answered { id: first, results: accepted(0) })).is_some());
+    let commands = bench.give(Input::Answered { id: second, results: accepted(1) });
+    assert_eq!(start_of(&commands), None, "the world it would enter does not know of rank 0's new process");
+    assert_eq!(taken(&bench, Branch::Outrun), 1);
+    let third = look(&commands).expect("it begins anew");
+    let commands = bench.give(Input::Answered { id: third, results: accepted(1) });
+    assert_eq!(start_of(&commands).expect("from the world in force").1, [ProcId::rank(1, 2)]);
+    let members = bench.kernel.view().world.members();
+    assert_eq!((members[&Rank(0)].incarnation, members[&Rank(1)].incarnation), (Incarnation(2), Incarnation(2)));
+}
+
+#[test]
+fn a_failed_recovery_is_tried_again_when_what_made_it_fail_may_be_known() {
+    let mut bench = Bench::new(2, |p| p.correlate = Duration::from_millis(50)).up();
+    bench.tell(1, 1, killed());
+    let (id, _) = start_of(&bench.at(1_000)).expect("a recovery");
+    let refused = vec![(rank_domain(1), Err(Failure::Refused("its host is gone".into())))];
+    let commands = bench.give(Input::Answered { id, results: refused });
+    assert_eq!(start_of(&commands), None, "not at once");
+    assert_eq!(bench.kernel.deadline(), Some(JobTime::from_nanos(1_050 * MS)));
+    assert!(start_of(&bench.at(1_050)).is_some());
+}
+
+#[test]
+fn what_one_recovery_is_stopping_holds_up_no_other() {
+    let mut bench = Bench::new(3, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.give(asked_to_look_into(0, 1));
+    assert_eq!(stopped(&bench.at(120)), [ProcId::rank(0, 1)], "it takes its time to stop");
+    bench.tell(1, 1, killed());
+    let (_, second) = start_of(&bench.at(140)).expect("the first recovery cannot end well without rank 1");
+    assert_eq!(second, [ProcId::rank(1, 2)], "and rank 0 is its own to start");
+    let (_, first) = start_of(&bench.tell(0, 1, killed())).expect("planned anew from the world in force");
+    assert_eq!(first, [ProcId::rank(0, 2)]);
+}
+
+#[test]
+fn what_a_cancelled_plan_has_stopped_is_started_by_the_next_one() {
+    let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Replace), Box::new(Restart::new())];
+    let mut bench = Bench::with(4, |_| (), Plugins { detectors: vec![exits()], strategies }).up();
+    bench.now = 100 * MS;
+    let stall = Suspect::certain(Domain::Job, FaultClass::Stall, Damage::default());
+    let stall = Fault::new(Name::new("test"), JobTime::START, stall);
+    bench.give(Input::Requested(Request::Fault(Box::new(stall))));
+    assert_eq!(stopped(&bench.at(120)).len(), 4, "nobody is named, so everybody is restarted");
+    bench.give(asked_to_look_into(0, 5)); // it cancels the restart, and the cheaper strategy replaces what is lost
+    bench.at(140);
+    (0..4).for_each(|rank| drop(bench.tell(rank, 1, killed())));
+    assert_eq!(bench.kernel.view().procs.values().filter(|p| p.incarnation == Incarnation(2)).count(), 4);
+}
+
+#[test]
+fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    let (id, _) = start_of(&bench.at(120)).expect("started");
+    let no = Err(Failure::Unreachable("try again".into()));
+    bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
+    assert_eq!(start_of(&bench.at(140)).expect("tried again").1, [ProcId::rank(0, 3)]);
+}

@@ -39,6 +39,14 @@ fn each_is_refused_in_one_sentence() {
             "simulate --seeds -1",
             "error: invalid value '-1' for '--seeds <SEEDS>': must be a whole number from 1 to 10000000".into(),
         ),
+        (
+            "chaos_pytorch --kills -1",
+            "error: invalid value '-1' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
+        ),
+        (
+            "bench_core --kills 0",
+            "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
+        ),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

@@ -17,6 +17,7 @@ use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use std::process::ExitCode;
 use taskd_core::launch::guard;
+use taskd_examples::program::number;
 
 /// What goes wrong, for people.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -25,7 +26,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Parser)]
 struct Options {
     /// How many ranks are killed, for each size, with a lifeline and again without.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 100, value_parser = number::<u32>(1, 100_000))]
     kills: u32,
     /// Only these measurements.
     #[arg(long, value_delimiter = ',', value_enum)]

@@ -20,6 +20,7 @@ use plan::Kind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use taskd_core::launch::guard;
+use taskd_examples::program::number;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -27,22 +28,22 @@ type Failure = Box<dyn std::error::Error>;
 #[derive(Debug, Parser)]
 struct Options {
     /// SIGKILLs to send.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 100, value_parser = number::<u32>(1, 100_000))]
     kills: u32,
     /// Chooses the victims and the moments.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
     /// Only these kinds of kills; all of them if not given.
     #[arg(long, value_enum, value_delimiter = ',')]
     kinds: Vec<Kind>,
     /// Training steps of one job; as many jobs are run as the kills need.
-    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(300..=1_000_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 600, value_parser = number::<u64>(300, 1_000_000))]
     steps: u64,
     /// For how many seconds the supervisor is stopped once, and continued; 0: not at all.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=600))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 30, value_parser = number::<u64>(0, 600))]
     pause_s: u64,
     /// Within how many seconds the job must train again after a kill; longer is a stall.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = number::<u64>(1, 3600))]
     bound_s: u64,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]

@@ -1,8 +1,9 @@
-//! What several example programs share: their frame, faults from outside, the account of a run, and the training program
-//! of the quick start.
+//! What several example programs share: their frame, faults from outside, the account of a run, the training program
+//! of the quick start, and the soak run of the PyTorch job.
 
 pub mod account;
 pub mod books;
+pub mod chaos;
 pub mod digits;
 pub mod faults;
 pub mod program;

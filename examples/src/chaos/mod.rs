@@ -1,9 +1,6 @@
-//! The soak run: a real PyTorch DDP job is killed over and over, in every way and at every moment, and must end as if
-//! nothing had happened.
+//! The soak run behind the example `chaos_pytorch`: a real PyTorch DDP job, killed over and over from outside.
 //!
-//! `cargo run --release --example chaos_pytorch -- --kills 100`. Kills come from outside of the supervisor, which is a
-//! process of its own and is killed as well; the seed chooses victims and moments. The job is that of `pytorch_ddp`, and so
-//! is its Python environment.
+//! It only kills, watches and keeps the account: what recovers the job is taskd.
 
 mod account;
 mod census;
@@ -15,18 +12,14 @@ mod plan;
 mod soak;
 mod supervisor;
 
+use crate::program::{Failure, number};
 use clap::Parser;
 use plan::Kind;
 use std::path::PathBuf;
-use std::process::ExitCode;
-use taskd_core::launch::guard;
-use taskd_examples::program::number;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// A real PyTorch job is killed in every way, and must end as if nothing had happened.
 #[derive(Debug, Parser)]
-struct Options {
+pub struct Options {
     /// SIGKILLs to send.
     #[arg(long, allow_negative_numbers = true, default_value_t = 100, value_parser = number::<u32>(1, 100_000))]
     kills: u32,
@@ -56,21 +49,11 @@ struct Options {
     keep: bool,
 }
 
-fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
-    let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let done = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(&options)));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("chaos_pytorch: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn run(options: &Options) -> Result<(), Failure> {
+/// Kills as often as asked and prints the account. The same program, started again by itself, is the supervisor.
+///
+/// # Errors
+/// One sentence: what cannot be done here. A job that does not come through is no error but stands in the account.
+pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.supervise {
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
         log.with_max_level(tracing::Level::INFO).init();

@@ -1,17 +1,17 @@
 //! One job under fire, seen from outside: its supervisor's process, its steps, and what its supervisors say.
 //!
-//! It starts and ends supervisors; it chooses nothing, and what is killed when is [`inject`](crate::inject)'s.
+//! It starts and ends supervisors; it chooses nothing, and what is killed when is [`inject`](super::inject)'s.
 
-use crate::Failure;
-use crate::account::{Books, Kill};
-use crate::census::{Census, Process};
-use crate::notes::{self, Line, Note, Tail, now_ns};
+use super::account::{Books, Kill};
+use super::census::{Census, Process};
+use super::notes::{self, Line, Note, Tail, now_ns};
+use crate::books::StepLine;
+use crate::digits::{DigitsJob, step_line};
+use crate::program::Failure;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use taskd_examples::books::StepLine;
-use taskd_examples::digits::{DigitsJob, step_line};
 use tokio::process::{Child, Command};
 
 /// How often the job is looked at.
@@ -63,7 +63,7 @@ impl<'a> Job<'a> {
         (census, books): (&'a mut Census, &'a mut Books),
     ) -> Result<Job<'a>, Failure> {
         std::fs::create_dir_all(&digits.out)?;
-        std::fs::write(dir.join(crate::supervisor::ORDER), serde_json::to_vec(&digits)?)?;
+        std::fs::write(dir.join(super::supervisor::ORDER), serde_json::to_vec(&digits)?)?;
         let (steps, notes) = (Tail::new(digits.metrics()), Tail::new(dir.join(notes::FILE)));
         let mut job = Job {
             dir,
@@ -90,7 +90,7 @@ impl<'a> Job<'a> {
     pub(crate) fn start_supervisor(&mut self, keeps: bool) -> Result<(), Failure> {
         let log = std::fs::File::options().create(true).append(true).open(self.dir.join("supervisor.log"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--supervise").arg(&self.dir).env(crate::census::MARK, self.census.mark());
+        command.arg("--supervise").arg(&self.dir).env(super::census::MARK, self.census.mark());
         if keeps {
             command.arg("--keep");
         }

@@ -2,7 +2,7 @@
 //!
 //! It asks neither supervisor nor guard, and signals only whom it has looked at.
 
-use crate::notes::Victim;
+use super::notes::Victim;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::fs;

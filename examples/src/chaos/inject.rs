@@ -2,12 +2,13 @@
 //!
 //! It is given kind and dice, and finds its victims by what anybody can see of the job from outside.
 
-use crate::Failure;
-use crate::account::Kill;
-use crate::census::{Part, Process, imports_torch, is_listened_at};
-use crate::job::{Awaits, Job};
-use crate::notes::{Victim, now_ns};
-use crate::plan::{Injection, Kind, is_to_keep, within_ms};
+use super::account::Kill;
+use super::census::{Part, Process, imports_torch, is_listened_at};
+use super::job::{Awaits, Job};
+use super::notes::{Victim, now_ns};
+use super::plan::{Injection, Kind, is_to_keep, within_ms};
+use crate::digits::RANKS;
+use crate::program::Failure;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +19,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use taskd_examples::digits::RANKS;
 
 /// How long the job trains at least, and less than which, before it is hit again: in milliseconds.
 const BETWEEN_MS: (u64, u64) = (200, 1500);

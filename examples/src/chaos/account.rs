@@ -2,8 +2,8 @@
 //!
 //! It never touches the job.
 
-use crate::notes::{Blamed, Victim};
-use crate::plan::Kind;
+use super::notes::{Blamed, Victim};
+use super::plan::Kind;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -2,14 +2,14 @@
 //!
 //! It knows nothing of the faults to come.
 
-use crate::Failure;
-use crate::notes::{Note, Writer};
+use super::notes::{Note, Writer};
+use crate::digits::{DigitsJob, Supervised};
+use crate::program::Failure;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use taskd_core::launch::OnOwnerLoss;
 use taskd_core::runtime::{Announcement, RuntimeHandle};
-use taskd_examples::digits::{DigitsJob, Supervised};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

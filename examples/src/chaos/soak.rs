@@ -2,16 +2,17 @@
 //!
 //! It does not know how anything is killed.
 
-use crate::account::{Account, Books, Pause};
-use crate::census::Census;
-use crate::job::{Job, Stalled};
-use crate::leaks::Listing;
-use crate::plan::{self, Injection, Kind, is_to_keep};
-use crate::{Failure, Options};
+use super::Options;
+use super::account::{Account, Books, Pause};
+use super::census::Census;
+use super::job::{Job, Stalled};
+use super::leaks::Listing;
+use super::plan::{self, Injection, Kind, is_to_keep};
+use crate::digits::{DigitsJob, Outcome};
+use crate::program::Failure;
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use taskd_examples::digits::{DigitsJob, Outcome};
 use taskd_pytorch::venv::PythonEnv;
 
 /// Milliseconds of pause in a step: the work of a larger model.

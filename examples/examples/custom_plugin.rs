@@ -1,7 +1,7 @@
 //! A team brings its own detector (a closure), its own strategy and its own launcher, and lets taskd do the rest.
 //!
-//! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 exits with the team's code 7
-//! the first time, which its detector knows to mean "lost my licence server: start me again, me alone".
+//! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 loses its licence server in the
+//! middle and exits with the team's code 7, which its detector knows to mean "start me again, me alone".
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect, detector};
-use taskd_core::job::{Counted, Domain, Exit, JobSpec, Name, ProcId, Ready, Termination, WorkerSpec};
+use taskd_core::job::{Counted, Domain, Exit, JobSpec, Name, ProcId, Ready, Termination};
 use taskd_core::kernel::View;
 use taskd_core::launch::*;
 use taskd_core::recover::{Action, Cost, ExitStrategy, Incident, Proposal, RecoveryStrategy, Stage};
@@ -17,6 +17,7 @@ use taskd_core::runtime::Runtime;
 use taskd_core::trace::Signal;
 use taskd_examples::account::{Account, Injections, Listener};
 use taskd_examples::program::{self, Failure};
+use taskd_examples::shards::{NO_LICENCE, RANKS, STEPS, Shards};
 use tokio::sync::Notify;
 
 /// Starts plain child processes. What it goes without, it says.
@@ -127,23 +128,30 @@ async fn run() -> Result<Account, Failure> {
         else {
             return;
         };
-        if exit.how == Termination::Code(7) {
+        if exit.how == Termination::Code(NO_LICENCE) {
             let damage = Damage { process: Sound::No, state: Sound::Yes, ..Damage::default() };
             let suspect = Suspect::certain(o.about.clone(), FaultClass::Other(Name::new("licence")), damage);
             let clue = Clue::text("exit_code", "exit code 7: the licence server was lost");
             out.blame(Fault::new(Name::new("acme.licence"), o.at, suspect).because(clue));
         }
     });
-    let script = r#"[ "$PROC" = "rank 1#1" ] && exit 7; sleep 0.3"#;
+    let dir = tempfile::Builder::new().prefix("taskd-custom-plugin-").tempdir()?;
+    let (reference, job) = (Shards::new(&dir.path().join("reference"))?, Shards::new(&dir.path().join("job"))?);
+    reference.undisturbed().await?;
     let runtime = Runtime::builder()
-        .job(JobSpec::new("custom", 2, WorkerSpec::new(["sh", "-c", script])))
+        .job(JobSpec::new("custom", RANKS, job.worker()))
         .detector(licence)
         .strategy(StartAlone)
         .strategy(ExitStrategy::new())
         .launcher(Children { log: Arc::new(ChangeLog::new(1)), stops: Mutex::default() })
         .build()?;
     let listener = Listener::start(&runtime.handle(), |line| eprintln!("{line}"));
+    let injections = Injections::default();
+    let (target, told) = (job.clone(), injections.clone());
+    let injector = tokio::spawn(async move { target.lose_licence(1, STEPS / 3, &told).await });
     let report = runtime.run().await;
-    let incidents = listener.rows(&report, &Injections::default()).await;
-    Ok(Account::of(&report, incidents))
+    injector.abort();
+    let mut account = Account::of(&report, listener.rows(&report, &injections).await);
+    job.tell(&mut account, &reference);
+    Ok(account)
 }

@@ -7,4 +7,5 @@ pub mod chaos;
 pub mod digits;
 pub mod faults;
 pub mod program;
+pub mod shards;
 pub mod trainer;

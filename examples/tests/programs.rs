@@ -56,6 +56,10 @@ fn custom_plugin_starts_the_lost_rank_alone() {
     assert_eq!(account["completed"], true, "{account}");
     assert_eq!(account["incidents"][0]["strategy"], "acme.start-alone", "{account}");
     assert_eq!(account["incidents"][0]["ranks"], serde_json::json!([1]), "{account}");
+    for good in ["completed", "loss_equal", "state_equal"] {
+        assert_eq!(account[good], true, "{good}: {account}");
+    }
+    assert_eq!((&account["incidents"][0]["correct"], &account["steps"]), (&true.into(), &40.into()), "{account}");
 }
 
 /// Whether tests that need PyTorch are to be left out; says so.

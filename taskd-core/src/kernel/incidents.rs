@@ -238,6 +238,7 @@ impl Kernel {
         self.hand_over(id, None);
         self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
         self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });
+        self.reconsider(); // also where no plan has ended: it was cancelled, and came to nothing
     }
 
     fn ask(&mut self, ask: Ask) {

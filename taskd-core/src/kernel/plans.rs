@@ -186,8 +186,8 @@ impl Kernel {
         self.reconsider();
     }
 
-    /// Incidents that waited for a plan's end are decided now.
-    fn reconsider(&mut self) {
+    /// Incidents that waited for another one's plan are decided now.
+    pub(super) fn reconsider(&mut self) {
         let now = self.now();
         for open in self.state.incidents.values_mut() {
             if open.decide_at.is_none() && !self.state.plans.contains_key(&PlanId::of(open)) {

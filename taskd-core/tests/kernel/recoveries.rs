@@ -2,11 +2,12 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, Suspect};
+use taskd_core::detect::{Damage, Fault, FaultClass, Suspect, detector};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
+use taskd_core::trace::{Fact, Signal};
 
 /// Looks first, so that two recoveries can be on their way to a new world at one time.
 struct LookFirst;
@@ -118,6 +119,46 @@ fn a_failed_recovery_is_tried_again_when_what_made_it_fail_may_be_known() {
     assert_eq!(start_of(&commands), None, "not at once");
     assert_eq!(bench.kernel.deadline(), Some(JobTime::from_nanos(1_050 * MS)));
     assert!(start_of(&bench.at(1_050)).is_some());
+}
+
+/// Touches more than it replaces: in the first incident rank 2 as well, in the second everything.
+struct Wide;
+
+impl RecoveryStrategy for Wide {
+    fn name(&self) -> Name {
+        Name::new("wide")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let mut proposal = Replace.propose(incident, view)?;
+        proposal.touches.push(if incident.id == IncidentId(1) { rank_domain(2) } else { Domain::Job });
+        Ok(proposal)
+    }
+}
+
+#[test]
+fn who_waits_for_a_recovery_is_decided_also_when_that_comes_to_nothing() {
+    let link = detector("link", |o, _view, out| {
+        let Signal::Metric { value, .. } = o.signal else { return };
+        let suspect = Suspect::victim(o.about.clone(), FaultClass::Network, Damage::default());
+        match value > 0.0 {
+            true => out.blame(Fault::new(Name::new("link"), o.at, suspect)),
+            false => out.clear(o.about.clone(), FaultClass::Network),
+        }
+    });
+    let plugins = Plugins { detectors: vec![exits(), Box::new(link)], strategies: vec![Box::new(Wide)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    assert!(start_of(&bench.at(120)).is_some());
+    bench.tell(1, 1, killed());
+    assert_eq!(start_of(&bench.at(140)), None, "it would touch what the first recovery touches");
+    for value in [1.0, 0.0] {
+        let metric = Signal::Metric { name: Name::new("link_down"), value };
+        bench.give(Input::Observed(vec![Fact::new(rank_domain(2), metric).observed(JobTime::START)]));
+    }
+    let commands = bench.at(160);
+    assert_eq!(taken(&bench, Branch::Overtaken), 1, "rank 0 has its new process, and nothing else is left of it");
+    assert_eq!(start_of(&commands).expect("nobody else will wake it").1, [ProcId::rank(1, 2)]);
 }
 
 #[test]

@@ -18,12 +18,13 @@ pub const STEPS: u64 = 40;
 /// The exit code that says that the script's licence server is gone.
 pub const NO_LICENCE: i32 = 7;
 
-/// After each step it writes down: the step, the sum in units of 1e-12, its process id, the time in milliseconds.
+/// Its arguments are a directory, the number of steps, and the exit code for a lost licence server (SIGUSR1). After each step it
+/// writes down: the step, the sum in units of 1e-12, its process id, the time in milliseconds.
 const SCRIPT: &str = r#"
-trap 'exit 7' USR1
+trap "exit $3" USR1; steps=$2
 rank=${PROC#rank }; rank=${rank%#*}; book=$1/rank-$rank; step=0; sum=0
 if [ -f "$book" ]; then set -- $(tail -n 1 "$book"); step=$1; sum=$2; fi
-while [ "$step" -lt 40 ]; do
+while [ "$step" -lt "$steps" ]; do
   sleep 0.02
   n=$((2 * step + rank)); term=$((4000000000000 / (2 * n + 1)))
   if [ $((n % 2)) = 1 ]; then term=$((-term)); fi
@@ -48,7 +49,8 @@ impl Shards {
     /// The program of every rank.
     #[must_use]
     pub fn worker(&self) -> WorkerSpec {
-        WorkerSpec::new(["sh".to_owned(), "-c".into(), SCRIPT.into(), "shard".into(), self.0.display().to_string()])
+        let arguments = [self.0.display().to_string(), STEPS.to_string(), NO_LICENCE.to_string()];
+        WorkerSpec::new(["sh", "-c", SCRIPT, "shard"].map(str::to_owned).into_iter().chain(arguments))
     }
 
     /// Runs both scripts to their end, with nothing in their way.

@@ -1,7 +1,7 @@
 //! The measurements of taskd's core on this machine: how soon a death is known, what idling costs, how much the kernel
 //! takes.
 //!
-//! `cargo run --release --example bench_core` runs all of them, about 20 minutes; `--only idle,kernel` runs some,
+//! `cargo run --release --example bench_core` runs all of them, 10 to 20 minutes; `--only idle,kernel` runs some,
 //! `--kills N` sets how many ranks of each kind are killed, `--quick` shrinks everything until it only shows that the
 //! program works. `--json` prints the figures as the last line.
 //!

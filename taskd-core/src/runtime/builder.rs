@@ -98,7 +98,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The runtime, ready to run. Opens the logs, if there are to be any.
+    /// The runtime, ready to run. Opens the logs, if there are to be any: while another supervisor holds their directory this
+    /// blocks its thread for about a second, in case that one is just ending.
     ///
     /// # Errors
     /// [`BuildError`] with everything that is wrong, not just the first thing.

@@ -34,6 +34,16 @@ fn cost(downtime_s: u64) -> Cost {
     Cost { ends_job: false, lost_work: Duration::ZERO, downtime: Duration::from_secs(downtime_s), nodes_removed: 0 }
 }
 
+fn processes<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Vec<Domain> {
+    ranks.into_iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect()
+}
+
+/// One stage of asking: what is so about these.
+fn asking(name: &'static str, by: Name, incident: &Incident, what: Name, about: &[Domain], within: Duration) -> Stage {
+    let ask = Ask { by, tag: incident.id.0, what, about: about.to_vec(), within };
+    Stage::new(name, within, vec![Action::Collect(ask)])
+}
+
 /// Whether another process of the same program can help at all.
 fn mendable(incident: &Incident) -> Result<(), String> {
     match incident.faults.iter().any(|f| f.prime().damage.program == Sound::No) {
@@ -93,7 +103,7 @@ impl RecoveryStrategy for Replace {
         let world = with_new(view, &lost, Counted::Yes);
         Ok(Proposal {
             stages: replacing(view, &lost, world),
-            touches: lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
+            touches: processes(&lost),
             cost: cost(5),
             counted: Counted::Yes,
             reason: format!("{} ranks are replaced, the others live on", lost.len()),
@@ -144,12 +154,10 @@ impl RecoveryStrategy for Look {
         if lost.is_empty() || lost.len() > 8 {
             return Err("too few or too many to look at".into());
         }
-        let about: Vec<Domain> = lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect();
-        let within = Duration::from_secs(1);
-        let what = PROCESS_STATE;
-        let ask = Ask { by: self.name(), tag: incident.id.0, what, about: about.clone(), within };
+        let about = processes(&lost);
+        let look = asking("look", self.name(), incident, PROCESS_STATE, &about, Duration::from_secs(1));
         Ok(Proposal {
-            stages: vec![Stage::new("look", within, vec![Action::Collect(ask)])],
+            stages: vec![look],
             touches: about,
             cost: cost(3),
             counted: Counted::Yes,
@@ -190,12 +198,11 @@ impl RecoveryStrategy for Hopeless {
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         mendable(incident)?;
         let lost = incident.lost(view);
-        let about: Vec<Domain> = lost.iter().take(2).map(|r| Domain::Process(Role::Rank(*r))).collect();
-        let within = Duration::from_millis(300);
+        let about = processes(lost.iter().take(2));
         let what = if self.gives_up { PROCESS_STATE } else { Name::new("nobody-knows") };
-        let ask = Ask { by: self.name(), tag: incident.id.0, what, about: about.clone(), within };
+        let hope = asking("hope", self.name(), incident, what, &about, Duration::from_millis(300));
         Ok(Proposal {
-            stages: vec![Stage::new("hope", within, vec![Action::Collect(ask)])],
+            stages: vec![hope],
             touches: about,
             cost: cost(1),
             counted: Counted::No,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
 use taskd_core::job::*;
-use taskd_core::kernel::{Branch, Event, JobReport};
+use taskd_core::kernel::{Branch, Event, JobReport, Outcome};
 use taskd_core::launch::{Launcher, Phase};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Problem, Runtime, RuntimeBuilder, RuntimeHandle};
@@ -51,7 +51,7 @@ async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
     sleep(Duration::from_secs(1)).await;
     finish_all(&launcher, 4, 2);
     let report = end(job).await;
-    assert!(report.ok, "{}", report.reason);
+    assert!(report.ok && report.outcome == Outcome::Completed, "{}", report.reason);
     assert_eq!(report.restarts, 1);
     assert_eq!(report.incidents.len(), 1);
     assert_eq!((&report.incidents[0].class, &report.incidents[0].blamed[..]), (&FaultClass::Exit, &[Rank(2)][..]));
@@ -99,7 +99,7 @@ async fn a_graceful_stop_waits_for_the_grace_time_and_a_second_one_hurries() {
     assert!(launcher.runs(&ProcId::rank(0, 1)), "it has its grace time");
     handle.stop_now("now").await;
     let ended = timeout(Duration::from_secs(5), job).await.expect("at once").expect("nothing panics");
-    assert_eq!((ended.ok, ended.reason.as_str()), (false, "stopped: maintenance"));
+    assert_eq!((ended.outcome, ended.ok, ended.reason.as_str()), (Outcome::Stopped, false, "stopped: maintenance"));
     assert!(!launcher.runs(&ProcId::rank(0, 1)));
 }
 
@@ -120,7 +120,8 @@ async fn a_start_that_is_refused_ends_the_job_with_the_launchers_reason() {
     let launcher = FakeLauncher::new();
     let spec = JobSpec::new("test", 2, FakeProgram::Refused.spec());
     let report = end(tokio::spawn(builder(&launcher, 2).job(spec).build().unwrap().run())).await;
-    assert!(!report.ok && report.reason.starts_with("the job cannot be started"), "{}", report.reason);
+    assert!(report.reason.starts_with("the job cannot be started"), "{}", report.reason);
+    assert_eq!((report.outcome, report.ok), (Outcome::Failed, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 //! It recovers nothing: a start that fails becomes a fault like any other.
 
 use super::plans::PlanId;
-use super::{Branch, Command, Input, Kernel, Request, Start, State};
+use super::{Branch, Command, Input, Kernel, Outcome, Request, Start, State};
 use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
@@ -30,6 +30,8 @@ pub(super) enum Life {
     Ending,
     /// It is over.
     Over,
+    /// It is being ended because somebody asked for that.
+    Stopping,
 }
 
 impl Life {
@@ -38,7 +40,7 @@ impl Life {
     }
 
     pub(super) fn is_ending(self) -> bool {
-        matches!(self, Life::Ending | Life::Over)
+        matches!(self, Life::Ending | Life::Stopping | Life::Over)
     }
 
     pub(super) fn is_listing(self) -> bool {
@@ -167,7 +169,7 @@ impl Kernel {
                             Action::Stop { procs: self.state.view.alive().collect(), grace: *grace, exact: true };
                         self.command(None, stop, STOP_MARGIN);
                     }
-                    _ => self.end_within(false, &format!("stopped: {reason}"), *grace),
+                    _ => self.end_as(Life::Stopping, false, &format!("stopped: {reason}"), *grace),
                 }
             }
             Request::Fault(fault) => self.found.blame((**fault).clone()),
@@ -200,16 +202,16 @@ impl Kernel {
 
     /// Ends the job: everything is stopped, within a bound, and then it is over whatever became of that.
     pub(super) fn end(&mut self, ok: bool, reason: &str) {
-        self.end_within(ok, reason, None);
+        self.end_as(Life::Ending, ok, reason, None);
     }
 
-    fn end_within(&mut self, ok: bool, reason: &str, grace: Option<Duration>) {
+    fn end_as(&mut self, life: Life, ok: bool, reason: &str, grace: Option<Duration>) {
         if self.state.plans.contains_key(&PlanId::End) || self.state.life.is_over() {
             return;
         }
         self.drop_other_plans(PlanId::End);
         self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
-        self.state.life = Life::Ending;
+        self.state.life = life;
         let grace = grace.unwrap_or(self.state.view.spec.policy.stop_grace);
         let stages = end_all(&self.state.view, grace, ok, reason.to_owned());
         self.begin(PlanId::End, Name::new("end"), plain(stages, reason));
@@ -224,6 +226,11 @@ impl Kernel {
 
     /// Tells what comes of open incidents, before the last command.
     pub(super) fn finishing(&mut self, ok: bool, reason: &str) {
+        let outcome = match (ok, self.state.life) {
+            (true, _) => Outcome::Completed,
+            (false, Life::Stopping) => Outcome::Stopped,
+            (false, _) => Outcome::Failed,
+        };
         self.state.life = Life::Over;
         self.state.plans.clear();
         self.state.pending.clear();
@@ -231,7 +238,7 @@ impl Kernel {
         for id in open {
             self.close(id, "open when the job ended", None);
         }
-        self.state.ledger.finished(ok, reason, self.state.view.now);
+        self.state.ledger.finished(outcome, reason, self.state.view.now);
     }
 }
 

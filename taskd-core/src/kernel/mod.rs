@@ -40,7 +40,7 @@ pub use incidents::{FAULTS_PER_INCIDENT_MAX, QUESTIONS_MAX};
 pub use input::{Input, Request, Start};
 pub use mailbox::Mailbox;
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
-pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport};
+pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
 pub use snapshot::{RestoreError, Snapshot};
 pub use view::{Proc, View};
 

@@ -46,10 +46,31 @@ pub struct IncidentReport {
     pub outcome: String,
 }
 
+/// What became of a job.
+///
+/// A program that runs one job and nothing else ends with [`exit_code`](Outcome::exit_code).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It has not ended.
+    #[default]
+    Running,
+    /// Training ended as it should.
+    Completed,
+    /// No recovery was left that could have helped.
+    Failed,
+    /// Somebody asked for its end, and it was stopped in order.
+    Stopped,
+    /// It trains on without a supervisor; a later one can attach to it and goes on.
+    Detached,
+}
+
 /// The account of a whole job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// Whether training ended as it should.
+    /// What became of it.
+    #[serde(default)]
+    pub outcome: Outcome,
+    /// Whether training ended as it should: [`Outcome::Completed`].
     pub ok: bool,
     /// Why it ended, in one sentence; empty while it runs.
     pub reason: String,
@@ -68,7 +89,7 @@ pub struct JobReport {
 pub(super) struct Ledger {
     open: BTreeMap<IncidentId, IncidentReport>,
     closed: VecDeque<IncidentReport>,
-    outcome: Option<(bool, String, JobTime)>,
+    outcome: Option<(Outcome, String, JobTime)>,
 }
 
 impl Kernel {
@@ -76,9 +97,10 @@ impl Kernel {
     #[must_use]
     pub fn report(&self) -> JobReport {
         let State { ledger, view, counts, .. } = &self.state;
-        let (ok, reason, ended) = ledger.outcome.clone().unwrap_or((false, String::new(), view.now));
+        let (outcome, reason, ended) = ledger.outcome.clone().unwrap_or((Outcome::Running, String::new(), view.now));
         JobReport {
-            ok,
+            outcome,
+            ok: outcome == Outcome::Completed,
             reason,
             ended,
             restarts: view.world.restarts(),
@@ -159,8 +181,8 @@ impl Ledger {
         self.closed.push_back(report);
     }
 
-    pub(super) fn finished(&mut self, ok: bool, reason: &str, now: JobTime) {
-        self.outcome = Some((ok, reason.to_owned(), now));
+    pub(super) fn finished(&mut self, outcome: Outcome, reason: &str, now: JobTime) {
+        self.outcome = Some((outcome, reason.to_owned(), now));
     }
 }
 

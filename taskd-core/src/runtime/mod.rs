@@ -14,10 +14,12 @@
 //! | `log` | writes each step before its commands leave, and says when it cannot |
 //! | `past` | what is taken up of an earlier supervisor's log |
 //! | `handle` | what the host program holds while the job runs |
+//! | `exit_code` | with which code a program ends that ran a job |
 
 mod builder;
 mod carry;
 mod clock;
+pub mod exit_code;
 mod handle;
 mod log;
 mod past;

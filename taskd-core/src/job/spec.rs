@@ -149,6 +149,7 @@ impl Default for BudgetSpec {
 
 /// What the runtime may do, and how long it waits for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Policy {
     /// Permissions by strategy name; a strategy that is not named here has `default_permission`.

@@ -1,17 +1,18 @@
 //! The writing side that a shell holds: records go in, and their being written can be waited for.
 
 use super::files::{self, Segment};
+use super::form;
 use super::header::{FileHead, HEAD_BYTES_MAX};
 use super::lock::{DirLock, NotLocked};
 use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
+use super::steps::ToldRef;
 use super::writer::{Birth, Writer};
 use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, JournalMonitor, Log, Written};
 use crate::job::{JobTime, Seq};
 use crate::kernel::{Command, Input, Snapshot};
 use crate::recover::Action;
-use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -140,14 +141,15 @@ impl Journal {
         if let Input::Observed(facts) = input {
             since.observations += facts.len() as u64;
             let kind = if commands.is_empty() { Kind::Quiet } else { Kind::Led };
-            self.record(Log::Observations, kind, seq, now, facts);
+            self.record(Log::Observations, kind, seq, now, |out| form::write_compact(out, facts));
             if !commands.is_empty() {
                 self.since_snapshot.decisions += 1;
-                self.record(Log::Decisions, Kind::Commands, seq, now, commands);
+                self.record(Log::Decisions, Kind::Commands, seq, now, |out| form::write_named(out, commands));
             }
         } else {
             since.decisions += 1;
-            self.record(Log::Decisions, Kind::Step, seq, now, &(input, commands));
+            let told = ToldRef { input, commands };
+            self.record(Log::Decisions, Kind::Step, seq, now, |out| form::write_named(out, &told));
         }
     }
 
@@ -165,7 +167,8 @@ impl Journal {
     pub fn snapshot(&mut self, snapshot: &Snapshot) {
         self.begin_after(snapshot.seq());
         self.since_snapshot = SinceSnapshot { incomplete: !snapshot.is_complete(), ..SinceSnapshot::default() };
-        self.record(Log::Snapshots, Kind::Snapshot, snapshot.seq(), snapshot.now(), snapshot);
+        let (seq, now) = (snapshot.seq(), snapshot.now());
+        self.record(Log::Snapshots, Kind::Snapshot, seq, now, |out| form::write_named(out, snapshot));
     }
 
     /// Waits until the record of this input is written, so that its commands may leave: at most for
@@ -215,13 +218,20 @@ impl Journal {
         });
     }
 
-    fn record<T: Serialize + ?Sized>(&mut self, log: Log, kind: Kind, seq: Seq, now: JobTime, payload: &T) {
+    fn record(
+        &mut self,
+        log: Log,
+        kind: Kind,
+        seq: Seq,
+        now: JobTime,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+    ) {
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         let lane = &mut self.lanes[log as usize];
         let gap = lane.gap.as_ref().filter(|_| log != Log::Snapshots);
-        let told = gap.map_or(Ok(()), |gap| record::encode(&mut bytes, Kind::Gap, gap.to, now, gap));
-        match told.and_then(|()| record::encode(&mut bytes, kind, seq, now, payload)) {
+        let told = gap.map_or(Ok(()), |gap| gap.encode(&mut bytes, now));
+        match told.and_then(|()| record::encode(&mut bytes, kind, seq, now, fill)) {
             Ok(()) => self.enqueue(log, seq, &bytes),
             Err(e) => self.lose(log, seq, &unencodable(seq, &e)),
         }

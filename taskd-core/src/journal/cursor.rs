@@ -5,6 +5,7 @@
 use super::config::FILE_BYTES_MAX;
 use super::error::Problems;
 use super::files::Segment;
+use super::form;
 use super::header::{FileHead, NoHead};
 use super::record::{self, Found, Kind, Record};
 use super::{Gap, Problem};
@@ -92,9 +93,9 @@ impl Cursor {
     }
 
     /// Notes that the record ahead holds something that is not understood.
-    pub(super) fn not_understood(&mut self, seq: Seq) {
+    pub(super) fn not_understood(&mut self, seq: Seq, what: String) {
         let file = self.path();
-        self.problems.push(Problem::Unknown { file, seq });
+        self.problems.push(Problem::Unknown { file, seq, what });
     }
 
     fn path(&self) -> PathBuf {
@@ -141,7 +142,7 @@ impl Cursor {
                 });
             }
             Found::Record(Record { kind: Kind::Gap, payload, .. }) => {
-                if let Some(gap) = record::decode(payload)
+                if let Ok(gap) = form::read_named(payload)
                     && self.gaps.len() < GAPS_MAX
                 {
                     self.gaps.push(gap);

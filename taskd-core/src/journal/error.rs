@@ -114,12 +114,14 @@ pub enum Problem {
         /// The last sound record before it.
         after: Seq,
     },
-    /// A sound record holds something that this build does not know.
+    /// A sound record holds something that this program does not know.
     Unknown {
         /// Which file.
         file: PathBuf,
         /// The record's input.
         seq: Seq,
+        /// What is unknown in it.
+        what: String,
     },
     /// Numbers of inputs do not rise.
     Disordered {
@@ -149,10 +151,15 @@ impl fmt::Display for Problem {
             Problem::NotALog { file } => {
                 write!(f, "{} is not a log of this program, or its head is damaged: move it away", file.display())
             }
+            Problem::Version { file, version } if *version > FORMAT_VERSION => write!(
+                f,
+                "{} has version {version} of the log format, this program reads up to {FORMAT_VERSION}: use the version of \
+                 this program that wrote it or a newer one, or move it away",
+                file.display()
+            ),
             Problem::Version { file, version } => write!(
                 f,
-                "{} has version {version} of the log format, this program reads {FORMAT_VERSION}: use the program that \
-                 wrote it, or move it away",
+                "{} has version {version} of the log format, which was never released: move it away",
                 file.display()
             ),
             Problem::Unreadable { file, reason } => {
@@ -171,9 +178,12 @@ impl fmt::Display for Problem {
             Problem::Damaged { file, at, bytes, after } => {
                 write!(f, "{} is damaged at byte {at}, behind {after}: {bytes} bytes are skipped", file.display())
             }
-            Problem::Unknown { file, seq } => {
-                write!(f, "{}: {seq} was written by another build of this program and is left out", file.display())
-            }
+            Problem::Unknown { file, seq, what } => write!(
+                f,
+                "{}: {seq} holds what this program does not know ({what}) and is left out: read it with the program that \
+                 wrote it",
+                file.display()
+            ),
             Problem::Disordered { file, seq } => {
                 write!(f, "{}: {seq} stands behind a later one and is left out", file.display())
             }

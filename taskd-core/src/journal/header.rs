@@ -2,6 +2,7 @@
 //!
 //! It never judges whether two sets of plugins fit: it names the differences, and the caller decides.
 
+use super::form;
 use super::record::{self, FRAME_BYTES, Found, Kind};
 use crate::detect::FaultDetector;
 use crate::job::{JobTime, Name, Seq};
@@ -12,8 +13,13 @@ use crate::trace::SourceInfo;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Version of the format that this program writes. It reads no other.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of the log format that this program writes. It reads that and all released ones before, from
+/// [`FORMAT_VERSION_MIN`] on, and refuses a newer one: that may hold what this program must not overlook. Whatever is
+/// added to a type in the log raises it.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The first version of the log format that was released; 1 never was.
+pub const FORMAT_VERSION_MIN: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"taskdlog";
 const PREFIX_BYTES: usize = 12;
@@ -308,7 +314,7 @@ impl FileHead {
     pub(super) fn encode(&self) -> Result<Vec<u8>, record::EncodeError> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT_VERSION.to_le_bytes());
-        record::encode(&mut bytes, Kind::Head, self.after, JobTime::START, self)?;
+        record::encode(&mut bytes, Kind::Head, self.after, JobTime::START, |out| form::write_named(out, self))?;
         Ok(bytes)
     }
 
@@ -323,12 +329,12 @@ impl FileHead {
             return Err(NoHead::NotALog);
         }
         let version = version.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        if version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(NoHead::Version(version));
         }
         match record::find(bytes, PREFIX_BYTES) {
             Found::Record(head) if head.kind == Kind::Head => {
-                let decoded = record::decode(head.payload).ok_or(NoHead::NotALog)?;
+                let decoded = form::read_named(head.payload).map_err(|_| NoHead::NotALog)?;
                 Ok((decoded, PREFIX_BYTES + FRAME_BYTES + head.payload.len()))
             }
             Found::Bad { at_end: true, .. } | Found::End => Err(NoHead::Cut),
@@ -342,7 +348,7 @@ impl FileHead {
 pub(super) enum NoHead {
     /// The file is no log, or its head is damaged.
     NotALog,
-    /// It has this version, which is not ours.
+    /// It has this version, which we do not read.
     Version(u32),
     /// The file ends within its head: its writer came no further, and wrote nothing else.
     Cut,

@@ -5,6 +5,7 @@
 use super::cursor::{Cursor, Piece, load, no_head_problem, read_head};
 use super::error::Problems;
 use super::files::{self, Segment};
+use super::form;
 use super::header::{FileHead, Header};
 use super::record::{self, Found, Kind};
 use super::steps::Steps;
@@ -151,7 +152,7 @@ impl Life {
         let (_, at) = FileHead::decode(&bytes).map_err(|no| no_head_problem(&file, no, bytes.len() as u64))?;
         match record::find(&bytes, at) {
             Found::Record(saved) if saved.kind == Kind::Snapshot => {
-                record::decode(saved.payload).map(Some).ok_or(Problem::Unknown { file, seq })
+                form::read_named(saved.payload).map(Some).map_err(|what| Problem::Unknown { file, seq, what })
             }
             _ => Err(Problem::Torn { file, at: at as u64, bytes: (bytes.len() - at) as u64 }),
         }

@@ -81,7 +81,7 @@
 //!
 //! | file | its part |
 //! |---|---|
-//! | `record`, `header`, `files` | the format: frames, heads, names |
+//! | `record`, `form`, `header`, `files` | the format: frames, payloads, heads, names |
 //! | `append`, `queue`, `writer`, `sync` | writing: the shell's side, and two threads |
 //! | `lock` | one supervisor a directory |
 //! | `cursor`, `steps`, `history` | reading: one log, both merged, all starts |
@@ -95,6 +95,7 @@ mod cursor;
 mod dump;
 mod error;
 mod files;
+mod form;
 mod header;
 mod history;
 mod lock;
@@ -114,7 +115,7 @@ pub use config::JournalConfig;
 pub use dump::dump;
 pub use error::{JournalError, Missing, Problem};
 pub use files::Log;
-pub use header::{Difference, FORMAT_VERSION, Header, PluginInfo, PluginKind};
+pub use header::{Difference, FORMAT_VERSION, FORMAT_VERSION_MIN, Header, PluginInfo, PluginKind};
 pub use history::{History, Life};
 pub use lock::Holder;
 pub use recover::Recovered;

@@ -11,8 +11,6 @@
 //! All numbers are little-endian; the job time is in nanoseconds; `length` counts the payload only.
 
 use crate::job::{JobTime, Seq};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 /// Size of a frame in bytes.
 pub(super) const FRAME_BYTES: usize = 32;
@@ -22,12 +20,13 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 const MARK: [u8; 3] = *b"tkd";
 
-/// What a record is.
+/// What a record is, and with that the form of its payload: *compact* for observations, else *named*
+/// ([`form`](super::form)). A number means the same for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The first of every file: a [`FileHead`](super::header::FileHead).
     Head = 0,
-    /// An input that is no observation, with all its commands.
+    /// An input that is no observation, with all its commands: a [`Told`](super::steps::Told).
     Step = 1,
     /// The commands of an observation; the input of the same number stands in the other log.
     Commands = 2,
@@ -80,32 +79,32 @@ impl Found<'_> {
     }
 }
 
-/// Appends one record to `out`; on an error `out` is as it was.
-pub(super) fn encode<T: Serialize + ?Sized>(
+/// Appends one record to `out`, with the payload that `fill` appends; on an error `out` is as it was.
+pub(super) fn encode(
     out: &mut Vec<u8>,
     kind: Kind,
     seq: Seq,
     now: JobTime,
-    payload: &T,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
     let start = out.len();
-    let framed = encode_framed(out, start, kind, seq, now, payload);
+    let framed = encode_framed(out, start, kind, seq, now, fill);
     if framed.is_err() {
         out.truncate(start);
     }
     framed
 }
 
-fn encode_framed<T: Serialize + ?Sized>(
+fn encode_framed(
     out: &mut Vec<u8>,
     start: usize,
     kind: Kind,
     seq: Seq,
     now: JobTime,
-    payload: &T,
+    fill: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
     out.resize(start + FRAME_BYTES, 0);
-    postcard::serialize_with_flavor(payload, Appended(&mut *out))?;
+    fill(out)?;
     let (before, payload) = out.split_at_mut(start + FRAME_BYTES);
     let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= PAYLOAD_BYTES_MAX);
     let length = length.ok_or(EncodeError::TooLarge { bytes: payload.len() })?;
@@ -134,12 +133,6 @@ pub(super) fn find(bytes: &[u8], at: usize) -> Found<'_> {
     let claimed = frame(rest).map_or(1, |frame| frame.end.min(rest.len()));
     let next = (claimed..rest.len()).find(|from| sound(&rest[*from..]).is_some());
     Found::Bad { bytes: next.unwrap_or(rest.len()), at_end: next.is_none() }
-}
-
-/// The value in a payload: all of it, and nothing else.
-pub(super) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Option<T> {
-    let (value, rest) = postcard::take_from_bytes(payload).ok()?;
-    rest.is_empty().then_some(value)
 }
 
 struct Frame {
@@ -177,33 +170,10 @@ fn sound(bytes: &[u8]) -> Option<Record<'_>> {
 pub(super) enum EncodeError {
     /// A value has no form in the log, such as a path that is not UTF-8.
     #[error("it has no form in the log: {0}")]
-    Form(#[from] postcard::Error),
+    Form(String),
     /// The payload is above [`PAYLOAD_BYTES_MAX`].
     #[error("a record of {bytes} bytes is larger than {PAYLOAD_BYTES_MAX}")]
     TooLarge { bytes: usize },
-}
-
-/// Lets postcard write behind what a buffer holds already.
-struct Appended<'a>(&'a mut Vec<u8>);
-
-impl postcard::ser_flavors::Flavor for Appended<'_> {
-    type Output = ();
-
-    #[inline]
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    #[inline]
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! the same snapshot and the same steps, so it is exact also with detectors that start cold.
 
 use super::error::Problems;
+use super::form;
 use super::history::{History, Life};
 use super::{Difference, Entry, JournalError, Missing, Problem, Step, text};
 use crate::job::{JobTime, Name, Seq};
@@ -266,9 +267,7 @@ fn take(kernel: &mut Kernel, step: &Step) -> Option<Divergence> {
     if logged.is_empty() && replayed.is_empty() {
         return None;
     }
-    // As bytes: a figure that is not a number equals nothing, not even itself.
-    let same = postcard::to_stdvec(logged).is_ok_and(|old| postcard::to_stdvec(&replayed).is_ok_and(|new| old == new));
-    (!same).then(|| Divergence {
+    (!form::same(logged, &replayed)).then(|| Divergence {
         seq: step.seq,
         now: step.now,
         input: text::input(input),

@@ -1,8 +1,9 @@
 //! What a journal says of itself: whether it can write, what it counted, and what is missing from it.
 
-use super::Log;
 use super::queue::Queue;
-use crate::job::Seq;
+use super::record::{self, EncodeError, Kind};
+use super::{Log, form};
+use crate::job::{JobTime, Seq};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -135,6 +136,11 @@ impl Gap {
                 gap.records += records;
             }
         }
+    }
+
+    /// Appends its record.
+    pub(super) fn encode(&self, out: &mut Vec<u8>, now: JobTime) -> Result<(), EncodeError> {
+        record::encode(out, Kind::Gap, self.to, now, |out| form::write_named(out, self))
     }
 }
 

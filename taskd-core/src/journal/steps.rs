@@ -4,11 +4,12 @@
 
 use super::cursor::{Ahead, Cursor};
 use super::error::{Missing, Problems};
-use super::record::{self, Kind};
+use super::form;
+use super::record::Kind;
 use super::{Gap, Problem};
 use crate::job::{JobTime, Seq};
 use crate::kernel::{Command, Input};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// One step of a kernel, as the logs tell it.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,20 @@ pub struct Step {
     pub input: Option<Input>,
     /// What it commanded. `None`: it commanded something, and the record of that is lost.
     pub commands: Option<Vec<Command>>,
+}
+
+/// A step that was no observation, as it stands in the log.
+#[derive(Deserialize)]
+pub(super) struct Told {
+    pub(super) input: Input,
+    pub(super) commands: Vec<Command>,
+}
+
+/// The same, to be written.
+#[derive(Serialize)]
+pub(super) struct ToldRef<'a> {
+    pub(super) input: &'a Input,
+    pub(super) commands: &'a [Command],
 }
 
 /// What comes next in the logs.
@@ -109,16 +124,16 @@ impl Steps {
         let (mut input, mut commands) = (None, None);
         match turn.decision {
             Some(Kind::Step) => {
-                if let Some((said, done)) = understood(&mut self.decisions, seq) {
-                    (input, commands) = (Some(said), Some(done));
+                if let Some(told) = understood(&mut self.decisions, seq, form::read_named::<Told>) {
+                    (input, commands) = (Some(told.input), Some(told.commands));
                 }
             }
-            Some(_) => commands = understood(&mut self.decisions, seq),
+            Some(_) => commands = understood(&mut self.decisions, seq, form::read_named),
             None if turn.observation == Some(Kind::Quiet) => commands = Some(Vec::new()),
             None => {}
         }
         if input.is_none() && turn.observation.is_some() {
-            input = understood(&mut self.observations, seq).map(Input::Observed);
+            input = understood(&mut self.observations, seq, form::read_compact).map(Input::Observed);
         }
         Step { seq, now, input, commands }
     }
@@ -152,10 +167,12 @@ impl Iterator for Steps {
     }
 }
 
-fn understood<T: DeserializeOwned>(cursor: &mut Cursor, seq: Seq) -> Option<T> {
-    let value = record::decode(cursor.payload());
-    if value.is_none() {
-        cursor.not_understood(seq);
+fn understood<T>(cursor: &mut Cursor, seq: Seq, read: impl Fn(&[u8]) -> Result<T, String>) -> Option<T> {
+    match read(cursor.payload()) {
+        Ok(value) => Some(value),
+        Err(what) => {
+            cursor.not_understood(seq, what);
+            None
+        }
     }
-    value
 }

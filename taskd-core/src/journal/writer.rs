@@ -6,7 +6,6 @@
 use super::files::{self, Segment};
 use super::lock::DirLock;
 use super::queue::{Batch, Chunk, Place, Queue, Worker};
-use super::record::{self, Kind};
 use super::sync::{SyncQueue, SyncedFile};
 use super::{Gap, JournalConfig, Log};
 use crate::job::{JobTime, Seq};
@@ -227,7 +226,7 @@ impl Open {
 /// Records behind the record of what is missing before them.
 fn behind(gap: &Gap, records: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    if let Err(e) = record::encode(&mut bytes, Kind::Gap, gap.to, JobTime::START, gap) {
+    if let Err(e) = gap.encode(&mut bytes, JobTime::START) {
         tracing::warn!(%gap, "the gap cannot be recorded: {e}"); // its text is ours: it has a form
     }
     bytes.extend_from_slice(records);

@@ -51,21 +51,29 @@ mod orders {
     use super::{Place, StartOrder};
     use crate::job::{ProcId, WorkerSpec};
     use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::sync::Arc;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename = "StartOrder")]
+    struct Form<P, L, S> {
+        proc: P,
+        place: L,
+        spec: Option<S>,
+    }
 
     pub(super) fn serialize<S: Serializer>(orders: &[StartOrder], s: S) -> Result<S::Ok, S::Error> {
         let mut last = None;
         s.collect_seq(orders.iter().map(|StartOrder { proc, place, spec }| {
             let repeated = last.replace(spec) == Some(spec);
-            (proc, place, (!repeated).then_some(spec))
+            Form { proc, place, spec: (!repeated).then_some(spec) }
         }))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<StartOrder>, D::Error> {
         let mut last = None;
-        let orders = Vec::<(ProcId, Place, Option<Arc<WorkerSpec>>)>::deserialize(d)?.into_iter();
-        let whole = orders.map(|(proc, place, spec)| {
+        let orders = Vec::<Form<ProcId, Place, Arc<WorkerSpec>>>::deserialize(d)?.into_iter();
+        let whole = orders.map(|Form { proc, place, spec }| {
             last = spec.or(last.take());
             let spec = last.clone().ok_or_else(|| D::Error::custom("the first order has no specification"))?;
             Ok(StartOrder { proc, place, spec })
@@ -229,7 +237,7 @@ mod tests {
 
     #[test]
     fn orders_without_a_specification_are_refused() {
-        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[[{\"role\":{\"Rank\":0},\"incarnation\":1},{\"AnyBut\":[]},null]]}";
+        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[{\"proc\":{\"role\":{\"Rank\":0},\"incarnation\":1},\"place\":{\"AnyBut\":[]}}]}";
         let error = serde_json::from_str::<StartBatch>(orders).expect_err("no specification");
         assert!(error.to_string().contains("no specification"), "{error}");
     }

@@ -90,7 +90,10 @@ fn a_damaged_snapshot_is_left_out_for_the_one_before() {
 fn a_newer_format_and_a_foreign_file_are_told_and_no_state_is_made_of_them() {
     type Change = fn(&mut Vec<u8>);
     let changes: [(Change, &str); 3] = [
-        (|bytes| bytes[8] = 2, "has version 2 of the log format, this program reads 1: use the program that wrote it"),
+        (
+            |bytes| bytes[8] = 200,
+            "has version 200 of the log format, this program reads up to 2: use the version of this program",
+        ),
         (|bytes| *bytes = b"once upon a time".to_vec(), "is not a log of this program"),
         (|bytes| bytes[50] ^= 1, "is not a log of this program, or its head is damaged"),
     ];
@@ -121,7 +124,7 @@ fn an_older_state_is_not_taken_up_when_the_newest_start_cannot_be_read() {
     job.close();
     for file in ["observations", "snapshot", "decisions"].iter().flat_map(|log| files_of(dir.path(), log)) {
         if file.to_string_lossy().contains("-000002-") {
-            change(&file, |bytes| bytes[8] = 2);
+            change(&file, |bytes| bytes[8] = 200);
         }
     }
     let (journal, recovered) = open(dir.path(), JournalConfig::default());
@@ -204,7 +207,7 @@ fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
     let config = JournalConfig {
         observations_bytes_max: 30_000,
         decisions_bytes_max: 30_000,
-        snapshots_bytes_max: 20_000,
+        snapshots_bytes_max: 60_000,
         ..small()
     };
     let mut job = Job::logged(plugins(), open(dir.path(), config.clone()).0);
@@ -212,10 +215,10 @@ fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
     let counts = job.counts();
     job.close();
     assert!(counts.files_expired > 20, "{counts:?}");
-    for (log, bytes_max) in [("observations", 30_000), ("decisions", 30_000), ("snapshot", 20_000)] {
+    for (log, bytes_max) in [("observations", 30_000), ("decisions", 30_000), ("snapshot", 60_000)] {
         let files = files_of(dir.path(), log);
         let bytes: u64 = files.iter().map(|f| fs::metadata(f).unwrap().len()).sum();
-        assert!(bytes <= bytes_max + 10_000, "{log}: {bytes} bytes in {} files", files.len());
+        assert!(bytes <= bytes_max * 3 / 2, "{log}: {bytes} bytes in {} files", files.len());
         assert!(files.len() >= 2);
     }
     let (_, recovered) = open(dir.path(), config.clone());

@@ -7,6 +7,7 @@ mod elsewhere;
 mod foreign;
 mod killed;
 mod lock;
+mod recorded;
 mod replay;
 mod restart;
 mod support;

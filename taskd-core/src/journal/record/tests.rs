@@ -1,10 +1,12 @@
 //! Any bytes at all, logs with accidents, and any input: the reader never panics, never stands still, never believes a
 //! wrong check sum, and gives back what was written.
 
+use super::super::form::{read_compact, read_named, write_compact, write_named};
+use super::super::steps::{Told, ToldRef};
 use super::*;
 use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
 use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, Name, NodeId, ProcId, Role, Termination};
-use crate::kernel::{Command, Input, Request};
+use crate::kernel::{Command, Input, Request, Snapshot};
 use crate::launch::{Change, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Exhibit, Observation, Signal};
@@ -44,7 +46,8 @@ fn log(payloads: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (n, payload) in payloads.iter().enumerate() {
         let seq = Seq(n as u64);
-        encode(&mut bytes, Kind::Step, seq, JobTime::START, payload).expect("bytes have a form");
+        encode(&mut bytes, Kind::Step, seq, JobTime::START, |out| write_named(out, payload))
+            .expect("bytes have a form");
     }
     bytes
 }
@@ -102,8 +105,9 @@ proptest! {
 
     #[test]
     fn any_payload_decodes_or_not_but_never_panics(bytes in vec(any::<u8>(), 0..100)) {
-        let _ = decode::<(Input, Vec<Command>)>(&bytes);
-        let _ = decode::<Vec<Observation>>(&bytes);
+        let _ = read_named::<Told>(&bytes);
+        let _ = read_named::<Snapshot>(&bytes);
+        let _ = read_compact::<Vec<Observation>>(&bytes);
     }
 }
 
@@ -120,7 +124,7 @@ proptest! {
         for record in read(&bytes) {
             assert_checked(&bytes, &record);
             let written = usize::try_from(record.seq.0).ok().and_then(|n| payloads.get(n));
-            let found = decode::<Vec<u8>>(record.payload);
+            let found = read_named::<Vec<u8>>(record.payload).ok();
             prop_assert_eq!(found.as_ref(), written);
         }
     }
@@ -142,15 +146,28 @@ proptest! {
 
     #[test]
     fn inputs_and_commands_come_back_as_they_were(input in input(), commands in vec(command(), 0..3)) {
-        let mut bytes = Vec::new();
-        encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), &(&input, &commands)).expect("it has a form");
+        let write = |input: &Input, commands: &[Command]| {
+            let told = ToldRef { input, commands };
+            let mut bytes = Vec::new();
+            encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), |out| write_named(out, &told)).map(|()| bytes)
+        };
+        let bytes = write(&input, &commands).expect("it has a form");
         let [record] = read(&bytes)[..] else { panic!("one record") };
         prop_assert_eq!((record.kind, record.seq, record.now), (Kind::Step, Seq(7), JobTime::from_nanos(9)));
-        let back: (Input, Vec<Command>) = decode(record.payload).expect("it was encoded");
-        prop_assert_eq!(format!("{back:?}"), format!("{:?}", (&input, &commands)));
-        let mut again = Vec::new();
-        encode(&mut again, Kind::Step, Seq(7), JobTime::from_nanos(9), &back).expect("it has a form");
+        let back: Told = read_named(record.payload).expect("it was encoded");
+        prop_assert_eq!(format!("{:?}", (&back.input, &back.commands)), format!("{:?}", (&input, &commands)));
+        let again = write(&back.input, &back.commands).expect("it has a form");
         prop_assert!(again == bytes, "bit for bit, also where a figure is not a number");
+    }
+
+    #[test]
+    fn observations_come_back_as_they_were(facts in vec(observation(), 0..5)) {
+        let mut bytes = Vec::new();
+        write_compact(&mut bytes, &facts).expect("they have a form");
+        let back: Vec<Observation> = read_compact(&bytes).expect("they were encoded");
+        prop_assert_eq!(format!("{back:?}"), format!("{facts:?}"));
+        bytes.push(0);
+        prop_assert!(read_compact::<Vec<Observation>>(&bytes).is_err(), "a byte too much");
     }
 }
 

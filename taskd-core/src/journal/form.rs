@@ -1,0 +1,74 @@
+//! How values become payloads: by name, or in the compact form of observations.
+//!
+//! It never guesses: bytes that are not wholly a value of the wanted type are refused with the reason.
+//!
+//! *Named* (MessagePack, structs as maps, variants by name) is the form of everything but observations. A field that is
+//! new in a later version has a default there, so that version reads what this one wrote. Nothing else about a type in
+//! the log may change: a field or variant that goes or changes its meaning makes the logs before it unreadable.
+//!
+//! *Compact* (postcard, by position) is the form of observations, of which there are millions: a heartbeat is a dozen
+//! bytes. [`Observation`](crate::trace::Observation) and all within it are frozen, but for new variants at an enum's end;
+//! any other change gets record kinds of its own, and these stay readable under theirs.
+//!
+//! Recorded files in `tests/recorded` notice what breaks either rule.
+
+use super::record::EncodeError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Appends a value with the names of its fields and variants.
+pub(super) fn write_named<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
+    let mut named = rmp_serde::Serializer::new(out).with_struct_map();
+    value.serialize(&mut named).map_err(|e| EncodeError::Form(e.to_string()))
+}
+
+/// The value that [`write_named`] has written: all of the payload, and nothing else.
+pub(super) fn read_named<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
+    let mut rest = payload;
+    let value = T::deserialize(&mut rmp_serde::Deserializer::new(&mut rest)).map_err(|e| e.to_string())?;
+    if rest.is_empty() { Ok(value) } else { Err(left_over(rest)) }
+}
+
+/// Appends a value by position.
+pub(super) fn write_compact<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
+    postcard::serialize_with_flavor(value, Appended(out)).map_err(|e| EncodeError::Form(e.to_string()))
+}
+
+/// The value that [`write_compact`] has written: all of the payload, and nothing else.
+pub(super) fn read_compact<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
+    let (value, rest) = postcard::take_from_bytes(payload).map_err(|e| e.to_string())?;
+    if rest.is_empty() { Ok(value) } else { Err(left_over(rest)) }
+}
+
+/// Whether two values have the same form: a figure that is not a number equals nothing, not even itself.
+pub(super) fn same<T: Serialize + ?Sized>(a: &T, b: &T) -> bool {
+    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+    write_named(&mut of_a, a).is_ok() && write_named(&mut of_b, b).is_ok() && of_a == of_b
+}
+
+fn left_over(rest: &[u8]) -> String {
+    format!("{} bytes more than its value", rest.len())
+}
+
+/// Lets postcard write behind what a buffer holds already.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Appended<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! Logs that an earlier version wrote, read by this one.
+//!
+//! `tests/recorded/journal-N` holds the logs of the job below as version N of the format has them. Whoever raises
+//! [`FORMAT_VERSION`] writes one more, once, and commits it; none is ever written again:
+//! `TASKD_RECORD=taskd-core/tests/recorded/journal-N cargo test -p taskd-core --test journal_logs recorded`.
+
+use crate::support::*;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::*;
+use taskd_core::job::*;
+use taskd_core::journal::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::*;
+use taskd_core::trace::*;
+
+/// How many steps the job has. It is the same job for ever.
+const STEPS: usize = 145;
+
+fn recorded(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recorded/journal-{version}"))
+}
+
+/// A kernel's life with some of everything that a log can hold.
+fn eventful(dir: &Path) {
+    let config = JournalConfig { decisions_segment_bytes: 16 << 10, snapshot_every_decisions: 40, ..small() };
+    let mut job = Job::logged(plugins(), open(dir, config.clone()).0);
+    every_input().into_iter().for_each(|input| job.give(input));
+    job.give(Input::Observed(every_observation()));
+    job.live();
+    job.close();
+    let (journal, recovered) = open(dir, config);
+    let mut job = Job::go_on(recovered.resume(plugins()).unwrap().kernel, recovered.now, journal);
+    job.live();
+    job.give(Input::Requested(Request::Stop { reason: "enough".into(), grace: Some(Duration::from_millis(1500)) }));
+    job.close();
+}
+
+fn every_input() -> Vec<Input> {
+    let node = |name, state, slots| NodeStatus { node: NodeId(Name::new(name)), state, slots };
+    let nodes = vec![
+        node("n0", NodeState::Ready, 4),
+        node("n1", NodeState::Cordoned, 4),
+        node("n2", NodeState::OutOfSight, 0),
+        node("n3", NodeState::Left, 0),
+    ];
+    let suspect =
+        Suspect { confidence_permille: 300, ..Suspect::certain(device(), FaultClass::Device, Damage::default()) };
+    let fault = Fault::new(Name::new("outside"), JobTime::from_nanos(7), suspect.clone())
+        .or(Suspect::victim(group(), FaultClass::Other(Name::new("odd")), Damage::PROGRAM_BROKEN))
+        .because(Clue::figure("temperature", 97.5, 60.0, "97 degrees"))
+        .with_error(Some(Box::new(error())))
+        .advising(Name::new("restart"))
+        .of(Some(Incarnation(1)));
+    let stale = CommandId(u64::MAX);
+    let results = vec![
+        (Domain::Job, Ok(Output::Accepted)),
+        (group(), Ok(Output::Exhibit(Exhibit::Unavailable("nobody knows".into())))),
+        (device(), Err(Failure::TimedOut)),
+        (Domain::Plugin(Name::new("p")), Err(Failure::Refused("not now".into()))),
+        (Domain::Node(NodeId(Name::new("n0"))), Err(Failure::Unreachable("no way".into()))),
+        (Domain::Process(Role::Service(Name::new("store"))), Err(Failure::Gone)),
+    ];
+    let revision = Revision { epoch: 3, seq: 1 << 40 };
+    vec![
+        Input::Changed(Change::Node(nodes[0].clone())),
+        Input::Listed(Listing { revision, procs: every_status(), nodes }),
+        Input::Answered { id: stale, results },
+        Input::Requested(Request::Fault(Box::new(fault))),
+        Input::Requested(Request::PluginFailed { plugin: Name::new("p"), what: "it panicked".into() }),
+        Input::Slept { nanos: 5_000_000_000 },
+        Input::Deadline,
+    ]
+}
+
+fn every_status() -> Vec<ProcStatus> {
+    let status = |rank, phase| ProcStatus {
+        proc: ProcId::rank(rank, 1),
+        node: Some(NodeId(Name::new("n0"))),
+        instance: Name::new("i"),
+        pid: Some(100 + rank),
+        phase,
+    };
+    let aborted = Termination::Signal { number: 6, core_dumped: true };
+    let stderr_tail = "terminate called".to_owned();
+    let exit = Exit { stderr_tail, step: Some(12), error: Some(Box::new(error())), ..Exit::new(aborted) };
+    let service = ProcId::service(Name::new("store"), 1);
+    vec![
+        status(0, Phase::Pending("no place".into())),
+        status(1, Phase::Running),
+        status(2, Phase::Dead(Termination::Unknown)),
+        status(3, Phase::Exited(Box::new(exit))),
+        ProcStatus { proc: service, node: None, pid: None, ..status(0, Phase::Dead(Termination::Code(-3))) },
+    ]
+}
+
+fn device() -> Domain {
+    Domain::Device(NodeId(Name::new("n0")), 3)
+}
+
+fn group() -> Domain {
+    Domain::Group(GroupId { kind: GroupKind::Other(Name::new("moe")), index: 9 })
+}
+
+fn error() -> ErrorReport {
+    ErrorReport {
+        family: Name::new("nccl"),
+        code: Name::new("remote"),
+        text: "remote process exited".into(),
+        follow_up: true,
+        retry_free: false,
+        step: Some(11),
+    }
+}
+
+struct Note;
+
+impl Extension for Note {
+    const NAME: Name = Name::new("acme.note");
+    fn encode(&self) -> Bytes {
+        Bytes::from_static(b"\x00\xff\x01")
+    }
+    fn decode(body: &[u8]) -> Option<Note> {
+        (body == b"\x00\xff\x01").then_some(Note)
+    }
+}
+
+/// Every kind of signal, of every kind of domain. The compact form of these never changes.
+fn every_observation() -> Vec<Observation> {
+    let rank = Domain::Process(Role::Rank(Rank(1)));
+    let evidence = |exhibit| {
+        let (by, what, about) = (Name::new("silence"), PROCESS_STATE, rank.clone());
+        Signal::Evidence(Arc::new(Evidence { by, tag: 5, what, about, exhibit }))
+    };
+    let kinds = [GroupKind::Dp, GroupKind::Tp, GroupKind::Pp, GroupKind::Ep, GroupKind::Cp];
+    let groups = kinds.into_iter().zip(0..).map(|(kind, index)| Domain::Group(GroupId { kind, index }));
+    let phases = every_status().into_iter().map(|status| (rank.clone(), Signal::Phase(status.phase)));
+    let others = [
+        (rank.clone(), Signal::Heartbeat),
+        (rank.clone(), Signal::Progress { step: 1 << 33 }),
+        (Domain::Job, Signal::Metric { name: Name::new("loss"), value: -0.25 }),
+        (Domain::Process(Role::Service(Name::new("store"))), Signal::Error(Box::new(error()))),
+        (Domain::Plugin(Name::new("p")), Signal::Lost { count: 3 }),
+        (Domain::Node(NodeId(Name::new("n0"))), evidence(Exhibit::Text("sleeps".into()))),
+        (device(), evidence(Exhibit::Ext(Ext::of(&Note)))),
+        (group(), evidence(Exhibit::Silence)),
+        (rank.clone(), evidence(Exhibit::Unavailable("no".into()))),
+        (Domain::Job, Signal::SupervisorSlept { nanos: 9 }),
+        (rank.clone(), Signal::Ext(Box::new(Ext::of(&Note)))),
+    ];
+    let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
+    let observation = |((about, signal), n): ((Domain, Signal), u64)| Observation {
+        at: JobTime::from_nanos(n),
+        about,
+        incarnation: (n % 2 == 0).then_some(Incarnation(1)),
+        generation: (n % 3 == 0).then_some(Generation(1)),
+        signal,
+    };
+    all.zip(0..).map(observation).collect()
+}
+
+#[test]
+fn a_recording_can_be_made() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = std::env::var_os("TASKD_RECORD").map_or(scratch.path().to_owned(), |dir| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        root.join(dir)
+    });
+    eventful(&dir);
+    std::fs::remove_file(dir.join("lock")).unwrap();
+    assert_is_the_job(&dir);
+    assert!(recorded(FORMAT_VERSION).is_dir(), "record this version of the format, as this file's head says");
+}
+
+#[test]
+fn what_every_released_version_wrote_is_read_replayed_and_resumed() {
+    for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
+        assert_is_the_job(&recorded(version));
+    }
+}
+
+fn assert_is_the_job(dir: &Path) {
+    let history = History::open(dir).unwrap();
+    assert_eq!(history.problems(), []);
+    let [life] = history.lives() else { panic!("one life: {}", history.lives().len()) };
+    assert_eq!(life.starts().count(), 2);
+    let mut steps = life.steps(Seq(0));
+    let read: Vec<Entry> = steps.by_ref().collect();
+    assert_eq!((steps.problems(), steps.gaps()), (vec![], vec![]));
+    let inputs: Vec<&Input> = read.iter().map(input).collect();
+    assert_eq!(inputs.len(), STEPS);
+    for given in every_input() {
+        assert!(inputs.contains(&&given), "{given:?}");
+    }
+    let Some(Input::Observed(facts)) = inputs.iter().find(|i| matches!(i, Input::Observed(_))) else { panic!() };
+    assert_eq!(*facts, every_observation());
+    let snapshots: Vec<Seq> = life.snapshots().collect();
+    assert!(snapshots.len() > 1 && snapshots.iter().all(|seq| life.snapshot(*seq).unwrap().unwrap().seq() == *seq));
+
+    let report = replay(dir, ReplayFrom::Start, plugins).unwrap();
+    assert_eq!((report.problems.as_slice(), report.missing.as_slice()), (&[][..], &[][..]));
+    assert!(report.first_difference.is_none(), "{report}");
+    assert_eq!(report.compared, STEPS as u64);
+    let mut text = Vec::new();
+    dump(dir, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("plugin p failed: it panicked") && text.contains("decided: restart"), "{text}");
+    assert!(!text.contains("\n! "), "{text}");
+}
+
+fn input(entry: &Entry) -> &Input {
+    match entry {
+        Entry::Step(Step { input: Some(input), commands: Some(_), .. }) => input,
+        other => panic!("a whole step: {other:?}"),
+    }
+}
+
+#[test]
+fn a_restart_goes_on_from_the_recordings_of_every_version() {
+    for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in files(&recorded(version)) {
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        let (_journal, recovered) = open(dir.path(), small());
+        assert_eq!((recovered.problems.as_slice(), recovered.differences.as_slice()), (&[][..], &[][..]));
+        assert_eq!(recovered.upto, Seq(STEPS as u64));
+        let resumed = recovered.resume(plugins()).unwrap();
+        assert!(resumed.divergence.is_none() && resumed.cold.is_empty());
+        assert_eq!(resumed.kernel.seq(), Seq(STEPS as u64));
+        assert!(resumed.kernel.report().reason.contains("enough"), "{:?}", resumed.kernel.report());
+    }
+}
+
+/// The recordings of this version, with another version in their heads.
+fn claiming(version: u32, dir: &Path) {
+    for (name, mut bytes) in files(&recorded(FORMAT_VERSION)) {
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    claiming(FORMAT_VERSION + 1, dir.path());
+    let refusal = dump_error(dir.path());
+    assert!(
+        refusal.contains(
+            "has version 3 of the log format, this program reads up to 2: use the version of this program \
+                          that wrote it or a newer one, or move it away"
+        ),
+        "{refusal}"
+    );
+    let (_journal, recovered) = open(dir.path(), small());
+    assert!(!recovered.has_state() && !recovered.is_empty());
+}
+
+#[test]
+fn a_version_that_was_never_released_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    claiming(FORMAT_VERSION_MIN - 1, dir.path());
+    let refusal = dump_error(dir.path());
+    assert!(refusal.contains("has version 1 of the log format, which was never released: move it away"), "{refusal}");
+}
+
+fn dump_error(dir: &Path) -> String {
+    replay(dir, ReplayFrom::Start, plugins).unwrap_err().to_string()
+}

@@ -4,9 +4,9 @@ use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
 use taskd_core::job::*;
 use taskd_core::kernel::{Branch, Event, JobReport, Outcome};
-use taskd_core::launch::{Launcher, Phase};
+use taskd_core::launch::*;
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{Problem, Runtime, RuntimeBuilder, RuntimeHandle};
+use taskd_core::runtime::{ControlError, Problem, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
 use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use tokio::time::{sleep, timeout};
@@ -255,6 +255,81 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     assert_eq!(report.restarts, 2, "the first restart is remembered");
     let blamed: Vec<_> = report.incidents.iter().map(|i| i.blamed.clone()).collect();
     assert_eq!(blamed, [vec![Rank(0)], vec![Rank(1)]]);
+}
+
+#[tokio::test]
+async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = FakeLauncher::new();
+    let runtime = builder(&launcher, 3).journal(dir.path()).build().unwrap();
+    let handle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 3, 1).await;
+    launcher.kill(&ProcId::rank(0, 1));
+    all_run(&launcher, 3, 2).await;
+    handle.detach(Duration::from_secs(60)).await.unwrap();
+    let report = end(job).await;
+    assert_eq!((report.outcome, report.ok, report.restarts), (Outcome::Detached, false, 1));
+    assert!(report.reason.contains("handed over"), "{}", report.reason);
+    assert_eq!(handle.logs().unwrap().counts().lost, 0);
+    assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
+    assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 2))));
+
+    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    let next = launcher.attach();
+    let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
+    all_run(&next, 3, 3).await;
+    finish_all(&next, 3, 3);
+    let report = end(job).await;
+    assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 2), "{}", report.reason);
+    let blamed: Vec<_> = report.incidents.iter().map(|i| i.blamed.clone()).collect();
+    assert_eq!(blamed, [vec![Rank(0)], vec![Rank(1)]], "each exit is seen once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launcher_that_cannot_hand_over_says_so_and_the_job_goes_on() {
+    let fake = FakeLauncher::new();
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("test", 2, FakeProgram::Runs.spec()))
+        .detector(ExitDetector::new())
+        .strategy(Restart::new())
+        .launcher(Keeps(fake.clone()))
+        .build()
+        .unwrap();
+    let handle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&fake, 2, 1).await;
+    let refused = handle.detach(Duration::from_secs(60)).await;
+    assert!(matches!(&refused, Err(ControlError::Refused(why)) if why.contains("keeps cannot leave")), "{refused:?}");
+    fake.kill(&ProcId::rank(1, 1));
+    all_run(&fake, 2, 2).await; // it is watched as before
+    finish_all(&fake, 2, 2);
+    assert_eq!(end(job).await.outcome, Outcome::Completed);
+}
+
+/// A launcher that leaves `detach` as it is.
+struct Keeps(FakeLauncher);
+
+#[async_trait::async_trait]
+impl Launcher for Keeps {
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("keeps")
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.0.start(batch).await
+    }
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.0.stop(procs, grace).await
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.0.list().await
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.0.watch(from).await
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.0.acknowledge(exits).await
+    }
 }
 
 /// Runs two ranks for a second, and leaves them as a killed supervisor does.

@@ -9,6 +9,7 @@ use crate::recover::Incident;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Most closed incidents that a report holds; older ones stand in the log only.
 pub const INCIDENTS_REPORTED_MAX: usize = 1024;
@@ -82,6 +83,15 @@ pub struct JobReport {
     pub incidents: Vec<IncidentReport>,
     /// What was counted.
     pub counts: Counts,
+}
+
+impl JobReport {
+    /// The account of a supervisor that has left its job to the next one.
+    #[must_use]
+    pub(crate) fn detached(self, keep: Duration) -> JobReport {
+        let reason = format!("handed over: the job runs on and waits {keep:?} for the next supervisor");
+        JobReport { outcome: Outcome::Detached, ok: false, reason, ..self }
+    }
 }
 
 /// The books behind a [`JobReport`].

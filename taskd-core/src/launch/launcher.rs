@@ -32,6 +32,9 @@ use std::time::Duration;
 ///   Acknowledging the unknown MUST NOT be an error.
 /// - A host out of sight says nothing about its processes: they MUST NOT be reported as ended until the host is known to
 ///   have left.
+/// - `detach` hands everything over: what runs MUST run on, and every exit MUST be kept, for a later owner who attaches within
+///   the given time; after it the launcher MUST stop everything. A launcher that cannot MUST refuse and change nothing.
+/// - `wind_down` MUST NOT block: it is called where nobody can wait any more.
 /// - Dropping a call's future MUST NOT undo or break what it has begun: the same call again does what is left to do.
 /// - All calls MAY come at once from several tasks, and MUST NOT wait for a `watch` to return.
 ///
@@ -109,6 +112,28 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`LaunchError::Unreachable`] when the order could not be given; the exits are then told again by `list`.
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError>;
+
+    /// Leaves everything running for a later owner, who has so long to attach. It is the last call of an owner.
+    ///
+    /// By default it is refused.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`]: this launcher cannot, and goes on as before. [`LaunchError::Unreachable`] when the order
+    /// could not be given.
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        let _ = keep;
+        let name = self.info().name;
+        Err(LaunchError::Refused(format!("the launcher {name} cannot leave its processes to a later owner: stop them")))
+    }
+
+    /// Begins to stop everything, as `stop` would, and withdraws what was not started yet. Whoever supervises this
+    /// launcher was dropped: nobody waits for an answer, and nobody may be there to call `stop`. After a `detach` it has no
+    /// effect.
+    ///
+    /// By default it does nothing: what runs is then the next owner's to stop.
+    fn wind_down(&self, grace: Duration) {
+        let _ = grace;
+    }
 }
 
 macro_rules! forward {
@@ -133,6 +158,12 @@ macro_rules! forward {
             }
             async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
                 (**self).acknowledge(exits).await
+            }
+            async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+                (**self).detach(keep).await
+            }
+            fn wind_down(&self, grace: Duration) {
+                (**self).wind_down(grace);
             }
         }
     };
@@ -198,7 +229,7 @@ pub enum LaunchError {
 
 /// Conveniences over every [`Launcher`]. Implemented for all; you MUST NOT implement it yourself.
 pub trait LauncherExt: Launcher + Sized {
-    /// Answers [`LaunchError::Unreachable`] when `start`, `stop`, `list` or `acknowledge` take longer than `limit`.
+    /// Answers [`LaunchError::Unreachable`] when `start`, `stop`, `list`, `acknowledge` or `detach` take longer than `limit`.
     /// (`watch` waits for ever by contract.)
     fn with_timeout(self, limit: Duration) -> WithTimeout<Self> {
         WithTimeout { inner: self, limit }
@@ -253,5 +284,11 @@ impl<L: Launcher> Launcher for WithTimeout<L> {
     }
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.bounded("acknowledge", self.inner.acknowledge(exits)).await
+    }
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.bounded("detach", self.inner.detach(keep)).await
+    }
+    fn wind_down(&self, grace: Duration) {
+        self.inner.wind_down(grace);
     }
 }

@@ -8,8 +8,9 @@ use crate::launch::{LaunchError, Launcher, Revision};
 use crate::recover::{Action, Failure, Output};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Commands that may wait for the launcher; further ones are answered "unreachable" at once.
 pub const LAUNCHER_QUEUE_MAX: usize = 4096;
@@ -22,43 +23,75 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RELIST_AFTER: Duration = Duration::from_millis(5);
 
 /// How long the end of a job waits for the launcher to take its last commands.
-const FINISH_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const FINISH_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the launcher may take to hand its processes over.
+pub(super) const DETACH_WITHIN: Duration = Duration::from_secs(5);
 
 /// Panics while being watched after which a launcher is given up.
 const PANICS_MAX: u32 = 16;
 
 /// The launcher's side of the shell.
 pub(super) struct Carrier {
-    orders: mpsc::Sender<Command>,
-    urgent: mpsc::Sender<Input>,
+    orders: mpsc::Sender<Order>,
+    launcher: Called,
     carrying: JoinSet<()>,
+    following: JoinSet<()>,
     others: JoinSet<()>, // all ended when this is dropped: nothing outlives the shell
+}
+
+/// What waits for the launcher.
+#[derive(Debug)]
+enum Order {
+    Command(Box<Command>),
+    /// Told when everything before it was carried out.
+    Mark(oneshot::Sender<()>),
 }
 
 impl Carrier {
     /// `name` is the launcher's; it is not asked for it again, in tasks that must not panic with it.
     pub(super) fn spawn(launcher: Arc<dyn Launcher>, name: Name, urgent: &mpsc::Sender<Input>) -> Carrier {
         let (orders, waiting) = mpsc::channel(LAUNCHER_QUEUE_MAX);
-        let (mut carrying, mut others) = (JoinSet::new(), JoinSet::new());
+        let (mut carrying, mut following) = (JoinSet::new(), JoinSet::new());
         let launcher = Called { launcher, name, urgent: urgent.clone() };
         carrying.spawn(carry_out(launcher.clone(), waiting));
-        others.spawn(follow(launcher));
-        Carrier { orders, urgent: urgent.clone(), carrying, others }
+        following.spawn(follow(launcher.clone()));
+        Carrier { orders, launcher, carrying, following, others: JoinSet::new() }
+    }
+
+    /// Hands the processes over to a later owner, after the launcher has taken what was given to it, within a bound. On an
+    /// error everything goes on as before. Meanwhile somebody must take answers in.
+    pub(super) async fn detach(&mut self, keep: Duration) -> Result<(), LaunchError> {
+        let (mark, reached) = oneshot::channel();
+        let given = async {
+            let sent = self.orders.send(Order::Mark(mark)).await;
+            sent.is_ok() && reached.await.is_ok()
+        };
+        if !timeout(FINISH_WITHIN, given).await.unwrap_or(false) {
+            tracing::warn!("the launcher has not taken all commands yet; the next supervisor gives them again");
+        }
+        self.following.shutdown().await; // nobody follows what belongs to nobody
+        let result = self.launcher.detach(keep).await;
+        if result.is_err() {
+            self.following.spawn(follow(self.launcher.clone()));
+        }
+        result
     }
 
     /// Lets the launcher take what was given: an exit that is not acknowledged is told to the next owner again.
     pub(super) async fn finish(self) {
         let Carrier { orders, mut carrying, .. } = self;
         drop(orders);
-        let _ = tokio::time::timeout(FINISH_WITHIN, carrying.join_next()).await; // too slow: it is told again
+        let _ = timeout(FINISH_WITHIN, carrying.join_next()).await; // too slow: it is told again
     }
 
     /// Passes a start, a stop or an acknowledgement on.
     pub(super) fn give(&mut self, command: Command) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.orders.try_send(command) {
+        let order = Order::Command(Box::new(command));
+        if let Err(mpsc::error::TrySendError::Full(Order::Command(command))) = self.orders.try_send(order) {
             let why = format!("the launcher has not kept up: {LAUNCHER_QUEUE_MAX} commands wait for it");
             let results = answers(&command.action, &Err(Failure::Unreachable(why)));
-            let (urgent, id) = (self.urgent.clone(), command.id);
+            let (urgent, id) = (self.launcher.urgent.clone(), command.id);
             self.others.spawn(async move {
                 let _ = urgent.send(Input::Answered { id, results }).await;
             });
@@ -80,10 +113,29 @@ impl Called {
         let failed = Request::PluginFailed { plugin: self.name.clone(), what: what.to_owned() };
         self.urgent.send(Input::Requested(failed)).await.map_err(drop)
     }
+
+    /// In a task of its own, as every call.
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        let launcher = Arc::clone(&self.launcher);
+        let mut inner = JoinSet::new();
+        inner.spawn(async move { launcher.detach(keep).await });
+        match timeout(DETACH_WITHIN, inner.join_next()).await {
+            Ok(Some(Ok(result))) => result,
+            Ok(_) => Err(LaunchError::Unreachable("it panicked when it was to detach".into())),
+            Err(_) => Err(LaunchError::Unreachable(format!("it did not detach within {DETACH_WITHIN:?}"))),
+        }
+    }
 }
 
-async fn carry_out(called: Called, mut waiting: mpsc::Receiver<Command>) {
-    while let Some(Command { id, action, .. }) = waiting.recv().await {
+async fn carry_out(called: Called, mut waiting: mpsc::Receiver<Order>) {
+    while let Some(order) = waiting.recv().await {
+        let Command { id, action, .. } = match order {
+            Order::Command(command) => *command,
+            Order::Mark(reached) => {
+                let _ = reached.send(()); // nobody may wait any more
+                continue;
+            }
+        };
         let result = call(&called, action.clone()).await;
         let results = answers(&action, &result);
         if !results.is_empty() && send(&called.urgent, id, results).await.is_err() {

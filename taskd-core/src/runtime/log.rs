@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long the end of a job waits for its logs.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// An open journal.
 pub(super) struct Log {

@@ -29,5 +29,5 @@ mod sources;
 
 pub use builder::{BuildError, Problem, RuntimeBuilder};
 pub use carry::LAUNCHER_QUEUE_MAX;
-pub use handle::{Announcement, EVENTS_KEPT, RuntimeHandle};
-pub use shell::Runtime;
+pub use handle::{Announcement, ControlError, EVENTS_KEPT, RuntimeHandle};
+pub use shell::{HAND_OVER_WITHIN, Runtime};

@@ -1,10 +1,10 @@
 //! The loop: one input, one step of the kernel, its commands. It decides nothing.
 
 use super::RuntimeBuilder;
-use super::carry::Carrier;
+use super::carry::{Carrier, DETACH_WITHIN, FINISH_WITHIN};
 use super::clock::{JobClock, Pulse};
-use super::handle::{Announcement, EVENTS_KEPT, RuntimeHandle};
-use super::log::Log;
+use super::handle::{Announcement, Ask, ControlError, EVENTS_KEPT, RuntimeHandle};
+use super::log::{CLOSE_WITHIN, Log};
 use super::past::Past;
 use super::queues::FactQueues;
 use super::sources::Sources;
@@ -17,11 +17,19 @@ use crate::trace::TraceSource;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::sleep_until;
 
 /// Changes, answers and requests that may wait for the kernel; then their senders wait.
 const URGENT_MAX: usize = 1024;
+
+/// Questions to the shell that may wait; then those who ask wait.
+const ASKS_MAX: usize = 16;
+
+/// The longest that a job takes to be handed over (see [`RuntimeHandle::detach`]).
+pub const HAND_OVER_WITHIN: Duration =
+    Duration::from_secs(2 * FINISH_WITHIN.as_secs() + DETACH_WITHIN.as_secs() + CLOSE_WITHIN.as_secs());
 
 /// A job and everything that keeps it training.
 ///
@@ -49,6 +57,7 @@ pub struct Runtime {
     launcher: Arc<dyn Launcher>,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
+    asks: mpsc::Receiver<Ask>,
     logs: Option<(Journal, Recovered)>,
 }
 
@@ -77,8 +86,10 @@ impl Runtime {
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
-        let handle = RuntimeHandle { urgent, events, logs: logs.as_ref().map(|(journal, _)| journal.monitor()) };
-        Runtime { spec, sources, plugins, launcher, handle, requests, logs }
+        let (asking, asks) = mpsc::channel(ASKS_MAX);
+        let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
+        let handle = RuntimeHandle { urgent, asks: asking, events, logs: monitor };
+        Runtime { spec, sources, plugins, launcher, handle, requests, asks, logs }
     }
 
     /// What the host program holds while the job runs.
@@ -94,6 +105,16 @@ impl Runtime {
     pub async fn run(self) -> JobReport {
         let mut shell = Shell::start(self);
         loop {
+            if let Some(Ask::Detach { keep, reply }) = shell.next_ask() {
+                match shell.detach(keep).await {
+                    Ok(()) => {
+                        let report = shell.finish().await.detached(keep);
+                        let _ = reply.send(Ok(())); // nobody may wait any more
+                        return report;
+                    }
+                    Err(refusal) => drop(reply.send(Err(refusal))),
+                }
+            }
             match shell.next_input() {
                 Some((now, input)) => {
                     if shell.step(now, input).await {
@@ -131,12 +152,15 @@ struct Shell {
     carrier: Carrier,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
+    asks: mpsc::Receiver<Ask>,
+    /// What was taken from `asks`.
+    asked: Option<Ask>,
     log: Option<Log>,
 }
 
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, sources, plugins, launcher, handle, requests, logs } = runtime;
+        let Runtime { spec, sources, plugins, launcher, handle, requests, asks, logs } = runtime;
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
             Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),
@@ -160,6 +184,8 @@ impl Shell {
             queues,
             handle,
             requests,
+            asks,
+            asked: None,
             log,
         }
     }
@@ -191,8 +217,28 @@ impl Shell {
         tokio::select! {
             biased; // a fixed order: the same run twice is the same run
             input = self.requests.recv() => self.mailbox.extend(input),
+            ask = self.asks.recv() => self.asked = ask,
             () = self.queues.filled() => {}
             () = sleep_until(wake) => {}
+        }
+    }
+
+    /// What the shell itself is asked.
+    fn next_ask(&mut self) -> Option<Ask> {
+        self.asked.take().or_else(|| self.asks.try_recv().ok())
+    }
+
+    /// Hands the processes over. What comes in meanwhile is not decided on: after a refusal it is as late as it is, and
+    /// the next supervisor is told of it by the launcher.
+    async fn detach(&mut self, keep: Duration) -> Result<(), ControlError> {
+        let Shell { carrier, requests, mailbox, .. } = self;
+        let mut detaching = pin!(carrier.detach(keep));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut detaching => return result.map_err(|error| ControlError::Refused(error.to_string())),
+                input = requests.recv() => mailbox.extend(input), // answers must not wait for us
+            }
         }
     }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
 
+const KEEP: Duration = Duration::from_secs(60);
+
 tests![
     an_exit_between_two_owners_is_told_to_the_second,
     an_owner_that_has_detached_finds_everything_again,
     there_is_one_owner_and_a_newer_one_takes_over_when_asked,
-    detaching_needs_a_guard_that_keeps,
     of_many_that_come_at_once_one_is_the_owner,
 ];
 
@@ -35,15 +36,14 @@ async fn an_exit_between_two_owners_is_told_to_the_second() {
 
 async fn an_owner_that_has_detached_finds_everything_again() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = OnOwnerLoss::Keep { at_most: Duration::from_secs(60) };
-    let build = async || builder(dir.path()).on_owner_loss(keep).build().await.unwrap();
+    let build = async || builder(dir.path()).build().await.unwrap(); // with KillTree: who detaches says how long itself
     let first = build().await;
     let orders = batch(1, [sleeper(), sh("exit 9")]);
     first.start(&orders).await.unwrap();
     let ended = orders.orders[1].proc.clone();
     exit_of(&first, &ended).await;
     let before = first.list().await.unwrap();
-    first.detach().await.unwrap();
+    first.detach(KEEP).await.unwrap();
     assert!(matches!(first.start(&orders).await, Err(LaunchError::Unreachable(why)) if why.contains("detached")));
 
     let second = build().await;
@@ -51,7 +51,7 @@ async fn an_owner_that_has_detached_finds_everything_again() {
     assert_eq!((&before.procs, &before.nodes), (&after.procs, &after.nodes));
     assert!(matches!(second.watch(before.revision).await, Err(LaunchError::Stale)));
     second.acknowledge(from_ref(&ended)).await.unwrap();
-    second.detach().await.unwrap();
+    second.detach(KEEP).await.unwrap();
 
     let third = build().await;
     assert_eq!(third.list().await.unwrap().procs.len(), 1);
@@ -81,14 +81,6 @@ async fn there_is_one_owner_and_a_newer_one_takes_over_when_asked() {
     second.stop(from_ref(proc), Duration::ZERO).await.unwrap();
     exit_of(&second, proc).await;
     second.shutdown(Duration::ZERO).await.unwrap();
-}
-
-async fn detaching_needs_a_guard_that_keeps() {
-    let dir = tempfile::tempdir().unwrap();
-    let launcher = builder(dir.path()).build().await.unwrap();
-    let refused = launcher.detach().await;
-    assert!(matches!(&refused, Err(LaunchError::Refused(why)) if why.contains("OnOwnerLoss::Keep")), "{refused:?}");
-    launcher.shutdown(Duration::ZERO).await.unwrap(); // and it goes on
 }
 
 async fn of_many_that_come_at_once_one_is_the_owner() {

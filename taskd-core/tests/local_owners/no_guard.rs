@@ -38,7 +38,9 @@ async fn without_a_guard_processes_start_end_and_stop() {
     assert_eq!(exit_of(&launcher, &first).await.how, Termination::Code(3));
     let helper: u32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
     eventually("what it left is gone", || (!is_alive(helper)).then_some(())).await;
-    launcher.stop(from_ref(&second), Duration::from_secs(1000)).await.unwrap();
+    let refused = launcher.detach(Duration::from_secs(60)).await;
+    assert!(matches!(&refused, Err(LaunchError::Refused(why)) if why.contains("no guard")), "{refused:?}");
+    launcher.stop(from_ref(&second), Duration::from_secs(1000)).await.unwrap(); // and it goes on
     assert_eq!(exit_of(&launcher, &second).await.how, Termination::Signal { number: 15, core_dumped: false });
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

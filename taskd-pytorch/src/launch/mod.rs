@@ -228,6 +228,7 @@ fn lacks_error(status: &ProcStatus) -> Option<Rank> {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl<L: Launcher> Launcher for TorchLauncher<L> {
     fn info(&self) -> LauncherInfo {
         let mut info = self.inner.info();
@@ -281,5 +282,13 @@ impl<L: Launcher> Launcher for TorchLauncher<L> {
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.inner.acknowledge(exits).await
+    }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.inner.detach(keep).await
+    }
+
+    fn wind_down(&self, grace: Duration) {
+        self.inner.wind_down(grace);
     }
 }

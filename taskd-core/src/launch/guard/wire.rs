@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Longest frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Longest frame of somebody who has not been accepted as owner.
@@ -49,6 +49,10 @@ pub(crate) enum ToGuard {
     Hello { protocol: u32, takeover: bool, on_owner_loss: OnOwnerLoss },
     /// A request; answered under the same number.
     Call { id: u64, call: Call },
+    /// Nobody supervises the job any more: stop everything, and stay. Not answered.
+    WindDown { grace: Duration },
+    /// The owner is dropped: stop everything and end. Not answered.
+    Dropped { grace: Duration },
 }
 
 /// A request.
@@ -67,8 +71,10 @@ pub(crate) enum Call {
     Shutdown {
         grace: Duration,
     },
-    /// The owner leaves and wants everything kept.
-    Detach,
+    /// The owner leaves and wants everything kept for so long.
+    Detach {
+        keep: Duration,
+    },
 }
 
 /// Processes to start together.
@@ -218,7 +224,7 @@ mod tests {
 
     #[test]
     fn frames_survive_any_cut() {
-        let messages = [ToGuard::Call { id: 7, call: Call::Counters }, ToGuard::Call { id: 8, call: Call::Detach }];
+        let messages = [ToGuard::Call { id: 7, call: Call::Counters }, ToGuard::Call { id: 8, call: Call::Counters }];
         let bytes: Vec<u8> = messages.iter().flat_map(|m| encode(m).unwrap()).collect();
         for cut in 0..bytes.len() {
             let mut frames = Frames::new(STRANGER_FRAME_BYTES_MAX);

@@ -175,7 +175,9 @@ impl Task {
                     }
                 },
                 Call::Counters => Err(LaunchError::Unreachable(format!("there is no guard: {error}"))),
-                Call::Stop { .. } | Call::Acknowledge { .. } | Call::Shutdown { .. } | Call::Detach => Ok(Answer::Done),
+                Call::Stop { .. } | Call::Acknowledge { .. } | Call::Shutdown { .. } | Call::Detach { .. } => {
+                    Ok(Answer::Done)
+                }
             };
             let _ = request.reply.send(answer); // nobody may wait any more
         }
@@ -226,7 +228,7 @@ impl Task {
         self.next_id += 1;
         match &request.call {
             Call::Shutdown { .. } => self.last_call = Some((id, "this launcher was shut down")),
-            Call::Detach => self.last_call = Some((id, "this launcher has detached from its job")),
+            Call::Detach { .. } => self.last_call = Some((id, "this launcher has detached from its job")),
             _ => (),
         }
         match wire::encode(&ToGuard::Call { id, call: request.call }) {

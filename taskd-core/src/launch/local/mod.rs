@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Starts, stops and watches processes on this machine, through a guard.
 ///
 /// Dropping it is the loss of the owner: the guard then does what [`OnOwnerLoss`] says. [`shutdown`](Self::shutdown) and
-/// [`detach`](Self::detach) are the orderly ends.
+/// [`detach`](Launcher::detach) are the orderly ends.
 #[derive(Debug)]
 pub struct LocalLauncher {
     /// Whether the guard is a process of its own.
@@ -79,14 +79,6 @@ impl LocalLauncher {
             tee.finish().await;
         }
         Ok(())
-    }
-
-    /// Leaves everything running for a later owner, who has as long to attach as [`OnOwnerLoss::Keep`] says.
-    ///
-    /// # Errors
-    /// [`LaunchError::Refused`] with [`OnOwnerLoss::KillTree`]; [`LaunchError::Unreachable`] when the guard cannot be told.
-    pub async fn detach(&self) -> Result<(), LaunchError> {
-        self.link.call(Call::Detach).await.map(drop)
     }
 }
 
@@ -149,5 +141,9 @@ impl Launcher for LocalLauncher {
         self.link.call(Call::Acknowledge { procs: exits.to_vec() }).await?;
         self.link.history.acknowledge(exits);
         Ok(())
+    }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.link.call(Call::Detach { keep }).await.map(drop)
     }
 }

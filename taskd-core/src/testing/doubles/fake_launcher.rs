@@ -332,6 +332,10 @@ impl Launcher for FakeLauncher {
         self.world.log.acknowledge(exits);
         Ok(())
     }
+
+    async fn detach(&self, _keep: Duration) -> Result<(), LaunchError> {
+        Ok(()) // its processes belong to no handle
+    }
 }
 
 #[async_trait]

@@ -216,12 +216,18 @@ impl Engine {
         self.procs.iter().filter_map(|(_, proc)| of(proc)).min()
     }
 
-    /// Stops everything, and then the guard itself. The `call` is answered when all is gone.
-    pub(super) fn end(&mut self, grace: Duration, call: Option<(Key, u64)>) {
+    /// Begins to stop everything that runs.
+    pub(super) fn stop_all(&mut self, grace: Duration) {
         let now = Instant::now();
         let running: Vec<Key> = self.procs.iter().map(|(key, _)| key).collect();
         running.into_iter().for_each(|key| self.stop_one(key, grace, now));
         self.kill_overdue(now);
+    }
+
+    /// Stops everything, and then the guard itself. The `call` is answered when all is gone.
+    pub(super) fn end(&mut self, grace: Duration, call: Option<(Key, u64)>) {
+        let now = Instant::now();
+        self.stop_all(grace);
         self.withdraw_all_waiting();
         let give_up_at = now + grace + END_WITHIN;
         self.life = match self.life {

@@ -77,6 +77,16 @@ impl Engine {
                 };
             }
             ToGuard::Call { id, call } if self.owner == Some(key) => self.take_call(key, id, call),
+            ToGuard::WindDown { grace } if self.owner == Some(key) => {
+                self.note("nobody supervises the job any more: everything is stopped");
+                self.withdraw_all_waiting();
+                self.stop_all(grace);
+            }
+            ToGuard::Dropped { grace } if self.owner == Some(key) => {
+                self.note("the owner was dropped: everything is stopped");
+                self.end(grace, None);
+            }
+            ToGuard::WindDown { .. } | ToGuard::Dropped { .. } => (), // somebody else owns the job by now
             ToGuard::Call { .. } | ToGuard::Init(_) => self.turn_away(key, Refusal::Protocol(PROTOCOL)),
         }
     }
@@ -154,20 +164,19 @@ impl Engine {
                 Ok(Answer::Done)
             }
             Call::Counters => Ok(Answer::Counters(self.all_counters())),
-            Call::Detach => self.detach(),
+            Call::Detach { keep } => self.detach(keep),
         };
         self.answer(key, id, answer);
     }
 
-    fn detach(&mut self) -> Result<Answer, LaunchError> {
-        let OnOwnerLoss::Keep { at_most } = self.config.on_owner_loss else {
-            let text =
-                "this launcher was built to end the job with its owner: build it with OnOwnerLoss::Keep to detach";
+    fn detach(&mut self, keep: Duration) -> Result<Answer, LaunchError> {
+        if self.signals.is_none() {
+            let text = "there is no guard, so nothing can outlive this process: stop the job instead";
             return Err(LaunchError::Refused(text.into()));
-        };
-        self.note("the owner has detached");
+        }
+        self.note(&format!("the owner has detached; another one can attach within {keep:?}"));
         self.owner = None;
-        self.life = Life::Keeping { until: Instant::now() + at_most };
+        self.life = Life::Keeping { until: Instant::now() + keep };
         Ok(Answer::Done)
     }
 

@@ -38,4 +38,11 @@ impl<L: Launcher> Launcher for Faulty<L> {
         sleep(self.delay()).await;
         self.inner.acknowledge(exits).await
     }
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.detach(keep).await
+    }
+    fn wind_down(&self, grace: Duration) {
+        self.inner.wind_down(grace);
+    }
 }

@@ -6,10 +6,11 @@ use taskd_core::job::*;
 use taskd_core::kernel::{Branch, Event, JobReport, Outcome};
 use taskd_core::launch::*;
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{ControlError, Problem, Runtime, RuntimeBuilder, RuntimeHandle};
+use taskd_core::runtime::{ControlError, Leave, Problem, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
 use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 fn builder(launcher: &FakeLauncher, ranks: u32) -> RuntimeBuilder {
     Runtime::builder()
@@ -113,6 +114,34 @@ async fn run_until_ends_the_job_in_order() {
     let report = builder(&launcher, 2).build().unwrap().run_until(stop).await;
     assert_eq!(report.reason, "stopped: the host program is told to stop");
     assert!(launcher.list().await.unwrap().procs.iter().all(|p| p.phase.is_over()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_token_ends_the_job_in_order() {
+    let (launcher, token) = (FakeLauncher::new(), CancellationToken::new());
+    let run = builder(&launcher, 2).build().unwrap().run_until_cancelled(token.child_token());
+    let job = tokio::spawn(run);
+    all_run(&launcher, 2, 1).await;
+    token.cancel();
+    let report = end(job).await;
+    assert_eq!(report.outcome, Outcome::Stopped);
+    assert!(!launcher.runs(&ProcId::rank(0, 1)) && !launcher.runs(&ProcId::rank(1, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_leaves_gives_its_ranks_the_grace_that_it_was_told() {
+    let launcher = FakeLauncher::new();
+    let spec = JobSpec::new("test", 1, FakeProgram::Stubborn.spec());
+    let runtime = builder(&launcher, 1).job(spec).build().unwrap();
+    let handle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 1, 1).await;
+    handle.leave(Leave::Stop { grace: Duration::from_secs(40) }).await.unwrap();
+    sleep(Duration::from_secs(39)).await;
+    assert!(launcher.runs(&ProcId::rank(0, 1)), "it may save");
+    let report = end(job).await;
+    assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0));
+    assert_eq!(handle.leave(Leave::Stop { grace: Duration::ZERO }).await, Err(ControlError::Over));
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,8 @@
 //! | `log` | writes each step before its commands leave, and says when it cannot |
 //! | `past` | what is taken up of an earlier supervisor's log |
 //! | `handle` | what the host program holds while the job runs |
+//! | `leave` | the ways to leave a job that has not ended |
+//! | `signals` | SIGTERM and SIGINT as such a leave, where the host program asks for it |
 //! | `exit_code` | with which code a program ends that ran a job |
 
 mod builder;
@@ -21,13 +23,16 @@ mod carry;
 mod clock;
 pub mod exit_code;
 mod handle;
+mod leave;
 mod log;
 mod past;
 mod queues;
 mod shell;
+mod signals;
 mod sources;
 
 pub use builder::{BuildError, Problem, RuntimeBuilder};
 pub use carry::LAUNCHER_QUEUE_MAX;
 pub use handle::{Announcement, ControlError, EVENTS_KEPT, RuntimeHandle};
+pub use leave::Leave;
 pub use shell::{HAND_OVER_WITHIN, Runtime};

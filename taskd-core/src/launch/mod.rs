@@ -1,15 +1,19 @@
-//! Start, stop and watch processes: the trait [`Launcher`] and the local launcher with its guard.
+//! Start, stop and watch processes: the trait [`Launcher`], the local launcher with its guard, and processes that
+//! somebody else has started.
 //!
 //! It decides nothing: which process is to run where stands in the order.
 
 mod change;
 mod change_log;
+mod foreign;
 pub mod guard;
 mod launcher;
 mod local;
+mod pages;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
+pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};

@@ -163,7 +163,7 @@ impl LocalLauncherBuilder {
     }
 }
 
-fn this_host() -> NodeId {
+pub(in crate::launch) fn this_host() -> NodeId {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     NodeId(if name.trim().is_empty() { Name::new("localhost") } else { Name::from(name.trim().to_owned()) })
 }

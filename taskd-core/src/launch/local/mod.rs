@@ -11,6 +11,7 @@ mod link;
 mod orders;
 mod tee;
 
+pub(super) use builder::this_host;
 pub use builder::{GuardProgram, LocalError, LocalLauncherBuilder, OnOwnerLoss};
 pub use heartbeats::Heartbeats;
 

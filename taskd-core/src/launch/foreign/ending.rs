@@ -1,0 +1,194 @@
+//! The end of a process that is nobody's child here: that it came, and how, as far as Linux tells.
+//!
+//! It waits and reads. It never guesses: what cannot be known is [`Termination::Unknown`].
+
+use super::sys;
+use crate::job::Termination;
+use crate::launch::guard::proc_fs::Stat;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+
+/// How long the parent of a process may take to reap it, where only that tells how the process ended.
+const REAPED_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// One process, for ever: a later one with the same number has another start time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) pid: i32,
+    pub(super) start_time: u64,
+}
+
+impl Key {
+    /// The process that has this number now.
+    pub(super) fn of(pid: i32) -> Option<Key> {
+        let stat = Stat::read(Pid::from_raw(pid)?)?;
+        Some(Key { pid, start_time: stat.start_time })
+    }
+
+    /// Its line in `/proc`, while it is there.
+    pub(super) fn stat(self) -> Option<Stat> {
+        Stat::read(Pid::from_raw(self.pid)?).filter(|stat| stat.start_time == self.start_time)
+    }
+
+    /// Whether the whole process has ended; its main thread alone may have.
+    pub(super) fn is_over(self) -> bool {
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_or(0, Iterator::count);
+        self.stat().is_none_or(|stat| stat.is_zombie() && threads() <= 1)
+    }
+}
+
+/// Waits for the end of one process.
+#[derive(Debug)]
+pub(super) struct EndWatch {
+    key: Key,
+    /// `None`: a kernel before 5.3, or no descriptor to be had. Then `/proc` is looked at again and again.
+    pidfd: Option<AsyncFd<OwnedFd>>,
+    /// Whether `/proc` shows us the wait status of this process; elsewhere it shows 0.
+    may_read: bool,
+}
+
+impl EndWatch {
+    /// Begins to watch.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
+    pub(super) fn new(key: Key, may_read: bool) -> EndWatch {
+        let opened = Pid::from_raw(key.pid).ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK));
+        let opened = opened.ok().filter(|_| key.stat().is_some()); // else it may be another process's
+        EndWatch { key, pidfd: opened.and_then(sys::awaitable), may_read }
+    }
+
+    /// Without a pidfd, as on old kernels.
+    #[cfg(test)]
+    fn polled(key: Key) -> EndWatch {
+        EndWatch { key, pidfd: None, may_read: true }
+    }
+
+    /// Whether the kernel tells of the end, rather than that we look for it.
+    pub(super) const fn is_told(&self) -> bool {
+        self.pidfd.is_some()
+    }
+
+    /// Waits until the process has ended. Where nobody tells, it is looked for as often as `every`.
+    pub(super) async fn ended(&self, every: Duration) {
+        if let Some(pidfd) = &self.pidfd
+            && pidfd.readable().await.is_ok()
+        {
+            return;
+        }
+        while !self.key.is_over() {
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// How it ended: from the kernel's own record once it is reaped, from `/proc` until then.
+    pub(super) async fn how(&self) -> Termination {
+        let give_up = tokio::time::Instant::now() + REAPED_WITHIN;
+        loop {
+            let is_there = self.key.stat();
+            let visible = is_there.filter(|stat| self.may_read && stat.is_zombie()).map(|stat| stat.exit_code);
+            // In this order: what is gone from `/proc` has been reaped, and its record is complete.
+            if let Some(status) = visible.or_else(|| sys::wait_status(self.pidfd.as_ref()?.as_fd())) {
+                return decode(status);
+            }
+            let may_come = self.pidfd.is_some() && is_there.is_some();
+            if !may_come || tokio::time::Instant::now() >= give_up {
+                return Termination::Unknown;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// A wait status as the kernel keeps it.
+const fn decode(status: i32) -> Termination {
+    match status & 0x7f {
+        0 => Termination::Code(status >> 8 & 0xff),
+        number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn sh(script: &str) -> (Child, Key) {
+        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let key = Key::of(child.id().try_into().unwrap()).unwrap();
+        (child, key)
+    }
+
+    const EVERY: Duration = Duration::from_millis(5);
+    const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
+
+    #[tokio::test]
+    async fn an_end_is_told_with_its_code_before_it_is_reaped() {
+        let (mut child, key) = sh("exec sleep 600");
+        let watch = EndWatch::new(key, true);
+        assert!(watch.is_told());
+        child.kill().unwrap();
+        watch.ended(EVERY).await;
+        assert_eq!(watch.how().await, KILLED);
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn once_it_is_reaped_the_kernels_record_tells_where_there_is_one() {
+        let (mut child, key) = sh("exit 7");
+        let watch = EndWatch::new(key, true);
+        child.wait().unwrap();
+        watch.ended(EVERY).await;
+        let recorded = sys::wait_status(watch.pidfd.as_ref().unwrap().as_fd()).is_some();
+        assert_eq!(watch.how().await, if recorded { Termination::Code(7) } else { Termination::Unknown });
+        assert!(recorded || !kernel_is_from(6, 15), "Linux 6.15 and later keeps it");
+    }
+
+    #[tokio::test]
+    async fn without_a_pidfd_the_end_is_seen_and_told_while_it_is_not_reaped() {
+        let (mut child, key) = sh("exit 3");
+        let watch = EndWatch::polled(key);
+        watch.ended(EVERY).await;
+        assert_eq!(watch.how().await, Termination::Code(3));
+        child.wait().unwrap();
+        watch.ended(EVERY).await;
+        assert_eq!(watch.how().await, Termination::Unknown, "gone, and nobody kept it");
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_read_is_not_taken_for_a_success() {
+        let (mut child, key) = sh("exit 0");
+        let watch = EndWatch { may_read: false, ..EndWatch::polled(key) };
+        watch.ended(EVERY).await;
+        assert_eq!(watch.how().await, Termination::Unknown);
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_later_process_with_the_number_is_not_it() {
+        let (mut child, key) = sh("exec sleep 600");
+        let earlier = EndWatch::new(Key { start_time: key.start_time - 1, ..key }, true);
+        assert!(!earlier.is_told());
+        earlier.ended(EVERY).await;
+        assert_eq!(earlier.how().await, Termination::Unknown);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn wait_statuses() {
+        assert_eq!((decode(3 << 8), decode(9)), (Termination::Code(3), KILLED));
+        assert_eq!(decode(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
+    }
+
+    fn kernel_is_from(major: u32, minor: u32) -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+    }
+}

@@ -1,0 +1,128 @@
+//! The task that follows a job: it looks for processes again and again, and waits for the end of each.
+//!
+//! It reads beside the runtime's threads, and never touches a process.
+
+use super::book::{Process, Shared, Watching, stopped_report};
+use super::ending::EndWatch;
+use super::find::{Finder, Look, Whose};
+use crate::job::{Exit, Termination};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// How long, after what was watched is gone, the ends of its ranks are waited for.
+const LAST_ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long a file with a rank's last words may take.
+const TAIL_WITHIN: Duration = Duration::from_secs(1);
+
+/// Follows a job for ever.
+pub(super) struct Follower {
+    pub(super) shared: Arc<Shared>,
+    pub(super) every: Duration,
+    /// Each waits for an end, and returns who comes after it.
+    ends: JoinSet<Option<Arc<Process>>>,
+    /// Since when there is nothing left of what was to be watched.
+    gone: Option<Instant>,
+    /// Whether there ever was something.
+    seen: bool,
+}
+
+impl Follower {
+    pub(super) fn new(shared: Arc<Shared>, every: Duration) -> Follower {
+        Follower { shared, every, ends: JoinSet::new(), gone: None, seen: false }
+    }
+
+    /// Takes what a look has found.
+    pub(super) fn take(&mut self, look: Look) {
+        self.seen |= !look.is_empty;
+        if look.is_empty && self.seen {
+            self.gone.get_or_insert_with(Instant::now);
+        }
+        self.shared.count(|counts| {
+            counts.looks += 1;
+            counts.passed_over += look.passed_over;
+            counts.unreadable += look.unreadable;
+        });
+        for found in look.new {
+            if let Some(process) = self.shared.admit(found) {
+                self.await_end(process);
+            }
+        }
+    }
+
+    /// Looks again and again.
+    pub(super) async fn follow(mut self, finder: Finder) {
+        let mut timer = tokio::time::interval(self.every);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut finder = Some(finder).filter(|finder| !matches!(finder.whose, Whose::Named(_))); // those are known
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = self.ends.join_next() => {
+                    if let Ok(Some(next)) = ended {
+                        self.await_end(next);
+                    }
+                }
+                _ = timer.tick() => {
+                    match finder.take() {
+                        Some(again) if self.gone.is_none() => finder = self.look(again).await,
+                        _ => {}
+                    }
+                    self.tell_if_gone(finder.is_some());
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self, mut finder: Finder) -> Option<Finder> {
+        let looked = tokio::task::spawn_blocking(move || (finder.look(), finder)).await;
+        let (look, finder) = looked.ok()?; // it panicked, or the runtime ends
+        match look {
+            Ok(look) => self.take(look),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(self.gone.insert(Instant::now())),
+            Err(error) => tracing::warn!(%error, "the processes to be watched cannot be listed; trying again"),
+        }
+        Some(finder)
+    }
+
+    /// Tells it when nothing is left: what is to be looked at is gone, and the ends of all ranks are told.
+    fn tell_if_gone(&self, looks: bool) {
+        let waited = self.gone.is_some_and(|gone| gone.elapsed() >= LAST_ENDS_WITHIN);
+        if waited || (!looks && self.shared.running().is_empty()) {
+            self.shared.watching.send_if_modified(|now| {
+                let news = *now < Watching::Nothing;
+                *now = (*now).max(Watching::Nothing);
+                news
+            });
+        }
+    }
+
+    fn await_end(&mut self, process: Arc<Process>) {
+        let (shared, every) = (Arc::clone(&self.shared), self.every);
+        let watch = EndWatch::new(process.key, process.may_read);
+        shared.count(|counts| counts.looked_for += u64::from(!watch.is_told()));
+        self.ends.spawn(async move {
+            watch.ended(every).await;
+            let how = watch.how().await;
+            let exit = exit(&shared, &process, how).await;
+            shared.ended(&process, exit)
+        });
+    }
+}
+
+/// All that can be said of an end.
+async fn exit(shared: &Shared, process: &Arc<Process>, how: Termination) -> Exit {
+    let mut exit = Exit::new(how);
+    let Some(rank) = process.proc.role.rank() else { return exit };
+    let first = shared.stopped_after(rank, how);
+    exit.error = first.map(|first| Box::new(stopped_report(first, how)));
+    if !how.is_success() && shared.has_stderr_alone(process) {
+        let process = Arc::clone(process);
+        let read = move || process.streams[1].as_ref()?.tail(Exit::STDERR_TAIL_BYTES_MAX).ok();
+        let tail = tokio::time::timeout(TAIL_WITHIN, tokio::task::spawn_blocking(read)).await;
+        exit.stderr_tail = tail.ok().and_then(Result::ok).flatten().unwrap_or_default();
+    }
+    exit
+}

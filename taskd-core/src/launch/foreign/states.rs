@@ -1,0 +1,137 @@
+//! Signs of life of foreign processes: that Linux lets them run, and how much processor time they use.
+//!
+//! It reads `/proc` and judges nothing: whether silence is a fault is for a detector to say.
+
+use super::book::{Process, Shared, Watching};
+use super::ending::Key;
+use crate::job::{Domain, Name, ProcId, Role};
+use crate::launch::pages::{self, News, PageReader};
+use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+/// How much processor time a rank used, of one processor, since the figure before.
+const CPU_PERCENT: Name = Name::new("process.cpu_percent");
+/// How often that figure is told.
+const CPU_EVERY: Duration = Duration::from_secs(10);
+
+/// Signs of life of a job's foreign processes. Made by [`ForeignProcs::states`](super::ForeignProcs::states).
+///
+/// A rank that has a lifeline page tells by itself that it lives, and its steps. For the others a look at which Linux
+/// would let the process run is a heartbeat: it says that nobody has stopped it, not that its program gets on. A process
+/// that was stopped (SIGSTOP, a debugger) has none.
+///
+/// `process.cpu_percent` is told about once in ten seconds: a rank that waits in a collective and spins uses a whole
+/// processor, one that sleeps none.
+///
+/// # The question `process-state`
+/// The answer is that of [`Heartbeats`](crate::launch::Heartbeats#the-question-process-state).
+#[derive(Debug)]
+pub struct ForeignStates {
+    shared: Arc<Shared>,
+    every: Duration,
+    timer: Option<Interval>,
+    seen: BTreeMap<ProcId, Seen>,
+}
+
+/// What was last read of one process.
+#[derive(Debug)]
+struct Seen {
+    page: Option<PageReader>,
+    cpu: Option<(Instant, Duration)>,
+}
+
+impl ForeignStates {
+    pub(super) fn new(shared: Arc<Shared>, every: Duration) -> ForeignStates {
+        ForeignStates { shared, every: every.max(Duration::from_millis(1)), timer: None, seen: BTreeMap::new() }
+    }
+
+    /// What is new of all processes.
+    fn read(&mut self) -> Vec<Fact> {
+        let running = self.shared.running();
+        self.seen.retain(|proc, _| running.iter().any(|process| process.proc == *proc));
+        let mut facts = Vec::new();
+        for process in &running {
+            let new = || Seen { page: open_page(process), cpu: None };
+            self.seen.entry(process.proc.clone()).or_insert_with(new).read(process, &mut facts);
+        }
+        facts.sort_by_key(|fact| std::cmp::Reverse(fact.age)); // oldest first, as a batch is to be
+        facts
+    }
+}
+
+impl Seen {
+    fn read(&mut self, process: &Process, facts: &mut Vec<Fact>) {
+        let Some(stat) = process.key.stat() else { return };
+        let about = |signal| Fact::new(Domain::Process(process.proc.role.clone()), signal).of(process.proc.incarnation);
+        match &mut self.page {
+            // Its generation is its own launcher's, and no fence here.
+            Some(page) => facts.extend(page.news().map(|News { age, signal, .. }| about(signal).aged(age))),
+            None if matches!(stat.state, 'T' | 't' | 'Z' | 'X' | 'x') => {}
+            None => facts.push(about(Signal::Heartbeat)),
+        }
+        let now = Instant::now();
+        if self.cpu.is_some_and(|(at, _)| now.duration_since(at) < CPU_EVERY) {
+            return;
+        }
+        let Some(used) = cpu_time(process.key) else { return };
+        if let Some((at, before)) = self.cpu {
+            let value = 100.0 * used.saturating_sub(before).as_secs_f64() / now.duration_since(at).as_secs_f64();
+            facts.push(about(Signal::Metric { name: CPU_PERCENT, value }));
+        }
+        self.cpu = Some((now, used));
+    }
+}
+
+fn open_page(process: &Process) -> Option<PageReader> {
+    PageReader::open(process.page.as_ref()?, u32::try_from(process.key.pid).ok()?)
+}
+
+/// The processor time that a process has used, with all its threads.
+fn cpu_time(key: Key) -> Option<Duration> {
+    let line = std::fs::read_to_string(format!("/proc/{}/stat", key.pid)).ok()?;
+    let mut fields = line.get(line.rfind(')')? + 1..)?.split_whitespace().skip(11); // 14: utime, 15: stime
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+    Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64))
+}
+
+#[async_trait]
+impl TraceSource for ForeignStates {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::new("foreign-states").with_answer(PROCESS_STATE)
+    }
+
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        loop {
+            let timer = self.timer.get_or_insert_with(|| {
+                let mut timer = tokio::time::interval(self.every);
+                timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                timer
+            });
+            timer.tick().await; // cancel-safe, and what is read below is returned without a further await
+            if *self.shared.watching.borrow() == Watching::Dropped {
+                return None;
+            }
+            let facts = self.read();
+            if !facts.is_empty() {
+                return Some(Ok(TraceBatch::of(facts)));
+            }
+        }
+    }
+
+    async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
+        let Domain::Process(Role::Rank(rank)) = about else { return Err(SourceError::Unsupported) };
+        if ask.what != PROCESS_STATE {
+            return Err(SourceError::Unsupported);
+        }
+        let Some((process, runs)) = self.shared.latest(*rank) else {
+            return Err(SourceError::Unavailable(format!("{rank} is not watched here")));
+        };
+        let Key { pid, start_time } = process.key;
+        let text = runs.then(|| pages::process_state(pid, start_time, open_page(&process).as_ref())).flatten();
+        Ok(text.map_or_else(|| Exhibit::Unavailable(format!("{} has ended", process.proc)), Exhibit::Text))
+    }
+}

@@ -1,0 +1,130 @@
+//! Completed steps of foreign processes, as their logs tell them.
+//!
+//! It reads files beside the runtime's threads, a bounded piece of each a look, and judges nothing.
+
+use super::book::{Process, Shared, Watching};
+use super::tail::{StepPattern, Tail};
+use crate::job::{Domain, Incarnation, ProcId, Rank, Role};
+use crate::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// Steps that ranks of foreign processes have completed. Made by [`ForeignProcs::steps`](super::ForeignProcs::steps).
+///
+/// It reads what the ranks write to standard output and standard error, where that is a file, and the files that
+/// [`also_in`](Self::also_in) names. Of a file that several ranks write to the lowest of them gets the steps. Of each
+/// rank only the newest step of a look is told: those before it are not lost, they are over.
+#[derive(Debug)]
+pub struct LogSteps {
+    every: Duration,
+    /// Until it runs.
+    reader: Option<Reader>,
+    batches: Option<mpsc::Receiver<(Instant, Vec<Fact>)>>,
+    /// Ends with this.
+    running: JoinSet<()>,
+}
+
+/// Reads all logs of a job.
+#[derive(Debug)]
+struct Reader {
+    shared: Arc<Shared>,
+    pattern: StepPattern,
+    streams: BTreeMap<ProcId, Vec<Tail>>,
+    named: Vec<(Rank, Tail)>,
+}
+
+impl LogSteps {
+    pub(super) fn new(shared: Arc<Shared>, pattern: StepPattern, every: Duration) -> LogSteps {
+        let reader = Reader { shared, pattern, streams: BTreeMap::new(), named: Vec::new() };
+        let every = every.max(Duration::from_millis(1));
+        LogSteps { every, reader: Some(reader), batches: None, running: JoinSet::new() }
+    }
+
+    /// Reads the steps of a rank in this file as well. It need not be there yet.
+    #[must_use]
+    pub fn also_in(mut self, rank: Rank, path: impl Into<PathBuf>) -> LogSteps {
+        if let Some(reader) = &mut self.reader {
+            reader.named.push((rank, Tail::at(path.into())));
+        }
+        self
+    }
+}
+
+impl Reader {
+    /// The newest steps in everything that was written since the last look.
+    fn look(&mut self) -> Vec<Fact> {
+        let running = self.shared.running();
+        self.streams.retain(|proc, _| running.iter().any(|process| process.proc == *proc));
+        let mut read = BTreeSet::new();
+        let mut facts = Vec::new();
+        for process in &running {
+            let tails = self.streams.entry(process.proc.clone()).or_insert_with(|| tails(process));
+            for tail in tails.iter_mut().filter_map(|tail| tail.id().filter(|id| read.insert(*id)).map(|_| tail)) {
+                let step = newest(tail, &self.pattern);
+                facts
+                    .extend(step.map(|step| progress(process.proc.role.clone(), Some(process.proc.incarnation), step)));
+            }
+        }
+        for (rank, tail) in &mut self.named {
+            if tail.id().is_some_and(|id| read.insert(id)) {
+                facts.extend(newest(tail, &self.pattern).map(|step| progress(Role::Rank(*rank), None, step)));
+            }
+        }
+        facts
+    }
+}
+
+fn tails(process: &Arc<Process>) -> Vec<Tail> {
+    process.streams.iter().flatten().filter_map(|stream| Tail::of(stream).ok()).collect()
+}
+
+/// A file that cannot be read now is read in the next look.
+fn newest(tail: &mut Tail, pattern: &StepPattern) -> Option<u64> {
+    tail.newest(pattern).unwrap_or_default()
+}
+
+fn progress(role: Role, incarnation: Option<Incarnation>, step: u64) -> Fact {
+    Fact { incarnation, ..Fact::new(Domain::Process(role), Signal::Progress { step }) }
+}
+
+/// Looks again and again, until nobody listens. A batch that is not taken yet holds the next look up.
+async fn read(mut reader: Reader, every: Duration, batches: mpsc::Sender<(Instant, Vec<Fact>)>) {
+    let mut timer = tokio::time::interval(every);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        if *reader.shared.watching.borrow() == Watching::Dropped {
+            return;
+        }
+        let looked = tokio::task::spawn_blocking(move || (reader.look(), reader)).await;
+        let Ok((facts, again)) = looked else { return }; // the runtime ends
+        reader = again;
+        if !facts.is_empty() && batches.send((Instant::now(), facts)).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[async_trait]
+impl TraceSource for LogSteps {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::new("log-steps")
+    }
+
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        if let Some(reader) = self.reader.take() {
+            let (sender, receiver) = mpsc::channel(1);
+            self.running.spawn(read(reader, self.every, sender));
+            self.batches = Some(receiver);
+        }
+        let (at, facts) = self.batches.as_mut()?.recv().await?; // cancel-safe
+        let age = at.elapsed();
+        Some(Ok(TraceBatch::of(facts.into_iter().map(|fact| fact.aged(age)).collect())))
+    }
+}

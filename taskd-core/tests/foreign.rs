@@ -37,20 +37,20 @@ impl Job {
     }
 
     fn with_output(script: &str, out: Stdio, err: Stdio) -> Job {
-        let go = tempfile::tempdir().unwrap();
+        let go = tempfile::tempdir().expect("a directory");
         let mut command = Command::new("sh");
         command.args(["-c", script]).env_remove("RANK").env("GO", go.path().join("go")).process_group(0);
-        let root = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+        let root = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("a shell");
         Job { root, go }
     }
 
     /// Lets those go on that [`WAIT`].
     fn go_on(&self) {
-        File::create(self.go.path().join("go")).unwrap();
+        File::create(self.go.path().join("go")).expect("a file");
     }
 
     async fn watched(&self) -> ForeignProcs {
-        ForeignProcs::below(self.root.id()).look_every(LOOK_EVERY).attach().await.unwrap()
+        ForeignProcs::below(self.root.id()).look_every(LOOK_EVERY).attach().await.expect("it runs")
     }
 }
 
@@ -64,14 +64,14 @@ impl Drop for Job {
 
 /// Waits until what is listed is as it should be.
 async fn until<T>(foreign: &ForeignProcs, find: impl Fn(&[ProcStatus]) -> Option<T>) -> T {
-    let mut listing = foreign.list().await.unwrap();
+    let mut listing = foreign.list().await.expect("it can be listed");
     let looking = async {
         loop {
             if let Some(found) = find(&listing.procs) {
                 return found;
             }
-            foreign.watch(listing.revision).await.unwrap();
-            listing = foreign.list().await.unwrap();
+            foreign.watch(listing.revision).await.expect("its history is kept");
+            listing = foreign.list().await.expect("it can be listed");
         }
     };
     timeout(PATIENCE, looking).await.expect("it comes about")
@@ -81,7 +81,7 @@ async fn until<T>(foreign: &ForeignProcs, find: impl Fn(&[ProcStatus]) -> Option
 async fn pid(foreign: &ForeignProcs, proc: ProcId) -> Pid {
     let runs = |status: &&ProcStatus| status.proc == proc && status.phase == Phase::Running;
     let pid = until(foreign, |procs| procs.iter().find(runs)?.pid).await;
-    Pid::from_raw(pid.try_into().unwrap()).unwrap()
+    pid.try_into().ok().and_then(Pid::from_raw).expect("a number")
 }
 
 /// How a process has ended.
@@ -95,7 +95,7 @@ async fn exit(foreign: &ForeignProcs, proc: ProcId) -> Exit {
 
 /// Linux keeps how a process ended for others than its parent.
 fn kernel_keeps_ends() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("it is there");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 15)
 }
@@ -288,14 +288,14 @@ async fn state(source: &mut impl TraceSource, rank: u32) -> Exhibit {
     let about = Domain::Process(Role::Rank(Rank(rank)));
     let by = Name::new("test");
     let ask = Ask { by, tag: 1, what: PROCESS_STATE, about: vec![about.clone()], within: Duration::from_secs(1) };
-    source.collect(&ask, &about).await.unwrap()
+    source.collect(&ask, &about).await.expect("an answer")
 }
 
 /// Reads facts until there is one like this.
 async fn fact(source: &mut impl TraceSource, like: impl Fn(&Fact) -> bool) -> Fact {
     let reading = async {
         loop {
-            let batch = source.next().await.unwrap().unwrap();
+            let batch = source.next().await.expect("it goes on").expect("a batch");
             if let Some(fact) = batch.facts.into_iter().find(&like) {
                 return fact;
             }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt;
 
+/// The name under which an operator's wishes stand as faults. What comes from outside cannot use it.
+pub const OPERATOR: Name = Name::new("operator");
+
 /// The kind of a fault, for people and statistics. Strategies decide from [`Damage`], so a new class needs no new
 /// strategy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ mod stall;
 pub use detector::MockFaultDetector;
 pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detector};
 pub use exit::ExitDetector;
-pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, Sound, Suspect};
+pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, Sound, Suspect};
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
 pub use silence::SilenceDetector;

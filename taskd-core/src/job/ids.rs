@@ -31,6 +31,8 @@ ids! {
     Generation(u64) => "generation {}";
     /// Identifies a command of the kernel; its answers come back under it.
     CommandId(u64) => "command {}";
+    /// Identifies an order of an operator; its answer comes back under it.
+    OrderId(u64) => "order {}";
     /// Identifies an incident, from 1.
     IncidentId(u64) => "incident {}";
     /// The place of an input in the order in which the kernel took it, from 1. Both logs share it.

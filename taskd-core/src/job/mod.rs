@@ -12,11 +12,12 @@ mod time;
 mod world;
 
 pub use domain::Domain;
-pub use ids::{CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NodeId, Rank, Seq};
+pub use ids::{CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NodeId, OrderId, Rank, Seq};
 pub use name::Name;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub use spec::{
-    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Permission, Policy, RANKS_MAX, Ready, WorkerSpec,
+    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Mode, Permission, Policy, RANKS_MAX, Ready, RemovalCap,
+    WorkerSpec,
 };
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

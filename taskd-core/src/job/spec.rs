@@ -126,6 +126,36 @@ pub enum Permission {
     Auto,
     /// It is never chosen; the reason stands in the decision.
     Never,
+    /// When chosen it is held until an operator approves it; declined, the next one is taken.
+    Ask,
+}
+
+/// Whether the runtime acts, or only says what it would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// It starts the job, and recovers it.
+    #[default]
+    Act,
+    /// It watches a job that something else runs: every decision is made, told and logged, and none is carried out. No
+    /// process is ever started or stopped.
+    Observe,
+}
+
+/// A cap on how many hosts recoveries may take out of the job in a time: what finds fault with many hosts at once is more
+/// likely wrong itself. Beyond it a recovery is held until an operator approves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovalCap {
+    /// Most hosts.
+    pub nodes_max: u32,
+    /// In this time.
+    pub within: Duration,
+}
+
+impl Default for RemovalCap {
+    /// Two hosts an hour.
+    fn default() -> RemovalCap {
+        RemovalCap { nodes_max: 2, within: Duration::from_secs(3600) }
+    }
 }
 
 /// The recovery budget: recoveries withdraw, healthy progress deposits.
@@ -175,6 +205,12 @@ pub struct Policy {
     /// A rank that exits with this code asks not to be restarted: the job stops with a report. The default is 64, the
     /// first code of BSD's `sysexits.h` (`EX_USAGE`), which no signal, shell or framework uses for anything else.
     pub do_not_restart_code: i32,
+    /// Whether the runtime acts at all.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How many hosts recoveries may take out of the job.
+    #[serde(default)]
+    pub node_removals: RemovalCap,
 }
 
 impl Default for Policy {
@@ -190,6 +226,8 @@ impl Default for Policy {
             start_within: Duration::from_secs(600),
             slept_over: Duration::from_secs(1),
             do_not_restart_code: 64,
+            mode: Mode::Act,
+            node_removals: RemovalCap::default(),
         }
     }
 }
@@ -290,6 +328,7 @@ impl JobSpec {
         check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
         check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");
         check(!self.policy.budget.refill_every.is_zero(), "policy.budget.refill_every", "must be longer than zero");
+        check(!self.policy.node_removals.within.is_zero(), "policy.node_removals.within", "must be longer than zero");
         check(
             (1..=255).contains(&self.policy.do_not_restart_code),
             "policy.do_not_restart_code",

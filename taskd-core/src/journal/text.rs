@@ -1,7 +1,7 @@
 //! Inputs and commands as one line each, for people.
 
 use crate::job::{JobTime, ProcId};
-use crate::kernel::{Command, Decision, Event, Input, Request};
+use crate::kernel::{Command, Decision, Event, Input, Order, Ordered, Request};
 use crate::launch::Change;
 use crate::recover::Action;
 use crate::trace::{Observation, Signal};
@@ -34,6 +34,10 @@ pub(crate) fn input(input: &Input) -> String {
         Input::Requested(Request::PluginFailed { plugin, what }) => format!("plugin {plugin} failed: {what}"),
         Input::Observed(facts) => format!("observed: {}", observations(facts)),
         Input::Deadline => "deadline".to_owned(),
+        Input::Ordered(ordered) => {
+            let Ordered { id, by, reason, order } = &**ordered;
+            format!("{id} of {by} ({reason}): {}", self::order(order))
+        }
         Input::Slept { nanos } => format!("slept: the supervisor did not run for {}", JobTime::from_nanos(*nanos)),
     }
 }
@@ -50,11 +54,34 @@ pub(crate) fn command(command: &Command) -> String {
         }
         Action::Collect(ask) => format!("collect {} of {} for {}", ask.what, few(&ask.about), ask.by),
         Action::Acknowledge(proc) => format!("acknowledge {proc}"),
+        Action::Cordon { nodes, reason } => {
+            format!("take out {}: {reason}", few(&nodes.iter().collect::<Vec<_>>()))
+        }
+        Action::Reply { order, result: Ok(taken) } => format!("reply to {order}: {}", taken.text),
+        Action::Reply { order, result: Err(denial) } => format!("reply to {order}: no, {denial}"),
         Action::Announce(event) => format!("announce {}", self::event(event)),
         Action::Finish { ok: true, reason } => format!("finish: {reason}"),
         Action::Finish { ok: false, reason } => format!("finish in failure: {reason}"),
     };
     format!("{}: {what}", command.id)
+}
+
+fn order(order: &Order) -> String {
+    match order {
+        Order::Drain { node } => format!("drain {node}"),
+        Order::Readmit { node } => format!("readmit {node}"),
+        Order::Restart { ranks } if ranks.is_empty() => "restart all ranks".to_owned(),
+        Order::Restart { ranks } => format!("restart {}", few(&ranks.iter().collect::<Vec<_>>())),
+        Order::Dump => "save a checkpoint".to_owned(),
+        Order::Allow { strategies } => {
+            let each: Vec<String> = strategies.iter().map(|(name, may)| format!("{name} {may:?}")).collect();
+            format!("allow {}", few(&each))
+        }
+        Order::Pause => "pause".to_owned(),
+        Order::Resume => "resume".to_owned(),
+        Order::Approve { incident } => format!("approve {incident}"),
+        Order::Decline { incident } => format!("decline {incident}"),
+    }
 }
 
 pub(super) fn event(event: &Event) -> String {

@@ -3,6 +3,7 @@
 use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
 use crate::job::{Counted, Domain, Name, Permission};
 use crate::recover::{Incident, Proposal, RecoveryStrategy};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Uncounted recoveries in a row after which the next one counts: a race that is lost so often is no accident.
@@ -16,6 +17,10 @@ pub(super) struct Bench<'a> {
     pub(super) free_in_row: u32,
     /// The budget has paid for everything in this incident but its victims.
     pub(super) paid: bool,
+    /// It is only an operator's wish.
+    pub(super) ordered: bool,
+    /// Strategies that an operator has declined for this incident.
+    pub(super) declined: &'a BTreeSet<Name>,
     /// Domains that running recoveries touch.
     pub(super) touched: Vec<Domain>,
     pub(super) checks: &'a Checks,
@@ -103,6 +108,9 @@ fn ask(
         verdict.branches.push(Branch::NotAllowed);
         return Err("not in the allowed set".into());
     }
+    if bench.declined.contains(&name) {
+        return Err("an operator has declined it".into());
+    }
     let failures: Vec<&str> =
         incident.attempts.iter().filter(|(n, _)| *n == name).map(|(_, why)| why.as_str()).collect();
     if let Some(last) = failures.last()
@@ -122,6 +130,9 @@ fn ask(
             return Err("it panicked".into());
         }
     };
+    if bench.ordered && proposal.cost.ends_job {
+        return Err("the job does not end over an operator's wish".into());
+    }
     if bench.price(&proposal) == Price::Token && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
         verdict.branches.push(Branch::BudgetSpent);
         let budget = policy.budget;
@@ -136,7 +147,7 @@ fn ask(
 impl Bench<'_> {
     /// What carrying the proposal out takes from the budget.
     pub(super) fn price(&self, proposal: &Proposal) -> Price {
-        if proposal.cost.ends_job || self.paid {
+        if proposal.cost.ends_job || self.paid || self.ordered {
             return Price::Nothing;
         }
         match proposal.counted {

@@ -53,7 +53,12 @@ impl Kernel {
             }
             Action::Start { batch, .. } => self.order(id, batch),
             Action::Stop { procs, .. } => self.unwant(procs, plan.and_then(PlanId::incident)),
-            Action::Collect(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => {}
+            Action::Cordon { nodes, reason } => nodes.iter().for_each(|node| self.cordon(node, reason.clone())),
+            Action::Collect(_)
+            | Action::Acknowledge(_)
+            | Action::Announce(_)
+            | Action::Reply { .. }
+            | Action::Finish { .. } => {}
         }
         let waiting = self.targets(&action);
         let incident = plan.and_then(PlanId::incident);
@@ -115,7 +120,12 @@ impl Kernel {
                 procs.iter().filter(|p| !self.has_ended(&p.role, p.incarnation, *exact)).map(target).collect()
             }
             Action::Collect(ask) => ask.about.iter().map(|d| (d.clone(), None)).collect(),
-            Action::Enter(_) | Action::Acknowledge(_) | Action::Announce(_) | Action::Finish { .. } => BTreeMap::new(),
+            Action::Enter(_)
+            | Action::Acknowledge(_)
+            | Action::Announce(_)
+            | Action::Cordon { .. }
+            | Action::Reply { .. }
+            | Action::Finish { .. } => BTreeMap::new(),
         }
     }
 

@@ -130,6 +130,28 @@ counted! {
         StopRequested => "stop-requested",
         /// All ranks ended well.
         Completed => "completed",
+        /// An operator's order was followed.
+        OrderTaken => "order-taken",
+        /// An operator's order was not followed.
+        OrderDenied => "order-denied",
+        /// An operator's wish came to nothing, and nothing else was amiss.
+        WishDropped => "wish-dropped",
+        /// A decision was held: the runtime only observes.
+        HeldObserving => "held-observing",
+        /// A decision was held: an operator has paused the runtime.
+        HeldPaused => "held-paused",
+        /// A decision was held for an operator's approval.
+        HeldAsking => "held-asking",
+        /// A held decision was approved.
+        Approved => "approved",
+        /// A held decision was declined.
+        Declined => "declined",
+        /// A host was taken out of the job.
+        Cordoned => "cordoned",
+        /// A process that something else had started was taken as it is.
+        Adopted => "adopted",
+        /// Something else has mended what was only observed.
+        MendedByOthers => "mended-by-others",
     }
 }
 

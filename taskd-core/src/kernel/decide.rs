@@ -3,11 +3,19 @@
 //! It judges no proposal: that is the `arbiter`'s part.
 
 use super::arbiter::{Bench, Price, Verdict, arbitrate};
-use super::incidents::Open;
+use super::incidents::{Hold, Open};
 use super::plans::PlanId;
-use super::{Branch, Decision, Event, Kernel};
-use crate::detect::Fault;
-use crate::job::{Domain, IncidentId, JobTime, Role};
+use super::{Branch, Chosen, Decision, Event, Held, Kernel};
+use crate::detect::{Fault, OPERATOR};
+use crate::job::{Domain, IncidentId, JobTime, Permission, RemovalCap, Role};
+
+/// Most removals of hosts that are remembered for the cap: the oldest go first, and a cap above it is none.
+const REMOVALS_KEPT_MAX: usize = 1024;
+
+/// Whether an incident is an operator's wish for which nothing was stopped yet.
+fn is_wish(open: &Open) -> bool {
+    open.incident.is_ordered() && !open.begun
+}
 
 impl Kernel {
     /// Decides one incident whose time has come. False: there is none.
@@ -38,9 +46,14 @@ impl Kernel {
     }
 
     /// Whether everything that was blamed has a newer process in its place, which another recovery has started.
-    fn is_overtaken(&self, open: &Open) -> bool {
+    pub(super) fn is_overtaken(&self, open: &Open) -> bool {
         let view = &self.state.view;
         let stands = |fault: &Fault| {
+            if fault.by == OPERATOR
+                && let Domain::Node(node) = &fault.prime().domain
+            {
+                return !self.ranks_on(node).is_empty();
+            }
             let member = match &fault.prime().domain {
                 Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
                 _ => None,
@@ -51,7 +64,7 @@ impl Kernel {
         !own_failed && view.stopped_for(open.incident.id).next().is_none() && !open.incident.faults.iter().any(stands)
     }
 
-    fn bench(&self, open: &Open) -> Bench<'_> {
+    fn bench<'a>(&'a self, open: &'a Open) -> Bench<'a> {
         let touched = self.state.plans.values().flat_map(|p| p.run.proposal.touches.iter().cloned()).collect();
         Bench {
             view: &self.state.view,
@@ -59,6 +72,8 @@ impl Kernel {
             budget_left: self.state.budget.left(),
             free_in_row: self.state.free_in_row,
             paid: open.paid >= open.worth(),
+            ordered: is_wish(open),
+            declined: &open.declined,
             touched,
             checks: &self.checks,
         }
@@ -76,9 +91,12 @@ impl Kernel {
             return self.state.counts.branch(Branch::Excluded); // asked again when a plan ends
         }
         verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
-        let at = self.now();
+        let (at, held) = (self.now(), self.hold(id, verdict.chosen.as_ref()));
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
+        open.held = held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() });
+        let is_dropped = verdict.chosen.is_none() && held.is_none() && is_wish(open);
         match price {
+            _ if held.is_some() => {}
             Price::Nothing => {}
             Price::Token => {
                 open.paid = open.worth();
@@ -99,20 +117,71 @@ impl Kernel {
             lost: verdict.lost,
             refused: verdict.refused,
             budget_left: self.state.budget.left(),
-            reason: verdict.reason,
+            reason: verdict.reason + held.as_ref().map_or("", |(_, text)| text),
+            held: held.as_ref().map(|(why, _)| *why),
         };
         self.state.ledger.decided(&decision);
         let last_words = decision.last_words();
         self.announce(Some(id), Event::Decided(Box::new(decision)));
+        if let Some((why, _)) = held {
+            return self.state.counts.branch(match why {
+                Held::Observing => Branch::HeldObserving,
+                Held::Paused => Branch::HeldPaused,
+                Held::Asking => Branch::HeldAsking,
+            });
+        }
         match verdict.chosen {
+            None if is_dropped => {
+                self.state.counts.branch(Branch::WishDropped);
+                self.close(id, &format!("not done: {last_words}"), None);
+            }
             None => self.end(false, &last_words),
             Some(chosen) => {
+                self.note_removals(chosen.proposal.cost.nodes_removed);
                 if chosen.proposal.cost.ends_job {
                     self.state.life = super::ending::Life::Ending;
                     self.drop_other_plans(PlanId::Recovery(id));
                 }
                 self.begin(PlanId::Recovery(id), chosen.strategy, chosen.proposal);
             }
+        }
+    }
+
+    /// Why a verdict is not carried out, if it is not: the reason, and how it is told.
+    fn hold(&mut self, id: IncidentId, chosen: Option<&Chosen>) -> Option<(Held, String)> {
+        if self.observes() {
+            return Some((Held::Observing, "; not done: this runtime only observes".into()));
+        }
+        if let Some(paused) = &self.state.paused {
+            return Some((Held::Paused, format!("; held: {} has paused the runtime ({})", paused.by, paused.reason)));
+        }
+        let Chosen { strategy, proposal } = chosen?;
+        if self.state.incidents.get(&id)?.approved.contains(strategy) {
+            return None;
+        }
+        let policy = &self.state.view.spec.policy;
+        let permission = policy.strategies.get(strategy).copied().unwrap_or(policy.default_permission);
+        if permission == Permission::Ask {
+            return Some((Held::Asking, format!("; held: {strategy} is carried out when an operator approves it")));
+        }
+        let RemovalCap { nodes_max, within } = policy.node_removals;
+        let since = self.now().since(JobTime::START).saturating_sub(within);
+        self.state.removals.retain(|at| at.since(JobTime::START) >= since);
+        let removed = u32::try_from(self.state.removals.len()).unwrap_or(u32::MAX);
+        let wanted = proposal.cost.nodes_removed;
+        (wanted > 0 && removed.saturating_add(wanted) > nodes_max).then(|| {
+            let text = format!(
+                "; held: {removed} hosts were taken out within {within:?}, and {nodes_max} may be without an approval"
+            );
+            (Held::Asking, text)
+        })
+    }
+
+    fn note_removals(&mut self, nodes: u32) {
+        let now = self.now();
+        self.state.removals.extend((0..nodes).map(|_| now));
+        while self.state.removals.len() > REMOVALS_KEPT_MAX {
+            self.state.removals.pop_front();
         }
     }
 

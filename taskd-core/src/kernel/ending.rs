@@ -4,7 +4,7 @@
 
 use super::plans::PlanId;
 use super::{Branch, Command, Input, Kernel, Outcome, Request, Start, State};
-use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
+use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, Proposal, Run, Stage};
@@ -14,6 +14,9 @@ use std::time::Duration;
 
 /// How sure a start that did not come about in time is the launcher's fault.
 const START_FAILED_PERMILLE: u16 = 500;
+
+/// Stands for whoever reports a fault under a name that is not theirs.
+const OUTSIDE: Name = Name::new("outside");
 
 /// Where the job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +70,7 @@ impl Kernel {
     /// `before` is the time of the input before this one: what lies between was nobody's.
     pub(super) fn start(&mut self, start: &Start, before: JobTime) {
         self.state.view.spec = Arc::clone(&start.spec);
+        self.apply_permissions();
         if self.state.life == Life::New {
             self.state.budget = super::Budget::full(&start.spec.policy.budget);
             self.state.view.world = Arc::new(start.spec.first_world());
@@ -91,7 +95,10 @@ impl Kernel {
     /// After a listing: the first one starts the job, or takes up what an earlier supervisor had under way.
     pub(super) fn listing_taken(&mut self) {
         if self.state.life == Life::Listing {
-            self.bring_up();
+            match self.observes() {
+                true => self.state.life = Life::Training, // whatever runs is the job
+                false => self.bring_up(),
+            }
         }
         if std::mem::take(&mut self.state.reissue) {
             let generation = self.state.view.world.generation();
@@ -164,7 +171,7 @@ impl Kernel {
             Request::Stop { reason, grace } => {
                 self.state.counts.branch(Branch::StopRequested);
                 match grace {
-                    Some(grace) if self.state.life.is_ending() => {
+                    Some(grace) if self.state.life.is_ending() && !self.observes() => {
                         let stop =
                             Action::Stop { procs: self.state.view.alive().collect(), grace: *grace, exact: true };
                         self.command(None, stop, STOP_MARGIN);
@@ -172,7 +179,13 @@ impl Kernel {
                     _ => self.end_as(Life::Stopping, false, &format!("stopped: {reason}"), *grace),
                 }
             }
-            Request::Fault(fault) => self.found.blame((**fault).clone()),
+            Request::Fault(fault) => {
+                let mut fault = (**fault).clone();
+                if fault.by == OPERATOR {
+                    fault.by = OUTSIDE; // an operator's wish comes as an order, which says whose it is
+                }
+                self.found.blame(fault);
+            }
             Request::PluginFailed { plugin, what } => {
                 let fault = super::intake::plugin_fault(&self.state.view, plugin.clone(), what.clone());
                 self.found.blame(fault);
@@ -213,7 +226,10 @@ impl Kernel {
         self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
         self.state.life = life;
         let grace = grace.unwrap_or(self.state.view.spec.policy.stop_grace);
-        let stages = end_all(&self.state.view, grace, ok, reason.to_owned());
+        let mut stages = end_all(&self.state.view, grace, ok, reason.to_owned());
+        if self.observes() {
+            stages.retain(|stage| stage.actions.iter().all(|action| matches!(action, Action::Finish { .. })));
+        }
         self.begin(PlanId::End, Name::new("end"), plain(stages, reason));
     }
 

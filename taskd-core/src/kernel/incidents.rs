@@ -2,13 +2,14 @@
 //!
 //! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
 
-use super::{Branch, Drop, Event, Kernel, State, View};
+use super::{Branch, Chosen, Drop, Event, Held, Kernel, State, View, plans};
 use crate::detect::{Fault, FaultClass, Finding, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, Seq};
 use crate::kernel::plans::PlanId;
 use crate::recover::{Action, Failure, Incident, Output};
 use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,30 @@ pub(super) struct Open {
     pub(super) paid: usize,
     /// A recovery of it has begun: what it has stopped, somebody has to start again.
     pub(super) begun: bool,
+    /// What was decided and is not carried out.
+    #[serde(default)]
+    pub(super) held: Option<Hold>,
+    /// Strategies that an operator has approved for it.
+    #[serde(default)]
+    pub(super) approved: BTreeSet<Name>,
+    /// Strategies that an operator has declined for it.
+    #[serde(default)]
+    pub(super) declined: BTreeSet<Name>,
+}
+
+/// A decision that is not carried out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Hold {
+    pub(super) why: Held,
+    /// `None`: the job would have been ended.
+    pub(super) chosen: Option<Chosen>,
+}
+
+impl Hold {
+    /// Whether what is held would have mended the fault as well.
+    fn covers(&self, fault: &Fault) -> bool {
+        self.chosen.as_ref().is_some_and(|chosen| plans::replaces(&chosen.proposal, &[], fault))
+    }
 }
 
 impl Open {
@@ -160,6 +185,8 @@ impl Kernel {
             open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
             open.paid += other.paid;
             open.begun |= other.begun;
+            open.approved.extend(other.approved);
+            open.declined.extend(other.declined);
             open.incident.faults.extend(other.incident.faults);
             open.incident.attempts.extend(other.incident.attempts);
         }
@@ -176,6 +203,9 @@ impl Kernel {
             rests_on: (seq, seq),
             paid: 0,
             begun: false,
+            held: None,
+            approved: BTreeSet::new(),
+            declined: BTreeSet::new(),
         });
         open.rests_on.1 = seq;
         let before = open.incident.faults.len();
@@ -183,7 +213,8 @@ impl Kernel {
         if open.incident.faults.len() < before {
             counts.branch(Branch::Absorbed);
         }
-        let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault));
+        let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault))
+            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault));
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             counts.drop(Drop::IncidentBound);
         }

@@ -1,5 +1,6 @@
 //! What goes into the kernel.
 
+use super::order::Ordered;
 use crate::detect::Fault;
 use crate::job::{CommandId, Domain, JobSpec, Name};
 use crate::launch::{Change, Listing};
@@ -37,6 +38,8 @@ pub enum Input {
         /// In nanoseconds.
         nanos: u64,
     },
+    /// An operator orders something.
+    Ordered(Box<Ordered>),
 }
 
 /// What a kernel is told when it starts.

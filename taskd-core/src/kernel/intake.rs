@@ -31,7 +31,7 @@ enum Known {
 impl Kernel {
     pub(super) fn listed(&mut self, listing: &Listing) {
         for node in &listing.nodes {
-            self.state.view.nodes.insert(node.node.clone(), node.clone());
+            self.note_node(node);
         }
         for status in &listing.procs {
             self.process(status);
@@ -58,9 +58,7 @@ impl Kernel {
     pub(super) fn changed(&mut self, change: &Change) {
         match change {
             Change::Proc(status) => self.process(status),
-            Change::Node(node) => {
-                self.state.view.nodes.insert(node.node.clone(), node.clone());
-            }
+            Change::Node(node) => self.note_node(node),
         }
     }
 
@@ -76,6 +74,10 @@ impl Kernel {
             Known::Older => {
                 self.state.counts.drop(Drop::OldIncarnation);
                 return self.stop_stray(proc, phase);
+            }
+            Known::Stray if self.observes() => {
+                self.superseded(&proc.role);
+                self.adopt(proc);
             }
             Known::Stray => {
                 self.superseded(&proc.role);
@@ -151,7 +153,7 @@ impl Kernel {
     /// A process that is there although nobody wants it: a start that a launcher carried out after its stop, or one
     /// that was never ordered. What the first listing tells is stopped by the first start.
     fn stop_stray(&mut self, proc: &ProcId, phase: &Phase) {
-        if phase.is_over() || self.state.life.is_listing() {
+        if phase.is_over() || self.state.life.is_listing() || self.observes() {
             return;
         }
         self.state.counts.branch(Branch::StrayStopped);

@@ -14,7 +14,11 @@
 //! | `commands` | what commands make of processes, and who waits for their answers how long |
 //! | `answers` | whose answer is what |
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
+//! | `operator` | orders: what each does, or why it is not followed |
+//! | `observe` | a job that something else runs: taken as it is, and never touched |
 //! | `report` | what people are told in the end |
+//! | `explain` | why an incident was decided as it was |
+//! | `status` | what people are told meanwhile |
 
 mod answers;
 mod arbiter;
@@ -24,37 +28,47 @@ mod commands;
 mod counts;
 mod decide;
 mod ending;
+mod explain;
 mod incidents;
 mod input;
 mod intake;
 mod mailbox;
+mod observe;
+mod operator;
+mod order;
 mod output;
 mod plans;
 mod report;
 mod snapshot;
+mod status;
 mod view;
 
 pub use checks::{Check, Checks};
 pub use counts::{Branch, Counts, Drop};
+pub use explain::{EXPLAINED_MAX, Explanation};
 pub use incidents::{FAULTS_PER_INCIDENT_MAX, QUESTIONS_MAX};
 pub use input::{Input, Request, Start};
 pub use mailbox::Mailbox;
+pub use operator::Paused;
+pub use order::{Denial, Held, Order, Ordered, Taken};
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
 pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
 pub use snapshot::{RestoreError, Snapshot};
+pub use status::{JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine, ProcLine};
 pub use view::{Proc, View};
 
 use crate::detect::{FaultDetector, Findings};
-use crate::job::{CommandId, IncidentId, JobSpec, JobTime, ProcId, Seq, WorkerSpec};
+use crate::job::{CommandId, IncidentId, JobSpec, JobTime, Name, NodeId, Permission, ProcId, Seq, WorkerSpec};
 use crate::recover::RecoveryStrategy;
 use budget::Budget;
 use commands::Pending;
 use ending::Life;
 use incidents::Open;
+use operator::Cordon;
 use plans::{Plan, PlanId};
 use report::Ledger;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -125,6 +139,18 @@ struct State {
     free_in_row: u32,
     /// A new supervisor has taken over: commands without an answer are given again after its first listing.
     reissue: bool,
+    /// An operator wants decisions, and no deeds.
+    #[serde(default)]
+    paused: Option<Paused>,
+    /// What operators have allowed and forbidden, over what the specification says.
+    #[serde(default)]
+    permissions: BTreeMap<Name, Permission>,
+    /// Hosts that were drained, or taken out by a recovery.
+    #[serde(default)]
+    cordons: BTreeMap<NodeId, Cordon>,
+    /// When hosts were taken out, as far back as the cap looks.
+    #[serde(default)]
+    removals: VecDeque<JobTime>,
 }
 
 impl fmt::Debug for Kernel {
@@ -163,6 +189,10 @@ impl Kernel {
             incident_ids: 0,
             free_in_row: 0,
             reissue: false,
+            paused: None,
+            permissions: BTreeMap::new(),
+            cordons: BTreeMap::new(),
+            removals: VecDeque::new(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {
@@ -203,6 +233,7 @@ impl Kernel {
             Input::Observed(facts) => facts.iter().for_each(|o| self.observe(o)),
             Input::Deadline => self.expire(),
             Input::Slept { nanos } => self.slept(*nanos),
+            Input::Ordered(ordered) => self.ordered(ordered),
         }
         self.take_findings();
         self.settle();
@@ -261,6 +292,9 @@ impl Kernel {
     fn settle(&mut self) {
         while self.advance_one() || self.decide_one() {
             self.take_findings(); // a strategy that panicked, or a start that failed, has become a finding
+        }
+        if self.observes() {
+            self.mended_by_others();
         }
         self.complete();
     }

@@ -1,5 +1,6 @@
 //! What comes out of the kernel: commands, and the events that explain them.
 
+use super::order::Held;
 use crate::detect::Fault;
 use crate::job::{CommandId, Generation, IncidentId, JobTime, Name, Seq};
 use crate::recover::{Action, Cost, Incident, Proposal};
@@ -100,6 +101,9 @@ pub struct Decision {
     pub budget_left: u32,
     /// Why it was decided so, in one sentence.
     pub reason: String,
+    /// Why it is not carried out, if it is not.
+    #[serde(default)]
+    pub held: Option<Held>,
 }
 
 /// The proposal that won.

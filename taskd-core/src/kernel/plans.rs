@@ -41,18 +41,23 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether this plan stops the process that a fault is about, and the fault is no reason to plan otherwise: when a
-    /// collective breaks, peers end at any moment of the recovery that replaces them all.
+    /// Whether this plan stops the process that a fault is about, and the fault is no reason to plan otherwise.
     pub(super) fn replaces(&self, fault: &Fault) -> bool {
-        let (Domain::Process(role), Some(incarnation)) = (&fault.prime().domain, fault.incarnation()) else {
-            return false;
-        };
-        let plain = fault.prime().damage.program != Sound::No && fault.error.as_ref().is_none_or(|e| !e.retry_free);
-        let proc = ProcId { role: role.clone(), incarnation };
-        let done = self.run.done.iter().flatten().map(|done| &done.action);
-        let stops = |action: &Action| matches!(action, Action::Stop { procs, .. } if procs.contains(&proc));
-        plain && done.chain(self.run.proposal.stages.iter().flat_map(|stage| &stage.actions)).any(stops)
+        replaces(&self.run.proposal, &self.run.done, fault)
     }
+}
+
+/// Whether a proposal, or what is done of it, stops the process that a fault is about, and the fault is no reason to plan
+/// otherwise: when a collective breaks, peers end at any moment of the recovery that replaces them all.
+pub(super) fn replaces(proposal: &Proposal, done: &[Vec<Done>], fault: &Fault) -> bool {
+    let (Domain::Process(role), Some(incarnation)) = (&fault.prime().domain, fault.incarnation()) else {
+        return false;
+    };
+    let plain = fault.prime().damage.program != Sound::No && fault.error.as_ref().is_none_or(|e| !e.retry_free);
+    let proc = ProcId { role: role.clone(), incarnation };
+    let done = done.iter().flatten().map(|done| &done.action);
+    let stops = |action: &Action| matches!(action, Action::Stop { procs, .. } if procs.contains(&proc));
+    plain && done.chain(proposal.stages.iter().flat_map(|stage| &stage.actions)).any(stops)
 }
 
 impl Kernel {
@@ -190,7 +195,7 @@ impl Kernel {
     pub(super) fn reconsider(&mut self) {
         let now = self.now();
         for open in self.state.incidents.values_mut() {
-            if open.decide_at.is_none() && !self.state.plans.contains_key(&PlanId::of(open)) {
+            if open.decide_at.is_none() && open.held.is_none() && !self.state.plans.contains_key(&PlanId::of(open)) {
                 open.decide_at = Some(now);
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! It only keeps books: nothing is decided from it.
 
-use super::{Counts, Decision, Drop, Kernel, State};
+use super::explain::Archive;
+use super::{Counts, Decision, Drop, Held, Kernel, State};
 use crate::detect::{Fault, FaultClass};
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
 use crate::recover::Incident;
@@ -43,8 +44,31 @@ pub struct IncidentReport {
     pub reason: String,
     /// When the incident was closed by a recovery: the ranks were ready again (see [`Policy::ready`](crate::job::Policy)).
     pub resumed: Option<JobTime>,
+    /// When it was closed.
+    #[serde(default)]
+    pub closed: Option<JobTime>,
     /// How it ended.
     pub outcome: String,
+    /// Why what was decided is not carried out, if it is not.
+    #[serde(default)]
+    pub held: Option<Held>,
+    /// How long the chosen strategy was expected to keep the job from training.
+    #[serde(default)]
+    pub expected_downtime: Option<Duration>,
+}
+
+impl IncidentReport {
+    /// Seconds of training that acting at once would have saved over what really happened, for a decision that was held:
+    /// from the decision to the end of the incident (or of the job), less the expected downtime. Negative where the job came
+    /// back sooner by itself. `None`: it was acted on, or is not over.
+    ///
+    /// A bound from below: nothing is added for work since the last checkpoint, nor for a job that never came back.
+    #[must_use]
+    pub fn would_have_saved_s(&self) -> Option<f64> {
+        self.held?;
+        let (decided, closed, downtime) = (self.decided?, self.closed?, self.expected_downtime?);
+        Some(closed.since(decided).as_secs_f64() - downtime.as_secs_f64())
+    }
 }
 
 /// What became of a job.
@@ -100,6 +124,8 @@ pub(super) struct Ledger {
     open: BTreeMap<IncidentId, IncidentReport>,
     closed: VecDeque<IncidentReport>,
     outcome: Option<(Outcome, String, JobTime)>,
+    #[serde(default)]
+    pub(super) archive: Archive,
 }
 
 impl Kernel {
@@ -136,17 +162,23 @@ impl Ledger {
             strategy: None,
             reason: String::new(),
             resumed: None,
+            closed: None,
             outcome: "open".into(),
+            held: None,
+            expected_downtime: None,
         });
         report.onset = report.onset.min(fault.onset);
     }
 
     pub(super) fn decided(&mut self, decision: &Decision) {
         self.judged(&decision.incident);
+        self.archive.keep(decision);
         let Some(report) = self.open.get_mut(&decision.incident.id) else { return };
         report.decided = Some(decision.at);
         report.strategy = decision.chosen.as_ref().map(|c| c.strategy.clone());
         report.reason.clone_from(&decision.reason);
+        report.held = decision.held;
+        report.expected_downtime = decision.chosen.as_ref().map(|c| c.proposal.cost.downtime);
     }
 
     /// Blame is read off the incident when it is decided, and again when more is known: a death is seen before the error
@@ -181,6 +213,7 @@ impl Ledger {
     ) {
         let Some(mut report) = self.open.remove(&id) else { return };
         how.clone_into(&mut report.outcome);
+        report.closed = Some(now);
         if strategy.is_some() {
             report.resumed = Some(now);
         }
@@ -189,6 +222,16 @@ impl Ledger {
             counts.drop(Drop::ReportBound);
         }
         self.closed.push_back(report);
+    }
+
+    /// Incidents that are not over.
+    pub(super) fn open(&self) -> impl Iterator<Item = &IncidentReport> {
+        self.open.values()
+    }
+
+    /// An incident, over or not, as long as the report holds it.
+    pub(super) fn report_of(&self, id: IncidentId) -> Option<&IncidentReport> {
+        self.open.get(&id).or_else(|| self.closed.iter().rfind(|report| report.id == id))
     }
 
     pub(super) fn finished(&mut self, outcome: Outcome, reason: &str, now: JobTime) {

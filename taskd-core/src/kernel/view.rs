@@ -5,7 +5,8 @@ use crate::job::{
 };
 use crate::launch::{NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// All that a plugin may know: the time, what is wanted, and what is observed.
@@ -130,6 +131,25 @@ impl View {
     pub fn device_of(&self, rank: Rank) -> Option<Domain> {
         let member = self.world.members().get(&rank)?;
         Some(Domain::Device(member.node.clone()?, member.device?))
+    }
+
+    /// Whether a host is listed and takes something new.
+    #[must_use]
+    pub fn is_ready(&self, host: &NodeId) -> bool {
+        self.nodes.get(host).is_some_and(|n| n.state == NodeState::Ready)
+    }
+
+    /// The same job, in which these hosts take nothing new.
+    #[must_use]
+    pub fn without(&self, hosts: &BTreeSet<NodeId>) -> Cow<'_, View> {
+        if !hosts.iter().any(|host| self.is_ready(host)) {
+            return Cow::Borrowed(self);
+        }
+        let mut without = self.clone();
+        for status in without.nodes.values_mut().filter(|n| n.state == NodeState::Ready && hosts.contains(&n.node)) {
+            status.state = NodeState::Cordoned;
+        }
+        Cow::Owned(without)
     }
 
     /// Whether `inner` is the same as, or a part of, `outer`.

@@ -3,6 +3,8 @@
 //! Strategies are pure and have no state. They never start a process: a proposal is data that the kernel turns into
 //! commands and the shell carries out.
 
+use crate::job::Name;
+
 mod exit;
 pub(crate) mod placement;
 mod proposal;
@@ -16,6 +18,10 @@ pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
 pub use strategy::MockRecoveryStrategy;
 pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
+
+/// The strategy that saves a checkpoint of the survivors' state, and that an operator asks for by
+/// [`Order::Dump`](crate::kernel::Order::Dump).
+pub const DUMP: Name = Name::new("dump");
 
 /// The recovery ladder of a usual job: `restart`, then `exit`.
 #[must_use]

@@ -4,7 +4,6 @@
 
 use crate::job::{NodeId, Rank, Role};
 use crate::kernel::View;
-use crate::launch::NodeState;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A rank's place. Without a host the launcher chooses.
@@ -38,7 +37,7 @@ pub(crate) fn settle(view: &View, seats: Seats) -> Result<Seats, String> {
     let mut plan = SeatPlan::new(view, seats);
     let mut leaving: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
     for (rank, seat) in &plan.seats {
-        if let Some(node) = seat.node.as_ref().filter(|n| !plan.is_ready(n)) {
+        if let Some(node) = seat.node.as_ref().filter(|n| !view.is_ready(n)) {
             leaving.entry(node.clone()).or_default().push(*rank);
         }
     }
@@ -104,10 +103,6 @@ impl<'a> SeatPlan<'a> {
             devices.extend(seat.device.map(|d| (node.clone(), d)));
         }
         SeatPlan { view, seats, load, devices }
-    }
-
-    fn is_ready(&self, node: &NodeId) -> bool {
-        self.view.nodes.get(node).is_some_and(|n| n.state == NodeState::Ready)
     }
 
     fn slots(&self, node: &NodeId) -> usize {

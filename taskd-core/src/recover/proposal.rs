@@ -1,8 +1,8 @@
 //! Proposals as data: stages of actions, what they touch, what they cost, and how far a run of one has come.
 
-use crate::detect::{Fault, Sound};
-use crate::job::{Counted, Domain, IncidentId, JobTime, Name, ProcId, Rank, Ready, Role, World};
-use crate::kernel::{Event, FAULTS_PER_INCIDENT_MAX, View};
+use crate::detect::{Fault, OPERATOR, Sound};
+use crate::job::{Counted, Domain, IncidentId, JobTime, Name, NodeId, OrderId, ProcId, Rank, Ready, Role, World};
+use crate::kernel::{Denial, Event, FAULTS_PER_INCIDENT_MAX, Taken, View};
 use crate::launch::StartBatch;
 use crate::trace::{Ask, Exhibit};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,20 @@ pub enum Action {
         ok: bool,
         /// Why it ends, in one sentence.
         reason: String,
+    },
+    /// Take hosts out of the job: nothing new starts there. Takes effect in the kernel at once.
+    Cordon {
+        /// Which.
+        nodes: BTreeSet<NodeId>,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Answer an operator's order.
+    Reply {
+        /// Which.
+        order: OrderId,
+        /// What follows from it, or why it is not followed.
+        result: Result<Taken, Denial>,
     },
 }
 
@@ -236,6 +250,25 @@ impl Incident {
         let Some(root) = self.root() else { return Vec::new() };
         let certain = |f: &&Fault| f.prime().is_certain() && root.prime().is_certain() && !std::ptr::eq(*f, root);
         [root].into_iter().chain(self.faults.iter().filter(certain)).collect()
+    }
+
+    /// Whether all that is to be mended is an operator's wish, which nothing has been tried for: no budget pays for it, and
+    /// the job does not end over it.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        let mut causes = self.faults.iter().filter(|f| f.prime().is_cause()).peekable();
+        self.attempts.is_empty() && causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
+    }
+
+    /// Hosts that are to be left: a cause of the incident is a host, or a device, that does not work.
+    #[must_use]
+    pub fn broken_hosts(&self) -> BTreeSet<NodeId> {
+        let broken = self.faults.iter().map(Fault::prime).filter(|s| s.is_cause() && s.damage.device == Sound::No);
+        let host = |domain: &Domain| match domain {
+            Domain::Node(node) | Domain::Device(node, _) => Some(node.clone()),
+            _ => None,
+        };
+        broken.filter_map(|suspect| host(&suspect.domain)).collect()
     }
 
     /// Ranks of the world in force that have no sound process any more, if their process is still the one that was

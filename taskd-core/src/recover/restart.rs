@@ -6,8 +6,9 @@ use super::placement::{self, Seats};
 use super::stages::{STOP_MARGIN, start_all};
 use super::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
 use crate::detect::Sound;
-use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
+use crate::job::{Counted, Domain, Name, NodeId, ProcId, Rank, Role, World};
 use crate::kernel::View;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const NAME: Name = Name::new("restart");
 const STOP: Name = Name::new("stop");
 const START: Name = Name::new("start");
 
-/// How long a restart is taken to keep the job from training.
+/// How long a restart is taken to keep the job from training, where nobody says otherwise.
 const DOWNTIME: Duration = Duration::from_secs(60);
 
 /// Stops all ranks and starts them anew, in a new world, from the program's last checkpoint.
@@ -23,7 +24,8 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 /// - Stages: `stop` (exactly, so that memory, ports and devices are free), `start` (enter the new world, start everybody,
 ///   until [`Policy::ready`](crate::job::Policy::ready)). Processes that are known to be lost are killed at once: they
 ///   cannot make use of a grace time. Healthy ones get the policy's.
-/// - Ranks stay where they are, except on hosts that take nothing new. After an exception of the program the ranks of the
+/// - Ranks stay where they are, except on hosts that take nothing new, and on hosts of which a detector says that they or
+///   their devices do not work: those are taken out of the job. After an exception of the program the ranks of the
 ///   failed rank's host exchange with those of another host, if there is one that fits (else the rank with another
 ///   device of its host): if the exception comes back there, it was not the machine.
 /// - The new world is proposed, so that the decision shows it, and built again when the stop is over: meanwhile hosts may
@@ -38,6 +40,7 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 pub struct Restart {
     checkpoint_every: Duration,
+    downtime: Duration,
 }
 
 impl Default for Restart {
@@ -50,7 +53,14 @@ impl Restart {
     /// A restart of a program that saves a checkpoint every 20 minutes.
     #[must_use]
     pub const fn new() -> Restart {
-        Restart { checkpoint_every: Duration::from_secs(20 * 60) }
+        Restart { checkpoint_every: Duration::from_secs(20 * 60), downtime: DOWNTIME }
+    }
+
+    /// How long a restart keeps the job from training, for the expected cost. Default: a minute.
+    #[must_use]
+    pub const fn with_downtime(mut self, downtime: Duration) -> Restart {
+        self.downtime = downtime;
+        self
     }
 
     /// How often the program saves a checkpoint, for the expected cost.
@@ -67,22 +77,37 @@ impl RecoveryStrategy for Restart {
     }
 
     fn config(&self) -> String {
-        format!("checkpoint_every_ms={}", self.checkpoint_every.as_millis())
+        format!("checkpoint_every_ms={} downtime_ms={}", self.checkpoint_every.as_millis(), self.downtime.as_millis())
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         check(incident)?;
+        let broken: BTreeSet<NodeId> = incident.broken_hosts();
+        let usable = view.without(&broken);
         let before = placement::current(view);
-        let seats = seats(view, &before, suspected_place(incident))?;
+        let seats = seats(&usable, &before, suspected_place(incident))?;
+        let left = before.values().filter_map(|seat| seat.node.as_ref()).filter(|node| broken.contains(node));
+        let left: BTreeSet<NodeId> = left.filter(|node| view.is_ready(node)).cloned().collect();
         let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
-        let counted = if is_free(incident) { Counted::No } else { Counted::Yes };
+        let counted = if is_free(incident) || incident.is_ordered() { Counted::No } else { Counted::Yes };
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
         let reason = format!("all {} ranks start again from the last checkpoint{elsewhere}", world.size());
+        let nodes_removed = u32::try_from(left.len()).unwrap_or(u32::MAX);
+        let mut stop = stop(incident, view);
+        if !left.is_empty() {
+            let why = format!("{} found it broken", incident.root().map_or(NAME, |fault| fault.by.clone()));
+            stop.actions.push(Action::Cordon { nodes: left, reason: why });
+        }
         Ok(Proposal {
-            stages: vec![stop(incident, view), start_all(START, world, view)],
+            stages: vec![stop, start_all(START, world, view)],
             touches: vec![Domain::Job],
-            cost: Cost { ends_job: false, lost_work: self.checkpoint_every / 2, downtime: DOWNTIME, nodes_removed: 0 },
+            cost: Cost {
+                ends_job: false,
+                lost_work: self.checkpoint_every / 2,
+                downtime: self.downtime,
+                nodes_removed,
+            },
             counted,
             reason,
         })

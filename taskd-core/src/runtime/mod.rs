@@ -13,12 +13,14 @@
 //! | `carry` | commands to the launcher in order, answers back |
 //! | `log` | writes each step before its commands leave, and says when it cannot |
 //! | `past` | what is taken up of an earlier supervisor's log |
+//! | `calls` | orders and questions of handles, and their answers |
 //! | `handle` | what the host program holds while the job runs |
 //! | `leave` | the ways to leave a job that has not ended |
 //! | `signals` | SIGTERM and SIGINT as such a leave, where the host program asks for it |
 //! | `exit_code` | with which code a program ends that ran a job |
 
 mod builder;
+mod calls;
 mod carry;
 mod clock;
 pub mod exit_code;

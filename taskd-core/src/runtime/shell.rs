@@ -1,14 +1,15 @@
 //! The loop: one input, one step of the kernel, its commands. It decides nothing.
 
 use super::RuntimeBuilder;
+use super::calls::{CALLS_MAX, Call, Orders, Query};
 use super::carry::{Carrier, DETACH_WITHIN, FINISH_WITHIN};
 use super::clock::{JobClock, Pulse};
-use super::handle::{Announcement, Ask, ControlError, EVENTS_KEPT, RuntimeHandle};
+use super::handle::{Announcement, ControlError, EVENTS_KEPT, RuntimeHandle};
 use super::log::{CLOSE_WITHIN, Log};
 use super::past::Past;
 use super::queues::FactQueues;
 use super::sources::Sources;
-use crate::job::{JobSpec, JobTime};
+use crate::job::{JobSpec, JobTime, Name};
 use crate::journal::{Journal, Recovered};
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
 use crate::launch::Launcher;
@@ -24,8 +25,8 @@ use tokio::time::sleep_until;
 /// Changes, answers and requests that may wait for the kernel; then their senders wait.
 const URGENT_MAX: usize = 1024;
 
-/// Questions to the shell that may wait; then those who ask wait.
-const ASKS_MAX: usize = 16;
+/// Under this name stand the orders of a handle that says nothing else.
+const HOST: Name = Name::new("host");
 
 /// The longest that a job takes to be handed over (see [`RuntimeHandle::detach`]).
 pub const HAND_OVER_WITHIN: Duration =
@@ -57,7 +58,7 @@ pub struct Runtime {
     launcher: Arc<dyn Launcher>,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
-    asks: mpsc::Receiver<Ask>,
+    calls: mpsc::Receiver<Call>,
     logs: Option<(Journal, Recovered)>,
 }
 
@@ -86,10 +87,10 @@ impl Runtime {
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
-        let (asking, asks) = mpsc::channel(ASKS_MAX);
+        let (calling, calls) = mpsc::channel(CALLS_MAX);
         let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
-        let handle = RuntimeHandle { urgent, asks: asking, events, logs: monitor };
-        Runtime { spec, sources, plugins, launcher, handle, requests, asks, logs }
+        let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor };
+        Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs }
     }
 
     /// What the host program holds while the job runs.
@@ -105,15 +106,17 @@ impl Runtime {
     pub async fn run(self) -> JobReport {
         let mut shell = Shell::start(self);
         loop {
-            if let Some(Ask::Detach { keep, reply }) = shell.next_ask() {
-                match shell.detach(keep).await {
+            match shell.next_call() {
+                Some(Call::Detach { keep, reply }) => match shell.detach(keep).await {
                     Ok(()) => {
                         let report = shell.finish().await.detached(keep);
                         let _ = reply.send(Ok(())); // nobody may wait any more
                         return report;
                     }
                     Err(refusal) => drop(reply.send(Err(refusal))),
-                }
+                },
+                Some(Call::Kernel(query)) => shell.answer(query),
+                None => {}
             }
             match shell.next_input() {
                 Some((now, input)) => {
@@ -152,15 +155,16 @@ struct Shell {
     carrier: Carrier,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
-    asks: mpsc::Receiver<Ask>,
-    /// What was taken from `asks`.
-    asked: Option<Ask>,
+    calls: mpsc::Receiver<Call>,
+    /// What was taken from `calls`.
+    called: Option<Call>,
+    orders: Orders,
     log: Option<Log>,
 }
 
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, sources, plugins, launcher, handle, requests, asks, logs } = runtime;
+        let Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
             Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),
@@ -184,8 +188,9 @@ impl Shell {
             queues,
             handle,
             requests,
-            asks,
-            asked: None,
+            calls,
+            called: None,
+            orders: Orders::default(),
             log,
         }
     }
@@ -217,15 +222,21 @@ impl Shell {
         tokio::select! {
             biased; // a fixed order: the same run twice is the same run
             input = self.requests.recv() => self.mailbox.extend(input),
-            ask = self.asks.recv() => self.asked = ask,
+            call = self.calls.recv() => self.called = call,
             () = self.queues.filled() => {}
             () = sleep_until(wake) => {}
         }
     }
 
-    /// What the shell itself is asked.
-    fn next_ask(&mut self) -> Option<Ask> {
-        self.asked.take().or_else(|| self.asks.try_recv().ok())
+    /// What a handle asks, if one does.
+    fn next_call(&mut self) -> Option<Call> {
+        self.called.take().or_else(|| self.calls.try_recv().ok())
+    }
+
+    /// Answers a question at once; an order is answered by the kernel.
+    fn answer(&mut self, query: Query) {
+        let order = self.orders.take(query, &self.kernel);
+        self.mailbox.extend(order);
     }
 
     /// Hands the processes over. What comes in meanwhile is not decided on: after a refusal it is as late as it is, and
@@ -277,7 +288,8 @@ impl Shell {
             }
             Action::Collect(ask) => self.sources.collect(command.id, &ask),
             Action::Start { .. } | Action::Stop { .. } | Action::Acknowledge(_) => self.carrier.give(command),
-            Action::Enter(_) => {} // processes learn of their world when they are started
+            Action::Reply { order, result } => self.orders.reply(order, result),
+            Action::Enter(_) | Action::Cordon { .. } => {} // the kernel's own; processes learn of their world at their start
             Action::Finish { ok, reason } => tracing::info!(ok, %reason, "the job is over"),
         }
     }

@@ -163,7 +163,7 @@ impl Sim<'_> {
             Action::Enter(world) => self.queue.push(soon, Event::Joins(world)),
             Action::Collect(ask) => self.collect(command.id, &ask),
             Action::Acknowledge(proc) => self.queue.push(soon, Event::Acknowledge(proc)),
-            Action::Announce(_) => {}
+            Action::Announce(_) | Action::Cordon { .. } | Action::Reply { .. } => {}
             Action::Finish { ok, .. } => self.finished = Some((self.now, ok)),
         }
     }

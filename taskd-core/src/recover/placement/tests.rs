@@ -1,5 +1,6 @@
 use super::*;
 use crate::detect::fixture::{Scene, node};
+use crate::launch::NodeState;
 
 const THREE: &[(&str, u32)] = &[("a", 4), ("b", 4), ("c", 4)];
 

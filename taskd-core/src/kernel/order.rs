@@ -1,0 +1,98 @@
+//! What an operator can ask of a running job, and what is answered.
+//!
+//! Plain data: what an order does is said by `operator`.
+
+use crate::job::{IncidentId, Name, NodeId, OrderId, Permission, Rank};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An order with who gave it. It is logged like every input, and answered by exactly one
+/// [`Action::Reply`](crate::recover::Action::Reply).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ordered {
+    /// The answer comes under it.
+    pub id: OrderId,
+    /// Who asks: a person, or a program that acts for one.
+    pub by: Name,
+    /// Why, for the log and the incident.
+    pub reason: String,
+    /// What is asked.
+    pub order: Order,
+}
+
+/// What an operator can ask of a running job.
+///
+/// Orders draw on no recovery budget, and the job is never ended because one cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Order {
+    /// Leave this host: its ranks move, and nothing new starts there. Refused when no other host has room.
+    Drain {
+        /// Which.
+        node: NodeId,
+    },
+    /// Use a host again that was drained, or that a recovery took out.
+    Readmit {
+        /// Which.
+        node: NodeId,
+    },
+    /// Start these ranks anew; what else a strategy has to stop for that is its matter.
+    Restart {
+        /// Which; all when empty.
+        ranks: BTreeSet<Rank>,
+    },
+    /// Save a checkpoint of the survivors' state now.
+    Dump,
+    /// Change what strategies may do by themselves, also over a change of supervisor.
+    Allow {
+        /// By name; those that are not named keep what they have.
+        strategies: BTreeMap<Name, Permission>,
+    },
+    /// Decide, tell and log as ever, but begin nothing until [`Order::Resume`]. A recovery that has begun goes on: half of one
+    /// leaves the job worse than either end of it.
+    Pause,
+    /// Act again; what was held is decided anew.
+    Resume,
+    /// Carry out what an incident is held for.
+    Approve {
+        /// Which incident.
+        incident: IncidentId,
+    },
+    /// Do not carry out what an incident is held for: the next proposal is taken.
+    Decline {
+        /// Which incident.
+        incident: IncidentId,
+    },
+}
+
+/// The good answer to an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The incident under which it is carried out, where it is one.
+    pub incident: Option<IncidentId>,
+    /// What follows from it, in one sentence.
+    pub text: String,
+}
+
+/// Why an order is not followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Denial {
+    /// Not now, or not this: what stands in the way, and what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// No plugin of this runtime can do it.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Why a decision is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Held {
+    /// The runtime only observes ([`Mode::Observe`](crate::job::Mode::Observe)).
+    Observing,
+    /// An operator has paused it.
+    Paused,
+    /// It waits for an operator's approval.
+    Asking,
+}

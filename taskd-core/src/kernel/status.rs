@@ -1,0 +1,137 @@
+//! The job as it stands, for people and dashboards.
+//!
+//! It is read off the kernel's state and changes nothing.
+
+use super::ending::Life;
+use super::operator::Paused;
+use super::report::IncidentReport;
+use super::{Kernel, State};
+use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Role};
+use crate::launch::{NodeState, Phase};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most processes that a status names one by one.
+pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
+
+/// A job as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// The job's name.
+    pub job: Name,
+    /// The time of the last input.
+    pub at: JobTime,
+    /// Where the job is in its life: `listing`, `starting`, `training`, `ending`, `stopping` or `over`.
+    pub life: String,
+    /// Whether the runtime acts.
+    pub mode: Mode,
+    /// Since when, by whom and why nothing is acted on.
+    pub paused: Option<Paused>,
+    /// The world in force.
+    pub generation: Generation,
+    /// Ranks of that world.
+    pub ranks: u32,
+    /// Those whose process runs.
+    pub running: u32,
+    /// The smallest and the largest step that a running rank has completed, where steps are seen.
+    pub steps: Option<(u64, u64)>,
+    /// Processes that do not run, the first [`NOT_RUNNING_SHOWN_MAX`].
+    pub not_running: Vec<ProcLine>,
+    /// The hosts.
+    pub nodes: Vec<NodeLine>,
+    /// Recoveries that counted.
+    pub restarts: u32,
+    /// Recoveries that the budget still allows.
+    pub budget_left: u32,
+    /// What each strategy may do by itself.
+    pub permissions: BTreeMap<Name, Permission>,
+    /// Incidents that are not over; what one is held for stands in it.
+    pub incidents: Vec<IncidentReport>,
+}
+
+/// One process of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcLine {
+    /// Which.
+    pub proc: ProcId,
+    /// Where it is in its life.
+    pub phase: String,
+    /// On which host.
+    pub node: Option<NodeId>,
+    /// Its process id there.
+    pub pid: Option<u32>,
+    /// The last step that it completed.
+    pub step: Option<u64>,
+}
+
+/// One host of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLine {
+    /// Which.
+    pub node: NodeId,
+    /// Whether it can be used.
+    pub state: NodeState,
+    /// How many ranks it can hold.
+    pub slots: u32,
+    /// Why it was taken out of the job, if it was.
+    pub taken_out: Option<String>,
+}
+
+impl Kernel {
+    /// The job as it stands.
+    #[must_use]
+    pub fn status(&self) -> JobStatus {
+        let State { view, cordons, life, paused, ledger, .. } = &self.state;
+        let runs = |p: &super::Proc| p.phase == Phase::Running;
+        let running = view.training().filter_map(|(_, p)| p.step);
+        let steps = running.fold(None, |steps: Option<(u64, u64)>, step| {
+            Some(steps.map_or((step, step), |(low, high)| (low.min(step), high.max(step))))
+        });
+        let not_running = view.procs.iter().filter(|(_, p)| !runs(p)).take(NOT_RUNNING_SHOWN_MAX);
+        let policy = &view.spec.policy;
+        let permission = |name: &Name| policy.strategies.get(name).copied().unwrap_or(policy.default_permission);
+        let line = |(role, p): (&Role, &super::Proc)| ProcLine {
+            proc: ProcId { role: role.clone(), incarnation: p.incarnation },
+            phase: p.phase.to_string(),
+            node: p.node.clone(),
+            pid: p.pid,
+            step: p.step,
+        };
+        let host = |status: &crate::launch::NodeStatus| NodeLine {
+            node: status.node.clone(),
+            state: status.state,
+            slots: status.slots,
+            taken_out: cordons.get(&status.node).map(|cordon| cordon.reason.clone()),
+        };
+        JobStatus {
+            job: view.spec.name.clone(),
+            at: view.now,
+            life: life.as_str().to_owned(),
+            mode: policy.mode,
+            paused: paused.clone(),
+            generation: view.world.generation(),
+            ranks: view.world.size(),
+            running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
+            steps,
+            not_running: not_running.map(line).collect(),
+            nodes: view.nodes.values().map(host).collect(),
+            restarts: view.world.restarts(),
+            budget_left: self.budget_left(),
+            permissions: self.strategies.iter().map(|s| (s.name(), permission(&s.name()))).collect(),
+            incidents: ledger.open().cloned().collect(),
+        }
+    }
+}
+
+impl Life {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Life::New | Life::Listing => "listing",
+            Life::Starting => "starting",
+            Life::Training => "training",
+            Life::Ending => "ending",
+            Life::Stopping => "stopping",
+            Life::Over => "over",
+        }
+    }
+}

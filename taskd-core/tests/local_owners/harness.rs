@@ -29,7 +29,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(18
 pub(crate) fn run(arguments: &[&str]) -> ExitCode {
     let filters: Vec<&&str> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(**filter));
-    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, pid_one, strangers, tee, turns};
+    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, old_kernel, pid_one, strangers, tee, turns};
     let suites = [
         attach::TESTS,
         cost::TESTS,
@@ -37,6 +37,7 @@ pub(crate) fn run(arguments: &[&str]) -> ExitCode {
         lifelines::TESTS,
         loss::TESTS,
         no_guard::TESTS,
+        old_kernel::TESTS,
         pid_one::TESTS,
         strangers::TESTS,
         tee::TESTS,

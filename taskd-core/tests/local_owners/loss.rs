@@ -1,12 +1,13 @@
 //! The supervisor dies: what was agreed for that happens.
 
 use crate::harness::tests;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Supervisor, WITH_HELPER};
 use crate::support::*;
 use std::time::Duration;
 
 tests![
     a_killed_supervisor_takes_everything_along,
+    a_killed_supervisor_is_missed_though_its_helper_holds_its_connection,
     a_supervisor_that_nobody_follows_takes_everything_along_later,
     a_rank_that_prints_is_not_harmed_by_the_loss_of_its_owner,
     a_guard_that_is_asked_to_end_stops_everything,
@@ -19,6 +20,15 @@ async fn a_killed_supervisor_takes_everything_along() {
     for name in ["guard.json", "guard.sock"] {
         assert!(!supervisor.path(name).exists(), "{name}");
     }
+}
+
+async fn a_killed_supervisor_is_missed_though_its_helper_holds_its_connection() {
+    let mut supervisor = Supervisor::start(WITH_HELPER).await;
+    supervisor.kill();
+    supervisor.all_is_gone(Duration::from_secs(5)).await; // at once with a pidfd, within a second without
+    let helper = std::fs::read_to_string(supervisor.path("helper")).unwrap().parse().unwrap();
+    assert!(is_alive(helper), "it is no process of the job");
+    send(helper, rustix::process::Signal::KILL);
 }
 
 async fn a_supervisor_that_nobody_follows_takes_everything_along_later() {

@@ -11,6 +11,7 @@ mod harness;
 mod lifelines;
 mod loss;
 mod no_guard;
+mod old_kernel;
 mod pid_one;
 mod rank;
 mod strangers;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         ["namespace", act, dir] => pid_one::run(act, dir),
         ["tee", dir, script] => tee::run(dir, script),
         ["no-guard", dir] => no_guard::run(dir),
+        [old_kernel::ROLE, ref suites @ ..] => old_kernel::run(suites),
         _ => harness::run(&words),
     }
 }

@@ -1,5 +1,7 @@
 //! The program that owns a job until somebody kills it.
 
+#![allow(unsafe_code, reason = "hands descriptors down that are not meant to be")]
+
 use crate::support::*;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -23,8 +25,8 @@ pub(crate) fn ranks(dir: &Path) -> [WorkerSpec; 3] {
 pub(crate) const PROCESSES: usize = 5;
 
 /// Is the supervisor.
-pub(crate) fn run(dir: &Path, on_loss: &str) -> ExitCode {
-    let on_loss = match on_loss.strip_prefix("keep=") {
+pub(crate) fn run(dir: &Path, on_loss_word: &str) -> ExitCode {
+    let on_loss = match on_loss_word.strip_prefix("keep=") {
         Some(ms) => OnOwnerLoss::Keep { at_most: Duration::from_millis(ms.parse().unwrap()) },
         None => OnOwnerLoss::default(),
     };
@@ -34,11 +36,26 @@ pub(crate) fn run(dir: &Path, on_loss: &str) -> ExitCode {
         let builder = LocalLauncher::builder(dir).on_owner_loss(on_loss).guard(guard);
         let launcher = builder.build().await.unwrap();
         launcher.start(&batch(1, ranks(dir))).await.unwrap();
+        if on_loss_word == WITH_HELPER {
+            std::fs::write(dir.join("helper"), start_helper().to_string()).unwrap();
+        }
         std::fs::write(dir.join("ready"), "").unwrap();
         std::future::pending::<()>().await; // until it is killed
         drop(launcher);
     });
     ExitCode::SUCCESS
+}
+
+/// What the supervisor is told so that everything goes with it, though a helper of its holds its connections open.
+pub(crate) const WITH_HELPER: &str = "kill-tree-with-helper";
+
+/// Starts a process that inherits all descriptors of this one, as a fork without exec would.
+fn start_helper() -> u32 {
+    for number in (3..).take(64) {
+        // SAFETY: a system call without pointers; who else has these descriptors does not notice.
+        unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
+    }
+    Command::new("sleep").arg("1000").spawn().unwrap().id()
 }
 
 /// A supervisor in a process of its own, whose ranks are all up.

@@ -15,6 +15,7 @@
 
 mod conns;
 mod counters;
+mod end_of;
 mod engine;
 mod entry;
 mod init;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Most events that are taken at once; the others come with the next call.
 const EVENTS_MAX: usize = 64;
+/// Longest wait: before Linux 5.11 one of 25 days cannot be asked for. Who waits longer looks, and waits again.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What something happened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,9 +19,9 @@ pub(super) enum Token {
     Lifelines,
     /// A signal has come.
     Signals,
-    /// A child's pidfd is readable.
+    /// A child has ended.
     Child(Key),
-    /// The owner's pidfd is readable.
+    /// The owner's process has ended.
     OwnerProcess,
     /// Somebody wants to connect.
     Listener,
@@ -101,7 +103,7 @@ impl Poll {
 
     /// Waits, at most for `limit`. What is most urgent comes first.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Vec<Token> {
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let limit = limit.and_then(|limit| Timespec::try_from(limit.min(WAIT_MAX)).ok());
         let mut events = Vec::<Event>::with_capacity(EVENTS_MAX);
         let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref());
         if waited.is_err() {

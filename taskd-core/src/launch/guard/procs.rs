@@ -25,8 +25,8 @@ pub(super) struct Proc {
     pub(super) pid: Pid,
     pub(super) page: Option<(Arc<Page>, OwnedFd)>,
     pub(super) lifeline: Option<Waiter>,
-    /// Its end, where the mode has no signal for it.
-    pub(super) pidfd: Option<OwnedFd>,
+    /// Readable at its end, where the mode has no signal for that.
+    pub(super) end: Option<OwnedFd>,
     pub(super) stdout: Option<Stream>,
     pub(super) stderr: Option<Stream>,
     /// When it is killed, if it was told to stop.
@@ -96,7 +96,7 @@ impl Procs {
                 pid,
                 page: None,
                 lifeline: None,
-                pidfd: None,
+                end: None,
                 stdout: None,
                 stderr: None,
                 kill_at: None,

@@ -93,8 +93,8 @@ impl Engine {
         }
         proc.report.page = None;
         proc.kill_at = None;
-        if let Some(pidfd) = proc.pidfd.take() {
-            self.poll.remove(pidfd);
+        if let Some(end) = proc.end.take() {
+            self.poll.remove(end);
         }
         if proc.tree == Tree::Wanted {
             proc.tree = Tree::Sweeping(Sweep::starting(Instant::now()));

@@ -9,6 +9,7 @@ mod owners;
 mod starts;
 
 use super::conns::Conn;
+use super::end_of;
 use super::lifeline::Deaths;
 use super::logs::{LogId, Logs};
 use super::poll::{Poll, Token};
@@ -49,7 +50,7 @@ pub(super) struct Engine {
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
     listener: Option<UnixListener>,
-    owner_process: Option<OwnedFd>,
+    owner_process: Option<end_of::Other>,
     ground: Ground,
     logs: Logs,
     own_log: LogId,
@@ -195,6 +196,7 @@ impl Engine {
             self.note("no new owner came in time");
             self.end(Duration::ZERO, None);
         }
+        self.look_at_owner(now);
         self.drop_silent_strangers(now);
         self.look_for_lifelines(now);
         self.kill_overdue(now);
@@ -212,6 +214,7 @@ impl Engine {
         };
         life.into_iter()
             .chain(self.looks.next_at)
+            .chain(self.owner_process.as_ref().and_then(end_of::Other::deadline))
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())
             .chain(self.starts_deadline())

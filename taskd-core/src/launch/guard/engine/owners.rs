@@ -4,11 +4,12 @@ use super::{Engine, Life, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
 use crate::launch::guard::conns::Conn;
+use crate::launch::guard::end_of;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::Key;
 use crate::launch::guard::wire::{Answer, Call, FromGuard, PROTOCOL, Refusal, ToGuard};
 use crate::launch::{LaunchError, OnOwnerLoss};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::Pid;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -138,13 +139,22 @@ impl Engine {
 
     /// Also learns of the owner's death where a child of its holds the socket open.
     fn watch_process(&mut self, pid: u32) {
-        if let Some(old) = self.owner_process.take() {
-            self.poll.remove(old);
-        }
+        self.forget_owner_process();
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        if let Some(handle) = handle.filter(|handle| self.poll.add(handle, Token::OwnerProcess).is_ok()) {
-            self.owner_process = Some(handle);
+        let watch = |pid| end_of::Other::watch(pid, &self.poll, Token::OwnerProcess, Instant::now());
+        self.owner_process = pid.and_then(watch);
+    }
+
+    fn forget_owner_process(&mut self) {
+        if let Some(process) = self.owner_process.take() {
+            process.forget(&self.poll);
+        }
+    }
+
+    /// The same where no event tells of the owner's death.
+    pub(super) fn look_at_owner(&mut self, now: Instant) {
+        if self.owner_process.as_mut().is_some_and(|process| process.look(now)) {
+            self.lose_owner("its process has ended");
         }
     }
 
@@ -237,9 +247,7 @@ impl Engine {
 
     /// The owner is gone: what was agreed for that happens.
     pub(super) fn lose_owner(&mut self, why: &str) {
-        if let Some(process) = self.owner_process.take() {
-            self.poll.remove(process);
-        }
+        self.forget_owner_process();
         let Some(key) = self.owner.take() else { return };
         self.note(&format!("the owner is gone: {why}"));
         if let Some(conn) = self.conns.remove(&key) {

@@ -2,6 +2,7 @@
 
 use super::{Engine, Life};
 use crate::job::ProcId;
+use crate::launch::guard::end_of;
 use crate::launch::guard::lifeline::Waiter;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::{Key, Proc, Tree};
@@ -10,7 +11,6 @@ use crate::launch::guard::spawn::{self, Spawned};
 use crate::launch::guard::streams::Stream;
 use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder};
 use crate::launch::{LaunchError, Phase};
-use rustix::process::PidfdFlags;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Engine {
             pid: spawned.pid,
             page: Some((spawned.page, spawned.page_memory)),
             lifeline,
-            pidfd: None,
+            end: None,
             stdout: Some(stdout),
             stderr: Some(stderr),
             kill_at: None,
@@ -168,9 +168,9 @@ impl Engine {
             }
         }
         if self.signals.is_none() {
-            let pidfd = rustix::process::pidfd_open(proc.pid, PidfdFlags::empty())?;
-            self.poll.add(&pidfd, Token::Child(key))?;
-            proc.pidfd = Some(pidfd);
+            let end = end_of::child(proc.pid)?;
+            self.poll.add(&end, Token::Child(key))?;
+            proc.end = Some(end);
         }
         Ok(())
     }

@@ -1,0 +1,72 @@
+//! The oldest kernel that we support, Linux 4.18, has none of the system calls that came later: no pidfd, no
+//! `close_range`, no `clone3`. A filter takes them away here, from the supervisor, its guard and its ranks.
+
+#![allow(unsafe_code, reason = "no safe function installs a filter for system calls")]
+
+use crate::harness::{self, tests};
+use crate::support::*;
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+tests![everything_works_as_on_linux_4_18];
+
+/// The first role of a process that runs tests as on that kernel.
+pub(crate) const ROLE: &str = "as-on-linux-4.18";
+
+/// `pidfd_send_signal`, of Linux 5.1: from there on all processors have the same numbers, and between 4.18 and 5.1 no
+/// number of ours was given out.
+const FIRST_LATER_CALL: u32 = 424;
+
+/// What of this file's tests is run again: starts, exits, stops, kills, keeping, attaching, with and without a guard.
+const SUITES: [&str; 5] = ["attach::", "guard_death::", "lifelines::", "loss::", "no_guard::"];
+
+async fn everything_works_as_on_linux_4_18() {
+    assert!(pidfd_open(getpid(), PidfdFlags::empty()).is_ok(), "this kernel has no pidfds: no filter is needed");
+    let told = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg(ROLE).args(SUITES).stdin(Stdio::null()).stdout(told.reopen().unwrap()).stderr(told.reopen().unwrap());
+    let mut tests = Ends(command.spawn().unwrap());
+    let status = within(PATIENCE * 2, "these tests end", || tests.0.try_wait().unwrap()).await;
+    let told = std::fs::read_to_string(told.path()).unwrap();
+    assert!(status.success(), "{told}");
+    for suite in SUITES {
+        assert!(told.contains(suite), "no test of {suite} was run");
+    }
+}
+
+/// A process that ends at the latest with its test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Is such a process.
+pub(crate) fn run(suites: &[&str]) -> ExitCode {
+    take_later_calls_away();
+    assert_eq!(pidfd_open(getpid(), PidfdFlags::empty()).err(), Some(Errno::NOSYS));
+    harness::run(suites)
+}
+
+/// For this process and all that it will start.
+fn take_later_calls_away() {
+    let code = |code: u32, k: u32, (jt, jf): (u8, u8)| libc::sock_filter { code: code as u16, jt, jf, k };
+    let refuse = libc::SECCOMP_RET_ERRNO | Errno::NOSYS.raw_os_error().unsigned_abs();
+    let mut filter = [
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0)), // the number of the call
+        code(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, FIRST_LATER_CALL, (0, 1)),
+        code(libc::BPF_RET | libc::BPF_K, refuse, (0, 0)),
+        code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, (0, 0)),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: `program` names `filter`, which the kernel copies before the call returns.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(installed, "no filter can be installed: {}", std::io::Error::last_os_error());
+}

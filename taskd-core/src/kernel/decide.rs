@@ -34,6 +34,9 @@ impl Kernel {
             return true;
         }
         if self.is_overtaken(open) {
+            if self.observes() {
+                self.state.ledger.judged(&open.incident); // others were so quick that it was never decided
+            }
             self.state.counts.branch(Branch::Overtaken);
             self.close(id, "another recovery has replaced what was blamed", None);
             return true;

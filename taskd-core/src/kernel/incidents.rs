@@ -169,7 +169,8 @@ impl Kernel {
 
     fn overlaps(&self, open: &Open, domain: &Domain) -> bool {
         let plan = self.state.plans.get(&PlanId::of(open));
-        let touched = plan.iter().flat_map(|p| &p.run.proposal.touches);
+        let held = open.held.iter().filter_map(|hold| hold.chosen.as_ref()).map(|chosen| &chosen.proposal);
+        let touched = plan.iter().map(|p| &p.run.proposal).chain(held).flat_map(|proposal| &proposal.touches);
         let blamed = open.incident.faults.iter().map(|f| &f.prime().domain);
         touched.chain(blamed).any(|d| self.state.view.overlap(d, domain))
     }

@@ -1,126 +1,17 @@
-//! The built-in detectors and strategies in the kernel: what a job does about faults of every kind.
+//! The built-in detectors and strategies in the kernel: what a job does about faults of every kind, and about orders.
 
-use std::sync::Arc;
+mod job;
+mod observing;
+mod orders;
+
+use job::{Job, KILLED, exited, failed, plugins, report};
 use std::time::Duration;
+use taskd_core::detect;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Output};
-use taskd_core::trace::{Ask, Exhibit, Fact, Signal};
-use taskd_core::{detect, recover};
-
-const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
-
-/// A job whose processes start and stop as they are told.
-struct Job {
-    kernel: Kernel,
-    now: JobTime,
-    asked: Option<(CommandId, Ask)>,
-    finished: Option<(bool, String)>,
-    /// Ranks whose exit a stop waits for until the test says so.
-    slow: Option<u32>,
-}
-
-impl Job {
-    fn of(ranks: u32) -> Job {
-        Job::on(ranks, &[])
-    }
-
-    fn on(ranks: u32, hosts: &[&'static str]) -> Job {
-        Job::with(ranks, hosts, |_| ())
-    }
-
-    fn with(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut Policy)) -> Job {
-        let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
-        let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
-        adjust(&mut spec.policy);
-        let kernel = Kernel::new(plugins());
-        let mut job = Job { kernel, now: JobTime::START, asked: None, finished: None, slow: None };
-        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
-        let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
-        let nodes = nodes.into_iter().map(ready).collect();
-        job.give(Input::Listed(Listing { nodes, ..Listing::default() }));
-        job
-    }
-
-    fn give(&mut self, input: Input) {
-        for command in self.kernel.step(self.now, &input) {
-            match command.action {
-                Action::Start { batch, .. } => {
-                    for order in batch.orders {
-                        self.tell_of(order.proc, Phase::Running);
-                    }
-                }
-                Action::Stop { procs, .. } => {
-                    let slow = self.slow.map(Rank);
-                    for proc in procs.into_iter().filter(|p| p.role.rank() != slow) {
-                        let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
-                        let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
-                        self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
-                    }
-                }
-                Action::Collect(ask) => self.asked = Some((command.id, ask)),
-                Action::Finish { ok, reason } => self.finished = Some((ok, reason)),
-                _ => {}
-            }
-        }
-    }
-
-    fn tell_of(&mut self, proc: ProcId, phase: Phase) {
-        let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
-        let status = ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase };
-        self.give(Input::Changed(Change::Proc(status)));
-    }
-
-    fn tell(&mut self, rank: u32, phase: Phase) {
-        let incarnation = self.proc(rank).incarnation;
-        self.tell_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
-    }
-
-    fn proc(&self, rank: u32) -> &Proc {
-        self.kernel.view().proc(&Role::Rank(Rank(rank))).expect("a rank of the job")
-    }
-
-    fn observe(&mut self, rank: u32, signal: Signal) {
-        let fact = Fact::new(Domain::Process(Role::Rank(Rank(rank))), signal);
-        self.give(Input::Observed(vec![fact.observed(self.now)]));
-    }
-
-    /// Lets time pass, in steps, with a deadline whenever one is due.
-    fn pass(&mut self, ms: u64) {
-        let until = self.now + Duration::from_millis(ms);
-        while let Some(due) = self.kernel.deadline().filter(|due| *due <= until) {
-            self.now = self.now.max(due);
-            self.give(Input::Deadline);
-        }
-        self.now = until;
-    }
-
-    fn last(&self) -> IncidentReport {
-        self.kernel.report().incidents.last().expect("an incident").clone()
-    }
-
-    fn generation(&self) -> u64 {
-        self.kernel.view().world.generation().0
-    }
-}
-
-fn plugins() -> Plugins {
-    Plugins { detectors: detect::defaults(), strategies: recover::defaults() }
-}
-
-fn exited(how: Termination, error: Option<ErrorReport>) -> Phase {
-    Phase::Exited(Box::new(Exit { error: error.map(Box::new), ..Exit::new(how) }))
-}
-
-fn report(code: &'static str, text: &str) -> ErrorReport {
-    let (family, code, text) = (Name::new("python"), Name::new(code), text.to_owned());
-    ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }
-}
-
-fn failed(error: ErrorReport) -> Phase {
-    exited(Termination::Code(1), Some(error))
-}
+use taskd_core::recover::Output;
+use taskd_core::trace::{Exhibit, Signal};
 
 #[test]
 fn everybody_starts_again_after_a_kill_and_only_the_killed_one_is_blamed() {

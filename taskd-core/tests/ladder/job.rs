@@ -1,0 +1,154 @@
+//! A job whose processes start and stop as they are told.
+
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::Action;
+use taskd_core::trace::{Ask, Fact, Signal};
+use taskd_core::{detect, recover};
+
+pub(crate) const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
+
+/// A job, and what became of its commands.
+pub(crate) struct Job {
+    pub(crate) kernel: Kernel,
+    pub(crate) now: JobTime,
+    pub(crate) asked: Option<(CommandId, Ask)>,
+    pub(crate) finished: Option<(bool, String)>,
+    /// Ranks whose exit a stop waits for until the test says so.
+    pub(crate) slow: Option<u32>,
+    /// Starts and stops.
+    pub(crate) deeds: Vec<Action>,
+    replies: Vec<Result<Taken, Denial>>,
+    orders: u64,
+}
+
+impl Job {
+    pub(crate) fn of(ranks: u32) -> Job {
+        Job::on(ranks, &[])
+    }
+
+    pub(crate) fn on(ranks: u32, hosts: &[&'static str]) -> Job {
+        Job::with(ranks, hosts, |_| ())
+    }
+
+    pub(crate) fn with(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut Policy)) -> Job {
+        let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
+        let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
+        adjust(&mut spec.policy);
+        let kernel = Kernel::new(plugins());
+        let mut job = Job {
+            kernel,
+            now: JobTime::START,
+            asked: None,
+            finished: None,
+            slow: None,
+            deeds: vec![],
+            replies: vec![],
+            orders: 0,
+        };
+        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+        let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
+        let nodes = nodes.into_iter().map(ready).collect();
+        job.give(Input::Listed(Listing { nodes, ..Listing::default() }));
+        job
+    }
+
+    pub(crate) fn give(&mut self, input: Input) {
+        for command in self.kernel.step(self.now, &input) {
+            if matches!(command.action, Action::Start { .. } | Action::Stop { .. }) {
+                self.deeds.push(command.action.clone());
+            }
+            match command.action {
+                Action::Reply { result, .. } => self.replies.push(result),
+                Action::Start { batch, .. } => {
+                    for order in batch.orders {
+                        self.tell_of(order.proc, Phase::Running);
+                    }
+                }
+                Action::Stop { procs, .. } => {
+                    let slow = self.slow.map(Rank);
+                    for proc in procs.into_iter().filter(|p| p.role.rank() != slow) {
+                        let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
+                        let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
+                        self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
+                    }
+                }
+                Action::Collect(ask) => self.asked = Some((command.id, ask)),
+                Action::Finish { ok, reason } => self.finished = Some((ok, reason)),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn tell_of(&mut self, proc: ProcId, phase: Phase) {
+        let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
+        let status = ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase };
+        self.give(Input::Changed(Change::Proc(status)));
+    }
+
+    pub(crate) fn tell(&mut self, rank: u32, phase: Phase) {
+        let incarnation = self.proc(rank).incarnation;
+        self.tell_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
+    }
+
+    pub(crate) fn proc(&self, rank: u32) -> &Proc {
+        self.kernel.view().proc(&Role::Rank(Rank(rank))).expect("a rank of the job")
+    }
+
+    pub(crate) fn observe(&mut self, rank: u32, signal: Signal) {
+        let fact = Fact::new(Domain::Process(Role::Rank(Rank(rank))), signal);
+        self.give(Input::Observed(vec![fact.observed(self.now)]));
+    }
+
+    /// Lets time pass, in steps, with a deadline whenever one is due.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let until = self.now + Duration::from_millis(ms);
+        while let Some(due) = self.kernel.deadline().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.give(Input::Deadline);
+        }
+        self.now = until;
+    }
+
+    /// Gives an order; its answer.
+    pub(crate) fn order(&mut self, order: Order) -> Result<Taken, String> {
+        self.orders += 1;
+        let (by, reason) = (Name::new("ann"), "she knows why".to_owned());
+        self.give(Input::Ordered(Box::new(Ordered { id: OrderId(self.orders), by, reason, order })));
+        self.replies.pop().expect("an answer in the same step").map_err(|denial| denial.to_string())
+    }
+
+    /// The hosts of all ranks.
+    pub(crate) fn hosts(&self) -> Vec<&str> {
+        let procs = self.kernel.view().procs.values();
+        procs.map(|p| p.node.as_ref().map_or("-", |node| node.0.as_str())).collect()
+    }
+
+    pub(crate) fn last(&self) -> IncidentReport {
+        self.kernel.report().incidents.last().expect("an incident").clone()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.kernel.view().world.generation().0
+    }
+}
+
+pub(crate) fn plugins() -> Plugins {
+    Plugins { detectors: detect::defaults(), strategies: recover::defaults() }
+}
+
+pub(crate) fn exited(how: Termination, error: Option<ErrorReport>) -> Phase {
+    Phase::Exited(Box::new(Exit { error: error.map(Box::new), ..Exit::new(how) }))
+}
+
+pub(crate) fn report(code: &'static str, text: &str) -> ErrorReport {
+    let (family, code, text) = (Name::new("python"), Name::new(code), text.to_owned());
+    ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }
+}
+
+pub(crate) fn failed(error: ErrorReport) -> Phase {
+    exited(Termination::Code(1), Some(error))
+}

@@ -1,0 +1,230 @@
+//! What an operator can order, and what it does to the job.
+
+use crate::job::{Job, KILLED, exited, plugins};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::{Damage, Fault, FaultClass, OPERATOR, Sound, Suspect};
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::Action;
+
+fn node(name: &'static str) -> NodeId {
+    NodeId(Name::new(name))
+}
+
+fn may(strategy: &'static str, permission: Permission) -> BTreeMap<Name, Permission> {
+    [(Name::new(strategy), permission)].into()
+}
+
+/// A job of four ranks on two hosts, each of which could hold all.
+fn four() -> Job {
+    Job::on(4, &["a", "b"])
+}
+
+fn kill(job: &mut Job, rank: u32) {
+    job.tell(rank, exited(KILLED, None));
+    job.pass(100);
+}
+
+#[test]
+fn a_drained_host_is_left_and_nothing_new_starts_there_until_it_is_readmitted() {
+    let mut job = four();
+    assert_eq!(job.hosts(), ["a", "a", "b", "b"]);
+    let taken = job.order(Order::Drain { node: node("a") }).expect("b has room");
+    assert_eq!((taken.incident, taken.text.as_str()), (Some(IncidentId(1)), "2 ranks leave node a"));
+    job.pass(100);
+    assert_eq!(job.hosts(), ["b", "b", "b", "b"]);
+    assert_eq!((job.kernel.budget_left(), job.kernel.view().world.restarts()), (10, 0), "it was asked for");
+    let incident = job.last();
+    assert_eq!(
+        (incident.class, incident.by, incident.outcome.as_str()),
+        (FaultClass::Leave, OPERATOR, "recovered by restart")
+    );
+    assert_eq!(incident.evidence, ["ann asks for it: she knows why"]);
+    let ready = NodeStatus { node: node("a"), state: NodeState::Ready, slots: 4 };
+    job.give(Input::Changed(Change::Node(ready)));
+    assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher says");
+    let line = job.kernel.status().nodes.remove(0);
+    assert_eq!(line.taken_out.as_deref(), Some("drained by ann: she knows why"));
+    assert_eq!(job.order(Order::Drain { node: node("a") }).expect("no harm").text, "node a is left already");
+    job.order(Order::Readmit { node: node("a") }).expect("it was drained");
+    assert!(job.kernel.view().is_ready(&node("a")));
+    let why = job.order(Order::Readmit { node: node("a") }).expect_err("it is in use");
+    assert_eq!(why, "node a was not drained, nor taken out by a recovery");
+}
+
+#[test]
+fn a_drain_without_room_is_refused_and_the_job_trains_on() {
+    let mut job = Job::on(2, &["a"]);
+    let why = job.order(Order::Drain { node: node("a") }).expect_err("there is no other host");
+    assert_eq!(why, "node a takes nothing new, and no other host has room for rank 0");
+    let why = job.order(Order::Drain { node: node("z") }).expect_err("a slip of the pen");
+    assert_eq!(why, "node z is no host of this job, which has node a");
+    job.pass(1_000);
+    assert_eq!((job.generation(), job.finished, job.kernel.view().is_ready(&node("a"))), (1, None, true));
+}
+
+#[test]
+fn ranks_are_started_anew_on_demand_and_no_budget_pays() {
+    let mut job = four();
+    let taken = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("it is there");
+    assert_eq!(taken.text, "1 ranks are to be started anew");
+    job.pass(100);
+    assert_eq!((job.generation(), job.kernel.budget_left()), (2, 10));
+    assert_eq!(job.last().blamed, [Rank(1)]);
+    job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them");
+    job.pass(100);
+    assert_eq!((job.generation(), job.kernel.budget_left()), (3, 10));
+    let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(9)]) }).expect_err("there are four");
+    assert_eq!(why, "there is no rank 9: the job has ranks 0 to 3");
+}
+
+#[test]
+fn a_wish_that_nothing_grants_does_not_end_the_job() {
+    let mut job = four();
+    job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");
+    job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("it is taken");
+    job.pass(100);
+    let outcome = job.last().outcome;
+    assert!(outcome.starts_with("not done: leave in rank 1"), "{outcome}");
+    assert!(outcome.contains("restart: not in the allowed set"), "{outcome}");
+    assert!(outcome.contains("exit: the job does not end over an operator's wish"), "{outcome}");
+    assert_eq!((job.generation(), job.finished), (1, None));
+}
+
+#[test]
+fn what_is_paused_decides_and_begins_nothing_until_it_is_resumed() {
+    let mut job = four();
+    job.order(Order::Pause).expect("it runs");
+    let deeds = job.deeds.len();
+    kill(&mut job, 2);
+    let incident = job.last();
+    assert_eq!((incident.held, incident.strategy), (Some(Held::Paused), Some(Name::new("restart"))));
+    assert!(incident.reason.ends_with("held: ann has paused the runtime (she knows why)"), "{}", incident.reason);
+    job.pass(60_000);
+    assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10), "nothing is done, nothing is paid");
+    let paused = job.kernel.status().paused.expect("it says so");
+    assert_eq!((paused.by, paused.at), (Name::new("ann"), JobTime::START));
+    assert_eq!(job.order(Order::Resume).expect("it is paused").text, "1 held incidents are decided anew");
+    job.pass(100);
+    assert_eq!((job.last().outcome.as_str(), job.last().held), ("recovered by restart", None));
+    assert_eq!(job.order(Order::Resume).expect_err("it acts"), "it is not paused");
+}
+
+#[test]
+fn a_strategy_that_must_ask_waits_for_the_answer() {
+    for (yes, outcome) in [(true, "recovered by restart"), (false, "open when the job ended")] {
+        let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
+        let why = job.order(Order::Approve { incident: IncidentId(1) }).expect_err("there is none");
+        assert_eq!(why, "incident 1 is not open");
+        kill(&mut job, 2);
+        job.pass(600_000);
+        assert_eq!(job.last().held, Some(Held::Asking));
+        let incident = IncidentId(1);
+        let taken = job.order(if yes { Order::Approve { incident } } else { Order::Decline { incident } });
+        let answer = if yes { "restart is approved" } else { "restart is declined" };
+        assert_eq!(taken.expect("it waits").text, answer);
+        job.pass(100);
+        assert_eq!(
+            (job.last().outcome.as_str(), job.finished.is_some()),
+            (outcome, !yes),
+            "the next rung ends the job"
+        );
+    }
+}
+
+#[test]
+fn what_an_operator_allows_outlives_the_supervisor() {
+    let mut job = four();
+    let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
+    assert_eq!(why, "there is no strategy restrat: there are restart, exit");
+    job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
+    let snapshot = job.kernel.snapshot();
+    job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
+    let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+    assert_eq!(job.kernel.status().permissions[&Name::new("restart")], Permission::Ask);
+}
+
+#[test]
+fn a_checkpoint_on_demand_is_unsupported_while_no_strategy_saves_one() {
+    let mut job = four();
+    let why = job.order(Order::Dump).expect_err("the built-in ladder does not save");
+    let expected =
+        "no strategy of this runtime saves a checkpoint on request: none is named dump (there are restart, exit)";
+    assert_eq!(why, expected);
+}
+
+fn broken(job: &Job, host: &'static str) -> Input {
+    let damage = Damage { device: Sound::No, ..Damage::default() };
+    let suspect = Suspect::certain(Domain::Device(node(host), 3), FaultClass::Device, damage);
+    Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect))))
+}
+
+#[test]
+fn a_host_with_a_broken_device_is_left_by_a_recovery_that_counts() {
+    let mut job = four();
+    job.give(broken(&job, "a"));
+    job.pass(100);
+    assert_eq!(job.hosts(), ["b", "b", "b", "b"]);
+    assert_eq!((job.kernel.budget_left(), job.kernel.view().is_ready(&node("a"))), (9, false));
+    assert_eq!(job.kernel.status().nodes[0].taken_out.as_deref(), Some("dcgm found it broken"));
+}
+
+#[test]
+fn beyond_the_cap_on_removals_somebody_has_to_approve() {
+    let within = Duration::from_secs(3600);
+    let cap = RemovalCap { nodes_max: 1, within };
+    let mut job = Job::with(2, &["a", "b", "c", "d"], |policy| policy.node_removals = cap);
+    job.give(broken(&job, "a"));
+    job.pass(100);
+    assert_eq!(job.last().outcome, "recovered by restart");
+    job.give(broken(&job, "b"));
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!(incident.held, Some(Held::Asking));
+    let words = "held: 1 hosts were taken out within 3600s, and 1 may be without an approval";
+    assert!(incident.reason.ends_with(words), "{}", incident.reason);
+    job.order(Order::Approve { incident: incident.id }).expect("it waits");
+    job.pass(100);
+    assert_eq!(job.last().outcome, "recovered by restart");
+    job.pass(3_600_000);
+    let host = job.hosts()[0].to_owned();
+    let host = if host == "c" { "c" } else { "d" };
+    job.give(broken(&job, host));
+    job.pass(100);
+    assert_eq!(job.last().held, None, "an hour later it is free again");
+}
+
+#[test]
+fn what_comes_from_outside_cannot_speak_as_an_operator() {
+    let mut job = four();
+    let gone = Suspect::certain(Domain::Process(Role::Rank(Rank(1))), FaultClass::Exit, Damage::PROCESS_GONE);
+    job.give(Input::Requested(Request::Fault(Box::new(Fault::new(OPERATOR, job.now, gone)))));
+    job.pass(100);
+    assert_eq!((job.last().by, job.kernel.budget_left()), (Name::new("outside"), 9));
+}
+
+#[test]
+fn an_incident_is_explained_with_its_losers_and_its_evidence() {
+    let mut job = four();
+    kill(&mut job, 2);
+    let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
+    assert_eq!(why.chosen.map(|(name, _)| name), Some(Name::new("restart")));
+    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 0, 1));
+    assert_eq!((why.lost[0].strategy.as_str(), why.report.blamed), ("exit", vec![Rank(2)]));
+    assert!(job.kernel.explain(IncidentId(2)).is_none());
+}
+
+#[test]
+fn nothing_is_ordered_of_a_job_that_is_being_ended() {
+    let mut job = four();
+    job.slow = Some(1);
+    job.give(Input::Requested(Request::Stop { reason: "enough".into(), grace: None }));
+    assert_eq!(job.order(Order::Pause).expect_err("too late"), "the job is being ended");
+    assert!(
+        !job.deeds.iter().any(|deed| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1))
+    );
+}

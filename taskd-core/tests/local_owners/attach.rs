@@ -96,9 +96,18 @@ async fn of_many_that_come_at_once_one_is_the_owner() {
         }
         let [owner] = &owners[..] else { panic!("{} owners", owners.len()) };
         owner.start(&batch(1, [sleeper()])).await.unwrap();
-        let guards = || children_of(std::process::id()).into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
-        // Those that came too late have been refused and are about to end.
+        // Those that came too late have been refused and are about to end, as are those of other tests.
         eventually("one guard is left", || (guards() == [guard_pid(dir.path())]).then_some(())).await;
         owner.shutdown(Duration::ZERO).await.unwrap();
     }
+}
+
+/// All guards that this program's tests have started.
+fn guards() -> Vec<u32> {
+    let GuardProgram::Path(program) = guard_binary() else { panic!("it has a path") };
+    let program = program.canonicalize().unwrap();
+    let pids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let is_guard = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
+    pids.filter(is_guard).collect()
 }

@@ -27,8 +27,8 @@ pub(crate) fn init_was_called() -> bool {
 
 /// To be called first in a program's `main`, before threads are started or anything is opened.
 ///
-/// It returns at once, unless this process was started by a launcher as its guard: then it is the guard, and never
-/// returns.
+/// It returns at once, unless this process was started by a launcher as its guard: then it becomes the guard, in a
+/// process of its own that is nobody's child, and never returns.
 pub fn init() {
     INIT_WAS_CALLED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os();
@@ -48,6 +48,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<()> {
+    sys::leave_parent()?; // the host program's children are its own: none of them is ours
     sys::use_one_heap();
     let socket = UnixStream::from(sys::keep_only_stdin()?);
     sys::ignore_terminal_signals();

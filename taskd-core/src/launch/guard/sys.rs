@@ -5,6 +5,7 @@
 //! guard with `unsafe`.
 #![allow(unsafe_code)]
 
+use crate::job::Termination;
 use crate::worker::page::Page;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -161,26 +162,48 @@ fn schedule(nice: i32, turn_ns: u64) -> io::Result<()> {
 pub(super) struct Ended {
     pub(super) pid: Pid,
     /// Exit code, or number of the signal.
-    pub(super) status: i32,
-    pub(super) by_signal: bool,
-    pub(super) core_dumped: bool,
+    status: i32,
+    by_signal: bool,
+    core_dumped: bool,
 }
 
-/// The next child that has ended, without reaping it: of all children, or only `pid`.
-pub(super) fn next_ended(pid: Option<Pid>) -> Option<Ended> {
-    let (kind, id) = pid.map_or((libc::P_ALL, 0), |pid| (libc::P_PID, pid.as_raw_nonzero().get().unsigned_abs()));
+/// The next child that has ended, without reaping it.
+pub(super) fn next_ended() -> Option<Ended> {
+    ended(libc::P_ALL, 0).ok().flatten()
+}
+
+/// How this child has ended, without reaping it; `None` while it runs.
+///
+/// # Errors
+/// `ECHILD`: somebody else in this process has reaped it.
+pub(super) fn how_ended(pid: Pid) -> io::Result<Option<Ended>> {
+    ended(libc::P_PID, pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+fn ended(kind: libc::idtype_t, id: libc::id_t) -> io::Result<Option<Ended>> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: `info` is valid for writing; zeroed it is a valid siginfo_t, and stays so when there is nothing to tell;
     // for a child's end the kernel fills in the fields that `si_pid` and `si_status` read.
-    let (ended, code, child, status) = unsafe {
+    let (code, child, status) = unsafe {
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        let result = libc::waitid(kind, id, info.as_mut_ptr(), options);
+        if libc::waitid(kind, id, info.as_mut_ptr(), options) == -1 {
+            return Err(io::Error::last_os_error());
+        }
         let info = info.assume_init();
-        (result == 0, info.si_code, info.si_pid(), info.si_status())
+        (info.si_code, info.si_pid(), info.si_status())
     };
-    let pid = Pid::from_raw(child).filter(|_| ended)?;
     let core_dumped = code == libc::CLD_DUMPED;
-    Some(Ended { pid, status, by_signal: core_dumped || code == libc::CLD_KILLED, core_dumped })
+    let by_signal = core_dumped || code == libc::CLD_KILLED;
+    Ok(Pid::from_raw(child).map(|pid| Ended { pid, status, by_signal, core_dumped }))
+}
+
+impl Ended {
+    pub(super) fn how(&self) -> Termination {
+        match self.by_signal {
+            true => Termination::Signal { number: self.status, core_dumped: self.core_dumped },
+            false => Termination::Code(self.status),
+        }
+    }
 }
 
 /// What a rank's process does between fork and exec.
@@ -252,6 +275,19 @@ fn own_start_time() -> io::Result<u64> {
     let n = rustix::io::read(file.as_fd(), &mut text)?;
     let stat = super::proc_fs::Stat::parse(&text[..n]);
     stat.map(|s| s.start_time).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}
+
+/// Goes on in a child of this process, which ends at once: the child's parent is whoever takes orphans here. To be called
+/// before threads are started.
+pub(super) fn leave_parent() -> io::Result<()> {
+    // SAFETY: with one thread the child is a whole process, in which everything may be done; the parent runs nothing more.
+    unsafe {
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(()),
+            _ => libc::_exit(0),
+        }
+    }
 }
 
 /// What a reaping parent waits for.

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -24,8 +24,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long leftovers of a dead guard's job may take to be gone.
 const LEFTOVERS_WITHIN: Duration = Duration::from_secs(5);
-/// Stack in bytes of the thread that reaps the guard.
-const REAPER_STACK_BYTES: usize = 32 << 10;
+/// How long the process that becomes the guard's parent for an instant may take to be gone.
+const STARTER_GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a guard that is started now must know of the past.
 #[derive(Clone, Debug, Default)]
@@ -105,10 +105,10 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
     };
     let shown = program.unwrap_or(Path::new("a thread")).to_owned();
     let begun = match program {
-        Some(program) => spawn_guard(program, theirs.into()),
-        None => run_in_thread(theirs),
+        Some(program) => Starter::spawn(program, theirs.into()).map(Some),
+        None => run_in_thread(theirs).map(|()| None),
     };
-    begun.map_err(|source| Attempt::Failed(LocalError::Program { program: shown.clone(), source }))?;
+    let starter = begun.map_err(|source| Attempt::Failed(LocalError::Program { program: shown.clone(), source }))?;
     let guard_config = GuardConfig {
         protocol: PROTOCOL,
         job,
@@ -120,21 +120,50 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
         over: past.over.clone(),
     };
     let greeted = greet(config, ours, &ToGuard::Init(Box::new(guard_config))).await;
+    if let Some(starter) = starter.filter(|_| matches!(greeted, Ok(Ok(_)))) {
+        starter.reap().await;
+    }
     greeted.unwrap_or_else(|error| {
         let text = format!("{} ended before its first word ({error}): is it a taskd-guard?", shown.display());
         Err(Attempt::Failed(LocalError::Guard(text)))
     })
 }
 
-/// Starts a guard; a thread of its own waits for its end, so that it never becomes a zombie.
-fn spawn_guard(program: &Path, socket: OwnedFd) -> io::Result<()> {
-    let mut command = Command::new(program);
-    command.arg0(GUARD_NAME).arg(PROTOCOL.to_string());
-    command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    let reaper = std::thread::Builder::new().name("taskd-guard-reaper".into()).stack_size(REAPER_STACK_BYTES);
-    let reaping = reaper.spawn(move || drop(child.wait())); // how it ended is told by its log
-    reaping.map(drop)
+/// The process that a guard comes from: it ends as soon as the guard is there, which is nobody's child then.
+///
+/// A host program that reaps all its children itself may see its end; that is fine with us. Dropped before that end, it
+/// is killed: it is no guard, or one that nobody has heard of.
+struct Starter(Child);
+
+impl Starter {
+    fn spawn(program: &Path, socket: OwnedFd) -> io::Result<Starter> {
+        let mut command = Command::new(program);
+        command.arg0(GUARD_NAME).arg(PROTOCOL.to_string());
+        command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().map(Starter)
+    }
+
+    /// Waits until it has ended.
+    async fn reap(mut self) {
+        let until = Instant::now() + STARTER_GONE_WITHIN;
+        while self.runs() && Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// An error means that somebody else has reaped it.
+    fn runs(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Starter {
+    fn drop(&mut self) {
+        if self.runs() {
+            let _ = self.0.kill();
+            let _ = self.0.wait(); // at once: nobody survives SIGKILL
+        }
+    }
 }
 
 /// Says the first word and waits for the welcome. The outer error: the guard hung up.

@@ -50,7 +50,7 @@ impl Engine {
 
     /// Reaps every child that has ended: processes of the job, and strangers that were orphaned to the guard.
     pub(super) fn reap_all(&mut self) {
-        while let Some(ended) = sys::next_ended(None) {
+        while let Some(ended) = sys::next_ended() {
             self.take_end(ended);
         }
         self.tell_owner();
@@ -58,9 +58,15 @@ impl Engine {
 
     /// The same for one child, where the guard is not alone in its process.
     pub(super) fn take_exit_of(&mut self, key: Key) {
-        let pid = self.procs.get(key).map(|proc| proc.pid);
-        if let Some(ended) = pid.and_then(|pid| sys::next_ended(Some(pid))) {
-            self.take_end(ended);
+        let Some(pid) = self.procs.get(key).map(|proc| proc.pid) else { return };
+        match sys::how_ended(pid) {
+            Ok(Some(ended)) => self.take_end(ended),
+            Ok(None) => (),
+            Err(_) => {
+                // The program around us reaps all children, and was quicker: its number may be another's by now.
+                self.report_exit(key, Termination::Unknown);
+                self.sweep_soon(Instant::now());
+            }
         }
         self.tell_owner();
     }
@@ -70,19 +76,15 @@ impl Engine {
         if let Some(key) = key {
             // It is not reaped yet, so this number still means its group and nobody else's.
             let _ = rustix::process::kill_process_group(ended.pid, Signal::KILL);
-            self.report_exit(key, &ended);
+            self.report_exit(key, ended.how());
         }
         let _ = rustix::process::waitpid(Some(ended.pid), WaitOptions::NOHANG);
         self.sweep_soon(Instant::now());
     }
 
-    fn report_exit(&mut self, key: Key, ended: &Ended) {
+    fn report_exit(&mut self, key: Key, how: Termination) {
         self.drain(key, LAST_BYTES_MAX, |proc| &mut proc.stderr);
         let Some(proc) = self.procs.get_mut(key) else { return };
-        let how = match ended.by_signal {
-            true => Termination::Signal { number: ended.status, core_dumped: ended.core_dumped },
-            false => Termination::Code(ended.status),
-        };
         let mut exit = Exit::new(how);
         exit.stderr_tail = proc.stderr.as_ref().map(Stream::tail_text).unwrap_or_default();
         if let Some((page, _)) = proc.page.take() {

@@ -93,9 +93,12 @@ impl Engine {
             return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
         }
         let ground = Ground::of_this_process();
-        let _ = rustix::process::setrlimit(Resource::Nofile, raised(ground.open_files)); // a start says what it lacks
-        let is_process = signals.is_some(); // nobody can take over what ends with its owner
-        let listener = is_process.then(|| run_dir.listen()).transpose();
+        let is_process = signals.is_some();
+        if is_process {
+            // A start says what it lacks. The limits of a host program are its own.
+            let _ = rustix::process::setrlimit(Resource::Nofile, raised(ground.open_files));
+        }
+        let listener = is_process.then(|| run_dir.listen()).transpose(); // nobody can take over what ends with its owner
         let listener = listener.map_err(|e| failed("cannot listen at guard.sock", e))?;
         let record = Record { protocol: PROTOCOL, job: config.job.clone(), guard_pid: std::process::id() };
         run_dir.write_record(&record).map_err(|e| failed("cannot write guard.json", e))?;

@@ -5,9 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use taskd_core::launch::{LocalLauncher, OnOwnerLoss, guard};
+use taskd_core::launch::{LocalLauncher, guard};
 use taskd_core::testing::conformance::{self, launcher::Programs};
 use taskd_pytorch::TorchLauncher;
 
@@ -32,8 +31,7 @@ fn main() -> ExitCode {
 async fn torch_ranks_on_this_machine_keep_the_contract() {
     let dir = tempfile::tempdir().unwrap();
     let attach = async |_owner| {
-        let keep = OnOwnerLoss::Keep { at_most: Duration::from_secs(60) };
-        let local = LocalLauncher::builder(dir.path().join("run")).on_owner_loss(keep).build().await.unwrap();
+        let local = LocalLauncher::builder(dir.path().join("run")).build().await.unwrap();
         TorchLauncher::new(local, dir.path().join("torch"))
     };
     conformance::launcher(attach, Programs::shell().unwrap()).assert().await;

@@ -16,6 +16,7 @@ use crate::launch::Launcher;
 use crate::recover::Action;
 use crate::trace::TraceSource;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,8 +102,10 @@ impl Runtime {
 
     /// Runs the job to its end.
     ///
-    /// Dropping the future stops the supervising; what then becomes of the processes is the launcher's to say (the local
-    /// launcher's guard: see its `OnOwnerLoss`).
+    /// Dropping the future ends the job too, but nobody waits for that: the launcher is told to
+    /// [wind down](Launcher::wind_down) with the policy's grace time (the local launcher's guard then stops all ranks by
+    /// itself). To leave the job running, [`detach`](RuntimeHandle::detach) first. What becomes of it when this process is
+    /// killed is the launcher's to say (the local launcher: its `OnOwnerLoss`).
     pub async fn run(self) -> JobReport {
         let mut shell = Shell::start(self);
         loop {
@@ -160,6 +163,23 @@ struct Shell {
     called: Option<Call>,
     orders: Orders,
     log: Option<Log>,
+    unattended: Unattended,
+}
+
+/// Tells the launcher when the run is dropped before its end.
+struct Unattended {
+    launcher: Option<Arc<dyn Launcher>>,
+    grace: Duration,
+}
+
+impl Drop for Unattended {
+    fn drop(&mut self) {
+        let Some(launcher) = self.launcher.take() else { return };
+        let told = catch_unwind(AssertUnwindSafe(|| launcher.wind_down(self.grace)));
+        if told.is_err() {
+            tracing::error!("the launcher panicked when its job was dropped: see what is left of it");
+        }
+    }
 }
 
 impl Shell {
@@ -176,6 +196,7 @@ impl Shell {
             tracing::warn!(launcher = %info.name, "{guarantee}");
         }
         let pulse = Pulse::new(spec.policy.slept_over);
+        let unattended = Unattended { launcher: Some(Arc::clone(&launcher)), grace: spec.policy.stop_grace };
         let mut mailbox = Mailbox::new(Checks::default());
         mailbox.push(Input::Start(Box::new(Start { spec })));
         Shell {
@@ -192,6 +213,7 @@ impl Shell {
             called: None,
             orders: Orders::default(),
             log,
+            unattended,
         }
     }
 
@@ -271,7 +293,8 @@ impl Shell {
 
     /// The job is over: the launcher takes its last commands, the logs are written to their end.
     async fn finish(self) -> JobReport {
-        let Shell { kernel, carrier, log, .. } = self;
+        let Shell { kernel, carrier, log, mut unattended, .. } = self;
+        unattended.launcher = None;
         carrier.finish().await;
         if let Some(log) = log {
             log.finish().await;

@@ -132,8 +132,8 @@ pub(crate) enum Refusal {
     Protocol(u32),
     /// This process is the owner.
     Owned { by_pid: u32 },
-    /// Everything is being stopped; in a moment there will be no guard.
-    Ending,
+    /// Everything is being stopped; after so long at most there will be no guard.
+    Ending { gone_within: Duration },
     /// Another guard runs in this directory.
     Occupied,
     /// It could not start, and why.

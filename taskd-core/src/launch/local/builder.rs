@@ -22,7 +22,8 @@ pub enum GuardProgram {
     None,
 }
 
-/// What the guard does when its owner is gone without a word.
+/// What the guard does when its owner is gone without a word. (One that was dropped, was shut down or has detached has said
+/// one: see [`LocalLauncher`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnOwnerLoss {
     /// Everything is stopped, with everything that it started.
@@ -51,6 +52,7 @@ pub struct LocalLauncherBuilder {
     pub(super) job_name: Name,
     pub(super) guard: GuardProgram,
     pub(super) on_owner_loss: OnOwnerLoss,
+    pub(super) drop_grace: Duration,
     pub(super) takeover: bool,
     pub(super) node: Option<NodeId>,
     pub(super) slots: u32,
@@ -69,6 +71,7 @@ impl LocalLauncherBuilder {
             job_name: Name::new("job"),
             guard: GuardProgram::default(),
             on_owner_loss: OnOwnerLoss::default(),
+            drop_grace: Duration::from_secs(10),
             takeover: false,
             node: None,
             slots: 4096,
@@ -92,11 +95,19 @@ impl LocalLauncherBuilder {
         self
     }
 
-    /// What happens when this process is gone. Default: everything is killed at once. A launcher that attaches to a
-    /// running guard sets it anew.
+    /// What happens when this process is gone without a word: killed, or ended without dropping its launcher. Default:
+    /// everything is killed at once. A launcher that attaches to a running guard sets it anew.
     #[must_use]
     pub fn on_owner_loss(mut self, what: OnOwnerLoss) -> LocalLauncherBuilder {
         self.on_owner_loss = what;
+        self
+    }
+
+    /// Time between SIGTERM and SIGKILL when this launcher is dropped. Default: 10 s. A runtime whose run was dropped has
+    /// told its own policy's before.
+    #[must_use]
+    pub fn drop_grace(mut self, grace: Duration) -> LocalLauncherBuilder {
+        self.drop_grace = grace;
         self
     }
 
@@ -146,7 +157,7 @@ impl LocalLauncherBuilder {
     }
 
     /// Attaches to the guard that runs in the run directory, or starts one. Leftovers of a job whose guard died there are
-    /// removed first.
+    /// removed first; a job that is being stopped there is waited for.
     ///
     /// # Errors
     /// [`LocalError`]; nothing is left running.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// How long a guard may take to answer the first word.
 const WELCOME_WITHIN: Duration = Duration::from_secs(5);
-/// How long one that is ending may take to be gone.
+/// How long one that is ending may take to be gone, beyond what it says itself.
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks whether it is.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -49,7 +49,7 @@ pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Conne
     let run_dir = RunDir::new(config.run_dir.clone());
     let unusable = |source| LocalError::RunDir { path: config.run_dir.clone(), source };
     run_dir.prepare().map_err(unusable)?;
-    let until = Instant::now() + GONE_WITHIN;
+    let mut until = Instant::now() + GONE_WITHIN;
     loop {
         if run_dir.try_lock().map_err(unusable)?.is_some() {
             if let Some(record) = run_dir.record() {
@@ -60,8 +60,11 @@ pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Conne
         match try_attach(config, &run_dir).await {
             Ok(connection) => return Ok(Some(connection)),
             Err(Attempt::Failed(error)) => return Err(error),
-            Err(Attempt::Again) if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
-            Err(Attempt::Again) => return Err(silent(config)),
+            Err(Attempt::Again { after }) if Instant::now() < until => {
+                until = until.max(Instant::now() + after);
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Err(Attempt::Again { .. }) => return Err(silent(config)),
         }
     }
 }
@@ -71,15 +74,21 @@ pub(super) async fn start(config: &LocalLauncherBuilder, past: &Past) -> Result<
     match try_start(config, past).await {
         Ok(connection) => Ok(Some(connection)),
         Err(Attempt::Failed(error)) => Err(error),
-        Err(Attempt::Again) => Ok(None),
+        Err(Attempt::Again { .. }) => Ok(None),
     }
 }
 
 /// Why there is no connection.
 enum Attempt {
     Failed(LocalError),
-    /// A guard is coming or going.
-    Again,
+    /// A guard is coming, or going within this time.
+    Again {
+        after: Duration,
+    },
+}
+
+impl Attempt {
+    const SOON: Attempt = Attempt::Again { after: Duration::ZERO };
 }
 
 fn silent(config: &LocalLauncherBuilder) -> LocalError {
@@ -88,9 +97,9 @@ fn silent(config: &LocalLauncherBuilder) -> LocalError {
 }
 
 async fn try_attach(config: &LocalLauncherBuilder, run_dir: &RunDir) -> Result<Connection, Attempt> {
-    let stream = run_dir.connect().map_err(|_| Attempt::Again)?;
+    let stream = run_dir.connect().map_err(|_| Attempt::SOON)?;
     let hello = ToGuard::Hello { protocol: PROTOCOL, takeover: config.takeover, on_owner_loss: config.on_owner_loss };
-    greet(config, stream, &hello).await.unwrap_or(Err(Attempt::Again))
+    greet(config, stream, &hello).await.unwrap_or(Err(Attempt::SOON))
 }
 
 async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connection, Attempt> {
@@ -200,7 +209,8 @@ async fn exchange(stream: std::os::unix::net::UnixStream, word: &ToGuard) -> io:
 fn refused(config: &LocalLauncherBuilder, refusal: Refusal) -> Attempt {
     let run_dir = config.run_dir.clone();
     Attempt::Failed(match refusal {
-        Refusal::Ending | Refusal::Occupied => return Attempt::Again,
+        Refusal::Ending { gone_within } => return Attempt::Again { after: gone_within },
+        Refusal::Occupied => return Attempt::SOON,
         Refusal::Owned { by_pid } => LocalError::Owned { by_pid, run_dir },
         Refusal::Protocol(theirs) => LocalError::Protocol { theirs, ours: PROTOCOL, run_dir },
         Refusal::Failed(why) => LocalError::Guard(why),

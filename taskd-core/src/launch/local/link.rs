@@ -7,12 +7,15 @@ use super::builder::{LocalError, LocalLauncherBuilder};
 use super::guards::{self, Connection, Past};
 use super::history::History;
 use super::orders::Ground;
+use super::outgoing::Outgoing;
 use super::tee::{Begin, Tee};
-use crate::launch::guard::wire::{self, Answer, Call, FromGuard, ProcReport, ToGuard};
+use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard};
 use crate::launch::{LaunchError, Phase};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,15 +26,22 @@ const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 /// A call on its way, and where its answer goes.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) call: Call,
-    pub(super) reply: oneshot::Sender<Result<Answer, LaunchError>>,
+struct Request {
+    call: Call,
+    reply: oneshot::Sender<Result<Answer, LaunchError>>,
+    /// How often everything had been told to stop when it was ordered.
+    ordered_at: u64,
 }
 
-/// The task's handle. Dropping it drops the connection: the guard then does what it was told for that.
+/// The task's handle. Dropping it tells the guard to stop everything, if anything was ordered through it.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<Request>,
+    outgoing: Arc<Outgoing>,
+    /// Something was ordered: what runs is ours.
+    in_charge: AtomicBool,
+    /// How long everything may take to stop when this is dropped.
+    grace: Duration,
     pub(super) history: Arc<History>,
     /// What is printed of what processes print, where that is wanted.
     pub(super) tee: Option<Arc<Tee>>,
@@ -40,6 +50,10 @@ pub(super) struct Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        if *self.in_charge.get_mut() {
+            self.outgoing.say_now(&ToGuard::Dropped { grace: self.grace });
+        }
+        self.outgoing.disconnect();
         self.task.abort();
     }
 }
@@ -53,18 +67,21 @@ impl Link {
         let history = Arc::new(History::new(connection.job.clone(), ground.node.clone(), ground.slots));
         let (requests, received) = mpsc::channel(CALLS_MAX);
         let (synced, when_synced) = oneshot::channel();
+        let (outgoing, grace) = (Arc::<Outgoing>::default(), config.drop_grace);
         let task = Task {
             config,
+            outgoing: Arc::clone(&outgoing),
             history: Arc::clone(&history),
             tee: tee.clone(),
             requests: received,
             synced: Some(synced),
             waiting: BTreeMap::new(),
             next_id: 0,
-            unsent: Vec::new(),
             last_call: None,
         };
-        let link = Link { requests, history, tee, task: tokio::spawn(task.run(connection)) };
+        let task = tokio::spawn(task.run(connection));
+        let in_charge = AtomicBool::new(false);
+        let link = Link { requests, outgoing, in_charge, grace, history, tee, task };
         let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
         when_synced.await.map_err(lost)?;
         Ok(link)
@@ -74,8 +91,18 @@ impl Link {
     pub(super) async fn call(&self, call: Call) -> Result<Answer, LaunchError> {
         let (reply, answer) = oneshot::channel();
         let over = || self.history.why_over().unwrap_or_else(|| unreachable("the guard's connection was closed"));
-        self.requests.send(Request { call, reply }).await.map_err(|_| over())?;
+        if !matches!(call, Call::Counters) {
+            self.in_charge.store(true, Ordering::Relaxed);
+        }
+        let ordered_at = self.outgoing.wound_down();
+        self.requests.send(Request { call, reply, ordered_at }).await.map_err(|_| over())?;
         answer.await.map_err(|_| over())?
+    }
+
+    /// Tells the guard to stop everything, without waiting for anybody.
+    pub(super) fn wind_down(&self, grace: Duration) {
+        self.in_charge.store(true, Ordering::Relaxed);
+        self.outgoing.say_now(&ToGuard::WindDown { grace });
     }
 }
 
@@ -105,7 +132,7 @@ struct Task {
     /// Calls without answer.
     waiting: BTreeMap<u64, oneshot::Sender<Result<Answer, LaunchError>>>,
     next_id: u64,
-    unsent: Vec<u8>,
+    outgoing: Arc<Outgoing>,
     /// The call whose answer is the last word, and what every later call is told.
     last_call: Option<(u64, &'static str)>,
 }
@@ -125,7 +152,11 @@ impl Task {
         let mut next = Next::Serve(connection);
         loop {
             next = match next {
-                Next::Serve(mut connection) => self.serve(&mut connection).await.unwrap_or(Next::Mend),
+                Next::Serve(mut connection) => {
+                    let served = self.serve(&mut connection).await.unwrap_or(Next::Mend);
+                    self.outgoing.disconnect();
+                    served
+                }
                 Next::Mend => {
                     self.fail_calls();
                     match self.reconnect().await {
@@ -143,7 +174,6 @@ impl Task {
 
     /// Calls that were sent over a connection that is gone.
     fn fail_calls(&mut self) {
-        self.unsent.clear();
         for reply in std::mem::take(&mut self.waiting).into_values() {
             let text = "the guard was gone before it answered: list what runs, then decide";
             let _ = reply.send(Err(self.history.why_over().unwrap_or_else(|| unreachable(text))));
@@ -186,6 +216,7 @@ impl Task {
 
     /// Serves one connection until it ends.
     async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
+        self.outgoing.connect(&connection.stream)?;
         let mut part = vec![0; 64 << 10];
         loop {
             while let Some(message) = connection.frames.next()? {
@@ -193,8 +224,8 @@ impl Task {
                     return Ok(next);
                 }
             }
-            let interest =
-                if self.unsent.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+            let unsent = self.outgoing.unsent();
+            let interest = if unsent == 0 { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
             tokio::select! {
                 biased;
                 ready = connection.stream.ready(interest) => {
@@ -207,15 +238,16 @@ impl Task {
                             Err(error) => return Err(error),
                         }
                     }
-                    if ready.is_writable() && !self.unsent.is_empty() {
-                        match connection.stream.try_write(&self.unsent) {
-                            Ok(n) => drop(self.unsent.drain(..n)),
+                    if ready.is_writable() {
+                        match connection.stream.try_io(Interest::WRITABLE, || self.outgoing.flush()) {
+                            Ok(()) => (),
                             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
                             Err(error) => return Err(error),
                         }
                     }
                 }
-                request = self.requests.recv(), if self.unsent.len() < UNSENT_BYTES_MAX => match request {
+                () = self.outgoing.added.notified() => (),
+                request = self.requests.recv(), if unsent < UNSENT_BYTES_MAX => match request {
                     Some(request) => self.send(request),
                     None => return Ok(Next::End(unreachable("the launcher was dropped"))),
                 },
@@ -231,12 +263,9 @@ impl Task {
             Call::Detach { .. } => self.last_call = Some((id, "this launcher has detached from its job")),
             _ => (),
         }
-        match wire::encode(&ToGuard::Call { id, call: request.call }) {
-            Ok(frame) => {
-                self.unsent.extend_from_slice(&frame);
-                self.waiting.insert(id, request.reply);
-            }
-            Err(error) => drop(request.reply.send(Err(LaunchError::Refused(error.to_string())))),
+        match self.outgoing.add(id, request.call, request.ordered_at) {
+            Ok(()) => drop(self.waiting.insert(id, request.reply)),
+            Err(why) => drop(request.reply.send(Err(LaunchError::Refused(why.to_string())))), // nobody may wait any more
         }
     }
 

@@ -9,6 +9,7 @@ mod heartbeats;
 mod history;
 mod link;
 mod orders;
+mod outgoing;
 mod tee;
 
 pub(super) use builder::this_host;
@@ -27,8 +28,22 @@ use std::time::Duration;
 
 /// Starts, stops and watches processes on this machine, through a guard.
 ///
-/// Dropping it is the loss of the owner: the guard then does what [`OnOwnerLoss`] says. [`shutdown`](Self::shutdown) and
-/// [`detach`](Launcher::detach) are the orderly ends.
+/// # How it ends
+/// Its processes belong to the guard, so they can outlive it. What becomes of them depends on how it goes:
+///
+/// | what happens | what becomes of the processes |
+/// |---|---|
+/// | [`shutdown`](Self::shutdown) | SIGTERM, the given grace time, SIGKILL; it returns when all is gone |
+/// | [`detach`](Launcher::detach) | they run on; a later program attaches within the given time |
+/// | it is dropped | SIGTERM, the [grace time](LocalLauncherBuilder::drop_grace), SIGKILL, by the guard: nobody waits for it |
+/// | the [run](crate::runtime::Runtime::run) over it is dropped | the same with the policy's grace time; the launcher can still be used |
+/// | this process is killed, or ends without dropping it | what [`OnOwnerLoss`] says |
+///
+/// A launcher that has attached to a running job and through which nothing was ordered yet is not in charge: dropping it
+/// (a runtime may not have come about) counts as the last of these.
+///
+/// The guard is no child of this process, and no thread or descriptor is left behind when this is dropped. (A process
+/// that takes in orphans, process 1 or a subreaper, gets the guard as one and reaps it.)
 #[derive(Debug)]
 pub struct LocalLauncher {
     /// Whether the guard is a process of its own.
@@ -146,5 +161,9 @@ impl Launcher for LocalLauncher {
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.link.call(Call::Detach { keep }).await.map(drop)
+    }
+
+    fn wind_down(&self, grace: Duration) {
+        self.link.wind_down(grace);
     }
 }

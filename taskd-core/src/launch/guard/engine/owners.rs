@@ -96,8 +96,12 @@ impl Engine {
         if protocol != PROTOCOL {
             return Err(Refusal::Protocol(PROTOCOL));
         }
-        if matches!(self.life, Life::Ending { .. } | Life::Over) {
-            return Err(Refusal::Ending);
+        match self.life {
+            Life::Ending { give_up_at, .. } => {
+                return Err(Refusal::Ending { gone_within: give_up_at.saturating_duration_since(Instant::now()) });
+            }
+            Life::Over => return Err(Refusal::Ending { gone_within: Duration::ZERO }),
+            Life::Serving | Life::Keeping { .. } => (),
         }
         match self.owner.filter(|owner| *owner != key).and_then(|owner| self.conns.get(&owner)) {
             Some(owner) if !takeover && !is_gone(owner) => Err(Refusal::Owned { by_pid: owner.peer_pid }),

@@ -44,6 +44,7 @@ clauses! { "launcher":
     WATCH_STALE = "a cursor of another history, or of the future, is answered with `Stale`";
     EXIT_KEPT = "an exit is listed until it is acknowledged";
     EXIT_OUTLIVES_OWNER = "an exit is kept also over a change of owner";
+    DETACH_KEEPS = "what was handed over by `detach` runs on, and the next owner finds it";
     ACKNOWLEDGED_IS_FORGOTTEN = "an acknowledged exit is not listed any more";
     ACKNOWLEDGE_UNKNOWN_IS_FINE = "acknowledging the unknown is no error";
     OUT_OF_SIGHT_IS_NOT_ENDED = "processes of a host out of sight are not told as ended until the host is back or has left";
@@ -55,8 +56,8 @@ clauses! { "launcher":
 /// Checks a launcher against the contract of [`Launcher`].
 ///
 /// `make` gives the handle of the owner with the given number, from 1. All owners attach to the same processes. The suite
-/// kills an owner by dropping its handle, and then asks for the next one; a launcher whose processes end with their owner
-/// must be told to keep them meanwhile. `programs` says how to make processes that run, end and resist.
+/// lets an owner detach and drops its handle, and then asks for the next one; a launcher that refuses to detach must keep its
+/// processes when it is dropped. `programs` says how to make processes that run, end and resist.
 ///
 /// ```
 /// use taskd_core::testing::conformance;

@@ -1,7 +1,9 @@
 //! Clauses about what outlives an owner, and about hosts that are out of sight.
 
 use super::session::Session;
-use super::{EXIT_EXACT, EXIT_ONCE, EXIT_OUTLIVES_OWNER, LIST_COMPLETE, OUT_OF_SIGHT_IS_NOT_ENDED, START_ONCE};
+use super::{
+    DETACH_KEEPS, EXIT_EXACT, EXIT_ONCE, EXIT_OUTLIVES_OWNER, LIST_COMPLETE, OUT_OF_SIGHT_IS_NOT_ENDED, START_ONCE,
+};
 use crate::job::{NodeId, ProcId, Termination};
 use crate::launch::{NodeState, Phase};
 use std::time::Duration;
@@ -32,7 +34,7 @@ async fn change_of_owner(s: &mut Session<'_>) {
     let before = s.status(&runs).cloned();
 
     let gap = SHORT + s.limits.settle;
-    s.change_owner(gap).await;
+    let handed_over = s.change_owner(gap).await;
     s.settle().await; // the old cursor, if it is still served
     s.attach().await;
     for proc in [&ends, &ended] {
@@ -41,6 +43,10 @@ async fn change_of_owner(s: &mut Session<'_>) {
         }
     }
     match (before, s.status(&runs).cloned()) {
+        (_, now) if handed_over && now.as_ref().is_none_or(|now| now.phase.is_over()) => {
+            let now = now.map_or_else(|| "nothing".into(), |now| now.phase.to_string());
+            s.broken(DETACH_KEEPS, format!("{runs} ran when it was handed over, and the next owner is told {now}"));
+        }
         (_, None) => s.broken(LIST_COMPLETE, format!("{runs} ran, and the next owner is not told of it")),
         (Some(old), Some(new)) if old.instance != new.instance => {
             s.broken(START_ONCE, format!("{runs} was {} and is {} for the next owner", old.instance, new.instance));

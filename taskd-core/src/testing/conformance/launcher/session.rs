@@ -2,7 +2,7 @@
 
 use super::super::verdict::Verdict;
 use super::{
-    ACKNOWLEDGED_IS_FORGOTTEN, Clause, DEAD_ONCE, EXIT_ONCE, LIST_COMPLETE, LIST_HOSTS, LIST_THEN_WATCH,
+    ACKNOWLEDGED_IS_FORGOTTEN, Clause, DEAD_ONCE, DETACH_KEEPS, EXIT_ONCE, LIST_COMPLETE, LIST_HOSTS, LIST_THEN_WATCH,
     OUT_OF_SIGHT_IS_NOT_ENDED, PHASE_FORWARD, Programs, START_IS_TOLD, START_NEVER_AGAIN, START_ONCE,
     START_ONLY_ACCEPTS, WATCH_WAITS,
 };
@@ -21,6 +21,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// A `watch` that tells nothing so many times in a row is given up.
 const FRUITLESS_MAX: u32 = 50;
+/// How long a detached launcher is told to keep its processes: longer than any owner's absence.
+const KEEP: Duration = Duration::from_secs(600);
 /// How often something outside of the launcher is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -134,12 +136,23 @@ impl<'a> Session<'a> {
 
     // ---- calls ----
 
-    /// Drops the owner, lets `gap` pass, and attaches the next one.
-    pub(super) async fn change_owner(&mut self, gap: Duration) {
-        self.launcher = None;
+    /// Lets the owner hand over, if it can, drops it, lets `gap` pass, and attaches the next one. True: it handed over.
+    pub(super) async fn change_owner(&mut self, gap: Duration) -> bool {
+        let mut handed_over = false;
+        if let Some(launcher) = self.launcher.take() {
+            match timeout(self.limits.patience, launcher.detach(KEEP)).await {
+                Ok(Ok(())) => handed_over = true,
+                Ok(Err(LaunchError::Refused(why))) => self.verdict.skip(DETACH_KEEPS, why),
+                Ok(Err(error)) => self.broken(DETACH_KEEPS, format!("`detach` failed: {error}")),
+                Err(_) => {
+                    self.broken(DETACH_KEEPS, format!("`detach` did not return within {:?}", self.limits.patience));
+                }
+            }
+        }
         sleep(gap).await;
         self.owner += 1;
         self.launcher = Some(self.make.make(self.owner).await);
+        handed_over
     }
 
     /// A call that must return in time and without an error.

@@ -38,7 +38,7 @@ async fn a_launcher_of_real_processes_keeps_every_clause_that_it_can_be_asked() 
     let commands = Commands::default();
     let report = launcher(async |_| commands.clone(), Programs::shell().unwrap()).assert().await;
     let skipped: Vec<Clause> = report.skipped().iter().map(|(clause, _)| *clause).collect();
-    assert_eq!(skipped, [EXIT_OF_FAILED_START, OUT_OF_SIGHT_IS_NOT_ENDED]);
+    assert_eq!(skipped, [EXIT_OF_FAILED_START, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED]);
 }
 
 #[tokio::test(start_paused = true)]

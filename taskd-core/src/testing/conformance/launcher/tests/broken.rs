@@ -233,4 +233,13 @@ impl Launcher for Broken {
         }
         self.fake.acknowledge(exits).await
     }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        if self.clause == DETACH_KEEPS {
+            for status in self.fake.list().await?.procs {
+                self.fake.kill(&status.proc);
+            }
+        }
+        self.fake.detach(keep).await
+    }
 }

@@ -219,7 +219,7 @@ impl RuntimeHandle {
         self.logs.as_ref()
     }
 
-    async fn request(&self, request: Request) -> Result<(), ControlError> {
+    pub(super) async fn request(&self, request: Request) -> Result<(), ControlError> {
         self.urgent.send(Input::Requested(request)).await.map_err(|_| ControlError::Over)
     }
 

@@ -4,7 +4,7 @@
 
 use super::handle::{ControlError, RuntimeHandle};
 use super::shell::Runtime;
-use crate::kernel::{Input, JobReport, Request};
+use crate::kernel::{JobReport, Request};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,8 @@ pub enum Leave {
         /// For how long the job is kept.
         keep: Duration,
     },
-    /// All ranks get SIGTERM, and may save their state until the grace time is over; then SIGKILL.
+    /// All ranks get SIGTERM, and may save their state until the grace time is over; then SIGKILL. A job that is only
+    /// observed goes on.
     Stop {
         /// Time between the two.
         grace: Duration,
@@ -38,7 +39,7 @@ impl RuntimeHandle {
             Leave::HandOver { keep } => self.detach(keep).await,
             Leave::Stop { grace } => {
                 let stop = Request::Stop { reason: "its supervisor was told to leave".into(), grace: Some(grace) };
-                self.urgent.send(Input::Requested(stop)).await.map_err(|_| ControlError::Over)
+                self.request(stop).await
             }
         }
     }

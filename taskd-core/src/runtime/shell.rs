@@ -9,7 +9,7 @@ use super::log::{CLOSE_WITHIN, Log};
 use super::past::Past;
 use super::queues::FactQueues;
 use super::sources::Sources;
-use crate::job::{JobSpec, JobTime, Name};
+use crate::job::{JobSpec, JobTime, Mode, Name, Policy};
 use crate::journal::{Journal, Recovered};
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
 use crate::launch::Launcher;
@@ -104,7 +104,7 @@ impl Runtime {
     ///
     /// Dropping the future ends the job too, but nobody waits for that: the launcher is told to
     /// [wind down](Launcher::wind_down) with the policy's grace time (the local launcher's guard then stops all ranks by
-    /// itself). To leave the job running, [`detach`](RuntimeHandle::detach) first. What becomes of it when this process is
+    /// itself), unless the job is only observed. To leave the job running, [`detach`](RuntimeHandle::detach) first. What becomes of it when this process is
     /// killed is the launcher's to say (the local launcher: its `OnOwnerLoss`).
     pub async fn run(self) -> JobReport {
         let mut shell = Shell::start(self);
@@ -172,6 +172,14 @@ struct Unattended {
     grace: Duration,
 }
 
+impl Unattended {
+    /// What is only observed is somebody else's to stop.
+    fn of(policy: &Policy, launcher: &Arc<dyn Launcher>) -> Unattended {
+        let launcher = (policy.mode == Mode::Act).then(|| Arc::clone(launcher));
+        Unattended { launcher, grace: policy.stop_grace }
+    }
+}
+
 impl Drop for Unattended {
     fn drop(&mut self) {
         let Some(launcher) = self.launcher.take() else { return };
@@ -196,7 +204,7 @@ impl Shell {
             tracing::warn!(launcher = %info.name, "{guarantee}");
         }
         let pulse = Pulse::new(spec.policy.slept_over);
-        let unattended = Unattended { launcher: Some(Arc::clone(&launcher)), grace: spec.policy.stop_grace };
+        let unattended = Unattended::of(&spec.policy, &launcher);
         let mut mailbox = Mailbox::new(Checks::default());
         mailbox.push(Input::Start(Box::new(Start { spec })));
         Shell {

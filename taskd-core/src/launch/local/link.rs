@@ -33,12 +33,12 @@ struct Request {
     ordered_at: u64,
 }
 
-/// The task's handle. Dropping it tells the guard to stop everything, if anything was ordered through it.
+/// The task's handle. Dropping it tells the guard to stop everything, if it is in charge.
 #[derive(Debug)]
 pub(super) struct Link {
     requests: mpsc::Sender<Request>,
     outgoing: Arc<Outgoing>,
-    /// Something was ordered: what runs is ours.
+    /// Something was started or stopped through it: what runs is ours.
     in_charge: AtomicBool,
     /// How long everything may take to stop when this is dropped.
     grace: Duration,
@@ -91,7 +91,7 @@ impl Link {
     pub(super) async fn call(&self, call: Call) -> Result<Answer, LaunchError> {
         let (reply, answer) = oneshot::channel();
         let over = || self.history.why_over().unwrap_or_else(|| unreachable("the guard's connection was closed"));
-        if !matches!(call, Call::Counters) {
+        if matches!(call, Call::Start(_) | Call::Stop { .. }) {
             self.in_charge.store(true, Ordering::Relaxed);
         }
         let ordered_at = self.outgoing.wound_down();

@@ -39,8 +39,8 @@ use std::time::Duration;
 /// | the [run](crate::runtime::Runtime::run) over it is dropped | the same with the policy's grace time; the launcher can still be used |
 /// | this process is killed, or ends without dropping it | what [`OnOwnerLoss`] says |
 ///
-/// A launcher that has attached to a running job and through which nothing was ordered yet is not in charge: dropping it
-/// (a runtime may not have come about) counts as the last of these.
+/// A launcher that has attached to a running job, and through which nothing was started or stopped yet, is not in charge:
+/// dropping it (a runtime may not have come about, or may only have watched) counts as the last of these.
 ///
 /// The guard is no child of this process, and no thread or descriptor is left behind when this is dropped. (A process
 /// that takes in orphans, process 1 or a subreaper, gets the guard as one and reaps it.)

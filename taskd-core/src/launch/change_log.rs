@@ -86,6 +86,14 @@ impl ChangeLog {
         ChangeLog::with_bounds(epoch, ChangeLogBounds::default())
     }
 
+    /// An empty history whose epoch is the time since this machine was started, in nanoseconds.
+    #[must_use]
+    pub fn starting_now() -> ChangeLog {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+        ChangeLog::new(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
     /// An empty history with other bounds.
     #[must_use]
     pub fn with_bounds(epoch: u64, bounds: ChangeLogBounds) -> ChangeLog {

@@ -5,6 +5,7 @@
 
 mod change;
 mod change_log;
+mod fleet;
 mod foreign;
 pub mod guard;
 mod launcher;
@@ -13,6 +14,7 @@ mod pages;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
+pub use fleet::Fleet;
 pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;

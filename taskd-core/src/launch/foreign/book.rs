@@ -62,9 +62,7 @@ struct Entry {
 
 impl Shared {
     pub(super) fn new(node: NodeId, ranks_max: u32) -> Shared {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let epoch = now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs());
-        let log = ChangeLog::new(epoch);
+        let log = ChangeLog::starting_now();
         log.push(Change::Node(NodeStatus { node: node.clone(), state: NodeState::Ready, slots: ranks_max }));
         Shared { log, watching: watch::Sender::new(Watching::Job), node, ranks_max, book: Mutex::default() }
     }

@@ -31,9 +31,7 @@ struct Book {
 
 impl History {
     pub(super) fn new(job: JobId, node: NodeId, slots: u32) -> History {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let epoch = now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs());
-        let log = ChangeLog::new(epoch);
+        let log = ChangeLog::starting_now();
         log.push(Change::Node(NodeStatus { node: node.clone(), state: NodeState::Ready, slots }));
         History { log, job, node, book: Mutex::default(), over: watch::Sender::new(None) }
     }

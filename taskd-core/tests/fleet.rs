@@ -1,0 +1,99 @@
+//! Several launchers as one, against the contract of a launcher and one by one.
+
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::launch::*;
+use taskd_core::testing::conformance;
+use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
+
+fn node(name: &'static str) -> NodeId {
+    NodeId(Name::new(name))
+}
+
+fn two() -> (FakeLauncher, FakeLauncher) {
+    (FakeLauncher::with_nodes(["a", "b"], 2), FakeLauncher::with_nodes(["c"], 2))
+}
+
+async fn fleet(of: &(FakeLauncher, FakeLauncher)) -> Fleet {
+    Fleet::of([of.0.attach(), of.1.attach()]).await.expect("both are there")
+}
+
+fn batch(places: Vec<Place>) -> StartBatch {
+    let spec = Arc::new(FakeProgram::Runs.spec());
+    let world = Arc::new(JobSpec::new("test", 4, WorkerSpec::new(["train"])).first_world());
+    let order =
+        |(rank, place): (u32, Place)| StartOrder { proc: ProcId::rank(rank, 1), place, spec: Arc::clone(&spec) };
+    StartBatch { world, orders: (0..).zip(places).map(order).collect() }
+}
+
+async fn running(fleet: &Fleet) -> Vec<(u32, String)> {
+    let mut at = fleet.list().await.expect("always").revision;
+    loop {
+        let listing = fleet.list().await.expect("always");
+        if listing.procs.iter().all(|p| p.phase == Phase::Running) {
+            let place = |p: &ProcStatus| {
+                (p.proc.role.rank().map_or(99, |r| r.0), p.node.clone().map_or("-".into(), |n| n.0.to_string()))
+            };
+            let mut places: Vec<(u32, String)> = listing.procs.iter().map(place).collect();
+            places.sort();
+            return places;
+        }
+        at = fleet.watch(at).await.expect("no cursor is lost").1;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_keeps_the_contract_of_a_launcher() {
+    let parts = two();
+    let report = conformance::launcher(async |_owner| fleet(&parts).await, parts.0.programs()).assert().await;
+    assert!(report.skipped().is_empty(), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn orders_go_to_the_launcher_of_their_host_and_the_others_where_there_is_room() {
+    let parts = two();
+    let fleet = fleet(&parts).await;
+    let places = vec![
+        Place::On(node("c")),
+        Place::On(node("b")),
+        Place::anywhere(),
+        Place::AnyBut([node("a"), node("b")].into()),
+    ];
+    fleet.start(&batch(places)).await.expect("there is room");
+    let expected = [(0, "c"), (1, "b"), (2, "a"), (3, "c")].map(|(rank, host)| (rank, host.to_owned()));
+    assert_eq!(running(&fleet).await, expected);
+    assert!(parts.1.runs(&ProcId::rank(0, 1)) && parts.0.runs(&ProcId::rank(1, 1)));
+    let full = batch(vec![Place::anywhere(); 7]);
+    let refusal = fleet.start(&full).await.expect_err("four of six slots are taken, and these four run already");
+    assert_eq!(refusal, LaunchError::Refused("no host has room for rank 6#1".into()));
+    let nowhere = StartBatch { orders: vec![], ..full };
+    fleet.start(&nowhere).await.expect("nothing is always possible");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_launcher_refuses_ends_without_having_begun_when_another_has_accepted_its_part() {
+    let parts = two();
+    let fleet = fleet(&parts).await;
+    let mut order = batch(vec![Place::On(node("a")), Place::On(node("c"))]);
+    order.orders[1].spec = Arc::new(FakeProgram::Refused.spec());
+    fleet.start(&order).await.expect("a part of it was accepted");
+    let exited = async |proc: ProcId| loop {
+        let listing = fleet.list().await.expect("always");
+        let status = listing.procs.iter().find(|p| p.proc == proc).cloned();
+        if let Some(Phase::Exited(exit)) = status.map(|s| s.phase) {
+            return exit.stderr_tail;
+        }
+        fleet.watch(listing.revision).await.expect("no cursor is lost");
+    };
+    let tail = tokio::time::timeout(Duration::from_secs(60), exited(ProcId::rank(1, 1))).await.expect("its end");
+    assert!(tail.contains("not started"), "{tail}");
+    assert!(parts.0.runs(&ProcId::rank(0, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_launchers_with_one_host_are_refused() {
+    let error = Fleet::of([FakeLauncher::with_nodes(["a"], 1), FakeLauncher::with_nodes(["a"], 1)]).await.map(drop);
+    let expected = "two launchers have a host named node a: rename one";
+    assert_eq!(error, Err(LaunchError::Refused(expected.into())));
+}

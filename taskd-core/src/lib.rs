@@ -7,6 +7,8 @@ pub mod kernel;
 pub mod launch;
 pub mod recover;
 pub mod runtime;
+#[cfg(feature = "schema")]
+pub mod schema;
 #[cfg(feature = "test-util")]
 pub mod sim;
 #[cfg(feature = "test-util")]

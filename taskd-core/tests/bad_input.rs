@@ -133,8 +133,8 @@ async fn a_log_of_another_version() {
         bytes[8] = 9;
         fs::write(file, bytes).unwrap();
     }
-    let version =
-        "has version 9 of the log format, this program reads 1: use the program that wrote it, or move it away";
+    let version = "has version 9 of the log format, this program reads up to 2: use the version of this program that \
+                   wrote it or a newer one, or move it away";
     let expected = [
         format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {version}"),
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),

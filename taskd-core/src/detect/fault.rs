@@ -12,6 +12,8 @@ pub const OPERATOR: Name = Name::new("operator");
 /// The kind of a fault, for people and statistics. Strategies decide from [`Damage`], so a new class needs no new
 /// strategy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FaultClass {
     /// A process ended that should not have.
@@ -64,6 +66,8 @@ impl fmt::Display for FaultClass {
 
 /// Whether something is still sound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Sound {
     /// It is.
     Yes,
@@ -76,6 +80,7 @@ pub enum Sound {
 
 /// What is still sound on a suspect: the question that a strategy decides from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Damage {
     /// Its process runs and can be talked to.
     pub process: Sound,
@@ -99,6 +104,7 @@ impl Damage {
 
 /// A reason that can be checked: which figure, of whom, against which peers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Clue {
     /// What was looked at, unit last, such as `heartbeat_age_ms`.
     pub what: Name,
@@ -128,6 +134,7 @@ impl Clue {
 
 /// Whom a fault may come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Suspect {
     /// Where.
     pub domain: Domain,
@@ -171,6 +178,7 @@ impl Suspect {
 
 /// One symptom with at least one suspect, most likely first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fault {
     /// The detector that found it.
     pub by: Name,
@@ -256,6 +264,7 @@ impl Fault {
 
 /// One thing that a detector says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Finding {
     /// Something is wrong.
     Blame(Fault),

@@ -9,6 +9,8 @@ use std::fmt;
 /// Parents absorb children: job over node over device and process, group over its ranks. Which process belongs to which
 /// node or group is known only to a [`View`](crate::kernel::View), so containment is decided there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Domain {
     /// The whole job.

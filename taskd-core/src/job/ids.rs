@@ -3,11 +3,13 @@
 use super::Name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident($inner:ty) => $show:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(transparent)]
         pub struct $name(
             /// The bare number.
@@ -57,6 +59,7 @@ impl Generation {
 
 /// A host as its platform names it: no authority interns it, and it is the same after every restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct NodeId(
     /// The platform's name of the host.
@@ -70,7 +73,18 @@ impl fmt::Display for NodeId {
 }
 
 /// A communication group: its kind and its index among groups of that kind, such as `tp` 3.
+///
+/// In documents and logs it is one word, `"tp:3"`, so that it can be a key of a map in JSON.
+///
+/// ```
+/// use taskd_core::job::{GroupId, GroupKind};
+///
+/// let group: GroupId = "tp:3".parse()?;
+/// assert_eq!(group, GroupId { kind: GroupKind::Tp, index: 3 });
+/// # Ok::<(), taskd_core::job::NoGroup>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct GroupId {
     /// What the group is for.
     pub kind: GroupKind,
@@ -84,8 +98,41 @@ impl fmt::Display for GroupId {
     }
 }
 
+impl From<GroupId> for String {
+    fn from(group: GroupId) -> String {
+        format!("{}:{}", group.kind, group.index)
+    }
+}
+
+impl TryFrom<String> for GroupId {
+    type Error = NoGroup;
+
+    fn try_from(text: String) -> Result<GroupId, NoGroup> {
+        text.parse()
+    }
+}
+
+impl FromStr for GroupId {
+    type Err = NoGroup;
+
+    fn from_str(text: &str) -> Result<GroupId, NoGroup> {
+        let parts = text.rsplit_once(':').filter(|(kind, _)| !kind.is_empty());
+        let (kind, index) = parts.ok_or_else(|| NoGroup(text.to_owned()))?;
+        let index = index.parse().map_err(|_| NoGroup(text.to_owned()))?;
+        Ok(GroupId { kind: GroupKind::named(kind), index })
+    }
+}
+
+/// A text that names no group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no group: write its kind and its index among those of that kind, such as \"tp:3\"")]
+pub struct NoGroup(
+    /// The text.
+    pub String,
+);
+
 /// What a communication group is for, by the field's usual abbreviations.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum GroupKind {
     /// Data parallel: replicas of the same parameters.
@@ -100,6 +147,21 @@ pub enum GroupKind {
     Cp,
     /// Any other kind, named by its framework.
     Other(Name),
+}
+
+impl GroupKind {
+    /// The kind with this name: one of the usual abbreviations, or another.
+    #[must_use]
+    pub fn named(name: &str) -> GroupKind {
+        match name {
+            "dp" => GroupKind::Dp,
+            "tp" => GroupKind::Tp,
+            "pp" => GroupKind::Pp,
+            "ep" => GroupKind::Ep,
+            "cp" => GroupKind::Cp,
+            other => GroupKind::Other(Name::from(other.to_owned())),
+        }
+    }
 }
 
 impl fmt::Display for GroupKind {

@@ -3,16 +3,21 @@
 //! Plain data without behaviour beyond arithmetic and printing. It never decides, awaits or reads a clock, and it knows
 //! neither a framework nor a vendor.
 
+pub(crate) mod document;
 mod domain;
 mod ids;
 mod name;
 mod process;
+pub(crate) mod seconds;
 mod spec;
 mod time;
 mod world;
 
+pub use document::{SPEC_VERSION, SpecError};
 pub use domain::Domain;
-pub use ids::{CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NodeId, OrderId, Rank, Seq};
+pub use ids::{
+    CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NoGroup, NodeId, OrderId, Rank, Seq,
+};
 pub use name::Name;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub use spec::{

@@ -8,6 +8,8 @@ use std::fmt;
 ///
 /// MindSpore's scheduler or a rendezvous store is a service, not a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// One rank of the training world.
     Rank(Rank),
@@ -37,6 +39,7 @@ impl fmt::Display for Role {
 
 /// One process, for ever: the key of everything that a launcher does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcId {
     /// What the process is for.
     pub role: Role,
@@ -67,6 +70,8 @@ impl fmt::Display for ProcId {
 
 /// How a process ended, as the operating system tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Termination {
     /// It ended by itself with this exit code.
     Code(i32),
@@ -126,6 +131,7 @@ const fn signal_name(number: i32) -> Option<&'static str> {
 
 /// The exact end of a process: reported once, kept until acknowledged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exit {
     /// Exit code or signal.
     pub how: Termination,
@@ -153,6 +159,7 @@ impl Exit {
 /// Core reads whether it is a consequence or a lost race, and compares family, code and text to tell whether an error comes
 /// back; framework and hardware crates translate the rest into faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorReport {
     /// Which family of errors, such as `python` or `cuda.xid`.
     pub family: Name,

@@ -1,5 +1,6 @@
 //! What the user asks for: the program, how many ranks, and what the runtime may do to keep them training.
 
+use super::seconds::Seconds;
 use super::{GroupId, Incarnation, Member, Name, NodeId, Rank, World};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +16,26 @@ pub const RANKS_MAX: u32 = 1 << 20;
 /// The environment is built explicitly: what `inherit` lets through of the supervisor's own, then what the launcher sets,
 /// then `env`, which wins. A launcher's decorator adds to `env` what is not there yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct WorkerSpec {
     /// Program and arguments; the program is looked up in the `PATH` of the environment built for it.
     pub argv: Vec<String>,
     /// Variables of the user; they win over every other source.
+    #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Which variables of the supervisor's environment the process sees.
+    #[serde(default)]
     pub inherit: InheritEnv,
     /// Working directory; the supervisor's when `None`.
+    #[serde(default)]
     pub cwd: Option<PathBuf>,
     /// Added to the process's nice value, 0 to 19.
+    #[serde(default)]
     pub nice: u8,
     /// On which processors it may run.
+    #[serde(default)]
     pub affinity: Affinity,
 }
 
@@ -85,6 +93,8 @@ impl WorkerSpec {
 /// Whatever is chosen, the runtime's own `TASKD_*` variables are never inherited: those of a job that runs inside
 /// another job's rank must not be mistaken for its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum InheritEnv {
     /// All of them, as torchrun does.
     #[default]
@@ -97,6 +107,8 @@ pub enum InheritEnv {
 
 /// On which processors a process may run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Affinity {
     /// As the supervisor.
     #[default]
@@ -110,6 +122,8 @@ pub enum Affinity {
 
 /// When a started process counts as started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Ready {
     /// The launcher has taken the order.
     Accepted,
@@ -121,6 +135,8 @@ pub enum Ready {
 
 /// What a strategy may do by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Permission {
     /// It is carried out when chosen.
     Auto,
@@ -163,10 +179,13 @@ impl Default for RemovalCap {
 /// A plain limit on restarts punishes a job for its age: ten faults in a month are life, ten in an hour are a defect.
 /// (The idea is that of tower's retry budget.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
 pub struct BudgetSpec {
     /// What the budget starts with and never exceeds; each counted recovery takes one.
     pub recoveries_max: u32,
     /// Healthy training time that gives one back.
+    #[serde(with = "Seconds")]
     pub refill_every: Duration,
 }
 
@@ -179,6 +198,7 @@ impl Default for BudgetSpec {
 
 /// What the runtime may do, and how long it waits for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Policy {
@@ -188,19 +208,23 @@ pub struct Policy {
     pub default_permission: Permission,
     /// Faults that come within this time of the first belong to one incident: ranks that die of one cause do not die at
     /// one instant.
+    #[serde(with = "Seconds")]
     pub correlate: Duration,
     /// The recovery budget.
     pub budget: BudgetSpec,
     /// How often one strategy may fail within one incident before the next dearer one is taken.
     pub tries_max: u32,
     /// Grace between SIGTERM and SIGKILL when a process is stopped.
+    #[serde(with = "Seconds")]
     pub stop_grace: Duration,
     /// When a started rank counts as started. With [`Ready::Stepping`] an incident stays open until the job trains again.
     pub ready: Ready,
     /// How long a started rank may take until it is `ready`.
+    #[serde(with = "Seconds")]
     pub start_within: Duration,
     /// A gap in the supervisor's own running that is longer than this is its own sleep: silence deadlines are armed
     /// anew after it, and nobody is blamed for it.
+    #[serde(with = "Seconds")]
     pub slept_over: Duration,
     /// A rank that exits with this code asks not to be restarted: the job stops with a report. The default is 64, the
     /// first code of BSD's `sysexits.h` (`EX_USAGE`), which no signal, shell or framework uses for anything else.

@@ -21,6 +21,7 @@ use std::time::Duration;
 /// assert_eq!(opened.since(decided), Duration::ZERO); // never negative
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct JobTime(u64);
 

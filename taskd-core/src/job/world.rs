@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// One rank's place in a [`World`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Member {
     /// Which start of the rank belongs to this world.
     pub incarnation: Incarnation,
@@ -19,6 +20,7 @@ pub struct Member {
 ///
 /// Shared as `Arc<World>`: 10,000 ranks are never copied for a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct World {
     generation: Generation,
     restarts: u32,
@@ -28,6 +30,8 @@ pub struct World {
 
 /// Whether a new world counts as a restart of the job (see [`World::restarts`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Counted {
     /// A recovery: it counts.
     Yes,

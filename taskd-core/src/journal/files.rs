@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Observations first: a decision on disk never rests on observations that are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Log {
     /// What sources saw.
     Observations,

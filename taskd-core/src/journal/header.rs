@@ -101,6 +101,7 @@ fn reordered(kind: PluginKind, logged: &[PluginInfo], now: &[PluginInfo]) -> Opt
 
 /// What a plugin is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PluginKind {
     /// A [`TraceSource`](crate::trace::TraceSource).
     Source,

@@ -7,6 +7,8 @@ macro_rules! counted {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
@@ -157,6 +159,7 @@ counted! {
 
 /// How often what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Drops and bounds.
     pub drops: BTreeMap<Drop, u64>,

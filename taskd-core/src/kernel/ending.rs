@@ -20,6 +20,7 @@ const OUTSIDE: Name = Name::new("outside");
 
 /// Where the job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Life {
     /// Not started.
     New,

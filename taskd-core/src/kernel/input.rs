@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// One thing that happened. Everything the kernel knows came in as one of these, so a log of them replays it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Input {
     /// The kernel starts: always its first input, once a start of the supervisor.
@@ -51,6 +52,7 @@ pub struct Start {
 
 /// What a host program or an operator asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Request {
     /// End the job: stop everything, then finish. Asked again with a shorter grace it hurries what is under way.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// One thing for the shell to do. Its answers come back under its id; time limits are the kernel's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Command {
     /// Identifies it, from 1.
     pub id: CommandId,
@@ -21,6 +22,8 @@ pub struct Command {
 
 /// What people and dashboards are told. Events are commands, so a replay covers verdicts and losers as well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Event {
     /// A fault opened an incident, or joined one.
@@ -84,6 +87,7 @@ pub enum Event {
 
 /// What was decided about an incident, on which evidence, and against what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Decision {
     /// When.
     pub at: JobTime,
@@ -108,6 +112,7 @@ pub struct Decision {
 
 /// The proposal that won.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Chosen {
     /// Whose it is.
     pub strategy: Name,
@@ -117,6 +122,7 @@ pub struct Chosen {
 
 /// A proposal that lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lost {
     /// Whose it is.
     pub strategy: Name,
@@ -128,6 +134,7 @@ pub struct Lost {
 
 /// A strategy that was not in question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     /// Which.
     pub strategy: Name,

@@ -17,6 +17,7 @@ pub const INCIDENTS_REPORTED_MAX: usize = 1024;
 
 /// One incident, as told to people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IncidentReport {
     /// Its number.
     pub id: IncidentId,
@@ -75,6 +76,8 @@ impl IncidentReport {
 ///
 /// A program that runs one job and nothing else ends with [`exit_code`](Outcome::exit_code).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// It has not ended.
     #[default]
@@ -91,6 +94,7 @@ pub enum Outcome {
 
 /// The account of a whole job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JobReport {
     /// What became of it.
     #[serde(default)]

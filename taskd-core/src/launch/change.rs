@@ -1,13 +1,16 @@
 //! What a launcher is told to start, and what it tells of it.
 
 use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec, World};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 /// Where a process is to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Place {
     /// On this host. The form to use wherever the launcher lists nodes: then the choice stands in the log.
@@ -37,43 +40,51 @@ pub struct StartOrder {
 
 /// Processes that are started together, with one world for all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StartBatch {
     /// The world that they start into.
     pub world: Arc<World>,
     /// The processes.
-    #[serde(with = "orders")]
+    #[serde(with = "Orders")]
     pub orders: Vec<StartOrder>,
 }
 
 /// Orders in a log or on a wire: one whose specification is that of the order before it leaves it out, so that 10,000
 /// ranks do not repeat one command line 10,000 times.
-mod orders {
-    use super::{Place, StartOrder};
-    use crate::job::{ProcId, WorkerSpec};
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::sync::Arc;
+struct Orders;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename = "StartOrder")]
-    struct Form<P, L, S> {
-        proc: P,
-        place: L,
-        spec: Option<S>,
+/// One of them.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct Order<P, L, S> {
+    proc: P,
+    place: L,
+    spec: Option<S>,
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Orders {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "StartOrders".into()
     }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Vec::<Order<ProcId, Place, WorkerSpec>>::json_schema(generator)
+    }
+}
 
-    pub(super) fn serialize<S: Serializer>(orders: &[StartOrder], s: S) -> Result<S::Ok, S::Error> {
+impl Orders {
+    fn serialize<S: Serializer>(orders: &[StartOrder], s: S) -> Result<S::Ok, S::Error> {
         let mut last = None;
         s.collect_seq(orders.iter().map(|StartOrder { proc, place, spec }| {
             let repeated = last.replace(spec) == Some(spec);
-            Form { proc, place, spec: (!repeated).then_some(spec) }
+            Order { proc, place, spec: (!repeated).then_some(spec) }
         }))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<StartOrder>, D::Error> {
+    fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<StartOrder>, D::Error> {
         let mut last = None;
-        let orders = Vec::<Form<ProcId, Place, Arc<WorkerSpec>>>::deserialize(d)?.into_iter();
-        let whole = orders.map(|Form { proc, place, spec }| {
+        let orders = Vec::<Order<ProcId, Place, Arc<WorkerSpec>>>::deserialize(d)?.into_iter();
+        let whole = orders.map(|Order { proc, place, spec }| {
             last = spec.or(last.take());
             let spec = last.clone().ok_or_else(|| D::Error::custom("the first order has no specification"))?;
             Ok(StartOrder { proc, place, spec })
@@ -84,6 +95,8 @@ mod orders {
 
 /// Where a process is in its life. It only ever moves forward in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Accepted, not running yet, and why.
     Pending(String),
@@ -160,6 +173,8 @@ pub struct ProcStatus {
 
 /// Whether a host can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum NodeState {
     /// It can.
     Ready,
@@ -173,6 +188,7 @@ pub enum NodeState {
 
 /// One host as its launcher sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeStatus {
     /// Which host.
     pub node: NodeId,
@@ -184,6 +200,7 @@ pub struct NodeStatus {
 
 /// One thing that changed at a launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// A process.
     Proc(ProcStatus),
@@ -237,7 +254,7 @@ mod tests {
 
     #[test]
     fn orders_without_a_specification_are_refused() {
-        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[{\"proc\":{\"role\":{\"Rank\":0},\"incarnation\":1},\"place\":{\"AnyBut\":[]}}]}";
+        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[{\"proc\":{\"role\":{\"rank\":0},\"incarnation\":1},\"place\":{\"any-but\":[]}}]}";
         let error = serde_json::from_str::<StartBatch>(orders).expect_err("no specification");
         assert!(error.to_string().contains("no specification"), "{error}");
     }

@@ -1,6 +1,7 @@
 //! Proposals as data: stages of actions, what they touch, what they cost, and how far a run of one has come.
 
 use crate::detect::{Fault, OPERATOR, Sound};
+use crate::job::seconds::Seconds;
 use crate::job::{Counted, Domain, IncidentId, JobTime, Name, NodeId, OrderId, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Denial, Event, FAULTS_PER_INCIDENT_MAX, Taken, View};
 use crate::launch::StartBatch;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// One thing to be done. A plan is made of these; a command carries one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Action {
     /// Start processes. Answered for each when it is `until`, or when it is gone.
@@ -27,6 +30,7 @@ pub enum Action {
         /// Which; one that is gone already is answered at once.
         procs: Vec<ProcId>,
         /// Time between SIGTERM and SIGKILL.
+        #[serde(with = "Seconds")]
         grace: Duration,
         /// True: a process has ended when it has exited, so that memory, ports and devices are free. False: already
         /// when it is dead, which is known 30 to 360 ms earlier.
@@ -65,6 +69,8 @@ pub enum Action {
 
 /// How many targets of a stage must have been answered well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Need {
     /// All of them.
     All,
@@ -74,6 +80,7 @@ pub enum Need {
 
 /// Actions that run side by side; the next stage follows when `need` of their targets have been answered well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
     /// For people, and for [`RecoveryStrategy::advance`](super::RecoveryStrategy::advance) to tell stages apart.
     pub name: Name,
@@ -82,6 +89,7 @@ pub struct Stage {
     /// How much of it must succeed.
     pub need: Need,
     /// A target that has not answered by then has failed. The kernel watches this, not launcher or shell.
+    #[serde(with = "Seconds")]
     pub within: Duration,
 }
 
@@ -94,12 +102,15 @@ impl Stage {
 
 /// What a recovery is expected to cost. Ordered: lost work counts before downtime, downtime before removed nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cost {
     /// Whether the job itself is given up: dearer than anything else.
     pub ends_job: bool,
     /// Training that has to be done again.
+    #[serde(with = "Seconds")]
     pub lost_work: Duration,
     /// Time without training.
+    #[serde(with = "Seconds")]
     pub downtime: Duration,
     /// Hosts that the job will no longer use.
     pub nodes_removed: u32,
@@ -128,6 +139,7 @@ impl fmt::Display for Cost {
 
 /// A way to mend an incident.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Proposal {
     /// What is done, in order.
     pub stages: Vec<Stage>,
@@ -154,6 +166,7 @@ impl Proposal {
 
 /// What came of one target of a command when it went well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Output {
     /// It was taken on, or has come about.
@@ -164,6 +177,7 @@ pub enum Output {
 
 /// Why one target of a command failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Failure {
     /// No answer within the stage's time.
@@ -220,6 +234,7 @@ impl Run {
 
 /// Faults that belong together, and what has been tried about them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Incident {
     /// Its number.
     pub id: IncidentId,

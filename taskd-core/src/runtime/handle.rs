@@ -5,6 +5,7 @@ use crate::detect::Fault;
 use crate::job::{IncidentId, JobTime, Name, NodeId, Permission, Rank};
 use crate::journal::JournalMonitor;
 use crate::kernel::{Denial, Event, Explanation, Input, JobStatus, Order, Request, Taken};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 pub const EVENTS_KEPT: usize = 1024;
 
 /// An event and when it was announced.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Announcement {
     /// The time of the input that led to it.
     pub at: JobTime,

@@ -1,5 +1,6 @@
 //! Facts as sources tell them, observations as the kernel takes them, questions and answers.
 
+use crate::job::seconds::Seconds;
 use crate::job::{Domain, ErrorReport, Generation, Incarnation, JobTime, Name};
 use crate::launch::Phase;
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
     /// How long before the source returned it this happened; zero when just now or unknown.
+    #[serde(with = "Seconds")]
     pub age: Duration,
     /// Whom it is about.
     pub about: Domain,
@@ -80,6 +82,7 @@ pub struct Observation {
 ///
 /// Deaths, exits and evidence are signals like all else, so one method, and so one closure, can be any detector.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Signal {
     /// A process changed its phase (from the launcher).
@@ -129,6 +132,7 @@ pub const PROCESS_STATE: Name = Name::new("process-state");
 
 /// A detector's question about one or more domains. The answers arrive as [`Signal::Evidence`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ask {
     /// The detector that asks.
     pub by: Name,
@@ -139,6 +143,7 @@ pub struct Ask {
     /// About whom; each gets an answer of its own.
     pub about: Vec<Domain>,
     /// Silence for this long is evidence too: [`Exhibit::Silence`].
+    #[serde(with = "Seconds")]
     pub within: Duration,
 }
 
@@ -159,6 +164,7 @@ pub struct Evidence {
 
 /// What a source found when it was asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Exhibit {
     /// A text whose form the question's name defines.

@@ -1,0 +1,234 @@
+//! What is written for other programs: jobs, events and reports as JSON, with their schemas, in every released version.
+//!
+//! `TASKD_RECORD=1 cargo test -p taskd-core --test documents` writes the schemas anew, and the recorded documents of a
+//! version that has none yet. Recorded documents are never written again: later versions have to read them.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod validator;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Suspect};
+use taskd_core::job::*;
+use taskd_core::journal::{Entry, History};
+use taskd_core::kernel::{Event, JobReport, Kernel, Plugins};
+use taskd_core::recover::Action;
+use taskd_core::runtime::Announcement;
+use taskd_core::schema;
+
+fn home() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn recorded(name: &str) -> PathBuf {
+    home().join("tests/recorded").join(name)
+}
+
+fn recording() -> bool {
+    std::env::var_os("TASKD_RECORD").is_some()
+}
+
+/// The recorded file of this name, which is made if it is to be recorded and is not there.
+fn recording_of(name: &str, make: impl FnOnce() -> String) -> String {
+    let path = recorded(name);
+    if recording() && !path.exists() {
+        std::fs::write(&path, make()).unwrap();
+    }
+    std::fs::read_to_string(&path).unwrap()
+}
+
+fn schema_of(name: &str) -> Value {
+    let (_, schema) = schema::all().into_iter().find(|(n, _)| *n == name).unwrap();
+    schema.to_value()
+}
+
+#[test]
+fn the_schema_files_are_what_the_types_give() {
+    for (name, schema) in schema::all() {
+        let path = home().join(format!("schema/{name}.json"));
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if recording() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let file = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(file == text, "{} is outdated: write it anew as this file's head says", path.display());
+    }
+}
+
+/// Reads a recorded document, and requires that nothing that stands in it is lost, and that it is of its schema.
+fn keeps<T: DeserializeOwned + Serialize>(text: &str, schema: &Value) -> T {
+    let document: Value = serde_json::from_str(text).unwrap();
+    validator::check(schema, &document).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let read: T = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let again = serde_json::to_value(&read).unwrap();
+    validator::check(schema, &again).unwrap();
+    contains(&again, &document).unwrap_or_else(|place| panic!("{place} was lost of {text}"));
+    read
+}
+
+/// Whether everything in `part` stands in `whole`; else where it does not.
+fn contains(whole: &Value, part: &Value) -> Result<(), String> {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part.iter().try_for_each(|(key, value)| {
+            let there = whole.get(key).ok_or_else(|| format!("/{key}"))?;
+            contains(there, value).map_err(|place| format!("/{key}{place}"))
+        }),
+        (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
+            whole.iter().zip(part).try_for_each(|(whole, part)| contains(whole, part))
+        }
+        _ if whole == part => Ok(()),
+        _ => Err(format!(": {part}")),
+    }
+}
+
+/// A job with a value of its own everywhere.
+fn elaborate() -> JobSpec {
+    let worker = WorkerSpec::new(["python", "train.py"])
+        .with_env("A", "b")
+        .with_inherit(InheritEnv::Only(["PATH".to_owned()].into()))
+        .with_cwd("/data")
+        .with_nice(5)
+        .with_affinity(Affinity::Cpus([0, 2].into()));
+    let group = |kind, ranks: [u32; 2]| (GroupId { kind, index: 0 }, ranks.map(Rank).to_vec());
+    let groups = [group(GroupKind::Tp, [0, 1]), group(GroupKind::Other(Name::new("moe")), [1, 3])];
+    let mut policy = Policy::default();
+    policy.strategies = BTreeMap::from([(Name::new("restart"), Permission::Never)]);
+    policy.default_permission = Permission::Never;
+    policy.correlate = Duration::from_millis(35);
+    policy.budget = BudgetSpec { recoveries_max: 3, refill_every: Duration::from_secs(7200) };
+    policy.tries_max = 5;
+    policy.stop_grace = Duration::from_millis(2500);
+    policy.ready = Ready::Stepping;
+    policy.start_within = Duration::from_secs(90);
+    policy.slept_over = Duration::from_secs(3);
+    policy.do_not_restart_code = 66;
+    let nodes = ["node-0", "node-1"].map(|name| NodeId(Name::new(name)));
+    JobSpec::new("demo", 4, worker).with_groups(groups.into()).with_nodes(nodes).with_policy(policy)
+}
+
+#[test]
+fn a_job_comes_back_from_json_and_is_of_its_schema() {
+    let schema = schema_of("job-spec");
+    for spec in [elaborate(), JobSpec::new("plain", 1, WorkerSpec::new(["true"]))] {
+        let json = spec.to_json().unwrap();
+        assert_eq!(JobSpec::from_json(&json).unwrap(), spec, "{json}");
+        validator::check(&schema, &serde_json::from_str(&json).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn the_smallest_job_is_a_name_a_number_and_a_program() {
+    let text = r#"{"name": "demo", "ranks": 4, "worker": {"argv": ["python", "train.py"]}}"#;
+    let spec = JobSpec::from_json(text).unwrap();
+    assert_eq!(spec, JobSpec::new("demo", 4, WorkerSpec::new(["python", "train.py"])));
+    assert_eq!(spec.problems(), []);
+    validator::check(&schema_of("job-spec"), &serde_json::from_str(text).unwrap()).unwrap();
+}
+
+#[test]
+fn a_job_that_cannot_be_read_is_refused_with_what_to_do() {
+    let refusals = [
+        (
+            r#"{"version": 2, "gpus": 8}"#,
+            "the job is written in version 2 of its form, this program reads 1 to 1: use a",
+        ),
+        (r#"{"version": 0}"#, "the job is written in version 0 of its form"),
+        (r#"{"name": "a", "rank": 4}"#, "unknown field `rank`, expected one of `version`, `name`, `ranks`"),
+        (r#"{"worker": {"args": []}}"#, "unknown field `args`, expected one of `argv`, `env`"),
+        (r#"{"policy": {"grace": 1}}"#, "unknown field `grace`, expected one of `strategies`"),
+        (
+            r#"{"policy": {"ready": "soon"}}"#,
+            "unknown variant `soon`, expected one of `accepted`, `running`, `stepping`",
+        ),
+        (r#"{"policy": {"stop_grace": "soon"}}"#, "expected a duration such as \"90s\""),
+        (r#"{"groups": {"tp-0": []}}"#, "\"tp-0\" is no group: write its kind and its index"),
+        (r#"{"name": "a", "ranks": 1}"#, "missing field `worker`"),
+        (r#"{"name": "#, "EOF while parsing a value at line 1 column 9"),
+        ("[]", "the job cannot be read"),
+    ];
+    for (text, sentence) in refusals {
+        let error = JobSpec::from_json(text).unwrap_err().to_string();
+        assert!(error.contains(sentence), "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_recorded_jobs_of_every_version_are_read() {
+    for version in 1..=SPEC_VERSION {
+        let text = recording_of(&format!("job-spec-{version}.json"), || elaborate().to_json().unwrap() + "\n");
+        validator::check(&schema_of("job-spec"), &serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(JobSpec::from_json(&text).unwrap(), elaborate());
+    }
+}
+
+/// All events that the recorded log holds, and those that its job does not have.
+fn events() -> Vec<Announcement> {
+    let history = History::open(&recorded("journal-2")).unwrap();
+    let steps = history.latest().unwrap().steps(Seq(0));
+    let announced = steps.flat_map(|entry| {
+        let Entry::Step(step) = entry else { panic!("{entry:?}") };
+        let events = step.commands.unwrap().into_iter().filter_map(|command| match command.action {
+            Action::Announce(event) => Some(*event),
+            _ => None,
+        });
+        events.map(move |event| Announcement { at: step.now, event }).collect::<Vec<_>>()
+    });
+    let (incident, strategy, reason) = (IncidentId(7), Name::new("restart"), "it was so".to_owned());
+    let others = [
+        Event::Cancelled { incident, strategy: strategy.clone(), reason: reason.clone() },
+        Event::Failed { incident, strategy, reason },
+        Event::Merged { incident, into: IncidentId(3) },
+    ];
+    let others = others.map(|event| Announcement { at: JobTime::from_nanos(99), event });
+    announced.chain(others).collect()
+}
+
+#[test]
+fn the_recorded_events_are_read() {
+    let text = recording_of("announcements-1.jsonl", || {
+        events().iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect()
+    });
+    let schema = schema_of("announcement");
+    let read: Vec<Announcement> = text.lines().map(|line| keeps(line, &schema)).collect();
+    assert!(read.len() > 30, "{}", read.len());
+    for kind in ["found", "decided", "cancelled", "stage-done", "failed", "closed", "merged", "entered"] {
+        assert!(text.contains(&format!("\"event\":{{\"{kind}\"")), "{kind} is among them");
+    }
+}
+
+#[test]
+fn the_recorded_reports_are_read() {
+    let text = recording_of("job-report-1.json", || serde_json::to_string_pretty(&report()).unwrap() + "\n");
+    let report: JobReport = keeps(&text, &schema_of("job-report"));
+    assert!(report.incidents.len() > 2 && report.incidents[1].blamed.contains(&Rank(1)), "{report:?}");
+}
+
+/// The report of the recorded job, as its last snapshot has it.
+fn report() -> JobReport {
+    let history = History::open(&recorded("journal-2")).unwrap();
+    let life = history.latest().unwrap();
+    let snapshot = life.snapshot(life.snapshots().next_back().unwrap()).unwrap().unwrap();
+    let (kernel, _) = Kernel::restore(Plugins::default(), &snapshot).unwrap();
+    kernel.report()
+}
+
+#[test]
+fn a_fault_comes_back_from_json() {
+    let suspect = Suspect::certain(Domain::Device(NodeId(Name::new("n")), 3), FaultClass::Device, Damage::default());
+    let fault = Fault::new(Name::new("dcgm"), JobTime::from_nanos(5), suspect)
+        .or(Suspect::victim(
+            Domain::Process(Role::Rank(Rank(2))),
+            FaultClass::Other(Name::new("odd")),
+            Damage::PROCESS_GONE,
+        ))
+        .because(Clue::figure("temperature", 97.5, 60.0, "hot"));
+    let value = serde_json::to_value(&fault).unwrap();
+    assert_eq!(value["suspects"][0]["domain"], json!({"device": ["n", 3]}));
+    assert_eq!(value["suspects"][1]["class"], json!({"other": "odd"}));
+    assert_eq!(serde_json::from_value::<Fault>(value).unwrap(), fault);
+}

@@ -6,7 +6,7 @@
 //! here.
 
 use crate::job::document::Document;
-use crate::job::seconds::{FORMS, Seconds};
+use crate::job::seconds::{FORMS, OptionalSeconds, Seconds};
 use crate::job::{GroupId, Name};
 use crate::kernel::JobReport;
 use crate::runtime::Announcement;
@@ -44,4 +44,5 @@ schemas! {
         "description": "A communication group: its kind and its index among groups of that kind, such as \"tp:3\"."
     };
     Seconds, "Seconds" => { "type": ["string", "number"], "description": FORMS };
+    OptionalSeconds, "OptionalSeconds" => { "type": ["string", "number", "null"], "description": FORMS };
 }

@@ -12,6 +12,10 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Seconds;
 
+/// The same where there may be none.
+#[derive(Debug)]
+pub(crate) struct OptionalSeconds;
+
 /// What is expected, for errors.
 pub(crate) const FORMS: &str =
     "a duration such as \"90s\", \"20ms\", \"5min\", \"2h\" or \"1d\", or a number of seconds";
@@ -36,6 +40,20 @@ impl Seconds {
         if d.is_human_readable() { d.deserialize_any(Reader) } else { Duration::deserialize(d) }
     }
 }
+
+impl OptionalSeconds {
+    pub(crate) fn serialize<S: Serializer>(time: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+        time.map(Whole).serialize(s)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Whole>::deserialize(d)?.map(|Whole(time)| time))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Whole(#[serde(with = "Seconds")] Duration);
 
 struct Written(Duration);
 

@@ -148,6 +148,8 @@ pub enum Permission {
 
 /// Whether the runtime acts, or only says what it would do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// It starts the job, and recovers it.
     #[default]
@@ -160,10 +162,13 @@ pub enum Mode {
 /// A cap on how many hosts recoveries may take out of the job in a time: what finds fault with many hosts at once is more
 /// likely wrong itself. Beyond it a recovery is held until an operator approves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
 pub struct RemovalCap {
     /// Most hosts.
     pub nodes_max: u32,
     /// In this time.
+    #[serde(with = "Seconds")]
     pub within: Duration,
 }
 

@@ -15,6 +15,7 @@ pub const EXPLAINED_MAX: usize = 64;
 
 /// All that led to what was decided last about an incident, and what lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
     /// What happened, and what became of it.
     pub report: IncidentReport,

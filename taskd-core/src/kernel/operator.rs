@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// Since when, by whom and why nothing is acted on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Paused {
     /// Since when.
     pub at: JobTime,

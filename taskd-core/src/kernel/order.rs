@@ -24,6 +24,8 @@ pub struct Ordered {
 ///
 /// Orders draw on no recovery budget, and the job is never ended because one cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Order {
     /// Leave this host: its ranks move, and nothing new starts there. Refused when no other host has room.
@@ -67,6 +69,7 @@ pub enum Order {
 
 /// The good answer to an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Taken {
     /// The incident under which it is carried out, where it is one.
     pub incident: Option<IncidentId>,
@@ -76,6 +79,8 @@ pub struct Taken {
 
 /// Why an order is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Denial {
     /// Not now, or not this: what stands in the way, and what to do.
     #[error("{0}")]
@@ -87,6 +92,8 @@ pub enum Denial {
 
 /// Why a decision is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Held {
     /// The runtime only observes ([`Mode::Observe`](crate::job::Mode::Observe)).

@@ -5,6 +5,7 @@
 use super::explain::Archive;
 use super::{Counts, Decision, Drop, Held, Kernel, State};
 use crate::detect::{Fault, FaultClass};
+use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
 use crate::recover::Incident;
 use serde::{Deserialize, Serialize};
@@ -54,7 +55,7 @@ pub struct IncidentReport {
     #[serde(default)]
     pub held: Option<Held>,
     /// How long the chosen strategy was expected to keep the job from training.
-    #[serde(default)]
+    #[serde(default, with = "OptionalSeconds")]
     pub expected_downtime: Option<Duration>,
 }
 

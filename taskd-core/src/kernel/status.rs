@@ -16,6 +16,7 @@ pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
 
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JobStatus {
     /// The job's name.
     pub job: Name,
@@ -51,6 +52,7 @@ pub struct JobStatus {
 
 /// One process of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcLine {
     /// Which.
     pub proc: ProcId,
@@ -66,6 +68,7 @@ pub struct ProcLine {
 
 /// One host of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeLine {
     /// Which.
     pub node: NodeId,

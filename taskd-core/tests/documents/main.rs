@@ -98,7 +98,9 @@ fn elaborate() -> JobSpec {
     let groups = [group(GroupKind::Tp, [0, 1]), group(GroupKind::Other(Name::new("moe")), [1, 3])];
     let mut policy = Policy::default();
     policy.strategies = BTreeMap::from([(Name::new("restart"), Permission::Never)]);
-    policy.default_permission = Permission::Never;
+    policy.default_permission = Permission::Ask;
+    policy.mode = Mode::Observe;
+    policy.node_removals = RemovalCap { nodes_max: 1, within: Duration::from_secs(86_400) };
     policy.correlate = Duration::from_millis(35);
     policy.budget = BudgetSpec { recoveries_max: 3, refill_every: Duration::from_secs(7200) };
     policy.tries_max = 5;

@@ -207,7 +207,7 @@ fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
     let config = JournalConfig {
         observations_bytes_max: 30_000,
         decisions_bytes_max: 30_000,
-        snapshots_bytes_max: 60_000,
+        snapshots_bytes_max: 100_000,
         ..small()
     };
     let mut job = Job::logged(plugins(), open(dir.path(), config.clone()).0);
@@ -215,7 +215,7 @@ fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
     let counts = job.counts();
     job.close();
     assert!(counts.files_expired > 20, "{counts:?}");
-    for (log, bytes_max) in [("observations", 30_000), ("decisions", 30_000), ("snapshot", 60_000)] {
+    for (log, bytes_max) in [("observations", 30_000), ("decisions", 30_000), ("snapshot", 100_000)] {
         let files = files_of(dir.path(), log);
         let bytes: u64 = files.iter().map(|f| fs::metadata(f).unwrap().len()).sum();
         assert!(bytes <= bytes_max * 3 / 2, "{log}: {bytes} bytes in {} files", files.len());

@@ -6,6 +6,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use taskd_core::recover::*;
 use taskd_core::trace::*;
 
 /// How many steps the job has. It is the same job for ever.
-const STEPS: usize = 145;
+const STEPS: usize = 155;
 
 fn recorded(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recorded/journal-{version}"))
@@ -74,6 +75,31 @@ fn every_input() -> Vec<Input> {
         Input::Slept { nanos: 5_000_000_000 },
         Input::Deadline,
     ]
+    .into_iter()
+    .chain(every_order())
+    .collect()
+}
+
+fn every_order() -> impl Iterator<Item = Input> {
+    let node = || NodeId(Name::new("n0"));
+    let incident = IncidentId(77);
+    let strategies = BTreeMap::from([(Name::new("restart"), Permission::Ask)]);
+    let orders = [
+        Order::Pause,
+        Order::Drain { node: node() },
+        Order::Readmit { node: node() },
+        Order::Restart { ranks: BTreeSet::from([Rank(0), Rank(3)]) },
+        Order::Dump,
+        Order::Allow { strategies },
+        Order::Approve { incident },
+        Order::Decline { incident },
+        Order::Allow { strategies: BTreeMap::from([(Name::new("restart"), Permission::Auto)]) },
+        Order::Resume,
+    ];
+    orders.into_iter().zip(1..).map(|(order, n)| {
+        let (by, reason) = (Name::new("host"), "because".to_owned());
+        Input::Ordered(Box::new(Ordered { id: OrderId(n), by, reason, order }))
+    })
 }
 
 fn every_status() -> Vec<ProcStatus> {

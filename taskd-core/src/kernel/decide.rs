@@ -180,7 +180,7 @@ impl Kernel {
         })
     }
 
-    fn note_removals(&mut self, nodes: u32) {
+    pub(super) fn note_removals(&mut self, nodes: u32) {
         let now = self.now();
         self.state.removals.extend((0..nodes).map(|_| now));
         while self.state.removals.len() > REMOVALS_KEPT_MAX {

@@ -207,9 +207,14 @@ impl Kernel {
             })
         };
         let all = view.world.members().iter().all(|(rank, m)| ended_well(*rank, m.incarnation));
-        if all && self.state.plans.is_empty() && self.state.incidents.is_empty() {
+        let moot = self.state.incidents.values().all(|open| open.held.is_some()); // what they wait for is not needed any more
+        if all && self.state.plans.is_empty() && moot {
+            let ranks = view.world.size();
+            for id in self.state.incidents.keys().copied().collect::<Vec<_>>() {
+                self.close(id, "all ranks finished all the same", None);
+            }
             self.state.counts.branch(Branch::Completed);
-            self.end(true, &format!("all {} ranks finished", view.world.size()));
+            self.end(true, &format!("all {ranks} ranks finished"));
             self.settle();
         }
     }

@@ -74,7 +74,7 @@ impl Kernel {
             placement::settle(&without, placement::current(&without)).map_err(Denial::Refused)?;
         }
         self.cordon(node, format!("drained by {}: {}", ordered.by, ordered.reason));
-        self.state.removals.push_back(self.now());
+        self.note_removals(1);
         if here == 0 {
             return Ok(taken(format!("nothing runs on {node}, and nothing new starts there")));
         }

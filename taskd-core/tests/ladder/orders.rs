@@ -114,6 +114,20 @@ fn what_is_paused_decides_and_begins_nothing_until_it_is_resumed() {
 }
 
 #[test]
+fn a_job_that_finishes_does_not_wait_for_what_is_held() {
+    let mut job = four();
+    job.order(Order::Pause).expect("it runs");
+    job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("it is taken");
+    job.pass(100);
+    assert_eq!(job.last().held, Some(Held::Paused));
+    for rank in 0..4 {
+        job.tell(rank, exited(Termination::Code(0), None));
+    }
+    assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
+    assert_eq!(job.last().outcome, "all ranks finished all the same");
+}
+
+#[test]
 fn a_strategy_that_must_ask_waits_for_the_answer() {
     for (yes, outcome) in [(true, "recovered by restart"), (false, "open when the job ended")] {
         let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));

@@ -36,12 +36,13 @@ AT_VERSION, AT_PID, AT_STATE, AT_START_TIME = 8, 16, 20, 24
 AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_LOCK = 48, 56, 64, 72, 128
 
 # States of the lifeline, as far as a rank writes them.
-NEVER_TAKEN, HELD = 0, 1
+NEVER_TAKEN, HELD, UNAVAILABLE = 0, 1, 3
 
 # glibc and musl agree on these.
 PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST = 1, 1
 PTHREAD_BYTES_MAX = 64  # pthread_mutex_t and pthread_mutexattr_t are shorter everywhere
 FUTEX_TID_MASK = 0x3FFFFFFF
+GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system call
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
 OPTIMIZERS_MAX = 4096  # whose steps are told apart; beyond it they are forgotten and counted anew
@@ -120,6 +121,7 @@ def join_page(fd):
         try:
             take_lifeline(ctypes, libc, address, word, pid)
         except Exception as error:
+            word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
     start_heartbeat(long_word(AT_BEAT_TIME))
     step = long_word(AT_STEP)
@@ -136,6 +138,8 @@ def on_main_thread(pid):
 
 def take_lifeline(ctypes, libc, address, word, pid):
     """Locks the robust mutex for ever. The kernel marks its word when the main thread ends, in whatever way."""
+    if not kernel_releases_locks(ctypes, libc):
+        raise OSError("this system releases no lock of a process that dies")
     attributes = ctypes.create_string_buffer(PTHREAD_BYTES_MAX)
     mutex = ctypes.c_void_p(address + AT_LOCK)
     failed = (
@@ -153,6 +157,16 @@ def take_lifeline(ctypes, libc, address, word, pid):
             word(AT_WORD_OFFSET).value = offset
             word(AT_STATE).value = HELD
             return
+    raise OSError("no word of the lock names its holder")
+
+
+def kernel_releases_locks(ctypes, libc):
+    """Whether the kernel knows where libc lists this thread's robust locks: not under qemu-user, for instance."""
+    number = GET_ROBUST_LIST.get(os.uname()[4])
+    if number is None:
+        return True  # another processor, whose number we do not know
+    head, length = ctypes.c_void_p(), ctypes.c_size_t()
+    return libc.syscall(ctypes.c_long(number), 0, ctypes.byref(head), ctypes.byref(length)) == 0 and bool(head)
 
 
 def now_ns():

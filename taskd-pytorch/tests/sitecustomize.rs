@@ -101,6 +101,31 @@ raise ValueError('second image')"
 }
 
 #[test]
+fn where_no_lock_is_released_the_lifeline_is_unavailable() {
+    let rank = Rank::new();
+    let program = rank.file("program.py", &format!("{LOOK}\nassert state() == 3 and not held() and beats()"));
+    let call = number_of_set_robust_list();
+    let out = rank.command(&[&PYTHON, "-I", "-S", "-c", WITHOUT, call, &PYTHON, &program]).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    assert_eq!(text(&out.stderr).matches("taskd: no lifeline: this system releases no lock").count(), 1);
+}
+
+/// Becomes the program of its arguments without the system call of its first one, as under an emulator that lacks it.
+const WITHOUT: &str = r"
+import ctypes, os, struct, sys
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, int(sys.argv[1])), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7fff0000)]
+rules = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
+program = struct.pack('HP', 4, ctypes.addressof(rules))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+fn number_of_set_robust_list() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "99" } else { "273" }
+}
+
+#[test]
 fn children_of_every_start_method_come_and_go() {
     let rank = Rank::new();
     let program = format!(

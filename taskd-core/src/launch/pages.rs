@@ -65,7 +65,9 @@ pub(super) fn process_state(pid: i32, start_time: u64, reader: Option<&PageReade
     let beat_age = age_ms(page.map_or(0, |page| page.beat_at.load(Ordering::Acquire)));
     let step_age = age_ms(page.map_or(0, |page| page.step_at.load(Ordering::Acquire)));
     let step = page.and_then(Fields::last_step).map_or("-".to_owned(), |step| step.to_string());
-    Some(format!("state={} wchan={wchan} beat_age_ms={beat_age} step={step} step_age_ms={step_age}", stat.state))
+    let lifeline = page.map_or("-", Fields::state_name);
+    let process = format!("state={} wchan={wchan}", stat.state);
+    Some(format!("{process} beat_age_ms={beat_age} step={step} step_age_ms={step_age} lifeline={lifeline}"))
 }
 
 fn monotonic_nanos() -> u64 {

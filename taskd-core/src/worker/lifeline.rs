@@ -42,7 +42,7 @@ impl Lifeline {
     /// Takes the lifeline that the launcher has laid out for this process, and starts the heartbeat.
     ///
     /// To be called by the main thread, whose end is the end of the process: on another thread only heartbeat and steps
-    /// are told, and no early news of a death. `None`: this process is not a rank (it may be a helper of one), or
+    /// are told, and no early news of a death; the same where the system releases no lock of a process that dies. `None`: this process is not a rank (it may be a helper of one), or
     /// `TASKD_HOOKS=0` is set, or there is no lifeline to be had; training goes on without.
     #[must_use]
     pub fn take_from_env() -> Option<Lifeline> {
@@ -74,15 +74,22 @@ impl Lifeline {
         }
     }
 
-    /// Locks the lock for ever, once in the life of the page.
+    /// Locks the lock for ever, once in the life of the page; says so where that cannot be.
     fn hold(self) {
-        if self.page.state.load(Ordering::Acquire) != state::NEVER_TAKEN || !lock_for_ever(self.page) {
+        if self.page.state.load(Ordering::Acquire) != state::NEVER_TAKEN {
             return;
         }
         let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let Some(word) = self.page.lock_words(MUTEX_WORDS_MAX).position(|word| word & TID_MASK == own) else { return };
-        self.page.lock_at.store(u32::try_from(LOCK_OFFSET + 4 * word).unwrap_or(0), Ordering::Release);
-        self.page.state.store(state::HELD, Ordering::Release);
+        let own_word = || self.page.lock_words(MUTEX_WORDS_MAX).position(|word| word & TID_MASK == own);
+        let is_locked = kernel_releases_locks() && lock_for_ever(self.page);
+        let state = match is_locked.then(own_word).flatten() {
+            Some(word) => {
+                self.page.lock_at.store(u32::try_from(LOCK_OFFSET + 4 * word).unwrap_or(0), Ordering::Release);
+                state::HELD
+            }
+            None => state::UNAVAILABLE,
+        };
+        self.page.state.store(state, Ordering::Release);
         let _ = futex::wake(&self.page.state, Flags::empty(), 1); // the guard waits for it; without, it looks by itself
     }
 
@@ -100,8 +107,10 @@ impl Lifeline {
 
 impl std::fmt::Debug for Lifeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let held = self.page.state.load(Ordering::Relaxed) == state::HELD;
-        f.debug_struct("Lifeline").field("held", &held).field("last_step", &self.page.last_step()).finish()
+        f.debug_struct("Lifeline")
+            .field("state", &self.page.state_name())
+            .field("last_step", &self.page.last_step())
+            .finish()
     }
 }
 
@@ -113,6 +122,15 @@ fn is_this_process(page: &Fields) -> bool {
 
 fn is_this_process_by_pid(page: &Fields) -> bool {
     page.pid.load(Ordering::Acquire) == rustix::process::getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Whether the kernel knows where this thread's libc lists its robust locks: only then does it release them. It does not
+/// under qemu-user and in some sandboxes, and glibc makes robust mutexes all the same.
+fn kernel_releases_locks() -> bool {
+    let (mut list, mut length) = (std::ptr::null_mut::<libc::c_void>(), 0usize);
+    // SAFETY: both pointers are valid for writing; what comes back is not followed.
+    let known = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut length) };
+    known == 0 && !list.is_null()
 }
 
 /// Makes the mutex of the page and locks it with this thread. False: it cannot be had.
@@ -156,5 +174,22 @@ mod tests {
             [ms(None), ms(Some("x")), ms(Some("0")), ms(Some("250")), ms(Some("99999999"))],
             [500, 500, 10, 250, 60_000]
         );
+    }
+
+    /// The page of a thread that has done `what` with it and ended.
+    fn after(what: impl FnOnce(Lifeline) + Send + 'static) -> Lifeline {
+        let lifeline = Lifeline { page: Page::create(0, 1, 1).unwrap().1.leak() };
+        std::thread::spawn(move || what(lifeline)).join().unwrap();
+        lifeline
+    }
+
+    #[test]
+    fn only_a_lifeline_that_the_kernel_releases_is_held() {
+        let is_released = |page: &Fields| page.lock_words(MUTEX_WORDS_MAX).any(|word| word & futex::OWNER_DIED != 0);
+        let locks_are_released = is_released(after(|lifeline| assert!(lock_for_ever(lifeline.page))).page);
+        let lifeline = after(Lifeline::hold);
+        let word = if locks_are_released { "\"held\"" } else { "\"unavailable\"" };
+        assert!(format!("{lifeline:?}").contains(word), "{lifeline:?}, and not {word}");
+        assert_eq!(is_released(lifeline.page), locks_are_released);
     }
 }

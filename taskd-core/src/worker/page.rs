@@ -10,7 +10,7 @@
 //! | 8 | `u32` | layout version, 1 | guard |
 //! | 12 | `u32` | length in bytes, 4096 | guard |
 //! | 16 | `u32` | pid of the rank | the forked child, before exec |
-//! | 20 | `u32` | state of the lifeline: 0 never taken, 1 held, 2 given up | rank (0 to 1), guard (to 2) |
+//! | 20 | `u32` | state of the lifeline: 0 never taken, 1 held, 2 given up, 3 unavailable | rank (0 to 1 or 3), guard (to 2) |
 //! | 24 | `u64` | start time of the rank: field 22 of `/proc/PID/stat` | the forked child, before exec |
 //! | 32 | `u32` | rank, `u32::MAX` for a service | guard |
 //! | 36 | `u32` | incarnation | guard |
@@ -22,7 +22,8 @@
 //! | 128 | `pthread_mutex_t` | the lifeline: a robust, process-shared mutex, locked for ever by the rank's main thread | rank |
 //!
 //! Stores release, loads acquire; progress is written as step, then its time. Who sets the state to 1 should then wake
-//! the state's word with `FUTEX_WAKE` (shared): the guard notices without it too, but up to a second later.
+//! the state's word with `FUTEX_WAKE` (shared): the guard notices without it too, but up to a second later. 3 says that the
+//! rank would hold it, but its system offers no lock that is released when its holder dies: deaths are known from exits.
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -76,6 +77,7 @@ pub(crate) mod state {
     pub(crate) const NEVER_TAKEN: u32 = 0;
     pub(crate) const HELD: u32 = 1;
     pub(crate) const GIVEN_UP: u32 = 2;
+    pub(crate) const UNAVAILABLE: u32 = 3;
 }
 
 impl Fields {
@@ -84,6 +86,17 @@ impl Fields {
         self.magic.load(Ordering::Acquire) == MAGIC
             && self.version.load(Ordering::Acquire) == LAYOUT_VERSION
             && self.length.load(Ordering::Acquire) as usize == PAGE_BYTES
+    }
+
+    /// The state of the lifeline in a word.
+    pub(crate) fn state_name(&self) -> &'static str {
+        match self.state.load(Ordering::Acquire) {
+            state::NEVER_TAKEN => "never-taken",
+            state::HELD => "held",
+            state::GIVEN_UP => "given-up",
+            state::UNAVAILABLE => "unavailable",
+            _ => "unknown",
+        }
     }
 
     /// The number of the last completed step, if there was one.
@@ -190,5 +203,56 @@ impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (pid, state) = (self.pid.load(Ordering::Relaxed), self.state.load(Ordering::Relaxed));
         write!(f, "Page {{ pid: {pid}, state: {state} }}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn every_field_stands_where_its_layout_says() {
+        let (memory, page) = Page::create(7, 3, 9).unwrap();
+        let longs = [(&page.start_time, 24), (&page.step, 48), (&page.step_at, 56), (&page.beat_at, 64)];
+        let words = [(&page.pid, 16), (&page.state, 20), (&page.lock_at, 72)];
+        longs.iter().for_each(|(field, at)| field.store(1 << 40 | at, Ordering::Release));
+        words.iter().for_each(|(field, at)| field.store(1 << 20 | at, Ordering::Release));
+
+        let memory = std::fs::File::from(memory);
+        let long = |at: u64| {
+            let mut bytes = [0; 8];
+            memory.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes)).unwrap()
+        };
+        let word = |at: u32| {
+            let mut bytes = [0; 4];
+            memory.read_exact_at(&mut bytes, at.into()).map(|()| u32::from_ne_bytes(bytes)).unwrap()
+        };
+        assert_eq!(long(0).to_ne_bytes(), *b"TASKDPG1");
+        assert_eq!([word(8), word(12), word(32), word(36)], [1, 4096, 7, 3]);
+        assert_eq!(long(40), 9);
+        longs.iter().for_each(|(_, at)| assert_eq!(long(*at), 1 << 40 | at));
+        words.iter().for_each(|(_, at)| assert_eq!(word(*at), 1 << 20 | at));
+        assert_eq!(page.lock_address() as usize - &raw const *page as usize, 128);
+        assert!(align_of::<libc::pthread_mutex_t>() <= LOCK_OFFSET);
+        assert!(size_of::<libc::pthread_mutex_t>() <= PAGE_BYTES - LOCK_OFFSET);
+    }
+
+    #[test]
+    fn an_offset_of_the_lock_that_cannot_be_is_refused() {
+        let (_memory, page) = Page::create(0, 1, 1).unwrap();
+        for (offset, is_one) in [(0, false), (127, false), (128, true), (130, false), (4092, true), (4096, false)] {
+            page.lock_at.store(offset, Ordering::Release);
+            assert_eq!(page.lock_word().is_some(), is_one, "{offset}");
+        }
+    }
+
+    #[test]
+    fn memory_that_could_become_shorter_is_refused() {
+        let memory = rustix::fs::memfd_create("taskd-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&memory, PAGE_BYTES as u64).unwrap();
+        assert!(Page::map(&memory, ProtFlags::READ).unwrap_err().to_string().contains("not sealed"));
+        rustix::fs::fcntl_add_seals(&memory, SEALS).unwrap();
+        assert!(!Page::map(&memory, ProtFlags::READ).unwrap().is_valid());
     }
 }

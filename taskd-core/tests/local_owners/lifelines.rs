@@ -1,6 +1,7 @@
 //! What lifelines tell, and what they must not tell.
 
 use crate::harness::tests;
+use crate::missing_calls::NO_ROBUST_LOCKS;
 use crate::support::*;
 use crate::tracer::HeldThread;
 use rustix::process::Signal;
@@ -16,6 +17,7 @@ tests![
     exec_is_no_death,
     helpers_and_wrappers_are_not_the_rank,
     a_main_thread_that_leaves_is_no_death,
+    where_no_lock_is_released_the_lifeline_is_unavailable,
     steps_and_heartbeats_are_told,
 ];
 
@@ -181,6 +183,26 @@ async fn a_main_thread_that_leaves_is_no_death() {
     run.end().await;
 }
 
+async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
+    let mut spec = rank_that("hold", "");
+    spec.argv.insert(1, NO_ROBUST_LOCKS.into());
+    let run = run(spec, "held").await;
+    let Exhibit::Text(text) = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await else { panic!() };
+    assert!(text.ends_with(" lifeline=unavailable"), "{text}");
+    send(run.pid, Signal::KILL);
+    assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
+    let counters = run.launcher.counters().await.unwrap().guard;
+    assert_eq!((counters.lifelines_missing, counters.deaths), (1, 0));
+    run.end().await;
+}
+
+/// What a source tells of the state of rank 0.
+async fn state(source: &mut impl TraceSource) -> Exhibit {
+    let (about, what) = (Domain::Process(Role::Rank(Rank(0))), Name::new("process-state"));
+    let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about.clone()], within: Duration::from_secs(1) };
+    source.collect(&ask, &about).await.unwrap()
+}
+
 async fn steps_and_heartbeats_are_told() {
     let run = run(rank_that("step", "42").with_env("A", "b"), "stepped").await;
     let mut source = run.launcher.heartbeats(Duration::from_millis(5));
@@ -200,19 +222,16 @@ async fn steps_and_heartbeats_are_told() {
 
     send(run.pid, Signal::STOP);
     eventually("it is stopped", || (state_of(run.pid) == Some('T')).then_some(())).await;
-    let about = Domain::Process(Role::Rank(Rank(0)));
-    let what = Name::new("process-state");
-    let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about.clone()], within: Duration::from_secs(1) };
-    let Exhibit::Text(text) = source.collect(&ask, &about).await.unwrap() else { panic!("a text") };
+    let Exhibit::Text(text) = state(&mut source).await else { panic!("a text") };
     let words: Vec<&str> = text.split(' ').map(|word| word.split('=').next().unwrap()).collect();
-    assert_eq!(words, ["state", "wchan", "beat_age_ms", "step", "step_age_ms"], "{text}");
-    assert!(text.starts_with("state=T ") && text.contains(" step=42 "), "{text}");
+    assert_eq!(words, ["state", "wchan", "beat_age_ms", "step", "step_age_ms", "lifeline"], "{text}");
+    assert!(text.starts_with("state=T ") && text.contains(" step=42 ") && text.ends_with(" lifeline=held"), "{text}");
 
     send(run.pid, Signal::KILL);
     let phases = run.phases().await;
     let Some(Phase::Exited(exit)) = phases.last() else { panic!("{phases:?}") };
     assert_eq!(exit.step, Some(42));
-    let gone = source.collect(&ask, &about).await.unwrap();
+    let gone = state(&mut source).await;
     assert!(matches!(gone, Exhibit::Unavailable(_)), "{gone:?} of {}", run.proc);
     run.end().await;
 }

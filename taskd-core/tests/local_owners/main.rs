@@ -10,6 +10,7 @@ mod guard_death;
 mod harness;
 mod lifelines;
 mod loss;
+mod missing_calls;
 mod no_guard;
 mod old_kernel;
 mod pid_one;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         ["namespace", act, dir] => pid_one::run(act, dir),
         ["tee", dir, script] => tee::run(dir, script),
         ["no-guard", dir] => no_guard::run(dir),
+        [missing_calls::NO_ROBUST_LOCKS, ref rest @ ..] => missing_calls::run_without_robust_locks(rest),
         [old_kernel::ROLE, ref suites @ ..] => old_kernel::run(suites),
         _ => harness::run(&words),
     }

@@ -1,9 +1,8 @@
 //! The oldest kernel that we support, Linux 4.18, has none of the system calls that came later: no pidfd, no
 //! `close_range`, no `clone3`. A filter takes them away here, from the supervisor, its guard and its ranks.
 
-#![allow(unsafe_code, reason = "no safe function installs a filter for system calls")]
-
 use crate::harness::{self, tests};
+use crate::missing_calls::take_away;
 use crate::support::*;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -47,26 +46,7 @@ impl Drop for Ends {
 
 /// Is such a process.
 pub(crate) fn run(suites: &[&str]) -> ExitCode {
-    take_later_calls_away();
+    take_away(FIRST_LATER_CALL..);
     assert_eq!(pidfd_open(getpid(), PidfdFlags::empty()).err(), Some(Errno::NOSYS));
     harness::run(suites)
-}
-
-/// For this process and all that it will start.
-fn take_later_calls_away() {
-    let code = |code: u32, k: u32, (jt, jf): (u8, u8)| libc::sock_filter { code: code as u16, jt, jf, k };
-    let refuse = libc::SECCOMP_RET_ERRNO | Errno::NOSYS.raw_os_error().unsigned_abs();
-    let mut filter = [
-        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0)), // the number of the call
-        code(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, FIRST_LATER_CALL, (0, 1)),
-        code(libc::BPF_RET | libc::BPF_K, refuse, (0, 0)),
-        code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, (0, 0)),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: `program` names `filter`, which the kernel copies before the call returns.
-    let installed = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    assert!(installed, "no filter can be installed: {}", std::io::Error::last_os_error());
 }

@@ -24,7 +24,8 @@ pub struct GuardCounters {
     pub logs_rotated: u64,
     /// Connections that were turned away or cut: of another user, too many, too slow, or not of this protocol.
     pub connections_refused: u64,
-    /// Ranks that have no lifeline because no thread could be started to wait for it.
+    /// Ranks that had no lifeline though they could have one: no thread could be started to wait for it, or their system
+    /// releases no lock of a process that dies (counted at their exit).
     pub lifelines_missing: u64,
     /// Defects of the guard itself that it survived.
     pub panics: u64,

@@ -92,6 +92,11 @@ impl Waiter {
         self.seen_held
     }
 
+    /// Whether the rank would hold its lifeline, but cannot.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.page.state.load(Ordering::Acquire) == state::UNAVAILABLE
+    }
+
     /// Ends the thread: the exit is known.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);

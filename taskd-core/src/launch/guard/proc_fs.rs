@@ -20,7 +20,7 @@ pub(crate) struct Stat {
     pub(crate) flags: u64,
     /// Clock ticks after boot; with the pid it names one process for ever.
     pub(crate) start_time: u64,
-    /// The wait status that the main thread ends with; 0 where it may not be read.
+    /// The wait status that the main thread ends with; 0 where it may not be read or is not shown, as by an emulator.
     pub(crate) exit_code: i32,
 }
 
@@ -47,7 +47,7 @@ impl Stat {
         let (parent, group, session) = (number(0)?.parse().ok()?, number(0)?.parse().ok()?, number(0)?.parse().ok()?);
         let flags = number(2)?.parse().ok()?; // field 9
         let start_time = number(12)?.parse().ok()?; // field 22
-        let exit_code = number(29)?.parse().ok()?; // field 52
+        let exit_code = number(29).map_or(Some(0), |code| code.parse().ok())?; // field 52
         Some(Stat { state, parent, group, session, flags, start_time, exit_code })
     }
 
@@ -73,6 +73,8 @@ fn stat_path(pid: Pid, buffer: &mut [u8; 32]) -> Option<&std::ffi::CStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{WaitId, WaitIdOptions};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_name_with_brackets_and_spaces_misleads_nobody() {
@@ -81,15 +83,29 @@ mod tests {
                      14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 9\n";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.state, stat.parent, stat.group, stat.session), ('T', 7, 8, 9));
-        assert_eq!((stat.start_time, stat.is_exiting()), (987_654, true));
+        assert_eq!((stat.start_time, stat.is_exiting(), stat.exit_code), (987_654, true, 9));
+    }
+
+    /// How the kernel shows a child, at its start and as a zombie.
+    #[test]
+    fn a_child_can_be_read_in_life_and_death() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let alive = Stat::read(pid).unwrap();
+        assert_eq!(alive.parent, rustix::process::getpid().as_raw_nonzero().get());
+        assert!(!alive.is_exiting() && !alive.is_zombie() && alive.start_time > 0);
+        child.kill().unwrap();
+        rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        let dead = Stat::read(pid).unwrap();
+        assert!(dead.is_exiting() && dead.is_zombie());
+        assert_eq!((dead.start_time, dead.exit_code), (alive.start_time, 9));
+        child.wait().unwrap();
+        assert_eq!(Stat::read(pid), None);
     }
 
     #[test]
     fn this_process_can_be_read() {
-        let pid = rustix::process::getpid();
-        let stat = Stat::read(pid).unwrap();
-        assert_eq!(stat.parent, rustix::process::getppid().unwrap().as_raw_nonzero().get());
-        assert!(!stat.is_exiting() && stat.start_time > 0);
+        assert!(Stat::read(rustix::process::getpid()).is_some_and(|stat| stat.start_time > 0));
     }
 
     #[test]

@@ -351,3 +351,69 @@ pub(super) fn next_init_signal() -> InitSignal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn structures_are_as_the_kernel_reads_and_writes_them() {
+        assert_eq!(size_of::<libc::sched_attr>(), 48); // the first version: later kernels take it, too
+        assert_eq!(size_of::<libc::signalfd_siginfo>(), 128);
+        assert_eq!(std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo), 0);
+    }
+
+    #[test]
+    fn signals_are_read_where_they_would_have_ended_the_process() {
+        let reader = std::thread::spawn(|| {
+            let signals = take_signals().unwrap();
+            let before = read_signals(&signals);
+            // SAFETY: both signals go to this thread, which blocks them.
+            unsafe { assert_eq!((libc::raise(libc::SIGCHLD), libc::raise(libc::SIGTERM)), (0, 0)) };
+            (before, read_signals(&signals), read_signals(&signals))
+        });
+        assert_eq!(reader.join().unwrap(), (false, true, false));
+    }
+
+    #[test]
+    fn ends_are_told_as_they_were_and_leave_the_child_to_be_reaped() {
+        for (script, status, by_signal) in [("exit 7", 7, false), ("kill -9 $$", 9, true)] {
+            let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            let ended = loop {
+                match next_ended(Some(pid)) {
+                    Some(ended) => break ended,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(ended, Ended { pid, status, by_signal, core_dumped: false });
+            assert_eq!(next_ended(Some(pid)), Some(ended));
+            child.wait().unwrap();
+            assert_eq!(next_ended(Some(pid)), None);
+        }
+    }
+
+    #[test]
+    fn what_runs_between_fork_and_exec_names_the_child_in_its_page() {
+        let page = Arc::new(Page::create(0, 1, 1).unwrap().1);
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line"]).stdin(Stdio::piped());
+        let steps = BeforeExec {
+            parent: rustix::process::getpid(),
+            page: Arc::clone(&page),
+            nice: 1,
+            parent_is_hurried: false,
+            cpus: None,
+            open_files: rustix::process::getrlimit(Resource::Nofile),
+        };
+        before_exec(&mut command, steps);
+        let mut child = command.spawn().unwrap();
+        let stat = super::super::proc_fs::Stat::read(Pid::from_child(&child)).unwrap();
+        assert_eq!(page.pid.load(Ordering::Acquire), child.id());
+        assert_eq!((stat.session, stat.group), (stat.group, i32::try_from(child.id()).unwrap()));
+        assert_eq!(page.start_time.load(Ordering::Acquire), stat.start_time);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

@@ -20,10 +20,12 @@ use tokio::time::{Interval, MissedTickBehavior};
 ///
 /// # The question `process-state`
 /// The answer is an [`Exhibit::Text`] of words `name=value`:
-/// `state=S wchan=futex_do_wait beat_age_ms=120 step=17 step_age_ms=340`.
+/// `state=S wchan=futex_do_wait beat_age_ms=120 step=17 step_age_ms=340 lifeline=held`.
 /// - `state`: the letter of `/proc/PID/stat`; `T` is a stopped process, `D` one in uninterruptible sleep.
 /// - `wchan`: the kernel function in which the main thread sleeps; `0` where it runs or it may not be read.
 /// - `beat_age_ms`, `step`, `step_age_ms`: from the page; `-` where there is none yet.
+/// - `lifeline`: `held`, `never-taken` (the program has none of our lines), `unavailable` (its system releases no lock of a
+///   process that dies, as under qemu-user: its death is known from its exit) or `given-up`.
 #[derive(Debug)]
 pub struct Heartbeats {
     history: Arc<History>,

@@ -91,6 +91,7 @@ impl Engine {
             exit.step = page.last_step();
         }
         if let Some(lifeline) = proc.lifeline.take() {
+            self.counters.lifelines_missing += u64::from(lifeline.is_unavailable());
             lifeline.end();
         }
         proc.report.page = None;

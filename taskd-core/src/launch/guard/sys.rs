@@ -412,7 +412,8 @@ mod tests {
         let stat = super::super::proc_fs::Stat::read(Pid::from_child(&child)).unwrap();
         assert_eq!(page.pid.load(Ordering::Acquire), child.id());
         assert_eq!((stat.session, stat.group), (stat.group, i32::try_from(child.id()).unwrap()));
-        assert_eq!(page.start_time.load(Ordering::Acquire), stat.start_time);
+        // An emulator makes a process's own account of itself, from another clock.
+        assert!(page.start_time.load(Ordering::Acquire).abs_diff(stat.start_time) <= 1);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -382,15 +382,15 @@ mod tests {
             let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap();
             let pid = Pid::from_child(&child);
             let ended = loop {
-                match next_ended(Some(pid)) {
+                match how_ended(pid).unwrap() {
                     Some(ended) => break ended,
                     None => std::thread::yield_now(),
                 }
             };
             assert_eq!(ended, Ended { pid, status, by_signal, core_dumped: false });
-            assert_eq!(next_ended(Some(pid)), Some(ended));
+            assert_eq!(how_ended(pid).unwrap(), Some(ended));
             child.wait().unwrap();
-            assert_eq!(next_ended(Some(pid)), None);
+            assert_eq!(how_ended(pid).unwrap_err().raw_os_error(), Some(libc::ECHILD));
         }
     }
 

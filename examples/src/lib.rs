@@ -1,11 +1,12 @@
 //! What several example programs share: their frame, faults from outside, the account of a run, the training program
-//! of the quick start, and the soak run of the PyTorch job.
+//! of the quick start, the soak run of the PyTorch job, and the observed torchrun job.
 
 pub mod account;
 pub mod books;
 pub mod chaos;
 pub mod digits;
 pub mod faults;
+pub mod observe;
 pub mod program;
 pub mod shards;
 pub mod trainer;

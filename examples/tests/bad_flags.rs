@@ -47,6 +47,17 @@ fn each_is_refused_in_one_sentence() {
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
+        (
+            "observe --ranks 1",
+            "error: invalid value '1' for '--ranks <RANKS>': must be a whole number from 2 to 64".into(),
+        ),
+        (
+            "observe --jobs 0",
+            "error: invalid value '0' for '--jobs <JOBS>': must be a whole number from 1 to 1000".into(),
+        ),
+        ("observe --pairs", "error: a value is required for '--pairs <PAIRS>' but none was supplied".into()),
+        ("observe --job 3", "error: unexpected argument '--job' found".into()),
+        ("observe watch --agent 1", "error: the following required arguments were not provided:".into()),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

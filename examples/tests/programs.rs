@@ -128,3 +128,21 @@ fn chaos_pytorch_ends_as_if_nothing_had_happened() {
     assert_eq!((&account["pause"]["blamed"], &account["pause"]["restarts"]), (&0.into(), &0.into()), "{account}");
     assert!(account["kills"].as_u64() >= Some(4), "{account}");
 }
+
+#[test]
+fn observe_finds_both_faults_and_touches_nothing() {
+    if skips_torch("observe_finds_both_faults_and_touches_nothing") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let account = account(&example("observe").arg("--json").output().expect("it runs"));
+    assert_eq!((&account["completed"], &account["signals_sent"]), (&true.into(), &0.into()), "{account}");
+    let incidents = account["incidents"].as_array().expect("an array");
+    let classes: Vec<&Value> = incidents.iter().map(|i| &i["class"]).collect();
+    assert_eq!(classes, ["silence", "exit"], "{account}");
+    for incident in incidents {
+        assert_eq!((&incident["correct"], &incident["strategy"]), (&true.into(), &"restart".into()), "{account}");
+        assert!(incident["would_have_saved_s"].as_f64().is_some(), "{account}");
+    }
+    assert!(account["supervisor_rss_mib"].as_f64() < Some(20.0), "{account}");
+}

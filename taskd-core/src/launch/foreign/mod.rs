@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 
 /// The ranks of a job that somebody else runs, such as torchrun.
 ///
-/// It is the launcher of a job that is only observed (`Mode::Observe`): its ranks are found,
+/// It is the launcher of a job that is only observed ([`Mode::Observe`](crate::job::Mode::Observe)): its ranks are found,
 /// told with all their changes, and left alone. Orders to start or stop are refused.
 ///
 /// # Which processes
@@ -181,6 +181,11 @@ impl Launcher for ForeignProcs {
 
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         self.shared.log.after(from).await
+    }
+
+    /// The job does not need its watcher: leaving it is nothing to it.
+    async fn detach(&self, _keep: Duration) -> Result<(), LaunchError> {
+        Ok(())
     }
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {

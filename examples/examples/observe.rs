@@ -1,0 +1,67 @@
+//! Observe mode: watches a job that plain torchrun runs, while a rank is frozen and another is lost, and says what taskd
+//! would have done, when, why, and what that would have saved.
+//!
+//! `cargo run --release --example observe`. `--jobs 20` does it twenty times with other faults, `--pairs 20` measures what
+//! observing costs the job. The Python environment is that of `pytorch_ddp`. The job is an ordinary script
+//! (`examples/python/train_steps.py`); not a line of it knows of taskd, and torchrun is started before the supervisor is.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use taskd_examples::observe::sealed;
+use taskd_examples::observe::story::{self, Setting};
+use taskd_examples::observe::watch::{self, Watch};
+use taskd_examples::program::{self, Failure, number};
+use taskd_pytorch::venv::PythonEnv;
+
+/// A supervisor watches torchrun jobs that suffer faults, and touches nothing.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Options {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Chooses victims and moments.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Ranks of each job.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(2, 64))]
+    ranks: u32,
+    /// How many jobs, one after another. With more than one a seed chooses how each loses its rank.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 1000))]
+    jobs: u32,
+    /// How often to compare the job's pace with a supervisor and without.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u32>(0, 1000))]
+    pairs: u32,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// The supervisor that watches a job which runs already.
+    Watch(Watch),
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match &options.role {
+        Some(Role::Watch(job)) => {
+            if let Err(error) = sealed::seal() {
+                eprintln!("observe: Linux cannot be made the witness that nothing is signalled: {error}");
+                return ExitCode::FAILURE;
+            }
+            program::run("observe watch", watch::watch(job))
+        }
+        None => program::run("observe", async {
+            run(&options).await?.print(options.json);
+            Ok(())
+        }),
+    }
+}
+
+async fn run(options: &Options) -> Result<taskd_examples::observe::account::Account, Failure> {
+    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??.python().to_owned();
+    let setting = Setting { python, ranks: options.ranks, seed: options.seed };
+    story::run(&setting, options.jobs, options.pairs).await
+}

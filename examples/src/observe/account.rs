@@ -1,0 +1,198 @@
+//! What was injected beside what the supervisor has made of it.
+
+use super::inject::Injection;
+use super::watch::{Incident, Seen};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// One incident beside what was injected, or an injection that was not found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Kind of fault as it was found; null for an injection that was not.
+    pub class: Option<String>,
+    /// Ranks that were blamed.
+    pub ranks: Vec<u32>,
+    /// What was injected, and into which rank; null when nothing was.
+    pub injected: Option<String>,
+    /// Whether exactly the injected rank was blamed, for the kind of fault that it had.
+    pub correct: bool,
+    /// From the injection to the first fault found, in milliseconds.
+    pub detected_ms: Option<f64>,
+    /// What would have been done.
+    pub strategy: Option<String>,
+    /// Why that.
+    pub reason: String,
+    /// How it ended, without us.
+    pub outcome: String,
+    /// Training time in seconds that acting would have saved; negative where the job came back sooner by itself.
+    pub would_have_saved_s: Option<f64>,
+    /// Why: the evidence in words.
+    pub evidence: Vec<String>,
+}
+
+/// The rows of one job: every incident in its order, then what was not found.
+#[must_use]
+pub fn rows(injections: &[Injection], seen: &Seen) -> Vec<Row> {
+    let mut left: Vec<&Injection> = injections.iter().collect();
+    let mut rows: Vec<Row> = seen.incidents.iter().map(|incident| row(incident, &mut left)).collect();
+    rows.extend(left.into_iter().map(missed));
+    rows
+}
+
+/// An incident answers the newest injection that came before it and has no answer yet.
+fn row(incident: &Incident, left: &mut Vec<&Injection>) -> Row {
+    let Incident { report, found } = incident;
+    let ranks: Vec<u32> = report.blamed.iter().map(|rank| rank.0).collect();
+    let before = |injection: &&Injection| found.is_some_and(|found| injection.at <= found);
+    let answered = left.iter().rposition(before).map(|at| left.remove(at));
+    let class = report.class.to_string();
+    Row {
+        correct: answered.is_some_and(|injection| ranks == [injection.rank] && class == injection.kind.class()),
+        injected: answered.map(name),
+        detected_ms: answered.zip(*found).map(|(injection, found)| millis(found.saturating_sub(injection.at))),
+        class: Some(class),
+        ranks,
+        strategy: report.strategy.as_ref().map(ToString::to_string),
+        reason: report.reason.clone(),
+        outcome: report.outcome.clone(),
+        would_have_saved_s: report.would_have_saved_s().map(|s| (s * 1e3).round() / 1e3),
+        evidence: report.evidence.clone(),
+    }
+}
+
+fn missed(injection: &Injection) -> Row {
+    Row {
+        class: None,
+        ranks: Vec::new(),
+        injected: Some(name(injection)),
+        correct: false,
+        detected_ms: None,
+        strategy: None,
+        reason: String::new(),
+        outcome: "not found".into(),
+        would_have_saved_s: None,
+        evidence: Vec::new(),
+    }
+}
+
+fn name(injection: &Injection) -> String {
+    format!("{} to rank {}", injection.kind.name(), injection.rank)
+}
+
+fn millis(d: Duration) -> f64 {
+    (d.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The account of all observed jobs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Account {
+    /// Whether all jobs ended as they should.
+    pub completed: bool,
+    /// How many jobs there were, and ranks in each.
+    pub jobs: u32,
+    /// Ranks of each job.
+    pub ranks: u32,
+    /// The incidents of all jobs.
+    pub incidents: Vec<Row>,
+    /// Faults that were injected.
+    pub injected: usize,
+    /// Those that were found in the right rank.
+    pub correct: usize,
+    /// Incidents that nothing was injected for.
+    pub false_alarms: usize,
+    /// The sum over all incidents.
+    pub would_have_saved_s: f64,
+    /// Signals sent, and processes started, by the supervisors. Linux would have ended one at its first try.
+    pub signals_sent: u32,
+    /// The most that a supervisor's resident memory was, in MiB.
+    pub supervisor_rss_mib: f64,
+    /// The most of it that was its own rather than its program file's.
+    pub supervisor_own_mib: f64,
+    /// What observing costs the job, if that was measured.
+    pub overhead: Option<super::overhead::Overhead>,
+}
+
+impl Account {
+    /// Adds a job.
+    pub fn add(&mut self, injections: &[Injection], seen: &Seen) {
+        let rows = rows(injections, seen);
+        self.completed = seen.completed && (self.completed || self.jobs == 0);
+        self.jobs += 1;
+        self.injected += injections.len();
+        self.correct += rows.iter().filter(|row| row.correct).count();
+        self.false_alarms += rows.iter().filter(|row| row.injected.is_none()).count();
+        self.would_have_saved_s += rows.iter().filter_map(|row| row.would_have_saved_s).sum::<f64>();
+        self.would_have_saved_s = (self.would_have_saved_s * 1e3).round() / 1e3;
+        let mib = |kib: u64| (kib as f64 / 1024.0 * 10.0).round() / 10.0;
+        self.supervisor_rss_mib = self.supervisor_rss_mib.max(mib(seen.rss_kib.0));
+        self.supervisor_own_mib = self.supervisor_own_mib.max(mib(seen.rss_kib.1));
+        self.incidents.extend(rows);
+    }
+
+    /// Prints the account: a table, or one line of JSON as the last line.
+    pub fn print(&self, json: bool) {
+        if json {
+            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
+        } else {
+            println!("{}", self.table());
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut out = String::from(
+            "\n  what      where   injected              correct  detected    would do  would have saved  without us\n",
+        );
+        for row in &self.incidents {
+            let ranks: Vec<String> = row.ranks.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                out,
+                "  {:<8}  {:<6}  {:<20}  {:<7}  {:<10}  {:<8}  {:<16}  {}",
+                row.class.as_deref().unwrap_or("-"),
+                if ranks.is_empty() { "-".to_owned() } else { format!("rank {}", ranks.join(",")) },
+                row.injected.as_deref().unwrap_or("-"),
+                if row.correct { "yes" } else { "NO" },
+                row.detected_ms.map_or("-".to_owned(), |ms| format!("{ms:.0} ms")),
+                row.strategy.as_deref().unwrap_or("-"),
+                row.would_have_saved_s.map_or("-".to_owned(), |s| format!("{s:.1} s")),
+                row.outcome,
+            );
+            for line in &row.evidence {
+                let _ = writeln!(out, "      because {line}");
+            }
+        }
+        let _ = writeln!(
+            out,
+            "\n  jobs        {}, {} ranks each: {} of {} faults found in the right rank, {} false alarms",
+            self.jobs, self.ranks, self.correct, self.injected, self.false_alarms
+        );
+        let _ = writeln!(out, "  saved       {:.1} s of training would have been", self.would_have_saved_s);
+        let _ = writeln!(
+            out,
+            "  supervisor  {} signals sent, {:.1} MiB resident, {:.1} MiB of them its own",
+            self.signals_sent, self.supervisor_rss_mib, self.supervisor_own_mib
+        );
+        if let Some(overhead) = &self.overhead {
+            let _ = writeln!(out, "  overhead    {overhead}");
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::inject::Kind;
+
+    #[test]
+    fn what_was_not_found_is_told() {
+        let injection = Injection { kind: Kind::Kill, rank: 1, at: Duration::from_secs(3) };
+        let seen = Seen { reason: String::new(), completed: true, incidents: Vec::new(), rss_kib: (2048, 1024) };
+        let mut account = Account::default();
+        account.add(&[injection], &seen);
+        assert_eq!((account.injected, account.correct, account.incidents.len()), (1, 0, 1));
+        assert_eq!((account.supervisor_rss_mib, account.completed), (2.0, true));
+        account.add(&[], &Seen { completed: false, ..seen });
+        assert!(!account.completed, "one of them did not");
+    }
+}

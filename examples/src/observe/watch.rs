@@ -1,0 +1,157 @@
+//! The supervisor of the story: attaches to a job that runs, decides as it would, does nothing, and reports.
+//!
+//! It runs as a process of its own, [sealed](super::sealed): Linux ends it if it signals or starts anything.
+
+use super::inject::monotonic;
+use super::job::STEP;
+use crate::program::Failure;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::{self, DetectorExt, SilenceDetector, StallDetector};
+use taskd_core::job::{IncidentId, JobSpec, Mode, Policy, Ready, WorkerSpec};
+use taskd_core::kernel::{Event, IncidentReport};
+use taskd_core::launch::{ForeignProcs, StepPattern};
+use taskd_core::recover::{ExitStrategy, Restart};
+use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_pytorch::TorchLauncher;
+use tokio::sync::broadcast::error::RecvError;
+
+/// How often processes and logs are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Without a sign of life for so long a rank is asked about.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Without a step of any rank for so long the job stalls.
+const STALL: Duration = Duration::from_secs(60);
+
+/// What to watch.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Watch {
+    /// The torchrun agent's process id.
+    #[arg(long)]
+    agent: u32,
+    /// How many ranks it has.
+    #[arg(long)]
+    ranks: u32,
+    /// How long this job takes from a start to its first step, in seconds: what a restart is expected to cost.
+    #[arg(long)]
+    downtime_s: f64,
+    /// Directory for the logs and the report.
+    #[arg(long)]
+    dir: std::path::PathBuf,
+}
+
+/// What the supervisor has seen and would have done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// Why its watch ended.
+    pub reason: String,
+    /// Whether the job ended as it should.
+    pub completed: bool,
+    /// Every incident.
+    pub incidents: Vec<Incident>,
+    /// Its resident memory in the end, in KiB; and how much of that is its own (not the program's file).
+    pub rss_kib: (u64, u64),
+}
+
+/// One incident.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Incident {
+    /// As taskd reports it.
+    pub report: IncidentReport,
+    /// When it was found, on the machine's monotonic clock.
+    pub found: Option<Duration>,
+}
+
+/// Where the report lies.
+#[must_use]
+pub fn report_path(dir: &Path) -> std::path::PathBuf {
+    dir.join("seen.json")
+}
+
+/// Watches until the job is over, and writes what was seen.
+///
+/// # Errors
+/// When the job cannot be watched.
+pub async fn watch(options: &Watch) -> Result<(), Failure> {
+    let foreign = Arc::new(ForeignProcs::below(options.agent).attach().await?);
+    let mut policy = Policy::default();
+    (policy.mode, policy.ready) = (Mode::Observe, Ready::Stepping);
+    let silence = SilenceDetector::after(SILENCE).boxed();
+    let mut detectors = detect::defaults();
+    detectors.retain(|detector| !["silence", "stall"].contains(&detector.name().as_str()));
+    detectors.extend([silence, StallDetector::after(STALL).boxed()]);
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("observed", options.ranks, WorkerSpec::new(["torchrun"])).with_policy(policy))
+        .journal(options.dir.join("journal"))
+        .source(foreign.states(LOOK_EVERY))
+        .source(foreign.steps(StepPattern::after(STEP), LOOK_EVERY))
+        .detectors(detectors)
+        .strategy(Restart::new().with_downtime(Duration::try_from_secs_f64(options.downtime_s)?))
+        .strategy(ExitStrategy::new())
+        .launcher(TorchLauncher::new(Arc::clone(&foreign), options.dir.join("torch")))
+        .build()?;
+    let handle = runtime.handle();
+    let listener = tokio::spawn(listen(handle.clone()));
+    let gone = tokio::spawn(stop_when_gone(Arc::clone(&foreign), handle));
+    let report = runtime.run().await;
+    gone.abort();
+    let found = listener.await?;
+    let incident = |report: &IncidentReport| Incident { report: report.clone(), found: found.get(&report.id).copied() };
+    let seen = Seen {
+        completed: report.ok,
+        incidents: report.incidents.iter().map(incident).collect(),
+        reason: report.reason,
+        rss_kib: (status_kib("VmRSS:")?, status_kib("RssAnon:")?),
+    };
+    Ok(std::fs::write(report_path(&options.dir), serde_json::to_vec(&seen)?)?)
+}
+
+/// A job that is gone without having completed is not watched any longer.
+async fn stop_when_gone(foreign: Arc<ForeignProcs>, handle: RuntimeHandle) {
+    foreign.ended().await;
+    tokio::time::sleep(2 * LOOK_EVERY).await; // if it has completed, the runtime ends by itself
+    handle.stop("torchrun is gone").await;
+}
+
+/// Tells what happens as it happens, and notes when each incident was found.
+async fn listen(handle: RuntimeHandle) -> BTreeMap<IncidentId, Duration> {
+    let mut events = handle.events();
+    drop(handle); // else there would always be somebody who might still tell something
+    let mut found = BTreeMap::new();
+    loop {
+        match events.recv().await {
+            Ok(told) => note(&told, &mut found),
+            Err(RecvError::Lagged(missed)) => println!("({missed} events were missed here)"),
+            Err(RecvError::Closed) => return found,
+        }
+    }
+}
+
+fn note(told: &Announcement, found: &mut BTreeMap<IncidentId, Duration>) {
+    let at = told.at;
+    match &told.event {
+        Event::Found { incident, fault, .. } => {
+            found.entry(*incident).or_insert_with(monotonic);
+            let suspect = fault.prime();
+            let side = if suspect.is_cause() { "" } else { " (a victim)" };
+            let clues: Vec<&str> = fault.clues.iter().map(|clue| clue.text.as_str()).collect();
+            println!("{at}  {incident}: {} in {}{side}: {}", suspect.class, suspect.domain, clues.join("; "));
+        }
+        Event::Decided(decision) => {
+            let would = decision.chosen.as_ref().map_or("nothing".into(), |chosen| chosen.strategy.to_string());
+            println!("{at}  {}: would do: {would}: {}", decision.incident.id, decision.reason);
+        }
+        Event::Closed { incident, how } => println!("{at}  {incident} closed: {how}"),
+        _ => {}
+    }
+}
+
+/// A figure of this process's own status.
+fn status_kib(name: &str) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+    Ok(value.ok_or_else(|| format!("/proc/self/status has no {name}"))?.parse()?)
+}

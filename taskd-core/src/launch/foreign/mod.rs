@@ -36,7 +36,9 @@ use tokio::task::JoinSet;
 /// # Which processes
 /// [`below`](Self::below) a process (the torchrun agent), or [in a cgroup](Self::in_cgroup): those whose environment
 /// carries a rank, looked for again and again. The topmost one in a tree is the rank; what it starts, such as a data
-/// loader's workers, inherits the variable and is left out. [`of`](Self::of): exactly the given ones.
+/// loader's workers, inherits the variable and is left out. [`of`](Self::of): exactly the given ones. For a job that
+/// another taskd runs it is the guard below which they are, and `TASKD_RANK`
+/// ([`rank_variable`](ForeignBuilder::rank_variable)).
 ///
 /// Each process of a rank is an incarnation, counted from 1 in the order in which they are seen. One that appears while
 /// another of its rank still runs waits for the end of that one, and is counted.

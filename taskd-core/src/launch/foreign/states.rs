@@ -135,3 +135,59 @@ impl TraceSource for ForeignStates {
         Ok(text.map_or_else(|| Exhibit::Unavailable(format!("{} has ended", process.proc)), Exhibit::Text))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{NodeId, Rank};
+    use crate::launch::foreign::find::Found;
+    use crate::worker::page::Page;
+    use rustix::fd::AsRawFd;
+    use std::sync::atomic::Ordering;
+
+    /// A source over one rank, which is this test itself.
+    fn source(page: Option<std::path::PathBuf>) -> ForeignStates {
+        let shared = Arc::new(Shared::new(NodeId(Name::new("here")), 1));
+        let key = Key::of(std::process::id().try_into().unwrap()).unwrap();
+        shared.admit(Found { rank: Rank(0), key, may_read: true, page, streams: [None, None] }).unwrap();
+        ForeignStates::new(shared, Duration::from_millis(1))
+    }
+
+    fn signals(source: &mut ForeignStates) -> Vec<Signal> {
+        source.read().into_iter().map(|fact| fact.signal).collect()
+    }
+
+    #[tokio::test]
+    async fn a_rank_with_a_page_says_itself_that_it_lives_and_what_it_has_done() {
+        let (memory, page) = Page::create(0, 1, 7).unwrap();
+        page.pid.store(std::process::id(), Ordering::Release);
+        let mut source = source(Some(format!("/proc/self/fd/{}", memory.as_raw_fd()).into()));
+        assert_eq!(signals(&mut source), [], "it has not said anything yet");
+        page.step.store(12, Ordering::Release);
+        page.step_at.store(1, Ordering::Release);
+        page.beat_at.store(2, Ordering::Release);
+        assert_eq!(signals(&mut source), [Signal::Progress { step: 12 }, Signal::Heartbeat]);
+        assert_eq!(signals(&mut source), [], "nothing is told twice");
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_process_is_none() {
+        let (memory, page) = Page::create(0, 1, 7).unwrap();
+        page.pid.store(1, Ordering::Release);
+        let mut source = source(Some(format!("/proc/self/fd/{}", memory.as_raw_fd()).into()));
+        assert_eq!(signals(&mut source), [Signal::Heartbeat], "that it runs is all that is known");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processor_time_is_told_now_and_then() {
+        let mut source = source(None);
+        assert_eq!(signals(&mut source).len(), 1, "there is nothing to compare with yet");
+        tokio::time::advance(CPU_EVERY).await;
+        let told = source.read();
+        let is_sound = |value: f64| value.is_finite() && value >= 0.0;
+        assert!(
+            told.iter().any(|fact| matches!(&fact.signal, Signal::Metric { name, value } if *name == CPU_PERCENT && is_sound(*value))),
+            "{told:?}"
+        );
+    }
+}

@@ -10,16 +10,19 @@ use crate::job::seconds::{FORMS, OptionalSeconds, Seconds};
 use crate::job::{GroupId, Name};
 use crate::kernel::JobReport;
 use crate::runtime::Announcement;
+use crate::runtime::control::{Answer, Request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use std::borrow::Cow;
 
-/// Every document with its file name: jobs, events (one a line), reports.
+/// Every document with its file name: jobs, events (one a line), reports, lines of the control socket.
 #[must_use]
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("job-spec", schema_for!(Document)),
         ("announcement", schema_for!(Announcement)),
         ("job-report", schema_for!(JobReport)),
+        ("control-request", schema_for!(Request)),
+        ("control-answer", schema_for!(Answer)),
     ]
 }
 

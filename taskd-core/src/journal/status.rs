@@ -46,7 +46,9 @@ impl Health {
 }
 
 /// What a journal counted since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
 #[non_exhaustive]
 pub struct JournalCounts {
     /// Records written.

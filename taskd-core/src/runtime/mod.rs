@@ -17,12 +17,14 @@
 //! | `handle` | what the host program holds while the job runs |
 //! | `leave` | the ways to leave a job that has not ended |
 //! | `signals` | SIGTERM and SIGINT as such a leave, where the host program asks for it |
+//! | `control` | the handle on a local socket, as JSON lines |
 //! | `exit_code` | with which code a program ends that ran a job |
 
 mod builder;
 mod calls;
 mod carry;
 mod clock;
+pub mod control;
 pub mod exit_code;
 mod handle;
 mod leave;

@@ -19,6 +19,7 @@ use taskd_core::journal::{Entry, History};
 use taskd_core::kernel::{Event, JobReport, Kernel, Plugins};
 use taskd_core::recover::Action;
 use taskd_core::runtime::Announcement;
+use taskd_core::runtime::control::Request;
 use taskd_core::schema;
 
 fn home() -> &'static Path {
@@ -217,6 +218,22 @@ fn report() -> JobReport {
     let snapshot = life.snapshot(life.snapshots().next_back().unwrap()).unwrap().unwrap();
     let (kernel, _) = Kernel::restore(Plugins::default(), &snapshot).unwrap();
     kernel.report()
+}
+
+/// Each is a line that a client of this version of the protocol may send.
+#[test]
+fn the_recorded_requests_are_read() {
+    let text = std::fs::read_to_string(recorded("control-requests-1.jsonl")).unwrap();
+    let schema = schema_of("control-request");
+    for line in text.lines() {
+        let request = Request::parse(line.as_bytes()).unwrap_or_else(|e| panic!("{e:?}: {line}"));
+        let (document, again) = (serde_json::from_str(line).unwrap(), serde_json::to_value(&request).unwrap());
+        for value in [&document, &again] {
+            validator::check(&schema, value).unwrap_or_else(|e| panic!("{e}: {value}"));
+        }
+        contains(&again, &document).unwrap_or_else(|place| panic!("{place} was lost of {line}"));
+    }
+    assert!(text.lines().count() > 15);
 }
 
 #[test]

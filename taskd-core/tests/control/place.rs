@@ -1,0 +1,109 @@
+//! The socket's file: whose it is, who may use it, and who may replace it.
+
+use crate::support::*;
+use serde_json::json;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use taskd_core::runtime::control::{ControlSocket, SocketError, SocketLimits};
+
+async fn bind(path: &Path) -> Result<ControlSocket, SocketError> {
+    let served = Served::new().await;
+    ControlSocket::bind(path, served.handle.clone(), SocketLimits::default())
+}
+
+async fn refusal(path: &Path) -> String {
+    bind(path).await.expect_err("it must not be bound").to_string()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn the_file_is_ours_alone_in_a_directory_of_its_own_and_goes_with_us() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run/taskd/demo.sock");
+    let socket = bind(&path).await.unwrap();
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    assert_eq!(socket.path(), path);
+    drop(socket);
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.sock");
+    drop(UnixListener::bind(&path).unwrap()); // its file stays, as after a crash
+    assert!(path.exists());
+    let first = bind(&path).await.unwrap();
+    let told = refusal(&path).await;
+    assert_eq!(
+        told,
+        format!("the socket {} is served by another process: stop that one, or choose another path", path.display())
+    );
+    assert!(Client::of(&path).await.ask(json!({"do": "status"})).await.is_object(), "and it is served on");
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_live_socket_whose_owner_is_too_busy_to_listen_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    rustix::net::listen(&listener, 0).unwrap(); // room for one that waits
+    let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    assert!(refusal(&path).await.contains("is served by another process"));
+}
+
+#[tokio::test]
+async fn what_is_no_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.sock");
+    fs::write(&path, "precious").unwrap();
+    let told = refusal(&path).await;
+    assert!(told.ends_with("is there already and is no socket: choose another path, or remove it"), "{told}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_directory_where_others_can_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+    let told = refusal(&dir.path().join("demo.sock")).await;
+    assert!(told.contains("is writable for others (mode 0777): give the socket a directory of its own"), "{told}");
+}
+
+#[tokio::test]
+async fn a_path_that_is_too_long_is_refused_with_the_systems_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x".repeat(120));
+    let told = refusal(&path).await;
+    let bytes = path.as_os_str().len();
+    assert!(told.ends_with(&format!("has {bytes} bytes, and the system takes 107: choose a shorter one")), "{told}");
+    let fits = dir.path().join("y".repeat(107 - dir.path().as_os_str().len() - 1));
+    assert_eq!(bind(&fits).await.unwrap().path(), fits, "one that just fits");
+}
+
+#[tokio::test]
+async fn a_bound_of_nothing_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::new().await;
+    let mut limits = SocketLimits::default();
+    limits.connections_max = 0;
+    let refused = ControlSocket::bind(dir.path().join("demo.sock"), served.handle.clone(), limits).unwrap_err();
+    assert_eq!(refused.to_string(), "control.connections_max must be at least 1");
+}
+
+#[tokio::test]
+async fn what_somebody_put_in_our_place_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.sock");
+    let socket = bind(&path).await.unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another's").unwrap();
+    drop(socket);
+    assert!(path.exists());
+}

@@ -146,6 +146,27 @@ pub(super) fn insist(suite: &str, found: Result<Report, Vec<Violation>>) -> Repo
     })
 }
 
+/// Longest text that stands in a sentence as it is.
+const WHOLE_MAX: usize = 200;
+/// Of a longer one: so much before the first difference, and so much from there on, in characters.
+const AROUND: (usize, usize) = (40, 120);
+
+/// Two texts that differ, cut down to where they begin to differ: what was seen is told in one sentence.
+pub(super) fn apart(one: &str, two: &str) -> (String, String) {
+    if one.len() <= WHOLE_MAX && two.len() <= WHOLE_MAX {
+        return (one.to_owned(), two.to_owned());
+    }
+    let same = one.chars().zip(two.chars()).take_while(|(a, b)| a == b).count();
+    let from = same.saturating_sub(AROUND.0);
+    let cut = |text: &str| {
+        let before = if from > 0 { ".." } else { "" };
+        let shown: String = text.chars().skip(from).take(same - from + AROUND.1).collect();
+        let after = if text.chars().count() > same + AROUND.1 { ".." } else { "" };
+        format!("{before}{shown}{after}")
+    };
+    (cut(one), cut(two))
+}
+
 /// What a caught panic said.
 pub(super) fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);

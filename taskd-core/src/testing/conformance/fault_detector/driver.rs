@@ -1,6 +1,7 @@
 //! Calls one detector as the kernel does, and writes down what it says.
 
-use super::super::verdict::Verdict;
+use super::super::verdict::{Verdict, apart};
+use super::watch::{Stuck, Watch};
 use super::{
     ASK_CAN_BE_ANSWERED, CONFIDENCE_IN_RANGE, DEADLINE_MOVES_ON, IDENTITY_CONSTANT, NEVER_PANICS, ONSET_NOT_IN_FUTURE,
     SIGNED,
@@ -14,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most calls of `expire` between two observations; after so many the time of the next one has come.
 const EXPIRES_MAX: usize = 1_000;
@@ -23,13 +24,16 @@ const ANSWERS_MAX: usize = 1_000;
 /// After so many calls that took too long nothing more is shown.
 const SLOW_MAX: usize = 10;
 
-/// Which call was made.
-enum What {
-    Observe(usize, Domain),
-    Expire,
+/// Which call was made, and when by the job's time.
+#[derive(Clone)]
+pub(super) enum What {
+    Observe(usize, Domain, JobTime),
+    Expire(JobTime),
+    /// One that is not part of the story.
+    Other(&'static str),
 }
 
-/// One call and all that came of it.
+/// One call of `observe` or `expire`, and all that came of it.
 struct Call {
     what: What,
     now: JobTime,
@@ -56,6 +60,7 @@ pub(super) struct Driver {
     detector: Option<Box<dyn FaultDetector>>,
     identity: Option<(Name, Name, String)>,
     quick: Duration,
+    watch: Arc<Watch>,
     state: State,
     calls: Vec<Call>,
     pub(super) slow: BTreeSet<usize>,
@@ -71,14 +76,28 @@ impl Driver {
             detector: Some(detector),
             identity: None,
             quick,
+            watch: Arc::default(),
             state,
             calls: Vec::new(),
             slow: BTreeSet::new(),
             panicked: None,
             renamed: false,
         };
-        driver.identity = driver.guarded(&"name", identity);
+        driver.identity = driver.guarded(What::Other("name"), identity);
         driver
+    }
+
+    /// Lets `play` call the detector on a thread of its own.
+    pub(super) fn apart<T: Send + 'static>(
+        mut self,
+        patience: Duration,
+        play: impl FnOnce(&mut Driver) -> T + Send + 'static,
+    ) -> Result<(Driver, T), Stuck> {
+        let watch = Arc::clone(&self.watch);
+        watch.over(patience, move || {
+            let played = play(&mut self);
+            (self, played)
+        })
     }
 
     /// Deadlines before this moment, then the moment, then what the detector had asked for.
@@ -100,19 +119,19 @@ impl Driver {
     pub(super) fn finish(&mut self, last: &View) {
         self.state.view = Some(last.clone());
         self.expire_before(last.now + Duration::from_nanos(1));
-        if let Some(now) = self.guarded(&"name", identity) {
+        if let Some(now) = self.guarded(What::Other("name"), identity) {
             self.renamed = self.identity.as_ref() != Some(&now);
         }
     }
 
     pub(super) fn save(&mut self) -> Option<(State, Vec<u8>)> {
-        let bytes = self.guarded(&"snapshot", |detector| detector.snapshot())??;
+        let bytes = self.guarded(What::Other("snapshot"), |detector| detector.snapshot())??;
         Some((self.state.clone(), bytes.to_vec()))
     }
 
     /// `None`: it panicked.
     pub(super) fn restore(&mut self, saved: &[u8]) -> Option<Result<(), Malformed>> {
-        self.guarded(&"restore", |detector| detector.restore(saved))
+        self.guarded(What::Other("restore"), |detector| detector.restore(saved))
     }
 
     /// Goes on from where a play was interrupted.
@@ -134,7 +153,7 @@ impl Driver {
     }
 
     pub(super) fn title(&self, call: usize) -> String {
-        self.calls.get(call).or(self.calls.last()).map_or("before all calls".into(), ToString::to_string)
+        self.calls.get(call).or(self.calls.last()).map_or("before all calls".into(), |call| call.what.to_string())
     }
 
     /// The first call that differs from those of another driver that began `skipped` calls later: what each said.
@@ -147,7 +166,8 @@ impl Driver {
             }
             let (one, two) = (mine.told(), other.told());
             if one != two {
-                return Some((mine.to_string(), one, two));
+                let (one, two) = apart(&one, &two);
+                return Some((mine.what.to_string(), one, two));
             }
         }
         None
@@ -165,7 +185,7 @@ impl Driver {
             if !call.stuck && call.said.is_empty() {
                 continue;
             }
-            let at = format!("{title}, {call}");
+            let at = format!("{title}, {}", call.what);
             if call.stuck {
                 let deadline = call.deadline.unwrap_or_default();
                 verdict.broken(DEADLINE_MOVES_ON, format!("{at}: at {} the deadline is {deadline}", call.now));
@@ -206,14 +226,16 @@ impl Driver {
 
     fn expire_before(&mut self, time: JobTime) {
         for _ in 0..EXPIRES_MAX {
-            let Some(deadline) = self.guarded(&"deadline", |detector| detector.deadline()).flatten() else { return };
+            let Some(deadline) = self.guarded(What::Other("deadline"), |detector| detector.deadline()).flatten() else {
+                return;
+            };
             if deadline >= time {
                 return;
             }
             let Some(mut view) = self.state.view.clone() else { return };
             view.now = deadline.max(self.state.now);
             self.state.now = view.now;
-            self.call(What::Expire, &view, |detector, out| detector.expire(&view, out));
+            self.call(What::Expire(view.now), &view, |detector, out| detector.expire(&view, out));
             if self.is_over() {
                 return;
             }
@@ -226,21 +248,20 @@ impl Driver {
     }
 
     fn observe(&mut self, observation: &Observation, view: &View) {
-        let what = What::Observe(self.state.shown, observation.about.clone());
+        let what = What::Observe(self.state.shown, observation.about.clone(), view.now);
         self.call(what, view, |detector, out| detector.observe(observation, view, out));
     }
 
     fn call(&mut self, what: What, view: &View, call: impl FnOnce(&mut dyn FaultDetector, &mut Findings)) {
         let mut found = Findings::default();
-        let mut call_made = Call { what, now: view.now, said: Vec::new(), deadline: None, stuck: false };
-        let began = Instant::now();
-        if self.guarded(&call_made, |detector| call(detector, &mut found)).is_none() {
+        let mut call_made = Call { what: what.clone(), now: view.now, said: Vec::new(), deadline: None, stuck: false };
+        if self.guarded(what, |detector| call(detector, &mut found)).is_none() {
             return;
         }
-        if began.elapsed() > self.quick {
+        if self.watch.last() > self.quick {
             self.slow.insert(self.state.calls);
         }
-        call_made.deadline = self.guarded(&"deadline", |detector| detector.deadline()).flatten();
+        call_made.deadline = self.guarded(What::Other("deadline"), |detector| detector.deadline()).flatten();
         call_made.said = found.drain().collect();
         let said = call_made.said.clone();
         for ask in said.iter().filter_map(|finding| if let Finding::Ask(ask) = finding { Some(ask) } else { None }) {
@@ -271,23 +292,26 @@ impl Driver {
     }
 
     /// A call whose panic is caught. `None`: it panicked, now or before.
-    fn guarded<T>(&mut self, title: &dyn fmt::Display, call: impl FnOnce(&mut dyn FaultDetector) -> T) -> Option<T> {
+    fn guarded<T>(&mut self, what: What, call: impl FnOnce(&mut dyn FaultDetector) -> T) -> Option<T> {
         let detector = self.detector.as_mut()?;
+        self.watch.begin(&what);
         let answer = catch_unwind(AssertUnwindSafe(|| call(&mut **detector)));
+        self.watch.end();
         answer
             .inspect_err(|panic| {
                 self.detector = None;
-                self.panicked = Some(format!("{title}: panicked: {}", super::super::verdict::words(panic.as_ref())));
+                self.panicked = Some(format!("{what}: panicked: {}", super::super::verdict::words(panic.as_ref())));
             })
             .ok()
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.what {
-            What::Observe(index, about) => write!(f, "observation {index} ({about} at {})", self.now),
-            What::Expire => write!(f, "`expire` at {}", self.now),
+        match self {
+            What::Observe(index, about, at) => write!(f, "observation {index} ({about} at {at})"),
+            What::Expire(at) => write!(f, "`expire` at {at}"),
+            What::Other(name) => f.write_str(name),
         }
     }
 }

@@ -3,14 +3,18 @@
 mod driver;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use super::verdict::{Verdict, clauses, insist};
 use super::{Clause, Report, Violation};
 use crate::detect::{FaultDetector, Finding};
 use crate::testing::Timeline;
+use crate::trace::Malformed;
 use driver::{Driver, State};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use watch::Stuck;
 
 clauses! { "fault_detector":
     PURE = "the same observations give the same findings and deadlines";
@@ -36,7 +40,8 @@ const SEEDS: u64 = 20;
 
 /// Checks a detector against the contract of [`FaultDetector`].
 ///
-/// `make` gives a fresh detector. The suite plays a healthy job and random timelines to it.
+/// `make` gives a fresh detector. The suite plays a healthy job and random timelines to it, on threads of their own: a call
+/// that does not return is told of, and its thread is left behind.
 ///
 /// ```
 /// use taskd_core::detect::{Damage, Fault, FaultClass, Suspect, detector};
@@ -59,10 +64,11 @@ where
 {
     DetectorSuite {
         make: Box::new(move || Box::new(make())),
-        healthy: Timeline::healthy(),
+        healthy: Arc::new(Timeline::healthy()),
         timelines: Vec::new(),
         seeds: SEEDS,
         quick: Duration::from_millis(10),
+        patience: Duration::from_secs(10),
         verdict: Verdict::default(),
     }
 }
@@ -70,10 +76,11 @@ where
 /// A detector and what it is to be shown, ready to be checked (see [`fault_detector()`]).
 pub struct DetectorSuite {
     make: Box<dyn Fn() -> Box<dyn FaultDetector>>,
-    healthy: Timeline,
+    healthy: Arc<Timeline>,
     timelines: Vec<Timeline>,
     seeds: u64,
     quick: Duration,
+    patience: Duration,
     verdict: Verdict,
 }
 
@@ -81,7 +88,7 @@ impl DetectorSuite {
     /// What a healthy job looks like to this detector; [`Timeline::healthy`] unless told.
     #[must_use]
     pub fn with_healthy(mut self, healthy: Timeline) -> Self {
-        self.healthy = healthy;
+        self.healthy = Arc::new(healthy);
         self
     }
 
@@ -106,6 +113,13 @@ impl DetectorSuite {
         self
     }
 
+    /// How long to wait for a call that does not return; 10 s unless told.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Says that the detector does not keep `clause`, and why that is right. The report tells of it.
     #[must_use]
     pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
@@ -118,17 +132,20 @@ impl DetectorSuite {
     /// # Errors
     /// Every clause that was seen broken.
     pub fn check(mut self) -> Result<Report, Vec<Violation>> {
+        let random = (0..self.seeds).map(|seed| (format!("random timeline {seed}"), Arc::new(Timeline::random(seed))));
+        let given = self.timelines.drain(..).enumerate().map(|(i, t)| (format!("timeline {i}"), Arc::new(t)));
+        let healthy = std::iter::once(("the healthy timeline".to_owned(), Arc::clone(&self.healthy)));
+        let timelines: Vec<(String, Arc<Timeline>)> = healthy.chain(given).chain(random).collect();
         let mut snapshots = 0;
-        let random = (0..self.seeds).map(|seed| (format!("random timeline {seed}"), Timeline::random(seed)));
-        let given = self.timelines.iter().cloned().enumerate().map(|(i, t)| (format!("timeline {i}"), t));
-        let healthy = std::iter::once(("the healthy timeline".to_owned(), self.healthy.clone()));
-        for (title, timeline) in healthy.chain(given).chain(random).collect::<Vec<_>>() {
-            match self.play(&title, &timeline) {
+        for (title, timeline) in timelines {
+            let played = self.play(&title, &timeline);
+            match self.unless_stuck(&title, played).flatten() {
                 Some(taken) => snapshots += taken,
                 None => return self.verdict.finish(ALL), // more of it would only take long
             }
         }
-        self.cold();
+        let cold = self.cold();
+        self.unless_stuck("the healthy timeline", cold);
         if snapshots == 0 {
             let why = "the detector gave no snapshot: it starts cold after a restart of the supervisor";
             self.verdict.skip(SNAPSHOT_GOES_ON, why);
@@ -145,28 +162,36 @@ impl DetectorSuite {
         insist("detector", self.check())
     }
 
-    /// Plays one timeline in every way. How many snapshots it gave; `None`: it panics or blocks.
-    fn play(&mut self, title: &str, timeline: &Timeline) -> Option<usize> {
-        let places: Vec<usize> = (1..=PLACES).map(|i| timeline.moments().len() * i / (PLACES + 1)).collect();
-        let mut first = self.driver();
-        let mut saved: Vec<(State, Vec<u8>)> = Vec::new();
-        for (i, moment) in timeline.moments().iter().enumerate() {
-            if places.contains(&i) {
-                saved.extend(first.save());
+    fn unless_stuck<T>(&mut self, title: &str, played: Result<T, Stuck>) -> Option<T> {
+        let patience = self.patience;
+        let told = |Stuck(call): &Stuck| format!("{title}, {call}: has not returned for {patience:?}");
+        played.inspect_err(|stuck| self.verdict.broken(QUICK, told(stuck))).ok()
+    }
+
+    /// Plays one timeline in every way. How many snapshots it gave; `None`: it panics or is slow each time.
+    fn play(&mut self, title: &str, timeline: &Arc<Timeline>) -> Result<Option<usize>, Stuck> {
+        let story = Arc::clone(timeline);
+        let (first, saved) = self.driver().apart(self.patience, move |driver| {
+            let moments = story.moments();
+            let places: Vec<usize> = (1..=PLACES).map(|i| moments.len() * i / (PLACES + 1)).collect();
+            let mut saved: Vec<(State, Vec<u8>)> = Vec::new();
+            for (i, moment) in moments.iter().enumerate() {
+                if places.contains(&i) {
+                    saved.extend(driver.save());
+                }
+                driver.show(moment);
             }
-            first.show(moment);
-        }
-        first.finish(timeline.view());
+            driver.finish(story.view());
+            saved
+        })?;
         first.judge(title, &mut self.verdict);
         if first.has_panicked() {
-            return None;
+            return Ok(None);
         }
 
         let mut slow = first.slow.clone();
         for _ in 1..PLAYS {
-            let mut other = self.driver();
-            timeline.moments().iter().for_each(|moment| other.show(moment));
-            other.finish(timeline.view());
+            let other = self.tell(self.driver(), timeline, 0)?;
             slow.retain(|call| other.slow.contains(call));
             if slow.is_empty()
                 && let Some((call, one, two)) = first.differs(&other, 0)
@@ -177,45 +202,70 @@ impl DetectorSuite {
         if let Some(call) = slow.first() {
             let (call, quick) = (first.title(*call), self.quick);
             self.verdict.broken(QUICK, format!("{title}, {call}: took more than {quick:?} each of {PLAYS} times"));
-            return None;
+            return Ok(None);
         }
         for (state, bytes) in &saved {
-            self.go_on(title, timeline, &first, state, bytes);
+            self.go_on(title, timeline, &first, state, bytes)?;
         }
         if let Some((_, bytes)) = saved.last() {
-            self.spoil(title, timeline, &first, bytes);
+            self.spoil(title, timeline, &first, bytes)?;
         }
-        Some(saved.len())
+        Ok(Some(saved.len()))
+    }
+
+    /// Shows the moments of a timeline from one on, and what is due until its end.
+    fn tell(&self, driver: Driver, timeline: &Arc<Timeline>, from: usize) -> Result<Driver, Stuck> {
+        let story = Arc::clone(timeline);
+        let told = driver.apart(self.patience, move |driver| {
+            story.moments()[from..].iter().for_each(|moment| driver.show(moment));
+            driver.finish(story.view());
+        });
+        told.map(|(driver, ())| driver)
+    }
+
+    /// A fresh detector, offered this state; what it said to it.
+    fn restored(&self, bytes: &[u8]) -> Result<(Driver, Option<Result<(), Malformed>>), Stuck> {
+        let bytes = bytes.to_vec();
+        self.driver().apart(self.patience, move |driver| driver.restore(&bytes))
     }
 
     /// Restores a saved state and plays the rest.
-    fn go_on(&mut self, title: &str, timeline: &Timeline, saved: &Driver, state: &State, bytes: &[u8]) {
-        let mut restored = self.driver();
-        match restored.restore(bytes) {
+    fn go_on(
+        &mut self,
+        title: &str,
+        timeline: &Arc<Timeline>,
+        saved: &Driver,
+        state: &State,
+        bytes: &[u8],
+    ) -> Result<(), Stuck> {
+        let (mut restored, accepted) = self.restored(bytes)?;
+        match accepted {
             Some(Ok(())) => {}
             Some(Err(_)) => {
                 let seen =
                     format!("{title}: the detector's own snapshot after {} was refused", saved.title(state.calls));
-                return self.verdict.broken(SNAPSHOT_GOES_ON, seen);
+                self.verdict.broken(SNAPSHOT_GOES_ON, seen);
+                return Ok(());
             }
-            None => return restored.judge(title, &mut self.verdict),
+            None => {
+                restored.judge(title, &mut self.verdict);
+                return Ok(());
+            }
         }
         restored.resume(state);
-        timeline.moments()[state.shown..].iter().for_each(|moment| restored.show(moment));
-        restored.finish(timeline.view());
+        let restored = self.tell(restored, timeline, state.shown)?;
         if let Some((call, one, two)) = saved.differs(&restored, state.calls) {
             self.verdict.broken(SNAPSHOT_GOES_ON, format!("{title}, {call}: said {one}, and restored it said {two}"));
         }
+        Ok(())
     }
 
     /// Offers states that are none. One who refuses them goes on as if nothing had been offered.
-    fn spoil(&mut self, title: &str, timeline: &Timeline, saved: &Driver, bytes: &[u8]) {
+    fn spoil(&mut self, title: &str, timeline: &Arc<Timeline>, saved: &Driver, bytes: &[u8]) -> Result<(), Stuck> {
         for spoilt in [&bytes[..bytes.len() / 2], &[], b"no state of any detector"] {
-            let mut cold = self.driver();
-            let refused = cold.restore(spoilt);
+            let (mut cold, refused) = self.restored(spoilt)?;
             if matches!(refused, Some(Err(_))) {
-                timeline.moments().iter().for_each(|moment| cold.show(moment));
-                cold.finish(timeline.view());
+                cold = self.tell(cold, timeline, 0)?;
                 if let Some((call, one, two)) = saved.differs(&cold, 0) {
                     let seen = format!("{title}, {call}: a cold one said {one}, and after a refused restore {two}");
                     self.verdict.broken(REFUSED_RESTORE_IS_COLD, seen);
@@ -223,14 +273,14 @@ impl DetectorSuite {
             }
             cold.judge(title, &mut self.verdict);
         }
+        Ok(())
     }
 
     /// Comes into a healthy job in several places: nobody is to blame.
-    fn cold(&mut self) {
-        let moments = self.healthy.moments();
-        for place in (0..PLACES).map(|i| moments.len() * i / PLACES) {
-            let mut cold = self.driver();
-            moments[place..].iter().for_each(|moment| cold.show(moment));
+    fn cold(&mut self) -> Result<(), Stuck> {
+        let moments = self.healthy.moments().len();
+        for place in (0..PLACES).map(|i| moments * i / PLACES) {
+            let cold = self.tell(self.driver(), &self.healthy, place)?;
             let blames = cold.findings().filter_map(|(call, finding)| match finding {
                 Finding::Blame(fault) if fault.prime().is_cause() => Some((call, &fault.prime().domain)),
                 _ => None,
@@ -240,6 +290,7 @@ impl DetectorSuite {
                 self.verdict.broken(COLD_BLAMES_NOBODY, seen);
             }
         }
+        Ok(())
     }
 
     fn driver(&self) -> Driver {

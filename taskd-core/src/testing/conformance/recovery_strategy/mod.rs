@@ -6,7 +6,7 @@ mod scenes;
 #[cfg(test)]
 mod tests;
 
-use super::verdict::{Verdict, clauses, insist, words};
+use super::verdict::{Verdict, apart, clauses, insist, words};
 use super::{Clause, Report, Violation};
 use crate::job::Name;
 use crate::kernel::View;
@@ -110,9 +110,9 @@ impl StrategySuite {
             let again = self.propose(&*first, scene, &scene.incident);
             let fresh = self.propose(&*second, scene, &scene.incident);
             for other in [again, fresh].into_iter().flatten() {
-                if format!("{answer:?}") != format!("{other:?}") {
+                if let Some((one, two)) = differ(answer, &other) {
                     let title = &scene.title;
-                    self.verdict.broken(PURE, format!("{title}: `propose` gave {answer:?}, and then {other:?}"));
+                    self.verdict.broken(PURE, format!("{title}: `propose` gave {one}, and then {two}"));
                 }
             }
         }
@@ -166,8 +166,10 @@ impl StrategySuite {
         for (scene, answer) in scenes.iter().zip(answers) {
             let Some(answer) = answer else { continue };
             let Some(other) = self.propose(strategy, scene, &scenes::reclassed(&scene.incident)) else { continue };
-            if outline(answer) != outline(&other) {
-                let seen = format!("{}: proposed {answer:?}, and with other classes {other:?}", scene.title);
+            if outline(answer) != outline(&other)
+                && let Some((one, two)) = differ(answer, &other)
+            {
+                let seen = format!("{}: gave {one}, and with other classes {two}", scene.title);
                 self.verdict.broken(DECIDES_FROM_DAMAGE, seen);
             }
         }
@@ -181,6 +183,19 @@ impl fmt::Debug for StrategySuite {
             .field("seeds", &self.seeds)
             .finish_non_exhaustive()
     }
+}
+
+/// Two answers in words, if they are not the same.
+fn differ(one: &Answer, two: &Answer) -> Option<(String, String)> {
+    let words = |answer: &Answer| match answer {
+        Ok(proposal) => format!("the proposal {:?} for {}", proposal.reason, proposal.cost),
+        Err(reason) => format!("the refusal {reason:?}"),
+    };
+    let (all_of_one, all_of_two) = (format!("{one:?}"), format!("{two:?}")); // as text: a NaN equals no NaN
+    let (short_one, short_two) = (words(one), words(two));
+    let differ = all_of_one != all_of_two;
+    let in_short = short_one != short_two;
+    differ.then(|| if in_short { (short_one, short_two) } else { apart(&all_of_one, &all_of_two) })
 }
 
 /// A call whose panic breaks a clause. `None`: it panicked.

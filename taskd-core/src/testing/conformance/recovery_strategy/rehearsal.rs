@@ -1,5 +1,6 @@
 //! Carries a proposal out on paper: every action takes effect in the view, and `advance` is asked after each stage.
 
+use super::super::verdict::apart;
 use super::judge::Judge;
 use super::scenes::Scene;
 use super::{ADVANCE_ENDS, PURE, guarded};
@@ -35,8 +36,10 @@ pub(super) fn rehearse(strategy: &dyn RecoveryStrategy, scene: &Scene, proposal:
             }
             let ask = || (strategy.advance(&run, &view), strategy.advance(&run, &view));
             let Some((next, again)) = guarded(judge.verdict, &format!("{title}: `advance`"), ask) else { return };
-            if format!("{next:?}") != format!("{again:?}") {
-                judge.verdict.broken(PURE, format!("{title}: `advance` gave {next:?}, and then {again:?}"));
+            let (one, two) = (format!("{next:?}"), format!("{again:?}"));
+            if one != two {
+                let (one, two) = apart(&one, &two);
+                judge.verdict.broken(PURE, format!("{title}: `advance` gave {one}, and then {two}"));
             }
             match next {
                 Next::AsProposed => {}

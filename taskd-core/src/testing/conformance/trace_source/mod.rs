@@ -182,7 +182,7 @@ where
             self.verdict.broken(LOSSES_COUNTED, missing);
         } else if let Some(missing) = disturbed.missing(&self.expected) {
             self.verdict.broken(CANCEL_SAFE, format!("with dropped calls {missing}"));
-        } else if complete && disturbed.filled() < calm.filled() {
+        } else if (complete || disturbed.filled() == 0) && disturbed.filled() < calm.filled() {
             let (with, without) = (disturbed.filled(), calm.filled());
             self.verdict.broken(CANCEL_SAFE, format!("{without} facts were told, and {with} with dropped calls"));
         }

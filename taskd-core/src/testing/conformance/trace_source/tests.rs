@@ -148,8 +148,8 @@ async fn faulty_sources_are_told_apart() {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_needs_a_stimulus_gets_one_before_each_batch() {
-    /// Tells what was put into a queue that both share.
-    struct Queue(std::sync::Arc<std::sync::Mutex<VecDeque<u64>>>);
+    /// Tells what was put into a queue that both share, and takes it after its await, or before.
+    struct Queue(std::sync::Arc<std::sync::Mutex<VecDeque<u64>>>, bool);
 
     #[async_trait]
     impl TraceSource for Queue {
@@ -157,8 +157,14 @@ async fn a_source_that_needs_a_stimulus_gets_one_before_each_batch() {
             SourceInfo::new("queue")
         }
         async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            let pause = || tokio::time::sleep(Duration::from_millis(5));
+            if self.1 {
+                pause().await;
+            }
             let steps: Vec<u64> = self.0.lock().unwrap().drain(..).collect();
+            if !self.1 {
+                pause().await;
+            }
             let fact = |step| Fact::new(Domain::Job, Signal::Progress { step });
             Some(Ok(TraceBatch::of(steps.into_iter().map(fact).collect())))
         }
@@ -166,9 +172,14 @@ async fn a_source_that_needs_a_stimulus_gets_one_before_each_batch() {
 
     let queue = std::sync::Arc::<std::sync::Mutex<VecDeque<u64>>>::default();
     let given = queue.clone();
-    let suite = trace_source(async || Queue(queue.clone())).with_numbers(number).with_batches(10);
+    let suite = trace_source(async || Queue(queue.clone(), true)).with_numbers(number).with_batches(10);
     suite.with_stimulus(move |n| given.lock().unwrap().push_back(n)).assert().await;
     assert!(queue.lock().unwrap().is_empty());
+
+    let given = queue.clone();
+    let suite = trace_source(async || Queue(queue.clone(), false)).with_numbers(number).with_batches(10);
+    let broken = suite.with_stimulus(move |n| given.lock().unwrap().push_back(n)).check().await.unwrap_err();
+    assert_eq!((broken.len(), broken[0].clause), (1, CANCEL_SAFE), "it loses everything, so no gap is seen");
 }
 
 #[tokio::test(start_paused = true)]

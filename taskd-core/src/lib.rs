@@ -1,6 +1,28 @@
 //! Embeddable fault-tolerant training runtime: traits, a deterministic kernel, a local launcher with a guard.
+//!
+//! A program says what to run and composes a runtime from four kinds of plugins; the runtime starts the ranks, watches them,
+//! decides what to do when something breaks, and says why.
+//!
+//! **The [guide] can be read from front to back**, beginning with the [quick start](guide::quick_start) and the
+//! [concepts](guide::concepts).
+//!
+//! | question | trait | built in |
+//! |---|---|---|
+//! | what is every rank doing? | [`TraceSource`](trace::TraceSource) | [`Heartbeats`](launch::Heartbeats), sources over [foreign processes](launch::ForeignProcs) |
+//! | is something wrong? | [`FaultDetector`](detect::FaultDetector) | [five detectors](detect::defaults), any [closure](detect::detector()) |
+//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [restart, exit](recover::defaults) |
+//! | start, stop, watch | [`Launcher`](launch::Launcher) | [`LocalLauncher`](launch::LocalLauncher), [`Fleet`](launch::Fleet), [`ForeignProcs`](launch::ForeignProcs) |
+//!
+//! [`Runtime`](runtime::Runtime) puts them together; [`RuntimeHandle`](runtime::RuntimeHandle) is what one holds while the job
+//! runs; the [`journal`] is the log from which every decision can be replayed.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `test-util` | `testing` (conformance suites, doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
+//! | `schema` | the JSON schemas of jobs, events and reports as functions |
 
 pub mod detect;
+pub mod guide;
 pub mod job;
 pub mod journal;
 pub mod kernel;

@@ -32,7 +32,7 @@ impl RecoveryStrategy for StartLost {
             touches: lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
             cost: Cost::downtime(Duration::from_secs(10)),
             counted: Counted::Yes,
-            reason: format!("{} ranks can start again alone", lost.len()),
+            reason: format!("of {} ranks only {} must start again", view.world.size(), lost.len()),
         })
     }
 }

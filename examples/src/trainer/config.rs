@@ -36,7 +36,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Reads `TASKD_JOB`, `TASKD_GENERATION`, `TASKD_RANK` and `TASKD_WORLD_SIZE`, which the local launcher sets.
+    /// Reads `TASKD_JOB`, `TASKD_GENERATION`, `TASKD_RANK` and `TASKD_WORLD_SIZE`, which the local launcher sets. A job on several hosts
+    /// has a `TASKD_JOB` on each: `TRAINER_JOB`, where it is set, says how the job is called on all.
     ///
     /// # Errors
     /// [`TrainerError::Environment`] names the variable that is missing or is not what it should be.
@@ -51,7 +52,7 @@ impl Place {
             value.into_string().map_err(|_| problem("is not valid UTF-8"))
         };
         Ok(Self {
-            job: text("TASKD_JOB")?,
+            job: text("TRAINER_JOB").or_else(|_| text("TASKD_JOB"))?,
             generation: number("TASKD_GENERATION", &text("TASKD_GENERATION")?)?,
             rank: number("TASKD_RANK", &text("TASKD_RANK")?)?,
             world_size: number("TASKD_WORLD_SIZE", &text("TASKD_WORLD_SIZE")?)?,

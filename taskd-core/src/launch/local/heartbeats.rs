@@ -4,7 +4,7 @@
 //! fault is for a detector to say.
 
 use super::history::History;
-use crate::job::{Domain, ProcId};
+use crate::job::{Domain, Name, ProcId};
 use crate::launch::guard::wire::ProcReport;
 use crate::launch::pages::{self, News, PageReader};
 use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, SourceError, SourceInfo, TraceBatch, TraceSource};
@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior};
+
+const NAME: Name = Name::new("heartbeats");
 
 /// What every rank of a [`LocalLauncher`](super::LocalLauncher) says in its page: heartbeats and completed steps.
 ///
@@ -28,6 +30,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 ///   process that dies, as under qemu-user: its death is known from its exit) or `given-up`.
 #[derive(Debug)]
 pub struct Heartbeats {
+    name: Name,
     history: Arc<History>,
     every: Duration,
     timer: Option<Interval>,
@@ -36,7 +39,20 @@ pub struct Heartbeats {
 
 impl Heartbeats {
     pub(super) fn new(history: Arc<History>, every: Duration) -> Heartbeats {
-        Heartbeats { history, every: every.max(Duration::from_millis(1)), timer: None, seen: BTreeMap::new() }
+        Heartbeats {
+            name: NAME,
+            history,
+            every: every.max(Duration::from_millis(1)),
+            timer: None,
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// Gives it another name than `heartbeats`: a runtime over several hosts has one for each.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Name>) -> Heartbeats {
+        self.name = name.into();
+        self
     }
 
     /// What is new in all pages.
@@ -67,7 +83,7 @@ fn reader(report: &ProcReport) -> Option<PageReader> {
 #[async_trait]
 impl TraceSource for Heartbeats {
     fn info(&self) -> SourceInfo {
-        SourceInfo::new("heartbeats").with_answer(PROCESS_STATE)
+        SourceInfo::new(self.name.clone()).with_answer(PROCESS_STATE)
     }
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
@@ -92,11 +108,11 @@ impl TraceSource for Heartbeats {
         }
         let running = self.history.running();
         let latest = running.iter().filter(|report| report.proc.role == *role).max_by_key(|r| r.proc.incarnation);
-        Ok(match latest.map(|report| (report, process_state(report))) {
-            Some((_, Some(text))) => Exhibit::Text(text),
-            Some((report, None)) => Exhibit::Unavailable(format!("{} has ended", report.proc)),
-            None => Exhibit::Unavailable(format!("{role} does not run here")),
-        })
+        match latest.map(|report| (report, process_state(report))) {
+            Some((_, Some(text))) => Ok(Exhibit::Text(text)),
+            Some((report, None)) => Ok(Exhibit::Unavailable(format!("{} has ended", report.proc))),
+            None => Err(SourceError::Unavailable(format!("{role} does not run here"))), // another host's source may know
+        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! taskd inside a service that has a life of its own: its signals, its children, its subscriber, its panic hook.
+//!
+//! `cargo run --release --example embed_host` tells a story in two processes. The service ([`service`]) runs a job on two
+//! hosts (two local launchers with a guard each stand for them) and serves the operators' socket. The story ([`story`])
+//! starts it, kills it, starts it again, and then asks things of it: leave a host, take a fault from outside, end in order.
+//! `--json` prints the account as JSON.
+//!
+//! What a platform team would copy is in [`embedded`]: the hundred lines between their service and taskd.
+
+mod embedded;
+mod exporter;
+mod service;
+mod story;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use taskd_core::launch::guard;
+use taskd_core::worker::Lifeline;
+use taskd_examples::program::{self, number};
+use taskd_examples::trainer::{self, TrainerSettings};
+
+/// A service that embeds taskd is killed, started again, and asked to do things.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// Chooses the rank that is killed while nobody supervises.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The other processes of the story, each this same program.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The service, with everything that it keeps in this directory.
+    Service {
+        /// The same in every life of it.
+        dir: PathBuf,
+    },
+    /// Somebody's exporter, which reports a broken device through the socket.
+    Exporter {
+        /// The service's socket.
+        socket: PathBuf,
+        /// On which host.
+        node: String,
+    },
+    /// One rank of the job.
+    Rank {
+        #[command(flatten)]
+        settings: TrainerSettings,
+    },
+}
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    let options = Options::parse();
+    match options.part {
+        Some(Part::Rank { settings }) => rank(settings),
+        Some(Part::Service { dir }) => service::main(&dir),
+        Some(Part::Exporter { socket, node }) => exporter::main(&socket, &node),
+        None => program::run("embed_host", async move {
+            story::tell(options.seed).await?.print(options.json);
+            Ok(())
+        }),
+    }
+}
+
+/// One rank: the training program, and the two lines that give it a lifeline.
+fn rank(settings: TrainerSettings) -> ExitCode {
+    let lifeline = Lifeline::take_from_env();
+    trainer::run_as_process(settings, |step| {
+        if let Some(lifeline) = &lifeline {
+            lifeline.step(step);
+        }
+    })
+}

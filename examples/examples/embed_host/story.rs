@@ -1,0 +1,251 @@
+//! The story: what befalls the service from outside, and whether it is what it was.
+
+use crate::embedded::{NODES, RANKS, settings, socket_path};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use taskd_examples::program::Failure;
+use taskd_examples::trainer;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// Marks everything that the service starts, so that leftovers are found.
+const MARK: &str = "EMBED_HOST_RUN";
+/// How long the story waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Story {
+    /// Whether everything went as it should.
+    completed: bool,
+    /// How long the second service took until it had found its job, in milliseconds.
+    attached_ms: f64,
+    /// Training steps while there was no service.
+    steps_alone: u64,
+    /// The rank that was killed meanwhile, and how often its exit is an incident afterwards.
+    killed: u32,
+    killed_seen: usize,
+    /// Hosts of all ranks after the drain, and after the fault from outside.
+    hosts_after_drain: Vec<String>,
+    hosts_after_fault: Vec<String>,
+    /// What the socket answered to the exporter.
+    fault_answer: Value,
+    /// The service's own children that it has reaped, and the SIGINTs that its own handler has seen.
+    own_children: u64,
+    interrupts: u64,
+    /// Processes that were left when the service had ended.
+    leftovers: usize,
+    /// The incidents, as the second service tells them.
+    incidents: Value,
+}
+
+/// Tells it.
+pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
+    let dir = tempfile::Builder::new().prefix("taskd-embed-host-").tempdir()?;
+    let dir = dir.path();
+    let mark = dir.display().to_string();
+
+    println!("service       started; job, logs and socket are in {}", dir.display());
+    let mut first = Service::start(dir, &mark)?;
+    first.hear("trains").await?;
+    first.signal(Signal::INT)?;
+    let interrupts = first.hear("interrupted").await?.as_u64().unwrap_or(0);
+    println!("SIGINT        the service's own handler has run, and the job trains on");
+    let ranks = first.ranks().await?;
+    let before = step(dir);
+    first.signal(Signal::KILL)?;
+    first.child.wait().await?;
+    tokio::time::sleep(Duration::from_secs(1)).await; // nobody is there to tell how the job gets on
+    let steps_alone = step(dir).saturating_sub(before);
+    let killed = u32::try_from(seed % u64::from(RANKS))?;
+    let victim = ranks.get(&killed).and_then(|rank| Pid::from_raw(rank.pid)).ok_or("the victim has no process")?;
+    kill_process(victim, Signal::KILL)?;
+    println!(
+        "SIGKILL       the service is gone, the job has trained {steps_alone} steps; now rank {killed} is killed as well"
+    );
+
+    let mut second = Service::start(dir, &mark)?;
+    let attached = second.hear("attached_ms").await?;
+    second.hear("closed").await?;
+    println!(
+        "service       started again: it has found its job after {:.0} ms, and mended it",
+        attached.as_f64().unwrap_or(0.0)
+    );
+
+    println!("drain         {}", second.ask(&format!("drain {}", NODES[0]), "taken").await?);
+    second.hear("closed").await?;
+    let hosts_after_drain = second.hosts().await?;
+    println!("              ranks are on {}", hosts_after_drain.join(", "));
+    second.ask(&format!("readmit {}", NODES[0]), "taken").await?;
+
+    let fault_answer = exporter(&socket_path(dir), NODES[1]).await?;
+    second.hear("closed").await?;
+    let hosts_after_fault = second.hosts().await?;
+    println!("exporter      reports a broken device on {}; ranks are on {}", NODES[1], hosts_after_fault.join(", "));
+
+    second.send("end").await?;
+    let ended = second.hear_whole("ended").await?;
+    let well = second.child.wait().await?.success();
+    let leftovers = leftovers(&mark);
+    println!("end           the service has ended its job and itself; {leftovers} processes are left");
+
+    let incidents = ended["incidents"].clone();
+    let is_exit = |i: &&Value| i["blamed"] == serde_json::json!([killed]);
+    let killed_seen = incidents.as_array().into_iter().flatten().filter(is_exit).count();
+    let own_children = ended["own"]["children"].as_u64().unwrap_or(0);
+    let moved = |hosts: &[String], to: &str| hosts.len() == RANKS as usize && hosts.iter().all(|host| host == to);
+    Ok(Story {
+        completed: well
+            && leftovers == 0
+            && killed_seen == 1
+            && interrupts == 1
+            && steps_alone > 0
+            && moved(&hosts_after_drain, NODES[1])
+            && moved(&hosts_after_fault, NODES[0]),
+        attached_ms: attached.as_f64().unwrap_or(f64::NAN),
+        steps_alone,
+        killed,
+        killed_seen,
+        hosts_after_drain,
+        hosts_after_fault,
+        fault_answer,
+        own_children,
+        interrupts,
+        leftovers,
+        incidents,
+    })
+}
+
+impl Story {
+    /// Prints it: a table, or one line of JSON as the last line.
+    pub(crate) fn print(&self, json: bool) {
+        if json {
+            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
+            return;
+        }
+        let mut out = String::from("\n  incident  class   blamed  decided   outcome\n");
+        for incident in self.incidents.as_array().into_iter().flatten() {
+            let text = |key: &str| incident[key].as_str().unwrap_or("-").to_owned();
+            let (id, blamed) = (&incident["id"], &incident["blamed"]);
+            let (class, strategy, how) = (text("class"), text("strategy"), text("outcome"));
+            let _ = writeln!(out, "  {id:<8}  {class:<6}  {blamed:<6}  {strategy:<8}  {how}");
+        }
+        let _ = writeln!(
+            out,
+            "\n  attached after {:.0} ms; {} steps without a service; the exit of rank {} was told {} time(s)",
+            self.attached_ms, self.steps_alone, self.killed, self.killed_seen
+        );
+        let _ = writeln!(
+            out,
+            "  the service reaped {} children of its own; {} processes left",
+            self.own_children, self.leftovers
+        );
+        println!("{out}  {}", if self.completed { "all went as it should" } else { "SOMETHING WENT WRONG" });
+    }
+}
+
+/// A process of the service, and its lines.
+struct Service {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// Where a rank runs.
+struct RankAt {
+    node: String,
+    pid: i32,
+}
+
+impl Service {
+    fn start(dir: &Path, mark: &str) -> Result<Service, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("service").arg(dir).env(MARK, mark).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (stdin, stdout) = stdin.zip(stdout).ok_or("the service has no pipes")?;
+        Ok(Service { child, stdin, lines: BufReader::new(stdout).lines() })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).ok_or("the service has ended")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    async fn send(&mut self, line: &str) -> Result<(), Failure> {
+        Ok(self.stdin.write_all(format!("{line}\n").as_bytes()).await?)
+    }
+
+    /// The next line that has such a key.
+    async fn hear_whole(&mut self, key: &str) -> Result<Value, Failure> {
+        let heard = async {
+            while let Some(line) = self.lines.next_line().await? {
+                let said: Value = serde_json::from_str(&line)?;
+                if let Some(why) = said.get("error") {
+                    return Err(format!("the service says: {why}").into());
+                }
+                if said.get(key).is_some() {
+                    return Ok(said);
+                }
+            }
+            Err(Failure::from(format!("the service ended before it said {key:?}")))
+        };
+        let late = |_| Failure::from(format!("the service did not say {key:?} within {PATIENCE:?}"));
+        tokio::time::timeout(PATIENCE, heard).await.map_err(late)?
+    }
+
+    async fn hear(&mut self, key: &str) -> Result<Value, Failure> {
+        Ok(self.hear_whole(key).await?[key].take())
+    }
+
+    async fn ask(&mut self, line: &str, key: &str) -> Result<Value, Failure> {
+        self.send(line).await?;
+        self.hear(key).await
+    }
+
+    async fn ranks(&mut self) -> Result<BTreeMap<u32, RankAt>, Failure> {
+        let ranks = self.ask("ranks", "ranks").await?;
+        let rank = |at: &Value| {
+            let pid = at["pid"].as_i64()?.try_into().ok()?;
+            Some((at["rank"].as_u64()?.try_into().ok()?, RankAt { node: at["node"].as_str()?.to_owned(), pid }))
+        };
+        Ok(ranks.as_array().into_iter().flatten().filter_map(rank).collect())
+    }
+
+    /// The hosts of all ranks, in rank order.
+    async fn hosts(&mut self) -> Result<Vec<String>, Failure> {
+        Ok(self.ranks().await?.into_values().map(|rank| rank.node).collect())
+    }
+}
+
+/// The last step that the training program has noted.
+fn step(dir: &Path) -> u64 {
+    let lines = trainer::read_metrics(&settings(dir).metrics_path()).unwrap_or_default();
+    lines.last().map_or(0, |line| line.step)
+}
+
+/// Runs somebody's exporter, a process of its own.
+async fn exporter(socket: &Path, node: &str) -> Result<Value, Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let output = command.arg("exporter").arg(socket).arg(node).output().await?;
+    let text = String::from_utf8(output.stdout)?;
+    serde_json::from_str(&text).map_err(|error| format!("the socket answered {text:?}: {error}").into())
+}
+
+/// Processes with this mark in their environment.
+fn leftovers(mark: &str) -> usize {
+    let mark = format!("{MARK}={mark}");
+    let environments = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let environments = environments.map(|entry: std::fs::DirEntry| -> PathBuf { entry.path().join("environ") });
+    let marked = |file: &PathBuf| {
+        let environ = std::fs::read(file).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+    };
+    environments.filter(marked).count()
+}

@@ -10,7 +10,7 @@ use taskd_core::job::{JobSpec, Name, NodeId, Ready, WorkerSpec};
 use taskd_core::launch::{Fleet, LocalLauncher, OnOwnerLoss};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
-use taskd_core::runtime::control::ControlSocket;
+use taskd_core::runtime::control::{ControlSocket, SocketLimits};
 use taskd_examples::program::Failure;
 use taskd_examples::trainer::TrainerSettings;
 
@@ -64,7 +64,7 @@ pub(crate) async fn embed(dir: &Path) -> Result<Embedded, Failure> {
         builder = builder.source(launcher.heartbeats(SILENT_AFTER / 4).named(format!("heartbeats-{node}")));
     }
     let runtime = builder.build()?;
-    let socket = ControlSocket::bind(socket_path(dir), runtime.handle()).await?;
+    let socket = ControlSocket::bind(socket_path(dir), runtime.handle(), SocketLimits::default())?;
     Ok(Embedded { runtime, launchers, socket })
 }
 

@@ -71,7 +71,7 @@ async fn serve(dir: &Path) -> Result<(), Failure> {
             () = own_life => unreachable!("the service's own life ends with the process"),
         }
     };
-    drop(socket); // operators first, then the hosts
+    socket.close().await; // operators first, then the hosts
     for launcher in &launchers {
         launcher.shutdown(Duration::from_millis(500)).await?;
     }

@@ -47,6 +47,13 @@ fn each_is_refused_in_one_sentence() {
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
+        ("embed_host --sede 3", "error: unexpected argument '--sede' found".into()),
+        ("embed_host servise /tmp", "error: unrecognized subcommand 'servise'".into()),
+        (
+            "embed_host --seed -1",
+            "error: invalid value '-1' for '--seed <SEED>': must be a whole number from 0 to 18446744073709551615"
+                .into(),
+        ),
         (
             "observe --ranks 1",
             "error: invalid value '1' for '--ranks <RANKS>': must be a whole number from 2 to 64".into(),

@@ -130,6 +130,18 @@ fn chaos_pytorch_ends_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn embed_host_finds_its_job_again_and_leaves_nothing_behind() {
+    let account = account(&example("embed_host").arg("--json").output().expect("it runs"));
+    assert_eq!(account["completed"], true, "{account}");
+    assert!(account["attached_ms"].as_f64().is_some_and(|ms| ms < 1000.0), "{account}");
+    assert_eq!((&account["killed"], &account["killed_seen"]), (&3.into(), &1.into()), "{account}");
+    assert_eq!(account["fault_answer"], serde_json::json!({ "v": 1, "id": 1, "ok": {} }), "{account}");
+    assert!(account["own_children"].as_u64().is_some_and(|children| children > 0), "{account}");
+    let classes: Vec<&Value> = account["incidents"].as_array().expect("an array").iter().map(|i| &i["class"]).collect();
+    assert_eq!(classes, ["exit", "leave", "device"], "{account}");
+}
+
+#[test]
 fn observe_finds_both_faults_and_touches_nothing() {
     if skips_torch("observe_finds_both_faults_and_touches_nothing") {
         return;

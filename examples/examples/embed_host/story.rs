@@ -129,12 +129,12 @@ impl Story {
             println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
             return;
         }
-        let mut out = String::from("\n  incident  class   blamed  decided   outcome\n");
+        let mut out = String::from("\n  incident  class   where                 decided   outcome\n");
         for incident in self.incidents.as_array().into_iter().flatten() {
-            let text = |key: &str| incident[key].as_str().unwrap_or("-").to_owned();
-            let (id, blamed) = (&incident["id"], &incident["blamed"]);
-            let (class, strategy, how) = (text("class"), text("strategy"), text("outcome"));
-            let _ = writeln!(out, "  {id:<8}  {class:<6}  {blamed:<6}  {strategy:<8}  {how}");
+            let text = |key: &str| incident[key].as_str().map_or_else(|| incident[key].to_string(), str::to_owned);
+            let (id, class, domain) = (text("id"), text("class"), text("domain"));
+            let (strategy, how) = (text("strategy"), text("outcome"));
+            let _ = writeln!(out, "  {id:<8}  {class:<6}  {domain:<20}  {strategy:<8}  {how}");
         }
         let _ = writeln!(
             out,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use taskd_examples::program::Failure;
 use taskd_examples::trainer;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -18,6 +18,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 const MARK: &str = "EMBED_HOST_RUN";
 /// How long the story waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long processes may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -39,7 +41,7 @@ pub(crate) struct Story {
     /// The service's own children that it has reaped, and the SIGINTs that its own handler has seen.
     own_children: u64,
     interrupts: u64,
-    /// Processes that were left when the service had ended.
+    /// Processes that were left two seconds after the service had ended.
     leftovers: usize,
     /// The incidents, as the second service tells them.
     incidents: Value,
@@ -92,7 +94,7 @@ pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
     second.send("end").await?;
     let ended = second.hear_whole("ended").await?;
     let well = second.child.wait().await?.success();
-    let leftovers = leftovers(&mark);
+    let leftovers = leftovers(&mark).await;
     println!("end           the service has ended its job and itself; {leftovers} processes are left");
 
     let incidents = ended["incidents"].clone();
@@ -238,8 +240,17 @@ async fn exporter(socket: &Path, node: &str) -> Result<Value, Failure> {
     serde_json::from_str(&text).map_err(|error| format!("the socket answered {text:?}: {error}").into())
 }
 
+/// Processes that are left when all had time to be gone: a guard ends after its last answer.
+async fn leftovers(mark: &str) -> usize {
+    let until = Instant::now() + GONE_WITHIN;
+    while marked(mark) > 0 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    marked(mark)
+}
+
 /// Processes with this mark in their environment.
-fn leftovers(mark: &str) -> usize {
+fn marked(mark: &str) -> usize {
     let mark = format!("{MARK}={mark}");
     let environments = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let environments = environments.map(|entry: std::fs::DirEntry| -> PathBuf { entry.path().join("environ") });

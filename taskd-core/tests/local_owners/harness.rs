@@ -25,24 +25,11 @@ pub(crate) fn soak() -> bool {
 /// Longer than any of them takes, without and with the full counts.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1800)];
 
-/// Runs the tests whose name contains one of `filters`, all if there are none, and understands `--list`.
-pub(crate) fn run(arguments: &[&str]) -> ExitCode {
+/// Runs the tests of these suites: those whose name contains one of the `arguments`, all if there are none. Understands
+/// `--list`.
+pub(crate) fn run(arguments: &[&str], suites: &[&[Test]]) -> ExitCode {
     let filters: Vec<&&str> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(**filter));
-    use crate::{attach, cost, guard_death, lifelines, loss, no_guard, old_kernel, pid_one, strangers, tee, turns};
-    let suites = [
-        attach::TESTS,
-        cost::TESTS,
-        guard_death::TESTS,
-        lifelines::TESTS,
-        loss::TESTS,
-        no_guard::TESTS,
-        old_kernel::TESTS,
-        pid_one::TESTS,
-        strangers::TESTS,
-        tee::TESTS,
-        turns::TESTS,
-    ];
     let tests: Vec<Test> = suites.concat().into_iter().filter(|(name, _)| chosen(name)).collect();
     if arguments.contains(&"--list") {
         tests.iter().for_each(|(name, _)| println!("{name}: test"));

@@ -25,6 +25,20 @@ mod turns;
 
 use std::process::ExitCode;
 
+const SUITES: [&[harness::Test]; 11] = [
+    attach::TESTS,
+    cost::TESTS,
+    guard_death::TESTS,
+    lifelines::TESTS,
+    loss::TESTS,
+    no_guard::TESTS,
+    old_kernel::TESTS,
+    pid_one::TESTS,
+    strangers::TESTS,
+    tee::TESTS,
+    turns::TESTS,
+];
+
 fn main() -> ExitCode {
     taskd_core::launch::guard::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +51,6 @@ fn main() -> ExitCode {
         ["no-guard", dir] => no_guard::run(dir),
         [missing_calls::NO_ROBUST_LOCKS, ref rest @ ..] => missing_calls::run_without_robust_locks(rest),
         [old_kernel::ROLE, ref suites @ ..] => old_kernel::run(suites),
-        _ => harness::run(&words),
+        _ => harness::run(&words, &SUITES),
     }
 }

@@ -48,5 +48,5 @@ impl Drop for Ends {
 pub(crate) fn run(suites: &[&str]) -> ExitCode {
     take_away(FIRST_LATER_CALL..);
     assert_eq!(pidfd_open(getpid(), PidfdFlags::empty()).err(), Some(Errno::NOSYS));
-    harness::run(suites)
+    harness::run(suites, &crate::SUITES)
 }

@@ -16,6 +16,17 @@ const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// Below this many bytes that a peer has not read, news may be added.
 const NEWS_BYTES_MAX: usize = 64 << 10;
 
+/// What a look at a connection brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Some bytes; there may be more.
+    Bytes,
+    /// Nothing for now.
+    Nothing,
+    /// The peer is gone, and everything that it said was taken.
+    End,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
@@ -54,18 +65,21 @@ impl Conn {
         self.frames.bytes_max = wire::FRAME_BYTES_MAX;
     }
 
-    /// Takes what has arrived. False: the peer is gone.
-    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> bool {
+    /// Takes what has arrived.
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Received {
         if !self.wanted().bytes {
-            return true;
+            return Received::Nothing;
         }
         match self.stream.read(scratch) {
-            Ok(0) => false,
+            Ok(0) => Received::End,
             Ok(n) => {
                 self.frames.push(&scratch[..n]);
-                true
+                Received::Bytes
             }
-            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Received::Nothing
+            }
+            Err(_) => Received::End,
         }
     }
 
@@ -94,21 +108,18 @@ impl Conn {
         self.out.len() - self.sent
     }
 
-    /// Sends what can be sent now.
-    ///
-    /// # Errors
-    /// The peer is gone.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Sends what can be sent now. To a peer that is gone nothing can be said any more, but what it said last can still
+    /// be heard: so its going is noticed by [`receive`](Conn::receive), and only there.
+    pub(super) fn flush(&mut self) {
         while self.unsent() > 0 {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(n) => self.sent += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(error),
+                Err(_) => break,
             }
         }
         (self.out, self.sent) = (Vec::new(), 0);
-        Ok(())
     }
 }
 

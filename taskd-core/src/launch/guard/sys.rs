@@ -19,14 +19,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Blocks SIGCHLD and SIGTERM for this thread and those that it starts later, and returns a descriptor that reads them.
+/// Whoever started this process may have ignored them, and that is inherited.
 pub(super) fn take_signals() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set before anything reads it; the other calls get valid pointers; the
+    // SAFETY: SIG_DFL is a valid disposition for each of the two; `sigemptyset` initialises the set before anything reads it; the other calls get valid pointers; the
     // descriptor that `signalfd` returns is new and owned by nobody else.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        for number in [libc::SIGCHLD, libc::SIGTERM] {
+            libc::signal(number, libc::SIG_DFL);
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
         match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
             0 => (),
             error => return Err(io::Error::from_raw_os_error(error)),

@@ -123,7 +123,10 @@ impl Launcher for LocalLauncher {
                 .going_without(
                     "there is no guard: when this process is killed, ranks die, but not what they have started",
                 )
-                .going_without("there is no guard: no later process can attach to what runs");
+                .going_without("there is no guard: no later process can attach to what runs")
+                .going_without(
+                    "there is no guard: how a rank ended is unknown where this program reaps all its children",
+                );
         }
         match self.ground.env_not_utf8 {
             0 => info,

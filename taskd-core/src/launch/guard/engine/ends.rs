@@ -63,7 +63,7 @@ impl Engine {
             Ok(Some(ended)) => self.take_end(ended),
             Ok(None) => (),
             Err(_) => {
-                // The program around us reaps all children, and was quicker: its number may be another's by now.
+                // The program around us reaps all its children, and was quicker: the number may be another's by now.
                 self.report_exit(key, Termination::Unknown);
                 self.sweep_soon(Instant::now());
             }

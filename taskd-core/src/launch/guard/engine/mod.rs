@@ -175,9 +175,9 @@ impl Engine {
             Token::Lifelines => self.take_deaths(),
             Token::Signals => self.take_signals(),
             Token::Child(key) => self.take_exit_of(key),
-            Token::OwnerProcess => self.lose_owner("its process has ended"),
+            Token::OwnerProcess => self.owner_process_ended(),
             Token::Listener => self.accept(),
-            Token::Conn(key) => self.serve(key),
+            Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
             Token::Stderr(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stderr),
         }
@@ -234,7 +234,11 @@ impl Engine {
     fn say_goodbye(mut self) {
         let until = Instant::now() + LAST_WORDS_WITHIN;
         let Some(mut owner) = self.owner.take().and_then(|key| self.conns.remove(&key)) else { return };
-        while owner.flush().is_ok() && owner.unsent() > 0 {
+        loop {
+            owner.flush();
+            if owner.unsent() == 0 {
+                return;
+            }
             let left = until.saturating_duration_since(Instant::now());
             let Some(left) = Timespec::try_from(left).ok().filter(|_| !left.is_zero()) else { return };
             let _ = rustix::event::poll(&mut [PollFd::new(&owner, PollFlags::OUT)], Some(&left));

@@ -3,7 +3,7 @@
 use super::{Engine, Life, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
-use crate::launch::guard::conns::Conn;
+use crate::launch::guard::conns::{Conn, Received};
 use crate::launch::guard::end_of;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::Key;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Most connections at once; who comes beyond it is turned away.
 const CONNS_MAX: usize = 16;
+/// How often a connection whose owner's process has ended is read for what it said last: more than a socket holds.
+const LAST_LOOKS: u32 = 64;
 /// How long a stranger may take to say who it is.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
@@ -47,10 +49,12 @@ impl Engine {
         Ok(key)
     }
 
-    /// Bytes have come on a connection, or there is room in it.
-    pub(super) fn serve(&mut self, key: Key) {
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        let mut alive = conn.flush().is_ok() && conn.receive(&mut self.scratch);
+    /// Bytes have come on a connection, or there is room in it. True: there may be more bytes.
+    pub(super) fn serve(&mut self, key: Key) -> bool {
+        let Some(conn) = self.conns.get_mut(&key) else { return false };
+        conn.flush();
+        let received = conn.receive(&mut self.scratch);
+        let mut alive = received != Received::End;
         while let Some(conn) = self.conns.get_mut(&key) {
             match conn.next::<ToGuard>() {
                 Ok(Some(message)) => self.hear(key, message),
@@ -63,7 +67,24 @@ impl Engine {
                 }
             }
         }
-        if alive { self.flush(key) } else { self.hang_up(key) }
+        if alive {
+            self.flush(key)
+        } else {
+            self.hang_up(key)
+        }
+        alive && received == Received::Bytes
+    }
+
+    /// The owner's process has ended; it may have had a last word.
+    pub(super) fn owner_process_ended(&mut self) {
+        if let Some(key) = self.owner {
+            for _ in 0..LAST_LOOKS {
+                if !self.serve(key) {
+                    break;
+                }
+            }
+        }
+        self.lose_owner("its process has ended");
     }
 
     fn hear(&mut self, key: Key, message: ToGuard) {
@@ -158,7 +179,7 @@ impl Engine {
     /// The same where no event tells of the owner's death.
     pub(super) fn look_at_owner(&mut self, now: Instant) {
         if self.owner_process.as_mut().is_some_and(|process| process.look(now)) {
-            self.lose_owner("its process has ended");
+            self.owner_process_ended();
         }
     }
 
@@ -230,8 +251,8 @@ impl Engine {
 
     fn flush(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        let open = conn.flush().is_ok() && !(conn.leaving && conn.unsent() == 0);
-        if !open {
+        conn.flush();
+        if conn.leaving && conn.unsent() == 0 {
             return self.hang_up(key);
         }
         let wanted = conn.wanted();

@@ -11,6 +11,7 @@ use crate::launch::guard::spawn::{self, Spawned};
 use crate::launch::guard::streams::Stream;
 use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder};
 use crate::launch::{LaunchError, Phase};
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -168,9 +169,14 @@ impl Engine {
             }
         }
         if self.signals.is_none() {
-            let end = end_of::child(proc.pid)?;
-            self.poll.add(&end, Token::Child(key))?;
-            proc.end = Some(end);
+            match end_of::child(proc.pid) {
+                Ok(end) => {
+                    self.poll.add(&end, Token::Child(key))?;
+                    proc.end = Some(end);
+                }
+                Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => self.take_exit_of(key),
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

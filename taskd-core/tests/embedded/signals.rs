@@ -1,0 +1,93 @@
+//! SIGTERM and SIGINT to a host program that asked for our handlers, and the code that it ends with.
+
+use crate::harness::tests;
+use crate::host::*;
+use crate::support::*;
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use taskd_core::launch::*;
+use taskd_core::runtime::Leave;
+
+tests![
+    ranks_save_when_the_host_is_told_to_end,
+    a_host_that_hands_over_is_followed_by_one_that_goes_on,
+    a_second_signal_hurries,
+    what_cannot_be_handed_over_is_stopped,
+];
+
+const RANKS: u32 = 2;
+
+/// Is the host program.
+pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
+    let (hand_over, stop) =
+        (Leave::HandOver { keep: Duration::from_secs(60) }, Leave::Stop { grace: Duration::from_secs(60) });
+    let (leave, script, guard) = match leave {
+        "stop" => (stop, TRAIN, GuardProgram::ReexecSelf),
+        "stop-stubborn" => (stop, STUBBORN, GuardProgram::ReexecSelf),
+        "hand-over" => (hand_over, TRAIN, GuardProgram::ReexecSelf),
+        "hand-over-without-guard" => (hand_over, TRAIN, GuardProgram::None),
+        other => panic!("{other}"),
+    };
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = tokio.block_on(async {
+        let launcher = LocalLauncher::builder(run_dir(dir)).guard(guard).build().await.unwrap();
+        runtime(dir, script, RANKS, launcher).run_with_signals(leave).await.unwrap()
+    });
+    std::fs::write(dir.join("report"), format!("{} {}", report.restarts, report.reason)).unwrap();
+    report.outcome.into()
+}
+
+async fn host(dir: &Path, leave: &str) -> (Host, Vec<u32>) {
+    let host = Host::start(&["signals", leave, dir.to_str().unwrap()]);
+    let ranks = all_train(dir, RANKS).await;
+    eventually("the job is logged", || dir.join("journal").exists().then_some(())).await;
+    (host, ranks)
+}
+
+fn report(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("report")).unwrap()
+}
+
+async fn ranks_save_when_the_host_is_told_to_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, ranks) = host(dir.path(), "stop").await;
+    host.send(Signal::TERM);
+    assert_eq!(host.code(PATIENCE).await, Some(143));
+    assert!((0..RANKS).all(|rank| saved(dir.path(), rank)) && !ranks.into_iter().any(is_alive));
+    assert_eq!(report(dir.path()), "0 stopped: its supervisor was told to leave", "no budget is used");
+}
+
+async fn a_host_that_hands_over_is_followed_by_one_that_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, ranks) = host(dir.path(), "hand-over").await;
+    first.send(Signal::INT);
+    assert_eq!(first.code(PATIENCE).await, Some(75));
+    goes_on(dir.path(), 0).await;
+    let (second, same) = host(dir.path(), "hand-over").await;
+    assert_eq!(same, ranks);
+    goes_on(dir.path(), 1).await;
+    std::fs::write(dir.path().join("finish"), "").unwrap();
+    assert_eq!(second.code(PATIENCE).await, Some(0));
+    assert!(report(dir.path()).starts_with("0 "), "{}", report(dir.path()));
+}
+
+async fn a_second_signal_hurries() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, ranks) = host(dir.path(), "stop-stubborn").await;
+    host.send(Signal::TERM);
+    eventually("the ranks were told", || dir.path().join("told-1").exists().then_some(())).await;
+    assert!(ranks.iter().all(|pid| is_alive(*pid)));
+    host.send(Signal::TERM);
+    assert_eq!(host.code(PATIENCE).await, Some(143));
+    assert!(!ranks.into_iter().any(is_alive));
+}
+
+async fn what_cannot_be_handed_over_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, ranks) = host(dir.path(), "hand-over-without-guard").await;
+    host.send(Signal::TERM);
+    assert_eq!(host.code(PATIENCE).await, Some(143));
+    assert!((0..RANKS).all(|rank| saved(dir.path(), rank)) && !ranks.into_iter().any(is_alive));
+}

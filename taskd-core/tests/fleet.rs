@@ -97,3 +97,40 @@ async fn two_launchers_with_one_host_are_refused() {
     let expected = "two launchers have a host named node a: rename one";
     assert_eq!(error, Err(LaunchError::Refused(expected.into())));
 }
+
+/// A launcher whose guard does not answer: its stops never return.
+struct Silent(FakeLauncher);
+
+#[async_trait::async_trait]
+impl Launcher for Silent {
+    fn info(&self) -> LauncherInfo {
+        self.0.info()
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.0.start(batch).await
+    }
+    async fn stop(&self, _procs: &[ProcId], _grace: Duration) -> Result<(), LaunchError> {
+        std::future::pending().await
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.0.list().await
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.0.watch(from).await
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.0.acknowledge(exits).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launcher_that_does_not_answer_does_not_keep_the_others_from_stopping() {
+    let (silent, other) = two();
+    let parts: [Box<dyn Launcher>; 2] = [Box::new(Silent(silent)), Box::new(other.attach())];
+    let fleet = Fleet::of(parts).await.expect("both are there");
+    fleet.start(&batch(vec![Place::On(node("c"))])).await.expect("there is room");
+    let rank = [ProcId::rank(0, 1)];
+    let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&rank, Duration::ZERO));
+    stopping.await.expect_err("one of them has not answered");
+    assert!(!other.runs(&rank[0]), "the other one has");
+}

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::job::{Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
+use futures::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -123,12 +124,9 @@ impl Shared {
 
     /// The hosts of each launcher, asked anew: one may have got another.
     async fn hosts(&self) -> Vec<BTreeSet<NodeId>> {
-        let mut hosts = Vec::new();
-        for part in &self.parts {
-            let listing = part.list().await.unwrap_or_default(); // out of reach: it takes nothing
-            hosts.push(listing.nodes.into_iter().map(|n| n.node).collect());
-        }
-        hosts
+        let listings = join_all(self.parts.iter().map(|part| part.list())).await.into_iter();
+        let of = |listing: Listing| listing.nodes.into_iter().map(|n| n.node).collect();
+        listings.map(|listing| of(listing.unwrap_or_default())).collect() // out of reach: it takes nothing
     }
 
     /// Processes that were accepted with others, and then could not be started: they end without having begun.
@@ -227,11 +225,8 @@ impl Launcher for Fleet {
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        let mut result = Ok(());
-        for part in &self.shared.parts {
-            result = part.stop(procs, grace).await.and(result); // stopping the unknown is no error
-        }
-        result
+        // At once: one that does not answer must not keep the others from stopping. Stopping the unknown is no error.
+        join_all(self.shared.parts.iter().map(|part| part.stop(procs, grace))).await.into_iter().collect()
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
@@ -243,9 +238,8 @@ impl Launcher for Fleet {
     }
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        for part in &self.shared.parts {
-            part.acknowledge(exits).await?;
-        }
+        let acknowledged = join_all(self.shared.parts.iter().map(|part| part.acknowledge(exits))).await;
+        acknowledged.into_iter().collect::<Result<(), LaunchError>>()?;
         self.shared.log.acknowledge(exits);
         Ok(())
     }

@@ -5,14 +5,14 @@
 //! process of its own and is killed as well; the seed chooses victims and moments. The job is that of `pytorch_ddp`, and so
 //! is its Python environment.
 
-use clap::Parser;
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::chaos::{self, Options};
+use taskd_examples::program;
 
 fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
-    let options = Options::parse();
+    let options: Options = program::options();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let done = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(chaos::run(&options)));
     match done {

@@ -115,7 +115,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = program::options();
     program::run("custom_plugin", async move {
         run().await?.print(options.json);
         Ok(())
@@ -151,6 +151,7 @@ async fn run() -> Result<Account, Failure> {
     let injector = tokio::spawn(async move { target.lose_licence(1, STEPS / 3, &told).await });
     let report = runtime.run().await;
     injector.abort();
+    program::completed(&report)?;
     let mut account = Account::of(&report, listener.rows(&report, &injections).await);
     job.tell(&mut account, &reference);
     Ok(account)

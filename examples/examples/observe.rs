@@ -43,7 +43,7 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = program::options();
     match &options.role {
         Some(Role::Watch(job)) => {
             if let Err(error) = sealed::seal() {

@@ -32,7 +32,7 @@ struct Options {
 
 fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
-    let options = Options::parse();
+    let options: Options = program::options();
     program::run("pytorch_ddp", async {
         run(&options).await?.print(options.json);
         Ok(())
@@ -94,9 +94,10 @@ async fn supervised(
             None => target.reach(steps).await,
         }
     });
-    let report = runtime.run().await;
+    let report = runtime.run_with_signals(program::LEAVE).await?;
     injector.abort();
     local.shutdown(Duration::ZERO).await?;
+    program::completed(&report)?;
 
     let lines = job.books();
     let mut rows = listener.rows(&report, &injections).await;

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "rank") {
         return rank();
     }
-    let options = Options::parse();
+    let options: Options = program::options();
     program::run("quickstart", async {
         run(&options).await?.print(options.json);
         Ok(())
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 
 /// One rank: the training program, and the two lines that give it a lifeline.
 fn rank() -> ExitCode {
-    let options = RankOptions::parse_from(std::env::args_os().skip(1));
+    let options: RankOptions = program::options_from(std::env::args_os().skip(1));
     let lifeline = Lifeline::take_from_env();
     trainer::run_as_process(options.settings, |step| {
         if let Some(lifeline) = &lifeline {
@@ -113,9 +113,10 @@ async fn run(options: &Options) -> Result<Account, Failure> {
         Target { launcher: Arc::clone(&launcher), read: move || read(&books), steps: options.steps, ranks: RANKS };
     let (told, seed) = (injections.clone(), options.seed);
     let injector = tokio::spawn(async move { target.kill_one_freeze_one(seed, &told).await });
-    let report = runtime.run().await;
+    let report = runtime.run_with_signals(program::LEAVE).await?;
     injector.abort();
     launcher.shutdown(Duration::ZERO).await?;
+    program::completed(&report)?;
 
     let outcome = TrainerOutcome::read(&settings.result_path())?;
     let lines = read(&settings);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use taskd_core::kernel::{Branch, Check, Checks};
 use taskd_core::sim::{self, FaultKind, Outcome, SimConfig};
-use taskd_examples::program::number;
+use taskd_examples::program::{self, number};
 
 /// Every so many seeds one is run twice and replayed.
 const REPEAT_EVERY: u64 = 20;
@@ -67,7 +67,7 @@ struct Account {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = program::options();
     if let Some(lines) = options.explain {
         return explain(&options, lines);
     }

@@ -1,15 +1,61 @@
-//! What every example program does around its own story: warnings on stderr, one sentence for a failure, and numbers on
-//! the command line that name their range.
+//! What every example program does around its own story: warnings on stderr, one sentence for a failure, numbers on the
+//! command line that name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a job.
 //!
 //! It never writes to stdout: that belongs to the program's account, whose last line may be JSON.
 
+use clap::Parser;
+use std::ffi::OsString;
+use std::fmt;
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
+use std::time::Duration;
+use taskd_core::kernel::{JobReport, Outcome};
+use taskd_core::runtime::{BuildError, Leave, exit_code};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 /// What goes wrong, for people.
 pub type Failure = Box<dyn std::error::Error>;
+
+/// What SIGTERM and Ctrl-C mean to an example: its ranks, which have little to save, are stopped.
+pub const LEAVE: Leave = Leave::Stop { grace: Duration::from_secs(2) };
+
+/// A job that did not complete.
+#[derive(Debug)]
+pub struct Ended {
+    outcome: Outcome,
+    reason: String,
+}
+
+impl std::error::Error for Ended {}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// Goes on with the account of a job that completed.
+///
+/// # Errors
+/// Any other: the program ends with the code of its outcome.
+pub fn completed(report: &JobReport) -> Result<(), Ended> {
+    let ended = || Ended { outcome: report.outcome, reason: report.reason.clone() };
+    if report.outcome == Outcome::Completed { Ok(()) } else { Err(ended()) }
+}
+
+/// What stands on the command line; what is wrong with it is told on stderr, and the program ends.
+pub fn options<O: Parser>() -> O {
+    options_from(std::env::args_os())
+}
+
+/// The same for these words, the program's name first.
+pub fn options_from<O: Parser>(words: impl Iterator<Item = OsString>) -> O {
+    O::try_parse_from(words).unwrap_or_else(|said| {
+        let _ = said.print(); // nobody reads it: nobody misses it
+        std::process::exit(if said.use_stderr() { exit_code::USAGE.into() } else { exit_code::COMPLETED.into() })
+    })
+}
 
 /// Runs a program's story to its end on two threads. A failure is one sentence on stderr, after the program's name.
 ///
@@ -21,8 +67,16 @@ pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> Exit
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name}: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(code_of(&error))
         }
+    }
+}
+
+fn code_of(failure: &Failure) -> u8 {
+    match failure.downcast_ref::<Ended>() {
+        Some(ended) => ended.outcome.exit_code(),
+        None if failure.is::<BuildError>() => exit_code::UNAVAILABLE,
+        None => exit_code::FAILED,
     }
 }
 

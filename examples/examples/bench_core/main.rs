@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use std::process::ExitCode;
 use taskd_core::launch::guard;
-use taskd_examples::program::number;
+use taskd_examples::program::{self, number};
 
 /// What goes wrong, for people.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["rank", act, mib] => rank::run(act, mib),
         ["footprint", ranks] => kernel::print_footprint(ranks),
-        _ => run(&Options::parse()),
+        _ => run(&program::options()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

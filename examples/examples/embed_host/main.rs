@@ -57,7 +57,7 @@ enum Part {
 
 fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
-    let options = Options::parse();
+    let options: Options = program::options();
     match options.part {
         Some(Part::Rank { settings }) => rank(settings),
         Some(Part::Service { dir }) => service::main(&dir),

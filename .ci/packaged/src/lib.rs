@@ -1,0 +1,154 @@
+//! One plugin of each kind.
+
+use async_trait::async_trait;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use taskd_core::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
+use taskd_core::job::{Counted, Domain, Name, ProcId, Rank, Role};
+use taskd_core::kernel::View;
+use taskd_core::launch::*;
+use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::trace::{Fact, Observation, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+
+const TEMPERATURE: Name = Name::new("device.temperature_c");
+
+/// Reads the temperature of rank 0's device, from a script.
+#[derive(Debug)]
+pub struct Thermometer {
+    every: Duration,
+    readings: VecDeque<f64>,
+}
+
+impl Thermometer {
+    pub fn new(every: Duration, readings: impl IntoIterator<Item = f64>) -> Thermometer {
+        Thermometer { every, readings: readings.into_iter().collect() }
+    }
+
+    pub fn fact(value: f64) -> Fact {
+        Fact::new(Domain::Process(Role::Rank(Rank(0))), Signal::Metric { name: TEMPERATURE, value })
+    }
+}
+
+#[async_trait]
+impl TraceSource for Thermometer {
+    fn info(&self) -> SourceInfo {
+        SourceInfo::new("acme.thermometer").with_stand_in()
+    }
+
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        tokio::time::sleep(self.every).await; // nothing is taken before it
+        self.readings.pop_front().map(|value| Ok(TraceBatch::of(vec![Thermometer::fact(value)])))
+    }
+}
+
+/// Blames a device that becomes too hot.
+#[derive(Debug)]
+pub struct Hot {
+    pub limit_c: f64,
+}
+
+impl FaultDetector for Hot {
+    fn name(&self) -> Name {
+        Name::new("acme.hot")
+    }
+
+    fn config(&self) -> String {
+        format!("limit_c={}", self.limit_c)
+    }
+
+    fn observe(&mut self, o: &Observation, _view: &View, out: &mut Findings) {
+        let Signal::Metric { name, value } = &o.signal else { return };
+        if *name == TEMPERATURE && *value > self.limit_c {
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Device, Damage::default());
+            out.blame(Fault::new(self.name(), o.at, suspect));
+        }
+    }
+}
+
+/// Stops everybody, and starts everybody anew.
+#[derive(Debug)]
+pub struct StartOver;
+
+impl RecoveryStrategy for StartOver {
+    fn name(&self) -> Name {
+        Name::new("acme.start-over")
+    }
+
+    fn propose(&self, _incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let policy = &view.spec.policy;
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for (rank, member) in members.iter_mut() {
+                member.incarnation = view.next_incarnation(&Role::Rank(*rank));
+            }
+        }));
+        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(&view.spec.worker) };
+        let orders = world.members().keys().filter_map(|rank| world.proc(*rank)).map(order).collect();
+        let running = view.alive().filter(|proc| proc.role.rank().is_some()).collect();
+        let stop = Action::Stop { procs: running, grace: policy.stop_grace, exact: true };
+        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: policy.ready };
+        Ok(Proposal {
+            stages: vec![
+                Stage::new("stop", policy.stop_grace + Duration::from_secs(30), vec![stop]),
+                Stage::new("start", policy.start_within, vec![Action::Enter(world), start]),
+            ],
+            touches: vec![Domain::Job],
+            cost: Cost::downtime(Duration::from_secs(10)),
+            counted: Counted::Yes,
+            reason: "everybody starts over".into(),
+        })
+    }
+}
+
+/// Another launcher, whose orders are counted.
+#[derive(Debug)]
+pub struct Counting<L> {
+    inner: L,
+    started: Arc<AtomicUsize>,
+}
+
+impl<L> Counting<L> {
+    /// With the number of processes that were ordered.
+    pub fn new(inner: L) -> (Counting<L>, Arc<AtomicUsize>) {
+        let started = Arc::default();
+        (Counting { inner, started: Arc::clone(&started) }, started)
+    }
+}
+
+#[async_trait]
+impl<L: Launcher> Launcher for Counting<L> {
+    fn info(&self) -> LauncherInfo {
+        self.inner.info()
+    }
+
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.inner.start(batch).await?;
+        self.started.fetch_add(batch.orders.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.inner.stop(procs, grace).await
+    }
+
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.inner.list().await
+    }
+
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.inner.watch(from).await
+    }
+
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.inner.acknowledge(exits).await
+    }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.inner.detach(keep).await
+    }
+
+    fn wind_down(&self, grace: Duration) {
+        self.inner.wind_down(grace);
+    }
+}

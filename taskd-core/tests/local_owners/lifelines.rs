@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
-use taskd_core::trace::{Ask, Exhibit, TraceSource};
+use taskd_core::trace::{Ask, Exhibit, SourceError, TraceSource};
 
 tests![
     a_killed_rank_is_known_dead_before_its_exit,
@@ -187,7 +187,8 @@ async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
     let mut spec = rank_that("hold", "");
     spec.argv.insert(1, NO_ROBUST_LOCKS.into());
     let run = run(spec, "held").await;
-    let Exhibit::Text(text) = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await else { panic!() };
+    let told = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await;
+    let Ok(Exhibit::Text(text)) = told else { panic!("{told:?}") };
     assert!(text.ends_with(" lifeline=unavailable"), "{text}");
     send(run.pid, Signal::KILL);
     assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
@@ -197,10 +198,10 @@ async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
 }
 
 /// What a source tells of the state of rank 0.
-async fn state(source: &mut impl TraceSource) -> Exhibit {
+async fn state(source: &mut impl TraceSource) -> Result<Exhibit, SourceError> {
     let (about, what) = (Domain::Process(Role::Rank(Rank(0))), Name::new("process-state"));
     let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about.clone()], within: Duration::from_secs(1) };
-    source.collect(&ask, &about).await.unwrap()
+    source.collect(&ask, &about).await
 }
 
 async fn steps_and_heartbeats_are_told() {
@@ -222,7 +223,7 @@ async fn steps_and_heartbeats_are_told() {
 
     send(run.pid, Signal::STOP);
     eventually("it is stopped", || (state_of(run.pid) == Some('T')).then_some(())).await;
-    let Exhibit::Text(text) = state(&mut source).await else { panic!("a text") };
+    let Ok(Exhibit::Text(text)) = state(&mut source).await else { panic!("a text") };
     let words: Vec<&str> = text.split(' ').map(|word| word.split('=').next().unwrap()).collect();
     assert_eq!(words, ["state", "wchan", "beat_age_ms", "step", "step_age_ms", "lifeline"], "{text}");
     assert!(text.starts_with("state=T ") && text.contains(" step=42 ") && text.ends_with(" lifeline=held"), "{text}");
@@ -232,6 +233,6 @@ async fn steps_and_heartbeats_are_told() {
     let Some(Phase::Exited(exit)) = phases.last() else { panic!("{phases:?}") };
     assert_eq!(exit.step, Some(42));
     let gone = state(&mut source).await;
-    assert!(matches!(gone, Exhibit::Unavailable(_)), "{gone:?} of {}", run.proc);
+    assert!(matches!(gone, Err(SourceError::Unavailable(_))), "{gone:?} of {}", run.proc);
     run.end().await;
 }

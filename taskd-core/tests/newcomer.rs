@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(unreachable_pub)] // the guide's plugins are those of crates of their own
 
+#[path = "../src/guide/plugins/children.rs"]
+mod children;
 #[path = "../src/guide/plugins/detector.rs"]
 mod detector;
 #[path = "../src/guide/plugins/launcher.rs"]
@@ -12,6 +14,7 @@ mod source;
 #[path = "../src/guide/plugins/strategy.rs"]
 mod strategy;
 
+use children::Children;
 use detector::LossDetector;
 use launcher::OneDeviceEach;
 use source::LossFile;
@@ -27,7 +30,7 @@ use taskd_core::job::{Domain, Name, ProcId};
 use taskd_core::kernel::View;
 use taskd_core::launch::*;
 use taskd_core::recover::{Incident, Proposal, RecoveryStrategy};
-use taskd_core::testing::conformance::{self, Clause, Violation};
+use taskd_core::testing::conformance::{self, Clause, Violation, launcher::Programs};
 use taskd_core::testing::doubles::FakeLauncher;
 use taskd_core::testing::{Timeline, mocks::MockLauncher};
 use taskd_core::trace::*;
@@ -165,6 +168,15 @@ async fn the_launcher_gives_each_rank_its_device() {
         |batch: &StartBatch| batch.orders.iter().map(|o| o.spec.env["ACME_DEVICE"].clone()).collect::<Vec<_>>();
     inner.expect_start().withf(move |batch| devices(batch) == ["0", "1"]).once().return_const(Ok(()));
     OneDeviceEach(inner, 8).start(&batch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_launcher_of_real_processes_keeps_its_contract() {
+    let children = Children::new();
+    let report = conformance::launcher(async |_| children.clone(), Programs::shell().unwrap()).assert().await;
+    use conformance::launcher::{DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL, START_ALL_OR_NOTHING};
+    let skipped: Vec<Clause> = report.skipped().iter().map(|(clause, _)| *clause).collect();
+    assert_eq!(skipped, [START_ALL_OR_NOTHING, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL]);
 }
 
 // ---- wrong ones ----

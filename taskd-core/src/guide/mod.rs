@@ -72,6 +72,11 @@ pub mod strategy {}
 /// ```
 ///
 #[doc = include_str!("launcher.md")]
+/// ```
+#[doc = include_str!("plugins/children.rs")]
+/// ```
+///
+/// Next: [test them](crate::guide::testing).
 pub mod launcher {}
 
 #[doc = include_str!("testing.md")]

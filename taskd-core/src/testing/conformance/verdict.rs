@@ -172,3 +172,19 @@ pub(super) fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&'static str>().copied()).unwrap_or("something that is no text")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn long_texts_are_cut_down_to_where_they_differ() {
+        let whole = ("a refusal".to_owned(), "a proposal".to_owned());
+        assert_eq!(apart(&whole.0, &whole.1), whole);
+        let (before, after) = ("ä".repeat(500), "z".repeat(500));
+        let (one, two) = apart(&format!("{before}1{after}"), &format!("{before}2{after}"));
+        assert_eq!(one, format!("..{}1{}..", "ä".repeat(40), "z".repeat(119)));
+        assert_eq!(two, one.replace('1', "2"));
+        assert_eq!(apart(&before, &format!("{before}x")).0, format!("..{}", "ä".repeat(40)));
+    }
+}

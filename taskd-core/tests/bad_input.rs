@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+#[path = "journal_logs/edit.rs"]
+mod edit;
 #[path = "journal_logs/elsewhere.rs"]
 mod elsewhere;
 
@@ -140,6 +142,20 @@ async fn a_log_of_another_version() {
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),
         "the job starts anew from its checkpoint, not from the log: no state can be read from it".into(),
     ];
+    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+}
+
+/// What nobody understands may have been carried out, too.
+#[tokio::test(start_paused = true)]
+async fn a_log_with_a_record_that_nobody_understands() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = left_behind(dir.path()).await;
+    let [.., decisions] = &log_files(dir.path())[..] else { panic!("no log") };
+    let mut bytes = fs::read(decisions).unwrap();
+    edit::replace(&mut bytes, b"\xa6listed", b"\xa6kissed");
+    fs::write(decisions, bytes).unwrap();
+    let expected =
+        ["the job starts anew from its checkpoint, not from the log: input 2 holds what this program does not know"];
     assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
 }
 

@@ -56,7 +56,7 @@ pub enum SpecError {
     Form(#[source] serde_json::Error),
     /// It was written for a program that is newer than this one, or there is no such version.
     #[error(
-        "the job is written in version {found} of its form, this program reads 1 to {SPEC_VERSION}: use a newer version of \
+        "the job is written in version {found} of its form, this program reads up to {SPEC_VERSION}: use a newer version of \
          this program, or write the job in version {SPEC_VERSION}"
     )]
     Version {

@@ -145,7 +145,7 @@ pub enum GroupKind {
     Ep,
     /// Context parallel: shards of the sequence.
     Cp,
-    /// Any other kind, named by its framework.
+    /// Any other kind, named by its framework. One of the names above is not another kind: use [`GroupKind::named`].
     Other(Name),
 }
 

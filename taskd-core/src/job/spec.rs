@@ -1,7 +1,7 @@
 //! What the user asks for: the program, how many ranks, and what the runtime may do to keep them training.
 
 use super::seconds::Seconds;
-use super::{GroupId, Incarnation, Member, Name, NodeId, Rank, World};
+use super::{GroupId, GroupKind, Incarnation, Member, Name, NodeId, Rank, World};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -354,6 +354,13 @@ impl JobSpec {
         let cwd_is_text = self.worker.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
         check(cwd_is_text, "worker.cwd", "must be UTF-8: it stands in the log");
         check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
+        let kind_is_itself =
+            |kind: &GroupKind| !kind.to_string().is_empty() && GroupKind::named(&kind.to_string()) == *kind;
+        check(
+            self.groups.keys().all(|group| kind_is_itself(&group.kind)),
+            "groups",
+            "must have a kind with a name, and dp, tp, pp, ep and cp by their own variants",
+        );
         check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
         check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");
         check(!self.policy.budget.refill_every.is_zero(), "policy.budget.refill_every", "must be longer than zero");

@@ -72,3 +72,77 @@ impl postcard::ser_flavors::Flavor for Appended<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+
+    /// As one version has it, and as the next one does.
+    mod before {
+        use super::*;
+
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(super) struct Policy {
+            pub(super) tries: u32,
+            pub(super) ranks: BTreeMap<(u8, u8), What>,
+        }
+
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(super) enum What {
+            Stop { grace: f64 },
+        }
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Policy {
+        #[serde(default)]
+        within: Option<u64>,
+        ranks: BTreeMap<(u8, u8), What>,
+        tries: u32,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum What {
+        Hold,
+        Stop {
+            #[serde(default)]
+            hard: bool,
+            grace: f64,
+        },
+    }
+
+    fn named(value: &impl Serialize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_named(&mut bytes, value).expect("it has a form");
+        bytes
+    }
+
+    #[test]
+    fn a_later_version_reads_what_lacks_its_new_fields_in_whatever_order() {
+        let old = before::Policy { tries: 7, ranks: [((1, 2), before::What::Stop { grace: 0.5 })].into() };
+        let read: Policy = read_named(&named(&old)).expect("it is read");
+        let stop = What::Stop { hard: false, grace: 0.5 };
+        assert_eq!(read, Policy { within: None, ranks: [((1, 2), stop)].into(), tries: 7 });
+    }
+
+    #[test]
+    fn a_variant_that_is_newer_than_its_reader_is_refused_by_name() {
+        let new = Policy { within: None, ranks: [((1, 2), What::Hold)].into(), tries: 7 };
+        let refusal = read_named::<before::Policy>(&named(&new)).expect_err("nobody knows what it means");
+        assert_eq!(refusal, "unknown variant `Hold`, expected `Stop`");
+    }
+
+    #[test]
+    fn bytes_behind_a_value_are_refused() {
+        let mut bytes = named(&7_u64);
+        bytes.push(0);
+        assert_eq!(read_named::<u64>(&bytes), Err("1 bytes more than its value".to_owned()));
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_have_the_same_form() {
+        assert!(same(&[f64::NAN], &[f64::NAN]) && !same(&[0.0], &[-0.0]));
+    }
+}

@@ -15,8 +15,9 @@ use crate::job::{JobTime, Seq};
 /// Size of a frame in bytes.
 pub(super) const FRAME_BYTES: usize = 32;
 
-/// Largest payload in bytes. A start of a million ranks is below it; a record above it is not written, and counted.
-pub(super) const PAYLOAD_BYTES_MAX: usize = 256 << 20;
+/// Largest payload in bytes. The state of a million ranks in the middle of a restart is below it (470 bytes a rank); a record
+/// above it is not written, and counted.
+pub(super) const PAYLOAD_BYTES_MAX: usize = 512 << 20;
 
 const MARK: [u8; 3] = *b"tkd";
 

@@ -70,6 +70,9 @@ fn obstacle(recovered: &Recovered) -> Option<String> {
     if let Some(missing) = &recovered.missing {
         return Some(missing.to_string());
     }
+    if let Some(step) = recovered.steps().find(|step| step.input.is_none()) {
+        return Some(format!("{} holds what this program does not know", step.seq));
+    }
     // Inputs after the snapshot are taken again, which is exact only with the plugins that took them before.
     let decisive = recovered.differences.iter().filter(|d| d.changes_decisions());
     let decisive: Vec<String> = decisive.map(ToString::to_string).collect();

@@ -134,11 +134,21 @@ fn the_smallest_job_is_a_name_a_number_and_a_program() {
 }
 
 #[test]
+fn a_group_that_would_come_back_as_another_is_a_problem_of_the_job() {
+    for kind in ["tp", ""] {
+        let group = GroupId { kind: GroupKind::Other(Name::new(kind)), index: 0 };
+        let spec = JobSpec::new("demo", 1, WorkerSpec::new(["true"])).with_groups([(group, vec![Rank(0)])].into());
+        assert_eq!(spec.problems().len(), 1, "{:?}", spec.problems());
+        assert!(spec.problems()[0].to_string().starts_with("groups must have a kind with a name"));
+    }
+}
+
+#[test]
 fn a_job_that_cannot_be_read_is_refused_with_what_to_do() {
     let refusals = [
         (
             r#"{"version": 2, "gpus": 8}"#,
-            "the job is written in version 2 of its form, this program reads 1 to 1: use a",
+            "the job is written in version 2 of its form, this program reads up to 1: use a",
         ),
         (r#"{"version": 0}"#, "the job is written in version 0 of its form"),
         (r#"{"name": "a", "rank": 4}"#, "unknown field `rank`, expected one of `version`, `name`, `ranks`"),

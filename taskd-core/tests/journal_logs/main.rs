@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod disk;
+mod edit;
 mod elsewhere;
 mod foreign;
 mod killed;

@@ -296,3 +296,22 @@ fn a_version_that_was_never_released_is_refused() {
 fn dump_error(dir: &Path) -> String {
     replay(dir, ReplayFrom::Start, plugins).unwrap_err().to_string()
 }
+
+#[test]
+fn a_record_that_nobody_understands_is_left_out_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, mut bytes) in files(&recorded(FORMAT_VERSION)) {
+        if name.to_string_lossy() == "decisions-000001-00000000000000000001.log" {
+            crate::edit::replace(&mut bytes, b"\xa8deadline", b"\xa8birthday");
+        }
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
+    let [problem] = &report.problems[..] else { panic!("{report}") };
+    let said = problem.to_string();
+    assert!(
+        said.contains("holds what this program does not know (unknown variant `birthday`, expected one of `start`")
+    );
+    assert!(said.ends_with("and is left out: read it with the program that wrote it"), "{said}");
+    assert!(report.compared > 0 && report.first_difference.is_none(), "the rest is replayed: {report}");
+}

@@ -1,0 +1,8 @@
+//! Real processes that somebody else has started are watched: found, told with how they ended, judged, and left alone.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod observed;
+mod processes;
+mod sources;
+mod support;

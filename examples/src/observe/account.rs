@@ -109,6 +109,8 @@ pub struct Account {
     pub supervisor_rss_mib: f64,
     /// The most of it that was its own rather than its program file's.
     pub supervisor_own_mib: f64,
+    /// The most processor time that a supervisor used, in percent of one processor.
+    pub supervisor_cpu_percent: f64,
     /// What observing costs the job, if that was measured.
     pub overhead: Option<super::overhead::Overhead>,
 }
@@ -127,6 +129,7 @@ impl Account {
         let mib = |kib: u64| (kib as f64 / 1024.0 * 10.0).round() / 10.0;
         self.supervisor_rss_mib = self.supervisor_rss_mib.max(mib(seen.rss_kib.0));
         self.supervisor_own_mib = self.supervisor_own_mib.max(mib(seen.rss_kib.1));
+        self.supervisor_cpu_percent = self.supervisor_cpu_percent.max((seen.cpu_percent * 100.0).round() / 100.0);
         self.incidents.extend(rows);
     }
 
@@ -169,8 +172,8 @@ impl Account {
         let _ = writeln!(out, "  saved       {:.1} s of training would have been", self.would_have_saved_s);
         let _ = writeln!(
             out,
-            "  supervisor  {} signals sent, {:.1} MiB resident, {:.1} MiB of them its own",
-            self.signals_sent, self.supervisor_rss_mib, self.supervisor_own_mib
+            "  supervisor  {} signals sent, {:.1} MiB resident, {:.1} MiB of them its own, {:.2} % of a processor",
+            self.signals_sent, self.supervisor_rss_mib, self.supervisor_own_mib, self.supervisor_cpu_percent
         );
         if let Some(overhead) = &self.overhead {
             let _ = writeln!(out, "  overhead    {overhead}");
@@ -187,7 +190,13 @@ mod tests {
     #[test]
     fn what_was_not_found_is_told() {
         let injection = Injection { kind: Kind::Kill, rank: 1, at: Duration::from_secs(3) };
-        let seen = Seen { reason: String::new(), completed: true, incidents: Vec::new(), rss_kib: (2048, 1024) };
+        let seen = Seen {
+            reason: String::new(),
+            completed: true,
+            incidents: Vec::new(),
+            rss_kib: (2048, 1024),
+            cpu_percent: 0.5,
+        };
         let mut account = Account::default();
         account.add(&[injection], &seen);
         assert_eq!((account.injected, account.correct, account.incidents.len()), (1, 0, 1));

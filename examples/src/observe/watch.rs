@@ -5,6 +5,7 @@
 use super::inject::monotonic;
 use super::job::STEP;
 use crate::program::Failure;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,6 +55,8 @@ pub struct Seen {
     pub incidents: Vec<Incident>,
     /// Its resident memory in the end, in KiB; and how much of that is its own (not the program's file).
     pub rss_kib: (u64, u64),
+    /// Processor time that it used, in percent of one processor, from its start to its end.
+    pub cpu_percent: f64,
 }
 
 /// One incident.
@@ -76,6 +79,7 @@ pub fn report_path(dir: &Path) -> std::path::PathBuf {
 /// # Errors
 /// When the job cannot be watched.
 pub async fn watch(options: &Watch) -> Result<(), Failure> {
+    let begun = monotonic();
     let foreign = Arc::new(ForeignProcs::below(options.agent).attach().await?);
     let mut policy = Policy::default();
     (policy.mode, policy.ready) = (Mode::Observe, Ready::Stepping);
@@ -105,6 +109,7 @@ pub async fn watch(options: &Watch) -> Result<(), Failure> {
         incidents: report.incidents.iter().map(incident).collect(),
         reason: report.reason,
         rss_kib: (status_kib("VmRSS:")?, status_kib("RssAnon:")?),
+        cpu_percent: 100.0 * cpu_time().as_secs_f64() / (monotonic() - begun).as_secs_f64(),
     };
     Ok(std::fs::write(report_path(&options.dir), serde_json::to_vec(&seen)?)?)
 }
@@ -147,6 +152,12 @@ fn note(told: &Announcement, found: &mut BTreeMap<IncidentId, Duration>) {
         Event::Closed { incident, how } => println!("{at}  {incident} closed: {how}"),
         _ => {}
     }
+}
+
+/// Processor time of this process, with all its threads.
+fn cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }
 
 /// A figure of this process's own status.

@@ -110,8 +110,7 @@ impl Shared {
         let process = Arc::new(Process { proc, key, may_read, page, streams });
         book.ranks.insert(rank, Entry { latest: Arc::clone(&process), runs: true, waiting: None });
         book.failed = None; // a new round: what has failed before it explains nothing in it
-        drop(book);
-        self.tell(&process, Phase::Running);
+        self.tell(&process, Phase::Running); // under the lock: the history has the order of the book
         Some(process)
     }
 
@@ -123,8 +122,8 @@ impl Shared {
         let entry = book.ranks.get_mut(&rank)?;
         entry.runs = false;
         let waiting = entry.waiting.take().filter(|found| found.key.stat().is_some_and(|stat| !stat.is_zombie()));
-        drop(book);
         self.tell(process, Phase::Exited(Box::new(exit)));
+        drop(book);
         waiting.and_then(|found| self.admit(found))
     }
 

@@ -1,5 +1,6 @@
 //! Whole runtimes over in-memory launchers, on paused time: builder, shell, logs, handle.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
 use taskd_core::job::*;
@@ -322,7 +323,7 @@ async fn a_launcher_that_cannot_hand_over_says_so_and_the_job_goes_on() {
         .job(JobSpec::new("test", 2, FakeProgram::Runs.spec()))
         .detector(ExitDetector::new())
         .strategy(Restart::new())
-        .launcher(Keeps(fake.clone()))
+        .launcher(Keeps(fake.clone(), Arc::default()))
         .build()
         .unwrap();
     let handle = runtime.handle();
@@ -336,8 +337,40 @@ async fn a_launcher_that_cannot_hand_over_says_so_and_the_job_goes_on() {
     assert_eq!(end(job).await.outcome, Outcome::Completed);
 }
 
-/// A launcher that leaves `detach` as it is.
-struct Keeps(FakeLauncher);
+#[tokio::test(start_paused = true)]
+async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
+    let grace = Duration::from_secs(33);
+    for mode in [Mode::Act, Mode::Observe] {
+        let fake = FakeLauncher::new();
+        let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
+        (spec.policy.stop_grace, spec.policy.mode) = (grace, mode);
+        let run = || {
+            let wound_down = Arc::<Mutex<Vec<Duration>>>::default();
+            let launcher = Keeps(fake.attach(), Arc::clone(&wound_down));
+            let builder = Runtime::builder().job(spec.clone()).launcher(launcher);
+            (wound_down, builder.detector(ExitDetector::new()).strategy(Restart::new()).build().unwrap())
+        };
+        let (wound_down, runtime) = run();
+        drop(runtime); // it has not begun
+        assert_eq!(*wound_down.lock().unwrap(), []);
+        let (wound_down, runtime) = run();
+        assert!(timeout(Duration::from_secs(1), runtime.run()).await.is_err());
+        // What is only observed is somebody else's.
+        assert_eq!(*wound_down.lock().unwrap(), if mode == Mode::Act { vec![grace] } else { vec![] });
+    }
+    let fake = FakeLauncher::new();
+    let wound_down = Arc::<Mutex<Vec<Duration>>>::default();
+    let launcher = Keeps(fake.clone(), Arc::clone(&wound_down));
+    let spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
+    let runtime = Runtime::builder().job(spec).launcher(launcher);
+    let job = tokio::spawn(runtime.detector(ExitDetector::new()).strategy(Restart::new()).build().unwrap().run());
+    all_run(&fake, 1, 1).await;
+    finish_all(&fake, 1, 1);
+    assert_eq!((end(job).await.outcome, wound_down.lock().unwrap().len()), (Outcome::Completed, 0));
+}
+
+/// A launcher that leaves `detach` as it is, and notes when it is wound down.
+struct Keeps(FakeLauncher, Arc<Mutex<Vec<Duration>>>);
 
 #[async_trait::async_trait]
 impl Launcher for Keeps {
@@ -358,6 +391,9 @@ impl Launcher for Keeps {
     }
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.0.acknowledge(exits).await
+    }
+    fn wind_down(&self, grace: Duration) {
+        self.1.lock().expect("no test panics under it").push(grace);
     }
 }
 

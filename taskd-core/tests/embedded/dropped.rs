@@ -15,6 +15,7 @@ tests![
     a_rank_that_does_not_listen_has_the_grace_and_no_more,
     a_runtime_that_ends_first_loses_no_last_word,
     a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there,
+    a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace,
     who_was_never_in_charge_leaves_a_job_as_it_was,
     a_new_owner_waits_for_a_job_that_is_being_stopped,
     a_thread_of_the_host_that_ends_takes_nothing_along,
@@ -101,6 +102,19 @@ async fn a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there() {
     let pid = pid_of(&*launcher, &again.orders[0].proc).await;
     launcher.shutdown(Duration::ZERO).await.unwrap();
     assert!(!is_alive(pid));
+}
+
+async fn a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = built(dir.path()).drop_grace(Duration::ZERO).build().await.unwrap();
+    let run = runtime(dir.path(), STUBBORN, 1, launcher).run();
+    let ranks = tokio::select! {
+        report = run => panic!("{}", report.reason),
+        ranks = all_train(dir.path(), 1) => ranks,
+    };
+    let begun = Instant::now();
+    are_gone(&ranks).await;
+    assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("told-0").exists());
 }
 
 async fn who_was_never_in_charge_leaves_a_job_as_it_was() {

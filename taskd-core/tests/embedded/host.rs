@@ -23,6 +23,9 @@ pub(crate) const STUBBORN: &str = "\
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \
     while :; do sleep 0.01; done";
 
+/// What the policy gives ranks that are stopped.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(2);
+
 /// Where a job keeps its files.
 pub(crate) fn run_dir(dir: &Path) -> PathBuf {
     dir.join("run")
@@ -34,6 +37,7 @@ pub(crate) async fn launcher(dir: &Path, on_loss: OnOwnerLoss) -> LocalLauncher 
 
 pub(crate) fn runtime(dir: &Path, script: &str, ranks: u32, launcher: impl Launcher + 'static) -> Runtime {
     let mut spec = JobSpec::new("embedded", ranks, sh(script).with_cwd(dir));
+    spec.policy.stop_grace = STOP_GRACE;
     spec.policy.budget = BudgetSpec { recoveries_max: 10_000, ..BudgetSpec::default() };
     let builder = Runtime::builder().job(spec).journal(dir.join("journal")).launcher(launcher);
     builder.detector(ExitDetector::new()).strategy(Restart::new()).strategy(ExitStrategy::new()).build().unwrap()

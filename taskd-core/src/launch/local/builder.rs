@@ -103,8 +103,8 @@ impl LocalLauncherBuilder {
         self
     }
 
-    /// Time between SIGTERM and SIGKILL when this launcher is dropped. Default: 10 s. A runtime whose run was dropped has
-    /// told its own policy's before.
+    /// Time between SIGTERM and SIGKILL when this launcher is dropped. Default: 10 s. Where a run over it was dropped before,
+    /// its policy's grace time counts instead.
     #[must_use]
     pub fn drop_grace(mut self, grace: Duration) -> LocalLauncherBuilder {
         self.drop_grace = grace;

@@ -13,8 +13,8 @@ use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard};
 use crate::launch::{LaunchError, Phase};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
@@ -40,8 +40,8 @@ pub(super) struct Link {
     outgoing: Arc<Outgoing>,
     /// Something was started or stopped through it: what runs is ours.
     in_charge: AtomicBool,
-    /// How long everything may take to stop when this is dropped.
-    grace: Duration,
+    /// How long everything may take to stop when this is dropped: what was said last.
+    grace: Mutex<Duration>,
     pub(super) history: Arc<History>,
     /// What is printed of what processes print, where that is wanted.
     pub(super) tee: Option<Arc<Tee>>,
@@ -51,7 +51,8 @@ pub(super) struct Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if *self.in_charge.get_mut() {
-            self.outgoing.say_now(&ToGuard::Dropped { grace: self.grace });
+            let grace = *self.grace.get_mut().unwrap_or_else(PoisonError::into_inner);
+            self.outgoing.say_now(&ToGuard::Dropped { grace });
         }
         self.outgoing.disconnect();
         self.task.abort();
@@ -67,7 +68,7 @@ impl Link {
         let history = Arc::new(History::new(connection.job.clone(), ground.node.clone(), ground.slots));
         let (requests, received) = mpsc::channel(CALLS_MAX);
         let (synced, when_synced) = oneshot::channel();
-        let (outgoing, grace) = (Arc::<Outgoing>::default(), config.drop_grace);
+        let (outgoing, grace) = (Arc::<Outgoing>::default(), Mutex::new(config.drop_grace));
         let task = Task {
             config,
             outgoing: Arc::clone(&outgoing),
@@ -102,6 +103,7 @@ impl Link {
     /// Tells the guard to stop everything, without waiting for anybody.
     pub(super) fn wind_down(&self, grace: Duration) {
         self.in_charge.store(true, Ordering::Relaxed);
+        *self.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.outgoing.say_now(&ToGuard::WindDown { grace });
     }
 }

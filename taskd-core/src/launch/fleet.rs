@@ -245,8 +245,15 @@ impl Launcher for Fleet {
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        for part in &self.shared.parts {
-            part.detach(keep).await?;
+        for (done, part) in self.shared.parts.iter().enumerate() {
+            match part.detach(keep).await {
+                Err(error) if done > 0 => {
+                    let name = part.info().name;
+                    let text = format!("{done} launchers have handed their processes over, and then {name} did not: {error}");
+                    return Err(LaunchError::Unreachable(text));
+                }
+                result => result?,
+            }
         }
         Ok(())
     }

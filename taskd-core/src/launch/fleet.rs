@@ -249,7 +249,8 @@ impl Launcher for Fleet {
             match part.detach(keep).await {
                 Err(error) if done > 0 => {
                     let name = part.info().name;
-                    let text = format!("{done} launchers have handed their processes over, and then {name} did not: {error}");
+                    let text =
+                        format!("{done} launchers have handed their processes over, and then {name} did not: {error}");
                     return Err(LaunchError::Unreachable(text));
                 }
                 result => result?,

@@ -127,6 +127,7 @@ impl Kernel {
         let last_words = decision.last_words();
         self.announce(Some(id), Event::Decided(Box::new(decision)));
         if let Some((why, _)) = held {
+            self.maybe_complete = true; // all ranks may have finished while this was undecided
             return self.state.counts.branch(match why {
                 Held::Observing => Branch::HeldObserving,
                 Held::Paused => Branch::HeldPaused,

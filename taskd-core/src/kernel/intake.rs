@@ -77,7 +77,7 @@ impl Kernel {
             }
             Known::Stray if self.observes() => {
                 self.superseded(&proc.role);
-                self.adopt(proc);
+                self.adopt(status);
             }
             Known::Stray => {
                 self.superseded(&proc.role);

@@ -1,7 +1,7 @@
 //! A job that something else runs: everything is decided, and nothing is done.
 
-use crate::job::{Job, KILLED, exited};
-use taskd_core::detect::FaultClass;
+use crate::job::{Job, KILLED, exited, report};
+use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
@@ -88,4 +88,76 @@ fn orders_that_would_touch_processes_are_refused_and_the_end_touches_none() {
     assert_eq!(job.finished, Some((false, "stopped: seen enough".into())));
     assert_eq!(job.deeds, []);
     assert!(job.last().would_have_saved_s().is_some(), "the end of the observation is the end of the account");
+}
+
+#[test]
+fn ranks_that_their_own_launcher_stops_are_not_blamed_and_a_job_that_starts_anew_is_mended() {
+    let mut job = observed();
+    for rank in 0..3 {
+        job.observe(rank, Signal::Progress { step: 1 });
+    }
+    job.pass(600_100);
+    assert_eq!((job.last().class, job.last().held), (FaultClass::Stall, Some(Held::Observing)));
+    for (rank, number) in [(0, 15), (1, 15), (2, 9)] {
+        let stopped = ErrorReport { follow_up: true, ..report("stopped", "others stop the job") };
+        job.tell(rank, exited(Termination::Signal { number, core_dumped: false }, Some(stopped)));
+        job.pass(100);
+    }
+    for rank in 0..3 {
+        assert_eq!(job.last().outcome, "open");
+        job.tell_of(ProcId::rank(rank, 2), Phase::Running);
+        job.pass(100);
+    }
+    let incident = job.last();
+    assert_eq!(incident.outcome, "mended by others: what was blamed was replaced, and the job trains");
+    assert_eq!((incident.blamed, job.kernel.report().incidents.len()), (vec![], 1));
+}
+
+#[test]
+fn two_that_are_killed_together_are_both_blamed() {
+    let mut job = observed();
+    for rank in [0, 2] {
+        job.tell(rank, exited(KILLED, None));
+    }
+    job.pass(100);
+    assert_eq!(job.last().blamed, [Rank(0), Rank(2)]);
+}
+
+#[test]
+fn a_process_is_where_it_was_found_and_a_broken_host_is_mended_when_it_is_left() {
+    let mut job = Job::with(2, &["a", "b"], |policy| policy.mode = Mode::Observe);
+    let found = |rank, incarnation, host| {
+        let (node, phase) = (Some(NodeId(Name::new(host))), Phase::Running);
+        let proc = ProcId::rank(rank, incarnation);
+        Input::Changed(Change::Proc(ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase }))
+    };
+    (0..2).for_each(|rank| job.give(found(rank, 1, "a")));
+    let members = |job: &Job| -> Vec<Option<NodeId>> {
+        job.kernel.view().world.members().values().map(|member| member.node.clone()).collect()
+    };
+    assert_eq!(members(&job), vec![Some(NodeId(Name::new("a"))); 2], "whatever the specification says");
+    let damage = Damage { device: Sound::No, ..Damage::default() };
+    let suspect = Suspect::certain(Domain::Node(NodeId(Name::new("a"))), FaultClass::Device, damage);
+    job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect)))));
+    job.pass(1_000);
+    assert_eq!(job.last().outcome, "open");
+    (0..2).for_each(|rank| job.tell(rank, exited(Termination::Signal { number: 15, core_dumped: false }, None)));
+    job.give(found(0, 2, "b"));
+    job.give(found(1, 2, "a"));
+    job.pass(1_000);
+    assert_eq!(job.last().outcome, "open", "one is there again");
+    job.tell(1, exited(Termination::Signal { number: 15, core_dumped: false }, None));
+    job.give(found(1, 3, "b"));
+    assert_eq!(job.last().outcome, "mended by others: what was blamed was replaced, and the job trains");
+}
+
+#[test]
+fn a_job_that_finishes_while_something_is_undecided_is_finished() {
+    let mut job = observed();
+    let suspect = Suspect::certain(Domain::Process(Role::Rank(Rank(1))), FaultClass::Device, Damage::default());
+    job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect)))));
+    (0..3).for_each(|rank| job.tell(rank, exited(Termination::Code(0), None)));
+    assert_eq!(job.finished, None);
+    job.pass(100);
+    assert_eq!(job.finished, Some((true, "all 3 ranks finished".into())));
 }

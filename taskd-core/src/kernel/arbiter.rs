@@ -1,6 +1,7 @@
 //! The arbiter: one pure function that says what is done about an incident, and why everything else lost.
 
 use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
+use crate::detect::OPERATOR;
 use crate::job::{Counted, Domain, Name, Permission};
 use crate::recover::{Incident, Proposal, RecoveryStrategy};
 use std::collections::BTreeSet;
@@ -133,6 +134,9 @@ fn ask(
     if bench.ordered && proposal.cost.ends_job {
         return Err("the job does not end over an operator's wish".into());
     }
+    if bench.ordered && !is_answer(&proposal, incident, bench.view) {
+        return Err("it leaves what the operator wants as it is".into());
+    }
     if bench.price(&proposal) == Price::Token && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
         verdict.branches.push(Branch::BudgetSpent);
         let budget = policy.budget;
@@ -142,6 +146,13 @@ fn ask(
         ));
     }
     Ok(proposal)
+}
+
+/// Whether a proposal touches something of what an operator wants. What is wanted of the whole job may leave all of it alone.
+fn is_answer(proposal: &Proposal, incident: &Incident, view: &View) -> bool {
+    let touches = |wanted: &Domain| proposal.touches.iter().any(|domain| view.overlap(domain, wanted));
+    let mut wishes = incident.faults.iter().filter(|f| f.by == OPERATOR).map(|f| &f.prime().domain);
+    wishes.any(|wanted| *wanted == Domain::Job || touches(wanted))
 }
 
 impl Bench<'_> {

@@ -202,8 +202,11 @@ impl Kernel {
     }
 
     fn must_act(&self) -> Result<(), Denial> {
-        match self.observes() {
-            true => refused("this runtime only observes: it starts and stops nothing"),
+        if self.observes() {
+            return refused("this runtime only observes: it starts and stops nothing");
+        }
+        match self.state.life.is_listing() {
+            true => refused("what runs already is not known yet: order it again in a moment"),
             false => Ok(()),
         }
     }
@@ -211,6 +214,22 @@ impl Kernel {
     /// Whether it only says what it would do.
     pub(super) fn observes(&self) -> bool {
         self.state.view.spec.policy.mode == Mode::Observe
+    }
+
+    /// A recovery has mended what came together with an operator's wish, and may have left the wish as it was: then it is taken
+    /// up again, by itself.
+    pub(super) fn renew_drains(&mut self, id: IncidentId, touched: &[Domain]) {
+        let Some(open) = self.state.incidents.get(&id) else { return };
+        let others = open.incident.faults.iter().any(|fault| fault.by != OPERATOR);
+        let is_left = |fault: &&Fault| match &fault.prime().domain {
+            Domain::Node(node) if fault.by == OPERATOR => {
+                let passed_over = others || !touched.iter().any(|d| self.state.view.overlap(d, &fault.prime().domain));
+                passed_over && self.state.cordons.contains_key(node) && !self.ranks_on(node).is_empty()
+            }
+            _ => false,
+        };
+        let wishes: Vec<Fault> = open.incident.faults.iter().filter(is_left).cloned().collect();
+        wishes.into_iter().for_each(|wish| self.found.blame(wish));
     }
 
     /// Ranks of the world in force that sit on a host.

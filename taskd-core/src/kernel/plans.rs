@@ -164,6 +164,7 @@ impl Kernel {
                 self.started();
                 self.state.counts.branch(Branch::Recovered);
                 let how = format!("recovered by {}", plan.run.strategy);
+                self.renew_drains(incident, &plan.run.proposal.touches);
                 self.close(incident, &how, Some(&plan.run.strategy));
             }
         }

@@ -8,7 +8,7 @@ use taskd_core::detect::{Damage, Fault, FaultClass, OPERATOR, Sound, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::Action;
+use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
 
 fn node(name: &'static str) -> NodeId {
     NodeId(Name::new(name))
@@ -241,4 +241,84 @@ fn nothing_is_ordered_of_a_job_that_is_being_ended() {
     assert!(
         !job.deeds.iter().any(|deed| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1))
     );
+}
+
+/// Starts one killed rank anew, in its place, and nobody else.
+struct Narrow;
+
+impl RecoveryStrategy for Narrow {
+    fn name(&self) -> Name {
+        Name::new("narrow")
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let rank = *incident.lost(view).first().ok_or("nobody is lost")?;
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            members.entry(rank).and_modify(|member| member.incarnation = member.incarnation.next());
+        }));
+        let proc = world.proc(rank).expect("a member");
+        let node = world.members()[&rank].node.clone().expect("a host");
+        let orders = vec![StartOrder { proc, place: Place::On(node), spec: Arc::clone(&view.spec.worker) }];
+        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: Ready::Running };
+        let stages = vec![Stage::new("start", Duration::from_secs(60), vec![Action::Enter(world), start])];
+        let touches = vec![Domain::Process(Role::Rank(rank))];
+        let cost = Cost::downtime(Duration::from_secs(1));
+        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "it is enough".into() })
+    }
+}
+
+#[test]
+fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
+    let mut job = four();
+    let mut plugins = plugins();
+    plugins.strategies.insert(0, Box::new(Narrow));
+    let snapshot = job.kernel.snapshot();
+    job.kernel = Kernel::restore(plugins, &snapshot).expect("the same version").0;
+    job.order(Order::Drain { node: node("a") }).expect("b has room");
+    job.tell(3, exited(KILLED, None)); // on b, at the same time
+    job.pass(1_000);
+    let incidents = job.kernel.report().incidents;
+    let outcomes: Vec<&str> = incidents.iter().map(|incident| incident.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["recovered by narrow", "recovered by restart"]);
+    assert_eq!((job.hosts(), job.kernel.budget_left()), (vec!["b"; 4], 9), "only the kill is paid for");
+}
+
+#[test]
+fn before_it_is_known_what_runs_nothing_is_moved() {
+    let mut job = four();
+    let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
+    job.kernel = Kernel::new(plugins());
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+    let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect_err("it is too early");
+    assert_eq!(why, "what runs already is not known yet: order it again in a moment");
+}
+
+/// Thinks that it helps whatever happens, and touches nobody but rank 3.
+struct Aside;
+
+impl RecoveryStrategy for Aside {
+    fn name(&self) -> Name {
+        Name::new("aside")
+    }
+
+    fn propose(&self, _: &Incident, _: &View) -> Result<Proposal, String> {
+        let stages = vec![Stage::new("nothing", Duration::from_secs(1), vec![])];
+        let touches = vec![Domain::Process(Role::Rank(Rank(3)))];
+        let cost = Cost::downtime(Duration::ZERO);
+        Ok(Proposal { stages, touches, cost, counted: Counted::No, reason: "it is cheap".into() })
+    }
+}
+
+#[test]
+fn what_does_not_touch_what_is_wanted_is_no_answer_to_a_wish() {
+    let mut job = four();
+    let mut plugins = plugins();
+    plugins.strategies.insert(0, Box::new(Aside));
+    let snapshot = job.kernel.snapshot();
+    job.kernel = Kernel::restore(plugins, &snapshot).expect("the same version").0;
+    job.order(Order::Drain { node: node("a") }).expect("b has room");
+    job.pass(1_000);
+    assert_eq!((job.last().outcome.as_str(), job.hosts()), ("recovered by restart", vec!["b"; 4]));
+    let refused = job.kernel.explain(job.last().id).expect("it was decided").refused;
+    assert_eq!(refused[0].reason, "it leaves what the operator wants as it is");
 }

@@ -1,9 +1,10 @@
 //! Thousands of simulated jobs around the real kernel, each from one seed, with everything that can befall a job.
 //!
 //! `cargo run --release --example simulate -- --seeds 1000` runs jobs of 8 to 512 ranks through crashes, hangs, lost hosts, a
-//! launcher that fails and a supervisor that is killed, and checks after every step of the kernel what must always
-//! hold. Every 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that
-//! the simulation notices. A seed that fails is told with the command that reruns it; `--explain` tells one job's story.
+//! launcher that fails, a supervisor that is killed and an operator who drains, pauses, forbids and restarts; one in eight
+//! is run by something else and only observed. It checks after every step of the kernel what must always hold. Every
+//! 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that the
+//! simulation notices. A seed that fails is told with the command that reruns it; `--explain` tells one job's story.
 
 use clap::Parser;
 use serde::Serialize;

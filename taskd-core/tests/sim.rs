@@ -30,8 +30,23 @@ fn no_invariant_is_broken_and_every_job_comes_to_its_end() {
         assert!((8..=512).contains(&outcome.ranks));
     }
     let taken = |branch: Branch| outcomes.iter().filter_map(|o| o.counts.branches.get(&branch)).sum::<u64>();
-    for branch in [Branch::Recovered, Branch::Cancelled, Branch::StartRefused, Branch::Completed, Branch::StageTimedOut]
-    {
+    for branch in [
+        Branch::Recovered,
+        Branch::Cancelled,
+        Branch::StartRefused,
+        Branch::Completed,
+        Branch::StageTimedOut,
+        Branch::OrderTaken,
+        Branch::OrderDenied,
+        Branch::HeldPaused,
+        Branch::HeldAsking,
+        Branch::Approved,
+        Branch::Declined,
+        Branch::Cordoned,
+        Branch::HeldObserving,
+        Branch::Adopted,
+        Branch::MendedByOthers,
+    ] {
         assert!(taken(branch) > 0, "no job has come to {}", branch.as_str());
     }
 }
@@ -41,6 +56,18 @@ fn the_same_seed_gives_the_same_log_and_the_log_the_same_commands() {
     let config = SimConfig::default();
     for seed in SEEDS.step_by(10) {
         sim::repeat(seed, &config, &|| sim::drawn(seed)).unwrap_or_else(|e| panic!("{e}\n{}", rerun(seed)));
+    }
+}
+
+#[test]
+fn a_job_that_is_only_observed_is_the_same_again_as_well() {
+    let config = SimConfig::default().with_ranks(8..=32).with_observed_permille(1_000);
+    for seed in 1..4 {
+        let outcome = run(seed, &config);
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        assert_eq!((outcome.report.restarts, outcome.counts.branches.get(&Branch::StageDone).copied()), (0, None));
+        assert!(outcome.report.incidents.iter().any(|incident| incident.held.is_some()), "seed {seed}");
+        sim::repeat(seed, &config, &|| sim::drawn(seed)).unwrap_or_else(|e| panic!("{e}"));
     }
 }
 

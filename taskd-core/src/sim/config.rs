@@ -15,10 +15,13 @@ pub struct SimConfig {
     /// Steps that every rank takes at least. What may end a job early (an operator, a broken program, a spent budget)
     /// comes only after these.
     pub steps_min: u64,
-    /// How many faults are planned before the last step; most bring others with them.
+    /// How many faults are planned before the last step; most bring others with them, and up to three orders of operators
+    /// come on top.
     pub faults: RangeInclusive<u32>,
     /// In how many of a thousand jobs something happens after `steps_min` that rightly ends the job.
     pub ended_permille: u32,
+    /// How many of a thousand jobs are run by something else and only observed ([`Mode::Observe`](crate::job::Mode)).
+    pub observed_permille: u32,
     /// The shortest time after which one of the detectors calls a rank silent. A healthy rank's heartbeats are never
     /// kept from the kernel for longer than this.
     pub silence_within: Duration,
@@ -39,6 +42,7 @@ impl Default for SimConfig {
             steps_min: 1_000,
             faults: 5..=9,
             ended_permille: 150,
+            observed_permille: 125,
             silence_within: super::plugins::SILENT_AFTER,
             answer_within: Duration::from_secs(300),
             finish_within: Duration::from_secs(900),
@@ -74,6 +78,13 @@ impl SimConfig {
     #[must_use]
     pub fn with_silence_within(mut self, within: Duration) -> SimConfig {
         self.silence_within = within;
+        self
+    }
+
+    /// Sets how many of a thousand jobs are only observed.
+    #[must_use]
+    pub fn with_observed_permille(mut self, permille: u32) -> SimConfig {
+        self.observed_permille = permille;
         self
     }
 

@@ -51,6 +51,8 @@ pub(super) enum Event {
     Beat(usize),
     /// A planned fault strikes.
     Strike(Strike),
+    /// What runs a job that is only observed looks at its processes.
+    Agent,
     /// A condition ends.
     Relief(Relief),
 }

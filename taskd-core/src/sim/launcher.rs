@@ -89,7 +89,7 @@ impl Sim<'_> {
         })
     }
 
-    fn admit(&mut self, batch: &StartBatch, mood: Mood) {
+    pub(super) fn admit(&mut self, batch: &StartBatch, mood: Mood) {
         self.sees_world(&batch.world);
         let unlucky = match mood {
             Mood::StillBirth => Some(self.dice.below(batch.orders.len())),
@@ -164,8 +164,10 @@ impl Sim<'_> {
             let stubborn = process.frozen || self.dice.chance(50);
             let (after, number) =
                 if stubborn { (grace + self.dice.ms(1, 200), 9) } else { (self.dice.ms(1, 400).min(grace), 15) };
-            let exit = Box::new(Exit::new(Termination::Signal { number, core_dumped: false }));
-            self.queue.push(self.now + after, Event::Stopped { proc: proc.clone(), exit });
+            let mut exit = Exit::new(Termination::Signal { number, core_dumped: false });
+            // Who only watches tells what others have stopped as a consequence of what had failed before.
+            exit.error = self.scene.observed.then(|| Box::new(follow_up("stopped", "stopped after a peer had failed")));
+            self.queue.push(self.now + after, Event::Stopped { proc: proc.clone(), exit: Box::new(exit) });
         }
     }
 
@@ -272,4 +274,10 @@ impl Sim<'_> {
             }
         }
     }
+}
+
+/// The error of somebody to whom it only happened.
+pub(super) fn follow_up(code: &'static str, text: impl Into<String>) -> ErrorReport {
+    let (family, code, text) = (Name::new("simulated"), Name::new(code), text.into());
+    ErrorReport { family, code, text, follow_up: true, retry_free: false, step: None }
 }

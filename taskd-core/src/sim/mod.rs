@@ -20,6 +20,7 @@
 //! assert!(outcome.faults.values().sum::<u32>() >= 5 && outcome.rank_steps > 8_000);
 //! ```
 
+mod agent;
 mod audit;
 mod chaos;
 mod config;
@@ -29,6 +30,7 @@ mod fleet;
 mod launcher;
 mod log;
 mod narrate;
+mod operator;
 mod outcome;
 mod plugins;
 mod queue;

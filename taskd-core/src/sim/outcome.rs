@@ -2,8 +2,8 @@
 
 use super::chaos::FaultKind;
 use crate::detect::Fault;
-use crate::job::{Domain, IncidentId, JobTime, ProcId, Rank, Ready};
-use crate::kernel::{Command, Counts, Drop, JobReport};
+use crate::job::{Domain, IncidentId, JobTime, NodeId, OrderId, ProcId, Rank, Ready};
+use crate::kernel::{Command, Counts, Drop, Held, JobReport, Order};
 use std::collections::BTreeMap;
 
 /// An invariant that was broken, with its witnesses.
@@ -122,6 +122,62 @@ pub enum Violation {
         /// How many by the kernel's.
         counted: u64,
     },
+    /// An order had no answer, or more than one.
+    #[error("{order} was answered {replies} times")]
+    NotAnsweredOnce {
+        /// Which.
+        order: OrderId,
+        /// How many answers there were.
+        replies: usize,
+    },
+    /// An order was followed that had to be denied, or had another effect than it should.
+    #[error("{order:?} must not be followed like that")]
+    WronglyFollowed {
+        /// What was ordered.
+        order: Box<Order>,
+    },
+    /// Something new was started on a host that was left.
+    #[error("{proc} was started on {node}, which was left")]
+    StartedOnLeft {
+        /// What was started.
+        proc: ProcId,
+        /// Where.
+        node: NodeId,
+    },
+    /// Ranks were to leave a host, that is said to be done, and some are still there.
+    #[error("{incident} is over, and {node} was not left")]
+    NotLeft {
+        /// Which host.
+        node: NodeId,
+        /// In which incident it was to be left.
+        incident: IncidentId,
+    },
+    /// A decision was carried out that had to be held, or the other way round.
+    #[error("{incident} is held for {held:?}, and must be for {must:?}")]
+    WronglyHeld {
+        /// Which incident.
+        incident: IncidentId,
+        /// For what it is held.
+        held: Option<Held>,
+        /// For what it must be.
+        must: Option<Held>,
+    },
+    /// The recovery budget paid for what an operator wanted, or for what was not carried out.
+    #[error("{incident} is held or an operator's wish, and the budget went from {from} to {to}")]
+    WishPaid {
+        /// Which incident.
+        incident: IncidentId,
+        /// What was left before.
+        from: u32,
+        /// What is left.
+        to: u32,
+    },
+    /// Something was done in a job that is only observed.
+    #[error("the job is only observed, and the kernel commanded {command:?}")]
+    NotOnlyObserved {
+        /// What was done.
+        command: Box<Command>,
+    },
     /// Without chaos the job neither stepped nor ended.
     #[error("stuck since {since}: {open} incidents open")]
     Stuck {
@@ -190,6 +246,11 @@ impl Violation {
             Violation::InnocentBlamed { .. } | Violation::InnocentReported { .. } => "blame",
             Violation::Unanswered { .. } => "answers",
             Violation::DropsDiffer { .. } => "drops",
+            Violation::NotAnsweredOnce { .. } | Violation::WronglyFollowed { .. } => "orders",
+            Violation::StartedOnLeft { .. } | Violation::NotLeft { .. } => "left-hosts",
+            Violation::WronglyHeld { .. } => "held",
+            Violation::WishPaid { .. } => "wish-paid",
+            Violation::NotOnlyObserved { .. } => "observing",
             Violation::Stuck { .. } => "stuck",
             Violation::GivenUp { .. } => "given-up",
             Violation::NotRefused { .. } => "refused",

@@ -4,7 +4,7 @@
 
 use super::SimConfig;
 use super::dice::Dice;
-use crate::job::{BudgetSpec, JobSpec, Name, NodeId, Permission, Policy, Ready, WorkerSpec};
+use crate::job::{BudgetSpec, JobSpec, Mode, Name, NodeId, Permission, Policy, Ready, RemovalCap, WorkerSpec};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(super) struct Scene {
     /// Whether deaths are told ahead of exits.
     pub(super) lifeline: bool,
     pub(super) weather: Weather,
+    /// Something else runs the job, and it is only observed.
+    pub(super) observed: bool,
 }
 
 impl Scene {
@@ -58,6 +60,8 @@ impl Scene {
         let mut spec = JobSpec::new("simulated", ranks, WorkerSpec::new(["train"]));
         spec.nodes = nodes.iter().take(hosts_used as usize).cloned().collect();
         spec.policy = draw_policy(dice);
+        let observed = dice.chance(config.observed_permille);
+        spec.policy.mode = if observed { Mode::Observe } else { Mode::Act };
         // All at once only where the incident stays open until the job steps again: else each would be one of its own.
         let all = if spec.policy.ready == Ready::Stepping { usize::MAX } else { 3 };
         let victims_max = *dice.pick(&[0, 3, all]).unwrap_or(&0);
@@ -72,7 +76,7 @@ impl Scene {
             rendezvous_ms_max: dice.between(100, 1_500),
             beat_every: (config.silence_within / 5).min(Duration::from_secs(1)),
             fact_lag_ms_max: dice.between(1, 40),
-            lifeline: dice.chance(500),
+            lifeline: dice.chance(500) && !observed, // it comes from the guard, which is not there
             weather: Weather {
                 answer_twice: 100,
                 answer_in_parts: 150,
@@ -80,6 +84,7 @@ impl Scene {
                 stale_facts: 400,
                 victims_max,
             },
+            observed,
         }
     }
 
@@ -103,10 +108,17 @@ fn draw_policy(dice: &mut Dice) -> Policy {
             .pick(&[Ready::Accepted, Ready::Running, Ready::Stepping, Ready::Stepping])
             .unwrap_or(&Ready::Running),
         start_within: dice.ms(20_000, 60_000),
+        node_removals: RemovalCap {
+            nodes_max: u32::try_from(dice.between(0, 2)).unwrap_or(0),
+            within: dice.ms(30_000, 600_000),
+        },
         ..Policy::default()
     };
     if dice.chance(300) {
         policy.strategies.insert(super::plugins::REPLACE, Permission::Never);
+    }
+    if dice.chance(60) {
+        policy.strategies.insert(super::plugins::RESTART, Permission::Ask);
     }
     policy
 }

@@ -1,6 +1,7 @@
 //! The simulated sources: heartbeats, what ranks say, what they said too late, answers to questions.
 
 use super::event::Event;
+use super::launcher::follow_up;
 use super::world::World as Sim;
 use crate::job::{CommandId, Domain, ErrorReport, Exit, Generation, Incarnation, Name, ProcId, Role, Termination};
 use crate::launch::{Phase, StartBatch};
@@ -87,14 +88,8 @@ impl Sim<'_> {
         peers.retain(|p| p != gone);
         self.dice.shuffle(&mut peers);
         for peer in peers.into_iter().take(self.weather.victims_max) {
-            let error = ErrorReport {
-                family: Name::new("simulated"),
-                code: Name::new("peer-lost"),
-                text: format!("connection closed by {}", gone.role),
-                follow_up: true,
-                retry_free: false,
-                step: Some(self.step_reached()),
-            };
+            let step = Some(self.step_reached());
+            let error = ErrorReport { step, ..follow_up("peer-lost", format!("connection closed by {}", gone.role)) };
             let mut exit = Exit::new(Termination::Code(1));
             exit.error = Some(Box::new(error));
             let at = self.now + self.dice.ms(20, 3_000);

@@ -44,7 +44,10 @@ impl Sim<'_> {
         self.supervisor.life += 1;
         self.supervisor.mailbox = Mailbox::new(self.config.checks.clone());
         if fresh {
-            self.first_start_may_fail();
+            if !self.scene.observed {
+                self.first_start_may_fail();
+            }
+            self.orders_may_come_early();
         } else {
             let snapshot = self.supervisor.kernel.snapshot();
             if let Ok((kernel, _cold)) = Kernel::restore(self.plugins(), &snapshot) {
@@ -163,7 +166,8 @@ impl Sim<'_> {
             Action::Enter(world) => self.queue.push(soon, Event::Joins(world)),
             Action::Collect(ask) => self.collect(command.id, &ask),
             Action::Acknowledge(proc) => self.queue.push(soon, Event::Acknowledge(proc)),
-            Action::Announce(_) | Action::Cordon { .. } | Action::Reply { .. } => {}
+            Action::Reply { order, result } => self.replied(order, &result),
+            Action::Announce(_) | Action::Cordon { .. } => {}
             Action::Finish { ok, .. } => self.finished = Some((self.now, ok)),
         }
     }

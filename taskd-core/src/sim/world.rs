@@ -2,20 +2,22 @@
 //!
 //! Everything is in one thread and one order. Nothing here reads a clock or the machine's entropy.
 
+use super::agent::Agent;
 use super::audit::Audit;
-use super::chaos::{ChaosPlan, Deeds};
+use super::chaos::{ChaosPlan, Deeds, Relief};
 use super::dice::Dice;
 use super::event::Event;
 use super::fleet::Fleet;
 use super::launcher::{Mood, Wire};
 use super::log::Log;
+use super::operator::Operator;
 use super::outcome::{Outcome, Violation};
 use super::queue::Queue;
 use super::scene::{Scene, Weather};
 use super::supervisor::{Away, Supervisor};
 use super::training::Training;
 use super::{PluginMaker, SimConfig, with_saboteur};
-use crate::job::JobTime;
+use crate::job::{JobTime, Mode};
 use crate::kernel::{Kernel, Mailbox, Plugins};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,8 @@ pub(super) struct World<'a> {
     pub(super) training: Training,
     pub(super) plan: ChaosPlan,
     pub(super) deeds: Deeds,
+    pub(super) operator: Operator,
+    pub(super) agent: Agent,
     pub(super) errors: u64,
     pub(super) audit: Audit,
     pub(super) log: Log,
@@ -84,6 +88,8 @@ impl<'a> World<'a> {
             mute_witnesses: false,
             plan,
             deeds,
+            operator: Operator::default(),
+            agent: Agent::default(),
             errors: 0,
             audit: Audit::default(),
             log,
@@ -93,6 +99,10 @@ impl<'a> World<'a> {
             stillborn: false,
         };
         world.queue.push(JobTime::START, Event::Boot);
+        world.queue.push(JobTime::START, Event::Relief(Relief::Rounds));
+        if world.scene.observed {
+            world.queue.push(JobTime::START + world.dice.ms(0, 2_000), Event::Agent);
+        }
         for host in 0..world.fleet.hosts.len() {
             let at = JobTime::START + world.dice.ms(0, 900);
             world.queue.push(at, Event::Beat(host));
@@ -103,6 +113,8 @@ impl<'a> World<'a> {
     /// A job that cannot be started.
     pub(super) fn stillborn(seed: u64, config: &'a SimConfig, maker: &'a PluginMaker<'a>) -> World<'a> {
         let mut world = World::new(seed, config, maker, Log::Off);
+        world.scene.observed = false;
+        Arc::make_mut(&mut world.scene.spec).policy.mode = Mode::Act;
         world.stillborn = true;
         world.mood = Mood::Refuses;
         world.plan = ChaosPlan::none();
@@ -150,6 +162,11 @@ impl<'a> World<'a> {
         self.judge_end()
     }
 
+    /// Whether all that was planned has struck.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm_since.is_some()
+    }
+
     fn supervisor_due(&self) -> Option<JobTime> {
         if self.finished.is_some() { None } else { self.kernel_due() }
     }
@@ -176,8 +193,11 @@ impl<'a> World<'a> {
                     self.listing_arrives();
                 }
             }
-            Event::Facts { life, facts } => {
+            Event::Facts { life, mut facts } => {
                 if self.hears(life) {
+                    if self.scene.observed {
+                        facts.iter_mut().for_each(|fact| fact.generation = None); // worlds are ours, not theirs
+                    }
                     self.supervisor.mailbox.push_facts(self.now, facts);
                 }
             }
@@ -194,6 +214,7 @@ impl<'a> World<'a> {
             Event::Step(number) => self.step(number),
             Event::Beat(host) => self.beat(host),
             Event::Strike(strike) => self.strike(strike),
+            Event::Agent => self.agent_looks(),
             Event::Relief(relief) => self.relieve(relief),
         }
     }
@@ -221,7 +242,8 @@ impl<'a> World<'a> {
     fn judge_end(&mut self) -> Result<(), Violation> {
         let kernel = &self.supervisor.kernel;
         self.audit.end(kernel)?;
-        if let Some((proc, _)) = self.fleet.alive().next() {
+        let lives_on = self.scene.observed && self.deeds.ending; // the end of an observation is no end of the job
+        if let Some((proc, _)) = self.fleet.alive().next().filter(|_| !lives_on) {
             return Err(Violation::LeftRunning { proc: proc.clone() });
         }
         let report = kernel.report();

@@ -1,9 +1,10 @@
 //! Every injected fault is decided about in time, or a decision about something else has made it void.
 
-use super::super::chaos::Charge;
+use super::super::chaos::{Charge, FaultKind};
 use super::super::outcome::Violation;
 use super::Moment;
 use super::books::event;
+use super::observing::is_observed;
 use crate::detect::Fault;
 use crate::job::{Domain, ProcId};
 use crate::kernel::{Command, Event, View};
@@ -30,9 +31,14 @@ impl Answers {
             Action::Finish { .. } => self.open.clear(),
             _ => {}
         }
-        if let Some(Event::Decided(decision)) = event(command) {
-            let view = m.kernel.view();
-            self.open.retain(|charge| !decision.incident.faults.iter().any(|f| covers(view, f, charge)));
+        let view = m.kernel.view();
+        match event(command) {
+            Some(Event::Decided(decision)) => {
+                self.open.retain(|charge| !decision.incident.faults.iter().any(|f| covers(view, f, charge)));
+            }
+            // Who only observes may be overtaken by who acts before there is anything to decide.
+            Some(Event::Found { fault, .. }) if is_observed(m) => self.open.retain(|c| !covers(view, fault, c)),
+            _ => {}
         }
     }
 
@@ -42,7 +48,11 @@ impl Answers {
             return Ok(());
         }
         if !m.training.deadlocked {
-            self.open.retain(|c| c.proc.is_some()); // the job has come out of it another way
+            self.open.retain(|c| c.kind != FaultKind::Deadlock); // the job has come out of it another way
+        }
+        if is_observed(m) {
+            let over = |c: &Charge| c.proc.as_ref().is_some_and(|p| m.fleet.procs.get(p).is_none_or(|p| !p.is_alive()));
+            self.open.retain(|c| !(c.kind.is_freeze() && over(c))); // others were quicker: its end is what is to be seen
         }
         let waited = |c: &Charge| m.now.since(c.at).saturating_sub(m.away_total.saturating_sub(c.away_before));
         match self.open.iter().find(|c| waited(c) > m.config.answer_within) {

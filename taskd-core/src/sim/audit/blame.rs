@@ -3,9 +3,9 @@
 use super::super::outcome::Violation;
 use super::Moment;
 use super::books::event;
-use crate::detect::{Fault, FaultClass};
+use crate::detect::{Fault, FaultClass, OPERATOR};
 use crate::job::{Domain, IncidentId, ProcId};
-use crate::kernel::{Command, Event};
+use crate::kernel::{Command, Event, Input, Order};
 
 pub(super) fn check(m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
     match event(command) {
@@ -33,14 +33,30 @@ fn in_report(m: &Moment<'_>, incident: IncidentId) -> Result<(), Violation> {
 }
 
 fn is_right(m: &Moment<'_>, fault: &Fault) -> bool {
+    if fault.by == OPERATOR {
+        return is_wanted(m, &fault.prime().domain);
+    }
     match &fault.prime().domain {
         Domain::Process(role) => fault
             .incarnation()
             .is_some_and(|incarnation| m.deeds.is_guilty(&ProcId { role: role.clone(), incarnation })),
-        Domain::Node(node) => m.deeds.guilty_hosts.contains(node),
+        Domain::Node(node) | Domain::Device(node, _) => m.deeds.guilty_hosts.contains(node),
         Domain::Job if fault.prime().class == FaultClass::Stall => {
             m.now.since(m.training.last_step) >= m.config.silence_within
         }
         _ => true,
+    }
+}
+
+/// Whether this very step's order is about that, or an earlier one still is.
+fn is_wanted(m: &Moment<'_>, domain: &Domain) -> bool {
+    if let Domain::Node(node) = domain {
+        return m.deeds.drained.contains(node);
+    }
+    let Input::Ordered(ordered) = m.input else { return false };
+    match (&ordered.order, domain) {
+        (Order::Restart { ranks }, Domain::Job) => ranks.is_empty(),
+        (Order::Restart { ranks }, Domain::Process(role)) => role.rank().is_some_and(|rank| ranks.contains(&rank)),
+        _ => false,
     }
 }

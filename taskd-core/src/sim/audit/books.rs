@@ -1,9 +1,10 @@
 //! What an outsider knows of a kernel from its commands alone: open incidents, running recoveries, where the job is.
 
+use crate::detect::OPERATOR;
 use crate::job::{Domain, IncidentId};
 use crate::kernel::{Command, Decision, Event};
 use crate::recover::Action;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A recovery that is being carried out.
 #[derive(Clone, Debug)]
@@ -17,6 +18,10 @@ pub(super) struct Books {
     /// Open incidents, with the number of recoveries that failed.
     pub(super) open: BTreeMap<IncidentId, u32>,
     pub(super) running: BTreeMap<IncidentId, Running>,
+    /// Incidents in which there is more than what an operator wants.
+    pub(super) real: BTreeSet<IncidentId>,
+    /// Incidents of which a recovery has begun, whatever became of it.
+    pub(super) begun: BTreeSet<IncidentId>,
     /// The first start is being carried out.
     pub(super) starting: bool,
     /// The job has started.
@@ -37,6 +42,9 @@ impl Books {
     fn enter_event(&mut self, event: &Event) {
         match event {
             Event::Found { incident, fault, .. } => {
+                if fault.by != OPERATOR {
+                    self.real.insert(*incident);
+                }
                 self.open.entry(*incident).or_default();
                 if !matches!(fault.prime().domain, Domain::Plugin(_)) {
                     self.starting = false; // the recovery starts what is missing
@@ -57,6 +65,12 @@ impl Books {
             Event::Merged { incident, into } => {
                 let failed = self.open.remove(incident).unwrap_or_default();
                 *self.open.entry(*into).or_default() += failed;
+                if self.real.remove(incident) {
+                    self.real.insert(*into);
+                }
+                if self.begun.remove(incident) {
+                    self.begun.insert(*into);
+                }
             }
             Event::StageDone { incident: None, stage } if *stage == "start" => {
                 self.training |= self.starting;
@@ -67,11 +81,15 @@ impl Books {
     }
 
     fn decided(&mut self, decision: &Decision) {
+        if decision.held.is_some() {
+            return; // nothing follows from it
+        }
         let Some(chosen) = &decision.chosen else {
             self.decided_to_end = true;
             return;
         };
         self.decided_to_end |= chosen.proposal.cost.ends_job;
+        self.begun.insert(decision.incident.id);
         self.running.insert(decision.incident.id, Running { touches: chosen.proposal.touches.clone() });
     }
 

@@ -1,4 +1,5 @@
-//! No recovery that counts without a token for it, by an account of our own.
+//! No recovery that counts without a token for it, by an account of our own; and none is taken for an operator's wish, nor for
+//! what is held.
 
 use super::super::outcome::Violation;
 use super::Moment;
@@ -14,6 +15,8 @@ pub(super) struct Budget {
     taken: u32,
     saved: Duration,
     until: JobTime,
+    /// What was left by the kernel's own account, by its last word.
+    pub(super) told: u32,
     /// Causes and failed attempts of each incident that have been paid for.
     paid: BTreeMap<IncidentId, usize>,
 }
@@ -34,12 +37,23 @@ impl Budget {
         }
     }
 
-    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
+    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command, books: &Books) -> Result<(), Violation> {
         if let Some(Event::Merged { incident, into }) = event(command) {
             let paid = self.paid.remove(incident).unwrap_or(0);
             *self.paid.entry(*into).or_default() += paid;
         }
         let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
+        let told = std::mem::replace(&mut self.told, decision.budget_left);
+        let is_wish = decision.incident.is_ordered() && !books.begun.contains(&decision.incident.id);
+        if is_wish || decision.held.is_some() {
+            // Time may have passed since the last word: then there is more.
+            return match decision.budget_left < told {
+                true => {
+                    Err(Violation::WishPaid { incident: decision.incident.id, from: told, to: decision.budget_left })
+                }
+                false => Ok(()),
+            };
+        }
         let Some(chosen) = &decision.chosen else { return Ok(()) };
         if chosen.proposal.counted == Counted::No || chosen.proposal.cost.ends_job {
             return Ok(());

@@ -224,7 +224,7 @@ impl Drops {
             Event::Failed { incident, .. } | Event::Closed { incident, .. } => {
                 self.stage.remove(&Some(*incident));
             }
-            Event::Decided(decision) => {
+            Event::Decided(decision) if decision.held.is_none() => {
                 self.ending |= decision.chosen.as_ref().is_none_or(|c| c.proposal.cost.ends_job);
             }
             _ => {}

@@ -4,12 +4,13 @@ use super::super::outcome::Violation;
 use super::Moment;
 use super::books::{Books, event};
 use crate::job::{Domain, Role};
-use crate::kernel::{Command, Event};
+use crate::kernel::{Chosen, Command, Event};
 use crate::recover::Action;
 
 pub(super) fn check(m: &Moment<'_>, command: &Command, books: &Books) -> Result<(), Violation> {
     let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
-    let Some(chosen) = decision.chosen.as_ref().filter(|c| !c.proposal.cost.ends_job) else { return Ok(()) };
+    let begins = |c: &&Chosen| decision.held.is_none() && !c.proposal.cost.ends_job;
+    let Some(chosen) = decision.chosen.as_ref().filter(begins) else { return Ok(()) };
     let id = decision.incident.id;
     let view = m.kernel.view();
     // Where a process is that this very step orders is known only after the decision.

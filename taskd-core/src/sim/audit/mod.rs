@@ -13,6 +13,8 @@
 //! | `budget` | no recovery without a token for it |
 //! | `blame` | nobody is blamed who was not injected |
 //! | `answers` | every injected fault is decided about in time |
+//! | `orders` | every order is answered once, hosts that were left stay left, what has to be held is held |
+//! | `observing` | in a job that is only observed no process is touched |
 //! | `drops` | everything that must be dropped is dropped, and counted |
 
 mod answers;
@@ -22,7 +24,9 @@ mod budget;
 mod drops;
 mod exclusion;
 mod incarnations;
+mod observing;
 mod order;
+mod orders;
 mod reasons;
 mod stages;
 
@@ -31,7 +35,7 @@ use super::chaos::Deeds;
 use super::fleet::Fleet;
 use super::outcome::Violation;
 use super::training::Training;
-use crate::job::JobTime;
+use crate::job::{IncidentId, JobTime};
 use crate::kernel::{Command, Input, Kernel};
 use books::Books;
 use std::time::Duration;
@@ -60,6 +64,7 @@ pub(super) struct Audit {
     reasons: reasons::Reasons,
     budget: budget::Budget,
     answers: answers::Answers,
+    orders: orders::Orders,
     drops: drops::Drops,
 }
 
@@ -70,20 +75,25 @@ impl Audit {
         self.drops.input(m);
         self.budget.pass(m, &self.books);
         self.reasons.input(m, &self.books);
+        self.orders.input(m)?;
         if !m.commands.is_empty() {
             for command in m.commands {
+                observing::check(m, command)?;
+                self.orders.check(m, command)?;
                 exclusion::check(m, command, &self.books)?;
                 self.incarnations.check(m, command)?;
                 self.stages.check(m, command)?;
                 self.reasons.check(m, command, &self.books)?;
-                self.budget.check(m, command)?;
+                self.budget.check(m, command, &self.books)?;
                 blame::check(m, command)?;
                 self.answers.command(m, command);
                 self.drops.command(command, &self.books);
                 self.books.enter(command);
             }
         }
+        self.orders.step_done()?;
         self.answers.check(m)?;
+        self.budget.told = m.kernel.budget_left();
         if m.config.drops_at_once { self.drops.check(m.kernel) } else { Ok(()) }
     }
 
@@ -95,6 +105,16 @@ impl Audit {
     /// Whether an open incident has seen a recovery fail.
     pub(super) fn has_failed_attempts(&self) -> bool {
         self.books.has_failed_attempts()
+    }
+
+    /// Whether a recovery of an incident has begun.
+    pub(super) fn has_begun(&self, incident: IncidentId) -> bool {
+        self.books.begun.contains(&incident)
+    }
+
+    /// Whether all that was found of an incident is what an operator wants.
+    pub(super) fn is_wish(&self, incident: IncidentId) -> bool {
+        !self.books.real.contains(&incident)
     }
 
     /// Incidents that are open.

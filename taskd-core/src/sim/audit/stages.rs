@@ -29,7 +29,7 @@ impl Stages {
             plan.starts.extend(batch.orders.iter().map(|o| (o.proc.clone(), *until, batch.world.generation())));
         }
         match event(command) {
-            Some(Event::Decided(decision)) => {
+            Some(Event::Decided(decision)) if decision.held.is_none() => {
                 let stages = decision.chosen.iter().flat_map(|c| c.proposal.stages.clone()).collect();
                 self.plans.insert(Some(decision.incident.id), Progress { stages, starts: Vec::new() });
             }

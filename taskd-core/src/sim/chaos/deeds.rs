@@ -24,6 +24,10 @@ pub(in crate::sim) struct Deeds {
     guilty: BTreeMap<ProcId, JobTime>,
     /// Hosts that may be blamed.
     pub(in crate::sim) guilty_hosts: BTreeSet<NodeId>,
+    /// Ranks that an operator has had started anew.
+    pub(in crate::sim) asked: BTreeSet<Rank>,
+    /// Hosts that an operator has drained.
+    pub(in crate::sim) drained: BTreeSet<NodeId>,
     /// Unanswered faults.
     pub(in crate::sim) charges: Vec<Charge>,
     /// How often each kind struck.
@@ -49,9 +53,9 @@ impl Deeds {
         self.guilty.contains_key(proc)
     }
 
-    /// Whether something was done to one of the rank's processes.
+    /// Whether something was done to one of the rank's processes, or somebody wanted it anew.
     pub(in crate::sim) fn was_ever_guilty(&self, rank: Rank) -> bool {
-        self.guilty.keys().any(|p| p.role == Role::Rank(rank))
+        self.asked.contains(&rank) || self.guilty.keys().any(|p| p.role == Role::Rank(rank))
     }
 
     pub(in crate::sim) fn charge(&mut self, charge: Charge) {

@@ -71,6 +71,18 @@ kinds! {
     PluginPanic => "plugin-panic",
     /// A link goes down and is up again within the correlation window.
     LinkFlap => "link-flap",
+    /// An operator drains a host, whether there is room elsewhere or not, and mostly uses it again later.
+    OrderDrain => "order-drain",
+    /// An operator has some ranks started anew, or all of them.
+    OrderRestart => "order-restart",
+    /// An operator pauses the runtime for a while.
+    OrderPause => "order-pause",
+    /// An operator forbids a strategy for a while, or wants to be asked about it.
+    OrderAllow => "order-allow",
+    /// An operator orders something that has to be denied.
+    OrderSlip => "order-slip",
+    /// Somebody outside reports that a host or one of its devices is broken.
+    HostBroken => "host-broken",
     /// An operator stops the job.
     OperatorStop => "operator-stop",
     /// The program fails at one step, each time.
@@ -79,6 +91,8 @@ kinds! {
     BudgetDrained => "budget-drained",
     /// A rank exits with the code that says "do not restart me".
     DoNotRestart => "do-not-restart",
+    /// An operator forbids everything that could mend the job.
+    AllForbidden => "all-forbidden",
 }
 
 impl FaultKind {
@@ -112,6 +126,52 @@ impl FaultKind {
         FaultKind::LinkFlap,
     ];
 
+    /// What comes of operators and their tools. Some of these come on top of the others.
+    pub(super) const ORDERED: &[FaultKind] = &[
+        FaultKind::OrderDrain,
+        FaultKind::OrderDrain,
+        FaultKind::OrderRestart,
+        FaultKind::OrderPause,
+        FaultKind::OrderPause,
+        FaultKind::OrderAllow,
+        FaultKind::OrderAllow,
+        FaultKind::OrderSlip,
+        FaultKind::HostBroken,
+        FaultKind::HostBroken,
+    ];
+
+    /// Those that may befall a job that is only observed. What a launcher may do to a start is missing: nothing is started.
+    pub(super) const OBSERVED: &[FaultKind] = &[
+        FaultKind::Crash,
+        FaultKind::Crash,
+        FaultKind::CrashTogether,
+        FaultKind::CrashAgain,
+        FaultKind::Hang,
+        FaultKind::Hang,
+        FaultKind::Pause,
+        FaultKind::Deadlock,
+        FaultKind::Slow,
+        FaultKind::Suspicion,
+        FaultKind::OperatorFault,
+        FaultKind::HostOutOfSight,
+        FaultKind::HostLeft,
+        FaultKind::StillBirth,
+        FaultKind::PortRace,
+        FaultKind::HistoryLost,
+        FaultKind::ProcessesLost,
+        FaultKind::SourceSilent,
+        FaultKind::LateHeartbeat,
+        FaultKind::SupervisorAsleep,
+        FaultKind::SupervisorKilled,
+        FaultKind::PluginPanic,
+        FaultKind::LinkFlap,
+    ];
+
+    /// Whether a process that it strikes is there and does not run.
+    pub(in crate::sim) const fn is_freeze(self) -> bool {
+        matches!(self, FaultKind::Hang | FaultKind::Suspicion)
+    }
+
     /// Those for which there is nearly always something to strike.
     pub(super) const EASY: &[FaultKind] = &[
         FaultKind::HistoryLost,
@@ -123,6 +183,11 @@ impl FaultKind {
     ];
 
     /// Those after which the job rightly ends.
-    pub(super) const ENDING: &[FaultKind] =
-        &[FaultKind::OperatorStop, FaultKind::ProgramBroken, FaultKind::BudgetDrained, FaultKind::DoNotRestart];
+    pub(super) const ENDING: &[FaultKind] = &[
+        FaultKind::OperatorStop,
+        FaultKind::ProgramBroken,
+        FaultKind::BudgetDrained,
+        FaultKind::DoNotRestart,
+        FaultKind::AllForbidden,
+    ];
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 impl Sim<'_> {
     /// A host in sight on which something runs.
-    fn busy_host(&mut self) -> Option<usize> {
+    pub(super) fn busy_host(&mut self) -> Option<usize> {
         let busy = |h: &usize| {
             let seats = &self.training.seats;
             self.fleet.hosts[*h].state == NodeState::Ready && seats.iter().any(|s| s.running && s.host == *h)
@@ -38,11 +38,11 @@ impl Sim<'_> {
     }
 
     /// Enough hosts stay for the whole job, and no other recovery has failed: the next start may be lost by this.
-    fn may_lose_a_host(&self) -> bool {
+    pub(super) fn may_lose_a_host(&self) -> bool {
         if self.audit.has_failed_attempts() {
             return false;
         }
-        let ready = self.fleet.hosts.iter().filter(|h| h.state == NodeState::Ready).count();
+        let ready = (0..self.fleet.hosts.len()).filter(|h| self.is_usable(*h)).count();
         ready.saturating_sub(1) * self.scene.slots as usize >= self.scene.ranks() as usize
     }
 

@@ -5,6 +5,7 @@
 mod deeds;
 mod kind;
 mod machines;
+mod orders;
 mod plan;
 mod processes;
 
@@ -15,7 +16,9 @@ pub(super) use plan::ChaosPlan;
 use super::event::Event;
 use super::launcher::Mood;
 use super::world::World as Sim;
-use crate::job::ProcId;
+use crate::job::{Name, NodeId, OrderId, Permission, ProcId};
+use crate::kernel::Order;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Something that befalls the world.
@@ -44,6 +47,16 @@ pub(super) enum Relief {
     Doom,
     /// The launcher gives up a mood that nobody met.
     Well,
+    /// A host that was drained, or reported as broken, may be used again.
+    Readmit(NodeId),
+    /// A pause is over.
+    Resume,
+    /// A strategy may act by itself again.
+    Allow(Name),
+    /// An order should have been answered by now.
+    Unanswered(OrderId),
+    /// The operator looks what waits for an answer.
+    Rounds,
 }
 
 /// How often a fault without a victim is tried again, a second apart, before another kind takes its place.
@@ -98,10 +111,17 @@ impl Sim<'_> {
             FaultKind::SupervisorKilled => self.supervisor_killed(),
             FaultKind::PluginPanic => self.plugin_panic(),
             FaultKind::LinkFlap => self.link_flap(),
+            FaultKind::OrderDrain => self.order_drain(),
+            FaultKind::OrderRestart => self.order_restart(),
+            FaultKind::OrderPause => self.order_pause(),
+            FaultKind::OrderAllow => self.order_allow(),
+            FaultKind::OrderSlip => self.order_slip(),
+            FaultKind::HostBroken => self.host_broken(),
             FaultKind::OperatorStop => self.operator_stop(),
             FaultKind::ProgramBroken => self.program_broken(),
             FaultKind::BudgetDrained => self.budget_drained(),
             FaultKind::DoNotRestart => self.do_not_restart(),
+            FaultKind::AllForbidden => self.all_forbidden(),
         };
         if struck {
             self.deeds.pending -= 1;
@@ -110,7 +130,9 @@ impl Sim<'_> {
     }
 
     pub(super) fn relieve(&mut self, relief: Relief) {
-        self.log.note(self.now, || format!("{relief:?}"));
+        if !matches!(relief, Relief::Rounds | Relief::Unanswered(_)) {
+            self.log.note(self.now, || format!("{relief:?}"));
+        }
         match relief {
             Relief::Speaks(host) => self.releases(host, self.now),
             Relief::Host { host, left } => self.host_resolved(host, left),
@@ -123,6 +145,13 @@ impl Sim<'_> {
                 }
             }
             Relief::Well => self.mood = Mood::Well,
+            Relief::Readmit(node) => self.order(Order::Readmit { node }),
+            Relief::Resume => self.resume(),
+            Relief::Allow(name) => {
+                self.order(Order::Allow { strategies: BTreeMap::from([(name, Permission::Auto)]) });
+            }
+            Relief::Unanswered(id) => self.order_again(id),
+            Relief::Rounds => self.makes_rounds(),
         }
     }
 

@@ -6,6 +6,9 @@ use super::super::scene::Scene;
 use super::FaultKind;
 use std::collections::BTreeSet;
 
+/// How many orders come on top of the faults at most.
+const ORDERED_MAX: u64 = 3;
+
 /// Planned faults that have not struck.
 #[derive(Debug)]
 pub(in crate::sim) struct ChaosPlan {
@@ -21,7 +24,11 @@ impl ChaosPlan {
         let wanted = dice.between(u64::from(*config.faults.start()), u64::from(*config.faults.end()));
         let mut kinds = Vec::new();
         while (kinds.len() as u64) < wanted || distinct(&kinds) < 4.min(wanted) {
-            kinds.extend(dice.pick(FaultKind::PASSING).copied());
+            let passing = if scene.observed { FaultKind::OBSERVED } else { FaultKind::PASSING };
+            kinds.extend(dice.pick(passing).copied());
+        }
+        for _ in 0..dice.between(0, ORDERED_MAX) {
+            kinds.extend(dice.pick(FaultKind::ORDERED).copied());
         }
         let mut at_step = Vec::new();
         let mut in_recovery = Vec::new();
@@ -35,7 +42,9 @@ impl ChaosPlan {
         if dice.chance(config.ended_permille)
             && let Some(kind) = dice.pick(FaultKind::ENDING)
         {
-            at_step.push((dice.between(config.steps_min + 1, scene.steps - 3), *kind));
+            // What ends a job that is only observed is not ours to say, but for the end of the observation.
+            let kind = if scene.observed { FaultKind::OperatorStop } else { *kind };
+            at_step.push((dice.between(config.steps_min + 1, scene.steps - 3), kind));
         }
         at_step.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
         ChaosPlan { at_step, in_recovery, too_late: config.steps_min * 85 / 100 }

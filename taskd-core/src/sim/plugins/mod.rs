@@ -27,6 +27,8 @@ const STORM_WINDOW: Duration = Duration::from_secs(600);
 
 /// The strategy that replaces lost ranks only.
 pub(super) const REPLACE: Name = Name::new("sim.replace");
+/// The built-in strategy that nearly always helps.
+pub(super) const RESTART: Name = Name::new("restart");
 /// The metric at which the saboteur panics.
 pub(super) const POISON: &str = "sim.poison";
 /// The metric of a link: 1 while it is down.

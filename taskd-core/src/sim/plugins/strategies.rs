@@ -44,11 +44,14 @@ fn asking(name: &'static str, by: Name, incident: &Incident, what: Name, about: 
     Stage::new(name, within, vec![Action::Collect(ask)])
 }
 
-/// Whether another process of the same program can help at all.
+/// Whether another process of the same program can help at all, there or where a host has to be left for nobody.
 fn mendable(incident: &Incident) -> Result<(), String> {
-    match incident.faults.iter().any(|f| f.prime().damage.program == Sound::No) {
-        true => Err("the program itself fails".into()),
-        false => Ok(()),
+    if incident.faults.iter().any(|f| f.prime().damage.program == Sound::No) {
+        return Err("the program itself fails".into());
+    }
+    match incident.broken_hosts().first() {
+        Some(host) => Err(format!("{host} is broken, and this knows no way to leave a host")),
+        None => Ok(()),
     }
 }
 

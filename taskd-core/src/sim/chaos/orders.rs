@@ -1,0 +1,147 @@
+//! What an operator orders, and what is reported from outside.
+
+use super::super::event::Event;
+use super::super::operator::SLIP;
+use super::super::plugins::RESTART;
+use super::super::world::World as Sim;
+use super::{Charge, FaultKind, Relief, Strike};
+use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
+use crate::job::{Domain, IncidentId, Name, NodeId, Permission, Rank};
+use crate::kernel::{Order, Request};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+impl Sim<'_> {
+    /// One job in twenty has an operator who cannot wait until it has started.
+    pub(in crate::sim) fn orders_may_come_early(&mut self) {
+        if !self.dice.chance(50) {
+            return;
+        }
+        let early = [FaultKind::OrderDrain, FaultKind::OrderRestart, FaultKind::OrderPause, FaultKind::OrderSlip];
+        let kind = *self.dice.pick(&early).unwrap_or(&FaultKind::OrderPause);
+        self.deeds.pending += 1;
+        let at = self.now + self.dice.ms(1, 5_000);
+        self.queue.push(at, Event::Strike(Strike::Planned(kind, 0)));
+    }
+
+    /// A host is drained, whether there is room elsewhere or not, and used again later, or not.
+    pub(super) fn order_drain(&mut self) -> bool {
+        let usable: Vec<usize> = (0..self.fleet.hosts.len()).filter(|h| self.is_usable(*h)).collect();
+        let Some(host) = self.dice.pick(&usable).copied() else { return false };
+        // Where the room is scarce nobody may be lost of whom the supervisor has not heard: it could not know better.
+        let in_sight = self.fleet.hosts.iter().all(|h| h.state != crate::launch::NodeState::OutOfSight);
+        let well_known = in_sight && self.is_up_to_date() && !self.audit.has_failed_attempts();
+        if !well_known && !self.may_lose_a_host() {
+            return false;
+        }
+        let node = self.fleet.hosts[host].id.clone();
+        self.deeds.drained.insert(node.clone());
+        self.order(Order::Drain { node: node.clone() });
+        self.may_readmit(node);
+        true
+    }
+
+    fn may_readmit(&mut self, node: NodeId) {
+        if self.dice.chance(750) {
+            let at = self.now + self.dice.ms(2_000, 120_000);
+            self.queue.push(at, Event::Relief(Relief::Readmit(node)));
+        }
+    }
+
+    pub(super) fn order_restart(&mut self) -> bool {
+        let mut ranks = BTreeSet::new();
+        for _ in 0..self.dice.below(4) {
+            let rank = self.dice.below(self.training.seats.len());
+            ranks.insert(Rank(u32::try_from(rank).unwrap_or_default()));
+        }
+        self.deeds.asked.extend(&ranks);
+        self.order(Order::Restart { ranks });
+        true
+    }
+
+    /// The runtime is paused, sometimes just before something happens, and resumed after a while.
+    pub(super) fn order_pause(&mut self) -> bool {
+        self.order(Order::Pause);
+        self.deeds.pending += 1;
+        let over = self.now + self.dice.ms(200, 60_000);
+        self.queue.push(over, Event::Relief(Relief::Resume));
+        if self.dice.chance(500) {
+            self.deeds.pending += 1;
+            let at = self.now + self.dice.ms(0, 10_000);
+            self.queue.push(at, Event::Strike(Strike::Planned(FaultKind::Crash, 0)));
+        }
+        true
+    }
+
+    /// A strategy may not act by itself for a while, or not at all. Somebody has to mend the job, so a restart may be asked
+    /// about, but is not forbidden.
+    pub(super) fn order_allow(&mut self) -> bool {
+        let names: Vec<Name> = self.supervisor.kernel.status().permissions.into_keys().collect();
+        let Some(name) = self.dice.pick(&names).cloned() else { return false };
+        let forbids = name != RESTART && name != "exit" && self.dice.chance(400);
+        let permission = if forbids { Permission::Never } else { Permission::Ask };
+        self.order(Order::Allow { strategies: BTreeMap::from([(name.clone(), permission)]) });
+        let over = self.now + self.dice.ms(1_000, 90_000);
+        self.queue.push(over, Event::Relief(Relief::Allow(name)));
+        if !forbids && self.dice.chance(600) {
+            self.order_restart(); // something to ask about
+        }
+        true
+    }
+
+    /// An order that has to be denied.
+    pub(super) fn order_slip(&mut self) -> bool {
+        let (node, incident) = (NodeId(Name::new("nowhere")), IncidentId(u64::MAX));
+        let nobody = BTreeMap::from([(Name::new("nobody"), Permission::Auto)]);
+        let slips = [
+            Order::Drain { node: node.clone() },
+            Order::Readmit { node },
+            Order::Restart { ranks: BTreeSet::from([Rank(0), Rank(u32::MAX)]) },
+            Order::Dump,
+            Order::Allow { strategies: nobody },
+            Order::Approve { incident },
+            Order::Decline { incident },
+        ];
+        let slip = self.dice.pick(&slips).cloned().unwrap_or(Order::Dump);
+        self.order_as(SLIP, slip);
+        true
+    }
+
+    /// Somebody outside reports that a host, or one of its devices, is broken. Nothing of it shows in the job.
+    pub(super) fn host_broken(&mut self) -> bool {
+        if !self.is_up_to_date() || !self.may_lose_a_host() {
+            return false;
+        }
+        let Some(host) = self.busy_host().filter(|h| self.is_usable(*h)) else { return false };
+        let node = self.fleet.hosts[host].id.clone();
+        let domain = match self.dice.chance(500) {
+            true => Domain::Device(node.clone(), 3),
+            false => Domain::Node(node.clone()),
+        };
+        let damage = Damage { device: Sound::No, ..Damage::default() };
+        let suspect = Suspect::certain(domain.clone(), FaultClass::Device, damage);
+        let fault = Fault::new(Name::new("health"), self.now, suspect);
+        let away_before = self.away_total();
+        self.deeds.guilty_hosts.insert(node.clone());
+        self.deeds.charge(Charge { kind: FaultKind::HostBroken, at: self.now, domain, proc: None, away_before });
+        self.operator.broken.insert(node.clone());
+        self.supervisor.mailbox.push(crate::kernel::Input::Requested(Request::Fault(Box::new(fault))));
+        self.may_readmit(node);
+        true
+    }
+
+    /// Everything that could mend the job is forbidden: a wish comes to nothing, and the next fault ends the job.
+    pub(super) fn all_forbidden(&mut self) -> bool {
+        self.deeds.ending = true;
+        let names = self.supervisor.kernel.status().permissions.into_keys();
+        let strategies = names.filter(|name| *name != "exit").map(|name| (name, Permission::Never)).collect();
+        self.order(Order::Allow { strategies });
+        let rank = Rank(u32::try_from(self.dice.below(self.training.seats.len())).unwrap_or_default());
+        self.deeds.asked.insert(rank);
+        self.order(Order::Restart { ranks: BTreeSet::from([rank]) });
+        self.deeds.pending += 1;
+        let at = self.now + Duration::from_secs(3);
+        self.queue.push(at, Event::Strike(Strike::Planned(FaultKind::Crash, 0)));
+        true
+    }
+}

@@ -3,7 +3,7 @@
 //! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
 
 use super::{Branch, Chosen, Drop, Event, Held, Kernel, State, View, plans};
-use crate::detect::{Fault, FaultClass, Finding, Sound};
+use crate::detect::{Fault, FaultClass, Finding, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, Seq};
 use crate::kernel::plans::PlanId;
 use crate::recover::{Action, Failure, Incident, Output};
@@ -215,7 +215,7 @@ impl Kernel {
             counts.branch(Branch::Absorbed);
         }
         let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault))
-            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault));
+            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_more_than_a_wish(open, &fault);
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             counts.drop(Drop::IncidentBound);
         }
@@ -239,8 +239,8 @@ impl Kernel {
         {
             open.decide_at = Some(window);
         }
-        if !matches!(fault.prime().domain, Domain::Plugin(_)) {
-            self.cancel(PlanId::Start, &reason); // the recovery starts what is still missing
+        if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR {
+            self.cancel(PlanId::Start, &reason); // the recovery starts what is still missing; a wish waits for the start
         }
     }
 
@@ -304,6 +304,12 @@ impl Kernel {
     pub(super) fn announce(&mut self, incident: Option<IncidentId>, event: Event) {
         self.command(incident.map(PlanId::Recovery), Action::Announce(Box::new(event)), Duration::MAX);
     }
+}
+
+/// Whether a fault makes a matter of its own of what only an operator wants: what is held for the wish is to be decided anew,
+/// lest it be declined as one.
+fn is_more_than_a_wish(open: &Open, fault: &Fault) -> bool {
+    open.incident.is_ordered() && fault.by != OPERATOR && fault.prime().is_cause()
 }
 
 /// Whether `whole` explains `part`: a larger domain whose processes are gone.

@@ -27,7 +27,7 @@ pub(super) struct Operator {
     given: u64,
     /// Orders without an answer.
     awaited: BTreeMap<OrderId, Ordered>,
-    /// Hosts of which somebody outside has said that they are broken.
+    /// Hosts of which somebody outside has said that they are broken: readmitted or not, what was found may still be decided.
     pub(super) broken: BTreeSet<NodeId>,
 }
 
@@ -61,12 +61,8 @@ impl Sim<'_> {
     pub(super) fn replied(&mut self, id: OrderId, result: &Result<Taken, Denial>) {
         let Some(ordered) = self.operator.awaited.remove(&id) else { return };
         self.log.note(self.now, || format!("{id} ({:?}) is answered: {result:?}", ordered.order));
-        match ordered.order {
-            Order::Resume if ordered.by == ANN => self.deeds.pending -= 1,
-            Order::Readmit { node } => {
-                self.operator.broken.remove(&node);
-            }
-            _ => {}
+        if ordered.order == Order::Resume && ordered.by == ANN {
+            self.deeds.pending -= 1;
         }
     }
 

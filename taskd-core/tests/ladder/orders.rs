@@ -9,6 +9,7 @@ use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::trace::Signal;
 
 fn node(name: &'static str) -> NodeId {
     NodeId(Name::new(name))
@@ -147,6 +148,36 @@ fn a_strategy_that_must_ask_waits_for_the_answer() {
             "the next rung ends the job"
         );
     }
+}
+
+#[test]
+fn a_fault_that_joins_a_wish_is_decided_as_a_fault() {
+    let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
+    job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them");
+    job.pass(100);
+    assert!(job.kernel.explain(IncidentId(1)).is_some_and(|why| why.faults.len() == 1));
+    kill(&mut job, 2);
+    let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
+    assert_eq!((why.faults.len(), why.held, why.report.blamed), (2, Some(Held::Asking), vec![Rank(2)]));
+}
+
+#[test]
+fn a_wish_waits_for_the_first_start_and_may_come_to_nothing() {
+    let mut job = Job::with(2, &["a", "b"], |policy| {
+        policy.strategies = may("restart", Permission::Ask);
+        policy.ready = Ready::Stepping; // so that the start takes its time
+    });
+    let taken = job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them");
+    job.pass(100);
+    for rank in 0..2 {
+        job.observe(rank, Signal::Progress { step: 1 });
+    }
+    job.pass(100);
+    job.order(Order::Decline { incident: taken.incident.expect("an incident") }).expect("it asks when it has started");
+    for rank in 0..2 {
+        job.tell(rank, exited(Termination::Code(0), None));
+    }
+    assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
 }
 
 #[test]

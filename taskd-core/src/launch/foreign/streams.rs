@@ -70,12 +70,15 @@ mod tests {
     fn a_file_behind_a_stream_is_found_and_a_pipe_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("err");
-        let mut child = Command::new("sleep")
-            .arg("600")
+        let mut child = Command::new("sh")
+            .args(["-c", "echo there >&2; exec sleep 600"])
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
+        while fs::metadata(&log).unwrap().len() == 0 {
+            std::thread::yield_now(); // until then its streams may be its parent's
+        }
         let pid = child.id().try_into().unwrap();
         assert!(Stream::of(pid, 1).is_none());
         let stream = Stream::of(pid, 2).unwrap();

@@ -46,7 +46,7 @@ impl Books {
                     self.real.insert(*incident);
                 }
                 self.open.entry(*incident).or_default();
-                if !matches!(fault.prime().domain, Domain::Plugin(_)) {
+                if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR {
                     self.starting = false; // the recovery starts what is missing
                 }
             }
@@ -85,12 +85,17 @@ impl Books {
             return; // nothing follows from it
         }
         let Some(chosen) = &decision.chosen else {
-            self.decided_to_end = true;
+            self.decided_to_end |= !self.is_mere_wish(decision);
             return;
         };
         self.decided_to_end |= chosen.proposal.cost.ends_job;
         self.begun.insert(decision.incident.id);
         self.running.insert(decision.incident.id, Running { touches: chosen.proposal.touches.clone() });
+    }
+
+    /// Whether it is about what an operator wants, and nothing was stopped for it: the job does not end over that.
+    pub(super) fn is_mere_wish(&self, decision: &Decision) -> bool {
+        decision.incident.is_ordered() && !self.begun.contains(&decision.incident.id)
     }
 
     pub(super) fn has_failed_attempts(&self) -> bool {

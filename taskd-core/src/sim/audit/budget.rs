@@ -44,7 +44,7 @@ impl Budget {
         }
         let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
         let told = std::mem::replace(&mut self.told, decision.budget_left);
-        let is_wish = decision.incident.is_ordered() && !books.begun.contains(&decision.incident.id);
+        let is_wish = books.is_mere_wish(decision);
         if is_wish || decision.held.is_some() {
             // Time may have passed since the last word: then there is more.
             return match decision.budget_left < told {

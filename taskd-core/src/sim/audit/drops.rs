@@ -3,6 +3,7 @@
 use super::super::outcome::Violation;
 use super::Moment;
 use super::books::{Books, event};
+use crate::detect::OPERATOR;
 use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, IncidentId, NodeId, ProcId, Role, Termination};
 use crate::kernel::{Command, Drop, Event, Input, Kernel, Request};
 use crate::launch::{Change, Listing, NodeState, Phase, Place, ProcStatus};
@@ -207,6 +208,7 @@ impl Drops {
 
     fn event(&mut self, event: &Event, books: &Books) {
         match event {
+            Event::Found { fault, .. } if fault.by == OPERATOR => {} // it waits for the start
             // The first start has failed: what is still missing was given up with its time.
             Event::Found { fault, .. } if books.starting && fault.prime().domain == Domain::Job => {
                 self.stage.remove(&None);
@@ -225,7 +227,8 @@ impl Drops {
                 self.stage.remove(&Some(*incident));
             }
             Event::Decided(decision) if decision.held.is_none() => {
-                self.ending |= decision.chosen.as_ref().is_none_or(|c| c.proposal.cost.ends_job);
+                let nothing_left = || !books.is_mere_wish(decision);
+                self.ending |= decision.chosen.as_ref().map_or_else(nothing_left, |c| c.proposal.cost.ends_job);
             }
             _ => {}
         }

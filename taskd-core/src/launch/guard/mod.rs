@@ -31,6 +31,11 @@ mod sys;
 pub(crate) mod tree;
 pub(crate) mod wire;
 
+use std::time::Duration;
+
+/// Times that owners choose are no longer than this: no clock could tell their end.
+pub(crate) const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 pub use counters::GuardCounters;
 pub(crate) use entry::{GUARD_NAME, init_was_called, run_in_thread};
 pub use entry::{init, main};

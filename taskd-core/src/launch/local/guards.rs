@@ -6,7 +6,7 @@ use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use crate::job::{Incarnation, Role};
 use crate::launch::guard::run_dir::{self, RunDir};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
-use crate::launch::guard::{GUARD_NAME, init_was_called, run_in_thread, tree};
+use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -61,7 +61,7 @@ pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Conne
             Ok(connection) => return Ok(Some(connection)),
             Err(Attempt::Failed(error)) => return Err(error),
             Err(Attempt::Again { after }) if Instant::now() < until => {
-                until = until.max(Instant::now() + after);
+                until = until.max(Instant::now() + after.min(A_CENTURY));
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(Attempt::Again { .. }) => return Err(silent(config)),

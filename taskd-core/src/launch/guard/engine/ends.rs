@@ -1,5 +1,6 @@
 //! Deaths, exits, stops, and what is left of a process afterwards.
 
+use super::super::A_CENTURY;
 use super::{Engine, LAST_WORDS_WITHIN, Life};
 use crate::job::{Exit, ProcId, Termination};
 use crate::launch::Phase;
@@ -117,7 +118,7 @@ impl Engine {
 
     pub(super) fn stop_one(&mut self, key: Key, grace: Duration, now: Instant) {
         let Some(proc) = self.procs.get_mut(key).filter(|proc| !proc.has_exited()) else { return };
-        let kill_at = now + grace;
+        let kill_at = now + grace.min(A_CENTURY);
         if proc.kill_at.is_none() && !grace.is_zero() {
             // A stopped process gets its SIGTERM only when it goes on.
             let _ = rustix::process::kill_process_group(proc.pid, Signal::TERM);
@@ -232,7 +233,7 @@ impl Engine {
         let now = Instant::now();
         self.stop_all(grace);
         self.withdraw_all_waiting();
-        let give_up_at = now + grace + END_WITHIN;
+        let give_up_at = now + grace.min(A_CENTURY) + END_WITHIN;
         self.life = match self.life {
             Life::Ending { call: earlier, give_up_at: before } => {
                 Life::Ending { call: call.or(earlier), give_up_at: before.min(give_up_at) }

@@ -1,5 +1,6 @@
 //! Connections: who may be the owner, what it asks, what it is told, and what happens when it is gone.
 
+use super::super::A_CENTURY;
 use super::{Engine, Life, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
@@ -211,7 +212,7 @@ impl Engine {
         }
         self.note(&format!("the owner has detached; another one can attach within {keep:?}"));
         self.owner = None;
-        self.life = Life::Keeping { until: Instant::now() + keep };
+        self.life = Life::Keeping { until: Instant::now() + keep.min(A_CENTURY) };
         Ok(Answer::Done)
     }
 
@@ -281,7 +282,9 @@ impl Engine {
         if matches!(self.life, Life::Serving) {
             match self.config.on_owner_loss {
                 OnOwnerLoss::KillTree { grace } => self.end(grace, None),
-                OnOwnerLoss::Keep { at_most } => self.life = Life::Keeping { until: Instant::now() + at_most },
+                OnOwnerLoss::Keep { at_most } => {
+                    self.life = Life::Keeping { until: Instant::now() + at_most.min(A_CENTURY) };
+                }
             }
         }
     }

@@ -267,6 +267,7 @@ impl Kernel {
         if self.state.incidents.remove(&id).is_none() {
             return;
         }
+        self.maybe_complete = true; // it may have been all that kept a finished job
         self.hand_over(id, None);
         self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
         self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });

@@ -5,7 +5,8 @@
 use super::incidents::Open;
 use super::{Branch, Event, Kernel};
 use crate::detect::{Fault, Sound};
-use crate::job::{CommandId, Domain, IncidentId, Name, ProcId};
+use crate::job::{CommandId, Domain, IncidentId, Name, NodeId, ProcId};
+use crate::launch::Place;
 use crate::recover::{Action, Done, Failure, Need, Next, Proposal, Run, Stage};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,6 +78,10 @@ impl Kernel {
         if let Some(incident) = id.incident().filter(|_| self.is_outrun(&stage)) {
             return self.outrun(incident);
         }
+        if let Some(node) = self.left_host(&stage).filter(|_| id.incident().is_some()) {
+            self.state.counts.branch(Branch::StageFailed);
+            return self.fail(id, format!("stage {}: {node} was taken out of the job meanwhile", stage.name));
+        }
         for action in stage.actions {
             self.command(Some(id), action, stage.within);
         }
@@ -87,6 +92,18 @@ impl Kernel {
     fn is_outrun(&self, stage: &Stage) -> bool {
         let in_force = self.state.view.world.generation();
         stage.actions.iter().any(|a| matches!(a, Action::Enter(world) if world.generation() != in_force.next()))
+    }
+
+    /// A host on which the stage would start something although it was taken out of the job.
+    fn left_host(&self, stage: &Stage) -> Option<NodeId> {
+        let orders = stage.actions.iter().filter_map(|action| match action {
+            Action::Start { batch, .. } => Some(&batch.orders),
+            _ => None,
+        });
+        orders.flatten().find_map(|order| match &order.place {
+            Place::On(node) if self.state.cordons.contains_key(node) => Some(node.clone()),
+            _ => None,
+        })
     }
 
     /// Decides anew, from the world that is in force now.

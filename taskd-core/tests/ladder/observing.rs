@@ -78,6 +78,18 @@ fn a_rank_that_is_frozen_and_goes_on_by_itself_would_have_cost_more_than_it_save
 }
 
 #[test]
+fn a_job_that_is_mended_and_finishes_before_anything_is_decided_is_over() {
+    let mut job = observed();
+    job.tell(1, exited(KILLED, None));
+    for rank in 0..3 {
+        job.tell_of(ProcId::rank(rank, 2), Phase::Running);
+        job.tell(rank, exited(Termination::Code(0), None));
+    }
+    job.pass(100);
+    assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
+}
+
+#[test]
 fn orders_that_would_touch_processes_are_refused_and_the_end_touches_none() {
     let mut job = observed();
     let why = job.order(Order::Restart { ranks: [Rank(1)].into() }).expect_err("it only observes");

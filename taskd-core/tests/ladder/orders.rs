@@ -314,6 +314,61 @@ fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
     assert_eq!((job.hosts(), job.kernel.budget_left()), (vec!["b"; 4], 9), "only the kill is paid for");
 }
 
+/// Starts ranks 2 and 3 anew on host a, when rank 2 has stopped.
+struct Move;
+
+impl RecoveryStrategy for Move {
+    fn name(&self) -> Name {
+        Name::new("move")
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        if !incident.lost(view).contains(&Rank(3)) {
+            return Err("rank 3 is there".into());
+        }
+        let ranks = [Rank(2), Rank(3)];
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for rank in ranks {
+                let next = view.next_incarnation(&Role::Rank(rank));
+                members.insert(rank, Member { incarnation: next, node: Some(node("a")), device: None });
+            }
+        }));
+        let order = |rank| StartOrder {
+            proc: world.proc(rank).expect("a member"),
+            place: Place::On(node("a")),
+            spec: Arc::clone(&view.spec.worker),
+        };
+        let batch = StartBatch { world: Arc::clone(&world), orders: ranks.map(order).to_vec() };
+        let procs = view.alive().filter(|proc| proc.role == Role::Rank(Rank(2))).collect();
+        let within = Duration::from_secs(60);
+        let stop = Action::Stop { procs, grace: Duration::ZERO, exact: true };
+        let start = vec![Action::Enter(Arc::clone(&world)), Action::Start { batch, until: Ready::Running }];
+        let stages = vec![Stage::new("stop", within, vec![stop]), Stage::new("start", within, start)];
+        let touches = ranks.map(|rank| Domain::Process(Role::Rank(rank))).to_vec();
+        let cost = Cost::downtime(Duration::from_secs(1));
+        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "there is room".into() })
+    }
+}
+
+#[test]
+fn nothing_is_started_on_a_host_that_was_drained_while_a_recovery_was_on_its_way() {
+    let mut job = four();
+    let mut plugins = plugins();
+    plugins.strategies.insert(0, Box::new(Move));
+    let snapshot = job.kernel.snapshot();
+    job.kernel = Kernel::restore(plugins, &snapshot).expect("the same version").0;
+    job.slow = Some(2);
+    kill(&mut job, 3);
+    job.order(Order::Drain { node: node("a") }).expect("b has room");
+    job.slow = None;
+    job.tell(2, exited(KILLED, None));
+    job.pass(1_000);
+    let is_on_a = |order: &StartOrder| order.place == Place::On(node("a"));
+    let later = |deed: &Action| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1 && batch.orders.iter().any(is_on_a));
+    assert!(!job.deeds.iter().any(later), "{:?}", job.deeds);
+    assert_eq!(job.hosts(), ["b"; 4]);
+}
+
 #[test]
 fn before_it_is_known_what_runs_nothing_is_moved() {
     let mut job = four();

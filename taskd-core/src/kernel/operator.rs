@@ -70,7 +70,9 @@ impl Kernel {
         }
         let here = self.ranks_on(node).len();
         if here > 0 {
-            let without = view.without(&BTreeSet::from([node.clone()]));
+            let broken = self.state.incidents.values().flat_map(|open| open.incident.broken_hosts());
+            let left = broken.chain([node.clone()]).collect(); // those are to be left as well, as soon as it is decided
+            let without = view.without(&left);
             placement::settle(&without, placement::current(&without)).map_err(Denial::Refused)?;
         }
         self.cordon(node, format!("drained by {}: {}", ordered.by, ordered.reason));

@@ -244,6 +244,19 @@ fn beyond_the_cap_on_removals_somebody_has_to_approve() {
 }
 
 #[test]
+fn a_drain_is_refused_where_the_only_other_host_is_said_to_be_broken() {
+    let cap = RemovalCap { nodes_max: 0, within: Duration::from_secs(3600) };
+    let mut job = Job::with(4, &["a", "b"], |policy| policy.node_removals = cap);
+    job.give(broken(&job, "a"));
+    job.pass(100);
+    assert_eq!(job.last().held, Some(Held::Asking));
+    let why = job.order(Order::Drain { node: node("b") }).expect_err("where should its ranks go");
+    assert_eq!(why, "node a takes nothing new, and no other host has room for rank 0");
+    job.pass(100);
+    assert_eq!(job.finished, None);
+}
+
+#[test]
 fn what_comes_from_outside_cannot_speak_as_an_operator() {
     let mut job = four();
     let gone = Suspect::certain(Domain::Process(Role::Rank(Rank(1))), FaultClass::Exit, Damage::PROCESS_GONE);

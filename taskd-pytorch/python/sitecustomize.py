@@ -45,7 +45,7 @@ FUTEX_TID_MASK = 0x3FFFFFFF
 GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system call
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
-OPTIMIZERS_MAX = 4096  # whose steps are told apart; beyond it they are forgotten and counted anew
+COUNT = "_taskd_steps"  # what an optimizer is given: its steps, which its state and its copies leave out
 MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
 
 
@@ -206,21 +206,17 @@ def start_heartbeat(beat_time):
 
 def step_counter(pid, step, step_time):
     """What to do with the module torch.optim.optimizer: have it tell of every completed step."""
-    counts = {}  # steps by optimizer
 
     def after_step(optimizer, *_):
         if os.getpid() != pid:
             return  # a forked child that trains
-        key = id(optimizer)
-        if key not in counts:
+        # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone.
+        known = optimizer.__dict__
+        if COUNT not in known:
             # A newcomer steps beside the others, or in their place and then loses its first step.
-            lead = 1
-            if len(counts) >= OPTIMIZERS_MAX:
-                counts.clear()
-                lead = 0
-            counts[key] = max(step.value - lead, own_count(optimizer) - 1, 0)
-        counts[key] += 1
-        step.value = max(step.value, counts[key])
+            known[COUNT] = max(step.value - 1, own_count(optimizer) - 1, 0)
+        known[COUNT] += 1
+        step.value = max(step.value, known[COUNT])
         step_time.value = now_ns()
 
     after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning

@@ -406,3 +406,29 @@ raise ValueError('after two more')";
     let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
     assert_eq!(record["message"]["extraInfo"]["taskd_step"], "42");
 }
+
+/// Python gives the address, and so the `id`, of an object that is gone to a later one.
+#[test]
+fn an_optimizer_in_the_place_of_another_is_a_newcomer() {
+    let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_newcomer") else { return };
+    let rank = Rank::new();
+    let program = "
+import gc, torch
+model = torch.nn.Linear(4, 2)
+def train(optimizer):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+gone = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(100)]
+for optimizer in gone: train(optimizer)
+places = set(map(id, gone))
+del gone, optimizer
+gc.collect()
+others = [torch.optim.AdamW(model.parameters()) for _ in range(1000)]
+resumed = next(other for other in others if id(other) in places)
+for parameter in model.parameters(): resumed.state[parameter] = {'step': torch.tensor(40.0),
+    'exp_avg': torch.zeros_like(parameter), 'exp_avg_sq': torch.zeros_like(parameter)}
+train(resumed)";
+    let out = rank.command(&[python.to_str().unwrap(), "-c", program]).output().unwrap();
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    assert_eq!(rank.u64(STEP), 41);
+}

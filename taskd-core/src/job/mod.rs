@@ -20,6 +20,7 @@ pub use ids::{
 };
 pub use name::Name;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
+pub(crate) use spec::ConfigProblems;
 pub use spec::{
     Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Mode, Permission, Policy, RANKS_MAX, Ready, RemovalCap,
     WorkerSpec,

@@ -242,6 +242,14 @@ pub struct Policy {
     pub node_removals: RemovalCap,
 }
 
+impl Policy {
+    /// What a strategy may do by itself.
+    #[must_use]
+    pub fn permission(&self, strategy: &Name) -> Permission {
+        self.strategies.get(strategy).copied().unwrap_or(self.default_permission)
+    }
+}
+
 impl Default for Policy {
     fn default() -> Policy {
         Policy {
@@ -328,49 +336,56 @@ impl JobSpec {
     /// Everything that is wrong with this specification, in the order of its fields; empty when it is sound.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
-        let mut problems = Vec::new();
-        let mut check = |sound: bool, what: &'static str, why: &'static str| {
-            if !sound {
-                problems.push(ConfigError { what, why });
-            }
-        };
+        let mut problems = ConfigProblems::default();
         let name = self.name.as_str();
         let name_is_sound = !name.is_empty()
             && name.len() <= 64
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
             && !name.starts_with('.');
-        check(name_is_sound, "job name", "must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'");
-        check((1..=RANKS_MAX).contains(&self.ranks), "ranks", "must be 1 to 1048576");
-        check(self.worker.argv.first().is_some_and(|p| !p.is_empty()), "worker.argv", "must name a program");
+        problems.check(
+            name_is_sound,
+            "job name",
+            "must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'",
+        );
+        problems.check((1..=RANKS_MAX).contains(&self.ranks), "ranks", "must be 1 to 1048576");
+        problems.check(self.worker.argv.first().is_some_and(|p| !p.is_empty()), "worker.argv", "must name a program");
         let has_nul = |s: &String| s.contains('\0');
-        check(!self.worker.argv.iter().any(has_nul), "worker.argv", "must not contain a NUL byte");
+        problems.check(!self.worker.argv.iter().any(has_nul), "worker.argv", "must not contain a NUL byte");
         let env_is_sound =
             self.worker.env.iter().all(|(k, v)| !k.is_empty() && !k.contains(['=', '\0']) && !has_nul(v));
-        check(
+        problems.check(
             env_is_sound,
             "worker.env",
             "names must not be empty nor contain '=' or NUL, values must not contain NUL",
         );
         let cwd_is_text = self.worker.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
-        check(cwd_is_text, "worker.cwd", "must be UTF-8: it stands in the log");
-        check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
+        problems.check(cwd_is_text, "worker.cwd", "must be UTF-8: it stands in the log");
+        problems.check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
         let kind_is_itself =
             |kind: &GroupKind| !kind.to_string().is_empty() && GroupKind::named(&kind.to_string()) == *kind;
-        check(
+        problems.check(
             self.groups.keys().all(|group| kind_is_itself(&group.kind)),
             "groups",
             "must have a kind with a name, and dp, tp, pp, ep and cp by their own variants",
         );
-        check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
-        check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");
-        check(!self.policy.budget.refill_every.is_zero(), "policy.budget.refill_every", "must be longer than zero");
-        check(!self.policy.node_removals.within.is_zero(), "policy.node_removals.within", "must be longer than zero");
-        check(
+        problems.check(self.policy.tries_max > 0, "policy.tries_max", "must be at least 1");
+        problems.check(!self.policy.start_within.is_zero(), "policy.start_within", "must be longer than zero");
+        problems.check(
+            !self.policy.budget.refill_every.is_zero(),
+            "policy.budget.refill_every",
+            "must be longer than zero",
+        );
+        problems.check(
+            !self.policy.node_removals.within.is_zero(),
+            "policy.node_removals.within",
+            "must be longer than zero",
+        );
+        problems.check(
             (1..=255).contains(&self.policy.do_not_restart_code),
             "policy.do_not_restart_code",
             "must be 1 to 255 (0 means success)",
         );
-        problems
+        problems.all()
     }
 }
 
@@ -382,4 +397,22 @@ pub struct ConfigError {
     pub what: &'static str,
     /// What it must be.
     pub why: &'static str,
+}
+
+/// What was found wrong with a configuration so far.
+#[derive(Debug, Default)]
+pub(crate) struct ConfigProblems(Vec<ConfigError>);
+
+impl ConfigProblems {
+    /// Notes a setting that is not sound, and what it must be.
+    pub(crate) fn check(&mut self, sound: bool, what: &'static str, why: &'static str) {
+        if !sound {
+            self.0.push(ConfigError { what, why });
+        }
+    }
+
+    /// All of them, in the order in which they were checked.
+    pub(crate) fn all(self) -> Vec<ConfigError> {
+        self.0
+    }
 }

@@ -1,6 +1,6 @@
 //! The bounds of a journal.
 
-use crate::job::ConfigError;
+use crate::job::{ConfigError, ConfigProblems};
 use std::time::Duration;
 
 /// Bounds of a [`Journal`](super::Journal). What is dropped at one is counted in
@@ -57,22 +57,21 @@ impl JournalConfig {
     /// Everything that is wrong with these bounds; empty when they are sound.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
-        let mut problems = Vec::new();
-        let mut check = |sound: bool, what: &'static str, why: &'static str| {
-            if !sound {
-                problems.push(ConfigError { what, why });
-            }
-        };
+        let mut problems = ConfigProblems::default();
         let segment_is_sound = |bytes: u64| (4096..=FILE_BYTES_MAX / 2).contains(&bytes);
         let why = "must be 4096 bytes to 512 MiB";
-        check(segment_is_sound(self.decisions_segment_bytes), "journal.decisions_segment_bytes", why);
-        check(segment_is_sound(self.observations_segment_bytes), "journal.observations_segment_bytes", why);
-        check(self.queue_bytes_max > 0, "journal.queue_bytes_max", "must be at least 1");
-        check(!self.sync_every.is_zero(), "journal.sync_every", "must be longer than zero");
-        check(!self.retry_every.is_zero(), "journal.retry_every", "must be longer than zero");
-        check(self.snapshot_every_decisions > 0, "journal.snapshot_every_decisions", "must be at least 1");
-        check(self.snapshot_every_observations > 0, "journal.snapshot_every_observations", "must be at least 1");
-        problems
+        problems.check(segment_is_sound(self.decisions_segment_bytes), "journal.decisions_segment_bytes", why);
+        problems.check(segment_is_sound(self.observations_segment_bytes), "journal.observations_segment_bytes", why);
+        problems.check(self.queue_bytes_max > 0, "journal.queue_bytes_max", "must be at least 1");
+        problems.check(!self.sync_every.is_zero(), "journal.sync_every", "must be longer than zero");
+        problems.check(!self.retry_every.is_zero(), "journal.retry_every", "must be longer than zero");
+        problems.check(self.snapshot_every_decisions > 0, "journal.snapshot_every_decisions", "must be at least 1");
+        problems.check(
+            self.snapshot_every_observations > 0,
+            "journal.snapshot_every_observations",
+            "must be at least 1",
+        );
+        problems.all()
     }
 }
 

@@ -104,8 +104,7 @@ fn ask(
     verdict: &mut Verdict,
 ) -> Result<Proposal, String> {
     let (name, policy) = (strategy.name(), &bench.view.spec.policy);
-    let permission = policy.strategies.get(&name).copied().unwrap_or(policy.default_permission);
-    if permission == Permission::Never {
+    if policy.permission(&name) == Permission::Never {
         verdict.branches.push(Branch::NotAllowed);
         return Err("not in the allowed set".into());
     }

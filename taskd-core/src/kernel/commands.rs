@@ -5,7 +5,7 @@
 use super::plans::PlanId;
 use super::{Command, Drop, Event, Kernel, Proc, State};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Role};
-use crate::launch::{Phase, StartBatch};
+use crate::launch::StartBatch;
 use crate::recover::{Action, Failure, Output};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,17 +81,9 @@ impl Kernel {
                 crate::launch::Place::On(node) => Some(node.clone()),
                 crate::launch::Place::AnyBut(_) => None,
             };
-            let proc = Proc {
-                incarnation: order.proc.incarnation,
-                generation: batch.world.generation(),
-                wanted: true,
-                stopped_for: None,
-                node: place,
-                pid: None,
-                phase: Phase::Pending("ordered".into()),
-                step: None,
-                progress_at: self.state.view.now,
-            };
+            let pending =
+                Proc::pending(order.proc.incarnation, batch.world.generation(), "ordered", self.state.view.now);
+            let proc = Proc { wanted: true, node: place, ..pending };
             self.state.view.procs.insert(order.proc.role.clone(), proc);
         }
     }

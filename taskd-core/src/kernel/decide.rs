@@ -164,8 +164,7 @@ impl Kernel {
             return None;
         }
         let policy = &self.state.view.spec.policy;
-        let permission = policy.strategies.get(strategy).copied().unwrap_or(policy.default_permission);
-        if permission == Permission::Ask {
+        if policy.permission(strategy) == Permission::Ask {
             return Some((Held::Asking, format!("; held: {strategy} is carried out when an operator approves it")));
         }
         let RemovalCap { nodes_max, within } = policy.node_removals;

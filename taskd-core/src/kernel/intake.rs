@@ -33,6 +33,9 @@ impl Kernel {
         for node in &listing.nodes {
             self.note_node(node);
         }
+        if self.observes() {
+            self.expect(&listing.procs);
+        }
         for status in &listing.procs {
             self.process(status);
         }
@@ -57,7 +60,12 @@ impl Kernel {
 
     pub(super) fn changed(&mut self, change: &Change) {
         match change {
-            Change::Proc(status) => self.process(status),
+            Change::Proc(status) => {
+                if self.observes() {
+                    self.expect([status]);
+                }
+                self.process(status);
+            }
             Change::Node(node) => self.note_node(node),
         }
     }
@@ -77,21 +85,12 @@ impl Kernel {
             }
             Known::Stray if self.observes() => {
                 self.superseded(&proc.role);
-                self.adopt(status);
+                self.adopt(proc);
             }
             Known::Stray => {
                 self.superseded(&proc.role);
-                let stray = Proc {
-                    incarnation: proc.incarnation,
-                    generation: self.state.view.world.generation(),
-                    wanted: false,
-                    stopped_for: None,
-                    node: None,
-                    pid: None,
-                    phase: Phase::Pending("not ordered".into()),
-                    step: None,
-                    progress_at: self.now(),
-                };
+                let generation = self.state.view.world.generation();
+                let stray = Proc::pending(proc.incarnation, generation, "not ordered", self.now());
                 self.state.view.procs.insert(proc.role.clone(), stray);
                 self.stop_stray(proc, phase);
             }

@@ -5,38 +5,38 @@
 use super::incidents::Open;
 use super::{Branch, Held, Kernel, Proc};
 use crate::detect::Fault;
-use crate::job::{Counted, Domain, IncidentId, Member, Ready, Role};
+use crate::job::{Counted, Domain, IncidentId, ProcId, Ready, Role};
 use crate::launch::{Phase, ProcStatus};
 use std::sync::Arc;
 
 impl Kernel {
-    /// Takes a process that something else has started for the one that its role is meant to have.
-    pub(super) fn adopt(&mut self, status: &ProcStatus) {
-        let ProcStatus { proc, node, .. } = status;
-        self.state.counts.branch(Branch::Adopted);
-        let member = proc.role.rank().and_then(|rank| Some((rank, self.state.view.world.members().get(&rank)?)));
-        let is_as_told = |m: &Member| m.incarnation == proc.incarnation && (node.is_none() || m.node == *node);
-        if let Some((rank, _)) = member.filter(|(_, member)| !is_as_told(member)) {
-            let world = self.state.view.world.successor(Counted::No, |members| {
-                members.entry(rank).and_modify(|member| {
-                    member.incarnation = proc.incarnation;
-                    member.node = node.clone().or(member.node.take());
-                });
-            });
+    /// Takes processes that something else has started for those that their roles are meant to have: one world for all that
+    /// are told together.
+    pub(super) fn expect<'a>(&mut self, told: impl IntoIterator<Item = &'a ProcStatus>) {
+        let view = &self.state.view;
+        let newer = |status: &&ProcStatus| {
+            let known = view.procs.get(&status.proc.role).map(|known| known.incarnation);
+            known < Some(status.proc.incarnation)
+        };
+        let mut members = view.world.members().clone();
+        for ProcStatus { proc, node, .. } in told.into_iter().filter(newer) {
+            if let Some(member) = proc.role.rank().and_then(|rank| members.get_mut(&rank)) {
+                member.incarnation = proc.incarnation;
+                member.node = node.clone().or(member.node.take());
+            }
+        }
+        if members != *view.world.members() {
+            let world = view.world.successor(Counted::No, |old| *old = members);
             self.enter_world(Arc::new(world));
         }
-        let adopted = Proc {
-            incarnation: proc.incarnation,
-            generation: self.state.view.world.generation(),
-            wanted: true,
-            stopped_for: None,
-            node: None,
-            pid: None,
-            phase: Phase::Pending("not started by taskd".into()),
-            step: None,
-            progress_at: self.now(),
-        };
-        self.state.view.procs.insert(proc.role.clone(), adopted);
+    }
+
+    /// Takes a process that is expected for the one of its role.
+    pub(super) fn adopt(&mut self, proc: &ProcId) {
+        self.state.counts.branch(Branch::Adopted);
+        let generation = self.state.view.world.generation();
+        let pending = Proc::pending(proc.incarnation, generation, "not started by taskd", self.now());
+        self.state.view.procs.insert(proc.role.clone(), Proc { wanted: true, ..pending });
     }
 
     /// Closes what was only observed, and what something else has mended: nothing that was blamed is there any more, and the job

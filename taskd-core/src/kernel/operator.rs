@@ -117,12 +117,9 @@ impl Kernel {
 
     fn dump(&mut self, ordered: &Ordered) -> Result<Taken, Denial> {
         self.must_act()?;
-        let names: Vec<Name> = self.strategies.iter().map(|s| s.name()).collect();
-        if !names.contains(&DUMP) {
-            let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+        if let Err(names) = self.has_strategy(&DUMP) {
             return Err(Denial::Unsupported(format!(
-                "no strategy of this runtime saves a checkpoint on request: none is named {DUMP} (there are {})",
-                names.join(", ")
+                "no strategy of this runtime saves a checkpoint on request: none is named {DUMP} (there are {names})"
             )));
         }
         let incident = self.wish(Domain::Job, Damage::default(), Some(DUMP), ordered);
@@ -130,15 +127,22 @@ impl Kernel {
     }
 
     fn allow(&mut self, strategies: &BTreeMap<Name, Permission>) -> Result<Taken, Denial> {
-        let names: Vec<Name> = self.strategies.iter().map(|s| s.name()).collect();
-        if let Some(unknown) = strategies.keys().find(|name| !names.contains(name)) {
-            let names: Vec<&str> = names.iter().map(Name::as_str).collect();
-            return refused(format!("there is no strategy {unknown}: there are {}", names.join(", ")));
+        for name in strategies.keys() {
+            if let Err(names) = self.has_strategy(name) {
+                return refused(format!("there is no strategy {name}: there are {names}"));
+            }
         }
         self.state.permissions.extend(strategies.iter().map(|(name, permission)| (name.clone(), *permission)));
         self.apply_permissions();
         self.release(|held| held == Held::Asking);
         Ok(taken(format!("{} permissions changed", strategies.len())))
+    }
+
+    /// Whether there is such a strategy; if not, which there are.
+    fn has_strategy(&self, name: &Name) -> Result<(), String> {
+        let names: Vec<Name> = self.strategies.iter().map(|strategy| strategy.name()).collect();
+        let listed = || names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+        if names.contains(name) { Ok(()) } else { Err(listed()) }
     }
 
     /// Puts what operators have allowed and forbidden over what the specification says.

@@ -92,7 +92,6 @@ impl Kernel {
         });
         let not_running = view.procs.iter().filter(|(_, p)| !runs(p)).take(NOT_RUNNING_SHOWN_MAX);
         let policy = &view.spec.policy;
-        let permission = |name: &Name| policy.strategies.get(name).copied().unwrap_or(policy.default_permission);
         let line = |(role, p): (&Role, &super::Proc)| ProcLine {
             proc: ProcId { role: role.clone(), incarnation: p.incarnation },
             phase: p.phase.to_string(),
@@ -120,7 +119,7 @@ impl Kernel {
             nodes: view.nodes.values().map(host).collect(),
             restarts: view.world.restarts(),
             budget_left: self.budget_left(),
-            permissions: self.strategies.iter().map(|s| (s.name(), permission(&s.name()))).collect(),
+            permissions: self.strategies.iter().map(|s| (s.name(), policy.permission(&s.name()))).collect(),
             incidents: ledger.open().cloned().collect(),
         }
     }

@@ -49,6 +49,23 @@ pub struct Proc {
     pub progress_at: JobTime,
 }
 
+impl Proc {
+    /// One of which nothing was told yet, and that nobody wants.
+    pub(super) fn pending(incarnation: Incarnation, generation: Generation, why: &str, now: JobTime) -> Proc {
+        Proc {
+            incarnation,
+            generation,
+            wanted: false,
+            stopped_for: None,
+            node: None,
+            pid: None,
+            phase: Phase::Pending(why.to_owned()),
+            step: None,
+            progress_at: now,
+        }
+    }
+}
+
 impl View {
     /// The latest known process of a role.
     #[must_use]

@@ -11,6 +11,7 @@ pub mod guard;
 mod launcher;
 mod local;
 mod pages;
+mod ticks;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};

@@ -6,11 +6,12 @@ use super::book::{Process, Shared, Watching, stopped_report};
 use super::ending::EndWatch;
 use super::find::{Finder, Look, Whose};
 use crate::job::{Exit, Termination};
+use crate::launch::ticks::Ticks;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 /// How long, after what was watched is gone, the ends of its ranks are waited for.
 const LAST_ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -54,8 +55,7 @@ impl Follower {
 
     /// Looks again and again.
     pub(super) async fn follow(mut self, finder: Finder) {
-        let mut timer = tokio::time::interval(self.every);
-        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = Ticks::new(self.every);
         let mut finder = Some(finder).filter(|finder| !matches!(finder.whose, Whose::Named(_))); // those are known
         loop {
             tokio::select! {
@@ -65,7 +65,7 @@ impl Follower {
                         self.await_end(next);
                     }
                 }
-                _ = timer.tick() => {
+                () = ticks.next() => {
                     match finder.take() {
                         Some(again) if self.gone.is_none() => finder = self.look(again).await,
                         _ => {}

@@ -6,12 +6,13 @@ use super::book::{Process, Shared, Watching};
 use super::ending::Key;
 use crate::job::{Domain, Name, ProcId, Role};
 use crate::launch::pages::{self, News, PageReader};
+use crate::launch::ticks::Ticks;
 use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 
 /// How much processor time a rank used, of one processor, since the figure before.
 const CPU_PERCENT: Name = Name::new("process.cpu_percent");
@@ -32,8 +33,7 @@ const CPU_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ForeignStates {
     shared: Arc<Shared>,
-    every: Duration,
-    timer: Option<Interval>,
+    ticks: Ticks,
     seen: BTreeMap<ProcId, Seen>,
 }
 
@@ -46,7 +46,7 @@ struct Seen {
 
 impl ForeignStates {
     pub(super) fn new(shared: Arc<Shared>, every: Duration) -> ForeignStates {
-        ForeignStates { shared, every: every.max(Duration::from_millis(1)), timer: None, seen: BTreeMap::new() }
+        ForeignStates { shared, ticks: Ticks::new(every), seen: BTreeMap::new() }
     }
 
     /// What is new of all processes.
@@ -106,12 +106,7 @@ impl TraceSource for ForeignStates {
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         loop {
-            let timer = self.timer.get_or_insert_with(|| {
-                let mut timer = tokio::time::interval(self.every);
-                timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                timer
-            });
-            timer.tick().await; // cancel-safe, and what is read below is returned without a further await
+            self.ticks.next().await; // cancel-safe, and what is read below is returned without a further await
             if *self.shared.watching.borrow() == Watching::Dropped {
                 return None;
             }

@@ -5,6 +5,7 @@
 use super::book::{Process, Shared, Watching};
 use super::tail::{StepPattern, Tail};
 use crate::job::{Domain, Incarnation, ProcId, Rank, Role};
+use crate::launch::ticks::Ticks;
 use crate::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 /// Steps that ranks of foreign processes have completed. Made by [`ForeignProcs::steps`](super::ForeignProcs::steps).
 ///
@@ -42,7 +43,6 @@ struct Reader {
 impl LogSteps {
     pub(super) fn new(shared: Arc<Shared>, pattern: StepPattern, every: Duration) -> LogSteps {
         let reader = Reader { shared, pattern, streams: BTreeMap::new(), named: Vec::new() };
-        let every = every.max(Duration::from_millis(1));
         LogSteps { every, reader: Some(reader), batches: None, running: JoinSet::new() }
     }
 
@@ -94,11 +94,9 @@ fn progress(role: Role, incarnation: Option<Incarnation>, step: u64) -> Fact {
 }
 
 /// Looks again and again, until nobody listens. A batch that is not taken yet holds the next look up.
-async fn read(mut reader: Reader, every: Duration, batches: mpsc::Sender<(Instant, Vec<Fact>)>) {
-    let mut timer = tokio::time::interval(every);
-    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn read(mut reader: Reader, mut ticks: Ticks, batches: mpsc::Sender<(Instant, Vec<Fact>)>) {
     loop {
-        timer.tick().await;
+        ticks.next().await;
         if *reader.shared.watching.borrow() == Watching::Dropped {
             return;
         }
@@ -120,7 +118,7 @@ impl TraceSource for LogSteps {
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         if let Some(reader) = self.reader.take() {
             let (sender, receiver) = mpsc::channel(1);
-            self.running.spawn(read(reader, self.every, sender));
+            self.running.spawn(read(reader, Ticks::new(self.every), sender));
             self.batches = Some(receiver);
         }
         let (at, facts) = self.batches.as_mut()?.recv().await?; // cancel-safe

@@ -7,12 +7,12 @@ use super::history::History;
 use crate::job::{Domain, Name, ProcId};
 use crate::launch::guard::wire::ProcReport;
 use crate::launch::pages::{self, News, PageReader};
+use crate::launch::ticks::Ticks;
 use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, SourceError, SourceInfo, TraceBatch, TraceSource};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Interval, MissedTickBehavior};
 
 const NAME: Name = Name::new("heartbeats");
 
@@ -32,20 +32,13 @@ const NAME: Name = Name::new("heartbeats");
 pub struct Heartbeats {
     name: Name,
     history: Arc<History>,
-    every: Duration,
-    timer: Option<Interval>,
+    ticks: Ticks,
     seen: BTreeMap<ProcId, PageReader>,
 }
 
 impl Heartbeats {
     pub(super) fn new(history: Arc<History>, every: Duration) -> Heartbeats {
-        Heartbeats {
-            name: NAME,
-            history,
-            every: every.max(Duration::from_millis(1)),
-            timer: None,
-            seen: BTreeMap::new(),
-        }
+        Heartbeats { name: NAME, history, ticks: Ticks::new(every), seen: BTreeMap::new() }
     }
 
     /// Gives it another name than `heartbeats`: a runtime over several hosts has one for each.
@@ -88,12 +81,7 @@ impl TraceSource for Heartbeats {
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         loop {
-            let timer = self.timer.get_or_insert_with(|| {
-                let mut timer = tokio::time::interval(self.every);
-                timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                timer
-            });
-            timer.tick().await; // cancel-safe, and what is read below is returned without a further await
+            self.ticks.next().await; // cancel-safe, and what is read below is returned without a further await
             let facts = self.read();
             if !facts.is_empty() {
                 return Some(Ok(TraceBatch::of(facts)));

@@ -1,6 +1,6 @@
 //! What the socket counted, and the limits that it counts at.
 
-use crate::job::ConfigError;
+use crate::job::{ConfigError, ConfigProblems};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -44,20 +44,19 @@ impl SocketLimits {
     /// Everything that is wrong with these bounds; empty when they are sound.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
-        let mut problems = Vec::new();
-        let mut check = |sound: bool, what: &'static str, why: &'static str| {
-            if !sound {
-                problems.push(ConfigError { what, why });
-            }
-        };
-        check(self.connections_max > 0, "control.connections_max", "must be at least 1");
-        check((64..=16 << 20).contains(&self.line_bytes_max), "control.line_bytes_max", "must be 64 bytes to 16 MiB");
-        check(!self.idle_within.is_zero(), "control.idle_within", "must be longer than zero");
-        check(!self.write_within.is_zero(), "control.write_within", "must be longer than zero");
-        check(!self.answer_within.is_zero(), "control.answer_within", "must be longer than zero");
-        check(self.faults_per_s_max > 0, "control.faults_per_s_max", "must be at least 1");
-        check(self.requests_per_s_max > 0, "control.requests_per_s_max", "must be at least 1");
-        problems
+        let mut problems = ConfigProblems::default();
+        problems.check(self.connections_max > 0, "control.connections_max", "must be at least 1");
+        problems.check(
+            (64..=16 << 20).contains(&self.line_bytes_max),
+            "control.line_bytes_max",
+            "must be 64 bytes to 16 MiB",
+        );
+        problems.check(!self.idle_within.is_zero(), "control.idle_within", "must be longer than zero");
+        problems.check(!self.write_within.is_zero(), "control.write_within", "must be longer than zero");
+        problems.check(!self.answer_within.is_zero(), "control.answer_within", "must be longer than zero");
+        problems.check(self.faults_per_s_max > 0, "control.faults_per_s_max", "must be at least 1");
+        problems.check(self.requests_per_s_max > 0, "control.requests_per_s_max", "must be at least 1");
+        problems.all()
     }
 }
 

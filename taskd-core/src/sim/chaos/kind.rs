@@ -97,7 +97,7 @@ kinds! {
 
 impl FaultKind {
     /// Those that may strike while the job runs, as often as you like.
-    pub(super) const PASSING: &[FaultKind] = &[
+    const PASSING: &[FaultKind] = &[
         FaultKind::Crash,
         FaultKind::Crash,
         FaultKind::CrashTogether,
@@ -140,32 +140,12 @@ impl FaultKind {
         FaultKind::HostBroken,
     ];
 
-    /// Those that may befall a job that is only observed. What a launcher may do to a start is missing: nothing is started.
-    pub(super) const OBSERVED: &[FaultKind] = &[
-        FaultKind::Crash,
-        FaultKind::Crash,
-        FaultKind::CrashTogether,
-        FaultKind::CrashAgain,
-        FaultKind::Hang,
-        FaultKind::Hang,
-        FaultKind::Pause,
-        FaultKind::Deadlock,
-        FaultKind::Slow,
-        FaultKind::Suspicion,
-        FaultKind::OperatorFault,
-        FaultKind::HostOutOfSight,
-        FaultKind::HostLeft,
-        FaultKind::StillBirth,
-        FaultKind::PortRace,
-        FaultKind::HistoryLost,
-        FaultKind::ProcessesLost,
-        FaultKind::SourceSilent,
-        FaultKind::LateHeartbeat,
-        FaultKind::SupervisorAsleep,
-        FaultKind::SupervisorKilled,
-        FaultKind::PluginPanic,
-        FaultKind::LinkFlap,
-    ];
+    /// Those of the passing ones that may befall a job that is only observed, or not: what a launcher may do to a start is
+    /// missing where nothing is started.
+    pub(super) fn passing(observed: bool) -> Vec<FaultKind> {
+        let of_starts = [FaultKind::LauncherRefuses, FaultKind::LauncherUnreachable, FaultKind::LauncherSlow];
+        FaultKind::PASSING.iter().filter(|kind| !observed || !of_starts.contains(kind)).copied().collect()
+    }
 
     /// Whether a process that it strikes is there and does not run.
     pub(in crate::sim) const fn is_freeze(self) -> bool {

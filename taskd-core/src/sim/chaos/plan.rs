@@ -22,10 +22,10 @@ pub(in crate::sim) struct ChaosPlan {
 impl ChaosPlan {
     pub(in crate::sim) fn draw(config: &SimConfig, scene: &Scene, dice: &mut Dice) -> ChaosPlan {
         let wanted = dice.between(u64::from(*config.faults.start()), u64::from(*config.faults.end()));
+        let passing = FaultKind::passing(scene.observed);
         let mut kinds = Vec::new();
         while (kinds.len() as u64) < wanted || distinct(&kinds) < 4.min(wanted) {
-            let passing = if scene.observed { FaultKind::OBSERVED } else { FaultKind::PASSING };
-            kinds.extend(dice.pick(passing).copied());
+            kinds.extend(dice.pick(&passing).copied());
         }
         for _ in 0..dice.between(0, ORDERED_MAX) {
             kinds.extend(dice.pick(FaultKind::ORDERED).copied());

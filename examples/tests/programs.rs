@@ -92,9 +92,11 @@ fn bench_core_gives_a_figure_for_everything() {
     let output = example("bench_core").args(["--json", "--quick", "--kills", "3"]).output().expect("it runs");
     let figures = account(&output);
     let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
-    for name in ["death_seen_ms_p50", "idle_cpu_percent", "observations_per_s", "bytes_per_rank", "guard_rss_kib"] {
+    for name in ["death_seen_ms_p50", "idle_cpu_percent", "observations_per_s", "bytes_per_rank", "week_resume_ms"] {
         assert!(figure(name) > 0.0, "{figures}");
     }
+    assert!(figures["guard_memory"][0]["rss_kib"].as_u64() > Some(0), "{figures}");
+    assert_eq!(figures["week_replay_equal"], true, "{figures}");
     assert!(figure("death_seen_ms_max") >= figure("death_seen_ms_p50"), "{figures}");
     assert!(figure("exit_above_pidfd_ms_p50").is_finite(), "{figures}");
 }

@@ -1,5 +1,5 @@
 //! The measurements of taskd's core on this machine: how soon a death is known, what idling costs, how much the kernel
-//! takes.
+//! takes, how soon a week of logs is read.
 //!
 //! `cargo run --release --example bench_core` runs all of them, 10 to 20 minutes; `--only idle,kernel` runs some,
 //! `--kills N` sets how many ranks of each kind are killed, `--quick` shrinks everything until it only shows that the
@@ -9,12 +9,15 @@
 
 mod deaths;
 mod idle;
+mod job;
 mod kernel;
+mod logs;
 mod rank;
 mod samples;
 
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, number};
@@ -31,6 +34,9 @@ struct Options {
     /// Only these measurements.
     #[arg(long, value_delimiter = ',', value_enum)]
     only: Vec<Measurement>,
+    /// A `taskd-guard`, whose memory is measured beside that of a guard which is this program.
+    #[arg(long, value_name = "PATH")]
+    guard: Option<PathBuf>,
     /// Small ranks, short times: shows that the program works, and no figure that means anything.
     #[arg(long)]
     quick: bool,
@@ -47,6 +53,8 @@ enum Measurement {
     Idle,
     /// Observations a second, and memory per rank.
     Kernel,
+    /// A week of logs: 1.6 GB where temporary files are kept.
+    Logs,
 }
 
 /// What `--json` prints; what was not measured is left out.
@@ -58,6 +66,8 @@ struct Figures {
     idle: Option<idle::Figures>,
     #[serde(flatten)]
     kernel: Option<kernel::Figures>,
+    #[serde(flatten)]
+    logs: Option<logs::Figures>,
 }
 
 fn main() -> ExitCode {
@@ -88,11 +98,14 @@ fn run(options: &Options) -> Result<(), Failure> {
         figures.deaths = Some(runtime.block_on(runtime.spawn(deaths::measure(options.kills, options.quick)))??);
     }
     if wanted(Measurement::Idle) {
-        figures.idle = Some(runtime.block_on(runtime.spawn(idle::measure(options.quick)))??);
+        figures.idle = Some(runtime.block_on(runtime.spawn(idle::measure(options.quick, options.guard.clone())))??);
     }
     drop(runtime);
     if wanted(Measurement::Kernel) {
         figures.kernel = Some(kernel::measure(options.quick)?);
+    }
+    if wanted(Measurement::Logs) {
+        figures.logs = Some(logs::measure(options.quick)?);
     }
     if options.json {
         println!("{}", serde_json::to_string(&figures)?);

@@ -97,7 +97,8 @@ impl Kernel {
         let (at, held) = (self.now(), self.hold(id, verdict.chosen.as_ref()));
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
         open.held = held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() });
-        let is_dropped = verdict.chosen.is_none() && held.is_none() && is_wish(open);
+        let may_drop = is_wish(open) || open.incident.harms_nobody(&self.state.view);
+        let is_dropped = verdict.chosen.is_none() && held.is_none() && may_drop;
         match price {
             _ if held.is_some() => {}
             Price::Nothing => {}
@@ -153,19 +154,31 @@ impl Kernel {
 
     /// Why a verdict is not carried out, if it is not: the reason, and how it is told.
     fn hold(&mut self, id: IncidentId, chosen: Option<&Chosen>) -> Option<(Held, String)> {
+        let question = chosen.and_then(|chosen| self.question(id, chosen));
         if self.observes() {
-            return Some((Held::Observing, "; not done: this runtime only observes".into()));
+            let asks = question.map_or(String::new(), |question| format!(", and would ask: {question}"));
+            return Some((Held::Observing, format!("; not done: this runtime only observes{asks}")));
         }
         if let Some(paused) = &self.state.paused {
             return Some((Held::Paused, format!("; held: {} has paused the runtime ({})", paused.by, paused.reason)));
         }
-        let Chosen { strategy, proposal } = chosen?;
-        if self.state.incidents.get(&id)?.approved.contains(strategy) {
+        question.map(|question| (Held::Asking, format!("; held: {question}")))
+    }
+
+    /// Why an operator has to approve it first, if one has to.
+    fn question(&mut self, id: IncidentId, chosen: &Chosen) -> Option<String> {
+        let Chosen { strategy, proposal } = chosen;
+        let open = self.state.incidents.get(&id)?;
+        if open.approved.contains(strategy) {
             return None;
         }
         let policy = &self.state.view.spec.policy;
         if policy.permission(strategy) == Permission::Ask {
-            return Some((Held::Asking, format!("; held: {strategy} is carried out when an operator approves it")));
+            return Some(format!("{strategy} is carried out when an operator approves it"));
+        }
+        if proposal.cost.ends_job && open.incident.harms_nobody(&self.state.view) {
+            let text = "no rank was lost, and over what is said of a host the job ends when an operator approves it";
+            return Some(text.to_owned());
         }
         let RemovalCap { nodes_max, within } = policy.node_removals;
         let since = self.now().since(JobTime::START).saturating_sub(within);
@@ -173,10 +186,7 @@ impl Kernel {
         let removed = u32::try_from(self.state.removals.len()).unwrap_or(u32::MAX);
         let wanted = proposal.cost.nodes_removed;
         (wanted > 0 && removed.saturating_add(wanted) > nodes_max).then(|| {
-            let text = format!(
-                "; held: {removed} hosts were taken out within {within:?}, and {nodes_max} may be without an approval"
-            );
-            (Held::Asking, text)
+            format!("{removed} hosts were taken out within {within:?}, and {nodes_max} may be without an approval")
         })
     }
 

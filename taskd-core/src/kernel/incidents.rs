@@ -59,6 +59,13 @@ impl Hold {
 }
 
 impl Open {
+    /// Whether an operator was asked for the end of the job over something that has harmed no rank.
+    pub(super) fn asks_for_the_end(&self, view: &View) -> bool {
+        let ends_job = |hold: &Hold| hold.chosen.as_ref().is_some_and(|chosen| chosen.proposal.cost.ends_job);
+        self.held.as_ref().is_some_and(|hold| hold.why == Held::Asking && ends_job(hold))
+            && self.incident.harms_nobody(view)
+    }
+
     /// Causes and failed attempts. A recovery that is planned anew only because of more victims is not paid for again:
     /// one death in a large job would use up what is there for many.
     pub(super) fn worth(&self) -> usize {
@@ -169,7 +176,9 @@ impl Kernel {
 
     fn overlaps(&self, open: &Open, domain: &Domain) -> bool {
         let plan = self.state.plans.get(&PlanId::of(open));
-        let held = open.held.iter().filter_map(|hold| hold.chosen.as_ref()).map(|chosen| &chosen.proposal);
+        // The end of the job touches everything; where it is only asked for, all else goes its own way.
+        let held = open.held.as_ref().filter(|_| !open.asks_for_the_end(&self.state.view));
+        let held = held.and_then(|hold| hold.chosen.as_ref()).map(|chosen| &chosen.proposal);
         let touched = plan.iter().map(|p| &p.run.proposal).chain(held).flat_map(|proposal| &proposal.touches);
         let blamed = open.incident.faults.iter().map(|f| &f.prime().domain);
         touched.chain(blamed).any(|d| self.state.view.overlap(d, domain))
@@ -214,8 +223,9 @@ impl Kernel {
         if open.incident.faults.len() < before {
             counts.branch(Branch::Absorbed);
         }
+        let is_new_matter = is_more_than_a_wish(open, &fault) || open.asks_for_the_end(view);
         let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault))
-            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_more_than_a_wish(open, &fault);
+            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_new_matter;
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             counts.drop(Drop::IncidentBound);
         }

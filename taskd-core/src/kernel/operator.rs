@@ -91,6 +91,7 @@ impl Kernel {
         if let Some(status) = self.state.view.nodes.get_mut(node) {
             status.state = cordon.told;
         }
+        self.release_the_end();
         Ok(taken(format!("{node} is used again when something is to be placed ({})", cordon.reason)))
     }
 
@@ -263,7 +264,18 @@ impl Kernel {
                 status.state = NodeState::Cordoned;
             }
         }
+        let is_news = status.state == NodeState::Ready && !self.state.view.is_ready(&status.node);
         self.state.view.nodes.insert(status.node.clone(), status);
+        if is_news {
+            self.release_the_end();
+        }
+    }
+
+    /// Decides anew whether the job has to end over what is said of a host: another may have room now.
+    fn release_the_end(&mut self) {
+        let (now, view) = (self.now(), &self.state.view);
+        let asking = self.state.incidents.values_mut().filter(|open| open.asks_for_the_end(view));
+        asking.for_each(|open| (open.held, open.decide_at) = (None, Some(now)));
     }
 }
 

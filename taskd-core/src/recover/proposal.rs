@@ -275,6 +275,14 @@ impl Incident {
         self.attempts.is_empty() && causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
     }
 
+    /// Whether all that is known is something said of hosts and their devices, which nothing has been tried for, and no rank
+    /// was lost: the job does not end over it unless an operator wants it.
+    #[must_use]
+    pub fn harms_nobody(&self, view: &View) -> bool {
+        let said = |fault: &Fault| matches!(fault.prime().domain, Domain::Node(_) | Domain::Device(..));
+        self.attempts.is_empty() && self.faults.iter().all(said) && self.lost(view).is_empty()
+    }
+
     /// Hosts that are to be left: a cause of the incident is a host, or a device, that does not work.
     #[must_use]
     pub fn broken_hosts(&self) -> BTreeSet<NodeId> {

@@ -201,7 +201,10 @@ impl RuntimeHandle {
         self.call(|reply| Call::Detach { keep, reply }).await?
     }
 
-    /// Reports a fault that was found outside of the runtime. It is judged like those of detectors.
+    /// Reports a fault that was found outside of the runtime. It is judged like those of detectors: what its
+    /// [`Damage`](crate::detect::Damage) says is taken as said, and a host or device that does not work is left. If no other
+    /// host has room, and no rank was lost, the job does not end over it: an operator is asked
+    /// ([`Held::Asking`](crate::kernel::Held)).
     ///
     /// # Errors
     /// [`ControlError::Over`]: nobody takes it any more.

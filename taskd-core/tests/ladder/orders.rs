@@ -203,8 +203,12 @@ fn a_checkpoint_on_demand_is_unsupported_while_no_strategy_saves_one() {
 }
 
 fn broken(job: &Job, host: &'static str) -> Input {
+    said(job, Domain::Device(node(host), 3))
+}
+
+fn said(job: &Job, of: Domain) -> Input {
     let damage = Damage { device: Sound::No, ..Damage::default() };
-    let suspect = Suspect::certain(Domain::Device(node(host), 3), FaultClass::Device, damage);
+    let suspect = Suspect::certain(of, FaultClass::Device, damage);
     Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect))))
 }
 
@@ -241,6 +245,67 @@ fn beyond_the_cap_on_removals_somebody_has_to_approve() {
     job.give(broken(&job, host));
     job.pass(100);
     assert_eq!(job.last().held, None, "an hour later it is free again");
+}
+
+/// Two ranks on their only host, of which somebody says that it is broken.
+fn said_to_be_broken() -> Job {
+    let mut job = Job::on(2, &["a"]);
+    job.give(said(&job, Domain::Node(node("a"))));
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((job.finished.clone(), incident.held), (None, Some(Held::Asking)), "{}", incident.reason);
+    let words = "held: no rank was lost, and over what is said of a host the job ends when an operator approves it";
+    assert!(incident.reason.ends_with(words), "{}", incident.reason);
+    job
+}
+
+#[test]
+fn a_job_whose_ranks_all_run_does_not_end_over_what_is_said_of_a_host() {
+    let mut job = said_to_be_broken();
+    job.pass(3_600_000);
+    assert_eq!((job.generation(), job.finished.clone()), (1, None), "it trains on");
+    kill(&mut job, 0);
+    let (ok, reason) = job.finished.clone().expect("now the host has taken a rank with it, and there is no other");
+    assert_eq!((ok, reason.as_str()), (false, "device in node a; also exit in rank 0 on node a"));
+}
+
+#[test]
+fn what_is_said_of_a_host_is_an_operators_to_answer() {
+    let mut job = said_to_be_broken();
+    job.order(Order::Approve { incident: job.last().id }).expect("it waits");
+    job.pass(100);
+    assert!(matches!(job.finished, Some((false, _))));
+    let mut job = said_to_be_broken();
+    job.order(Order::Decline { incident: job.last().id }).expect("it waits");
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((job.finished.clone(), job.generation()), (None, 1));
+    let words = "exit: an operator has declined it";
+    assert!(incident.outcome.starts_with("not done: ") && incident.outcome.ends_with(words), "{}", incident.outcome);
+}
+
+#[test]
+fn what_is_said_of_a_host_is_decided_anew_when_another_has_room() {
+    let mut job = said_to_be_broken();
+    let ready = NodeStatus { node: node("b"), state: NodeState::Ready, slots: 2 };
+    job.give(Input::Changed(Change::Node(ready)));
+    job.pass(100);
+    assert_eq!((job.hosts(), job.last().outcome), (vec!["b", "b"], "recovered by restart".into()));
+}
+
+#[test]
+fn a_death_elsewhere_is_no_part_of_what_is_said_of_a_host() {
+    let mut job = Job::with(4, &["a", "b"], |policy| policy.node_removals.nodes_max = 9);
+    for host in ["a", "b"] {
+        job.give(Input::Changed(Change::Node(NodeStatus { node: node(host), state: NodeState::Ready, slots: 2 })));
+    }
+    job.give(broken(&job, "a"));
+    job.pass(100);
+    assert_eq!(job.last().held, Some(Held::Asking), "two and two are all the room there is");
+    kill(&mut job, 3);
+    let [death, said] = &job.kernel.report().incidents[..] else { panic!("two matters") };
+    assert_eq!((death.outcome.as_str(), said.held), ("recovered by restart", Some(Held::Asking)));
+    assert_eq!((job.hosts(), &job.finished), (vec!["a", "a", "b", "b"], &None));
 }
 
 #[test]

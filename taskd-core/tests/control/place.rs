@@ -1,10 +1,11 @@
 //! The socket's file: whose it is, who may use it, and who may replace it.
 
 use crate::support::*;
+use rustix::process::Uid;
 use serde_json::json;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use taskd_core::runtime::control::{ControlSocket, SocketError, SocketLimits};
 
@@ -32,6 +33,39 @@ async fn the_file_is_ours_alone_in_a_directory_of_its_own_and_goes_with_us() {
     assert!(!path.exists());
 }
 
+/// Connects as a user who is neither root nor this test.
+fn connect_as_another(path: &Path) -> std::io::Result<UnixStream> {
+    let path = path.to_owned();
+    let thread = std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(Uid::from_raw(65_534))?; // of this thread alone
+        UnixStream::connect(path)
+    });
+    thread.join().unwrap()
+}
+
+#[tokio::test]
+async fn another_user_is_kept_out_by_the_file_and_without_it_by_name() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user for a while");
+    }
+    let served = Served::new().await;
+    let path = served.path();
+    assert_eq!(connect_as_another(&path).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    if path.ancestors().skip(2).any(|dir| mode(dir) & 0o001 == 0) {
+        return eprintln!("skipped: temporary files lie where no other user can look");
+    }
+    // Somebody opens it for everybody.
+    fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let stream = connect_as_another(&path).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut client = Client::over(tokio::net::UnixStream::from_std(stream).unwrap());
+    let answer = client.line().await.expect("a reason");
+    assert_eq!(answer["error"]["text"], "user 65534 may not talk to a runtime of user 0", "{answer}");
+    assert!(client.line().await.is_none(), "and nothing more");
+    assert_eq!(served.socket.counts().strangers, 1);
+}
+
 #[tokio::test]
 async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,7 +88,7 @@ async fn a_live_socket_whose_owner_is_too_busy_to_listen_is_not_replaced() {
     let path = dir.path().join("demo.sock");
     let listener = UnixListener::bind(&path).unwrap();
     rustix::net::listen(&listener, 0).unwrap(); // room for one that waits
-    let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let _waiting = UnixStream::connect(&path).unwrap();
     assert!(refusal(&path).await.contains("is served by another process"));
 }
 

@@ -94,7 +94,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn of(path: &Path) -> Client {
-        let (from, to) = UnixStream::connect(path).await.unwrap().into_split();
+        Client::over(UnixStream::connect(path).await.unwrap())
+    }
+
+    pub(crate) fn over(stream: UnixStream) -> Client {
+        let (from, to) = stream.into_split();
         Client { from: BufReader::new(from), to }
     }
 

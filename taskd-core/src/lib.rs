@@ -19,7 +19,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `test-util` | `testing` (conformance suites, doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
-//! | `schema` | the JSON schemas of jobs, events and reports as functions |
+//! | `schema` | the JSON schemas of jobs, events, reports and the control socket as functions |
 
 pub mod detect;
 pub mod guide;

@@ -103,7 +103,7 @@ pub struct Account {
     pub false_alarms: usize,
     /// The sum over all incidents.
     pub would_have_saved_s: f64,
-    /// Signals sent, and processes started, by the supervisors. Linux would have ended one at its first try.
+    /// Supervisors that tried to signal, to trace or to start a process: Linux ends one at its first try (seccomp).
     pub signals_sent: u32,
     /// The most that a supervisor's resident memory was, in MiB.
     pub supervisor_rss_mib: f64,
@@ -130,6 +130,7 @@ impl Account {
         self.supervisor_rss_mib = self.supervisor_rss_mib.max(mib(seen.rss_kib.0));
         self.supervisor_own_mib = self.supervisor_own_mib.max(mib(seen.rss_kib.1));
         self.supervisor_cpu_percent = self.supervisor_cpu_percent.max((seen.cpu_percent * 100.0).round() / 100.0);
+        self.signals_sent += seen.signals_sent;
         self.incidents.extend(rows);
     }
 
@@ -196,6 +197,7 @@ mod tests {
             incidents: Vec::new(),
             rss_kib: (2048, 1024),
             cpu_percent: 0.5,
+            signals_sent: 0,
         };
         let mut account = Account::default();
         account.add(&[injection], &seen);

@@ -45,7 +45,7 @@ pub struct Watch {
 }
 
 /// What the supervisor has seen and would have done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// Why its watch ended.
     pub reason: String,
@@ -53,10 +53,12 @@ pub struct Seen {
     pub completed: bool,
     /// Every incident.
     pub incidents: Vec<Incident>,
-    /// Its resident memory in the end, in KiB; and how much of that is its own (not the program's file).
+    /// The most that its resident memory was, in KiB; and how much in the end was its own (not the program's file).
     pub rss_kib: (u64, u64),
     /// Processor time that it used, in percent of one processor, from its start to its end.
     pub cpu_percent: f64,
+    /// 1 where it tried to signal, to trace or to start a process, and was ended for it.
+    pub signals_sent: u32,
 }
 
 /// One incident.
@@ -108,8 +110,9 @@ pub async fn watch(options: &Watch) -> Result<(), Failure> {
         completed: report.ok,
         incidents: report.incidents.iter().map(incident).collect(),
         reason: report.reason,
-        rss_kib: (status_kib("VmRSS:")?, status_kib("RssAnon:")?),
+        rss_kib: (status_kib("VmHWM:")?, status_kib("RssAnon:")?),
         cpu_percent: 100.0 * cpu_time().as_secs_f64() / (monotonic() - begun).as_secs_f64(),
+        signals_sent: 0, // else there would be no report
     };
     Ok(std::fs::write(report_path(&options.dir), serde_json::to_vec(&seen)?)?)
 }

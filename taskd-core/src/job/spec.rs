@@ -273,7 +273,7 @@ impl Default for Policy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct JobSpec {
-    /// Name of the job, for people and for the run directory.
+    /// Name of the job, for people and for the log: one of another name is another job's. Ranks see the launcher's.
     pub name: Name,
     /// Number of ranks, 1 to [`RANKS_MAX`].
     pub ranks: u32,

@@ -11,6 +11,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 #[tokio::test]
+async fn null_is_as_good_as_left_out() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    client.send(r#"{"v":1,"id":null,"by":null,"do":"status"}"#).await;
+    let answer = client.line().await.expect("an answer");
+    assert!(answer["ok"]["job"].is_object(), "{answer}");
+}
+
+#[tokio::test]
 async fn a_reported_fault_is_judged_recovered_from_and_explained() {
     let served = Served::new().await;
     let mut client = served.client().await;

@@ -16,7 +16,7 @@ use taskd_core::launch::OnOwnerLoss;
 tests![a_killed_host_is_followed_by_one_that_misses_nothing,];
 
 const RANKS: u32 = 4;
-/// A host program that comes must have its job by then.
+/// Half of the host programs that come must have their job by then, on a machine that does other things as well.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Is the host program.

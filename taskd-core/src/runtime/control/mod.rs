@@ -37,7 +37,7 @@
 //! | `do` | with | answer |
 //! |---|---|---|
 //! | `status` | | `job`, `socket` (what was counted here), `logs` |
-//! | `explain` | `incident` | why it was decided as it was |
+//! | `explain` | `incident` | why it was decided as it was; refused until it is |
 //! | `events` | | `{}`, then a line `{"event":…}` for each, and `{"missed":n}` where a slow reader missed some |
 //! | `report_fault` | `fault` ([`FaultReport`]) | `{}` |
 //! | `drain`, `readmit` | `node`, `reason` | `incident`, `text` |
@@ -49,7 +49,7 @@
 //! | `detach` | `keep` (`"60s"`) | `{}` |
 //!
 //! Every request may have an `id` (a number), which comes back, and a `by`, under which it stands in the log. `reason` may be
-//! left out. What came to nothing is `{"error":{"kind":…,"text":…}}`, where kind is one of [`TroubleKind`]. The JSON schemas
+//! left out; a field that nobody knows is refused. What came to nothing is `{"error":{"kind":…,"text":…}}`, where kind is one of [`TroubleKind`]. The JSON schemas
 //! are `schema/control-request.json` and `control-answer.json`.
 //!
 //! # Bounds

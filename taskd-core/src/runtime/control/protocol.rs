@@ -270,7 +270,9 @@ impl Request {
         let mut object = object.map_err(|e| (None, Trouble::bad(format!("the line is no JSON object: {e}"))))?;
         let id = object.get("id").and_then(Value::as_u64);
         let read = match object.remove("id") {
-            Some(wrong) if id.is_none() => Err(Trouble::bad(format!("the id {wrong} is no number from 0 on"))),
+            Some(wrong) if id.is_none() && !wrong.is_null() => {
+                Err(Trouble::bad(format!("the id {wrong} is no number from 0 on")))
+            }
             _ => Request::of(id, object),
         };
         read.map_err(|trouble| (id, trouble))
@@ -290,7 +292,7 @@ impl Request {
             return Err(Trouble::new(TroubleKind::Version, text));
         }
         let by = match object.remove("by") {
-            None => None,
+            None | Some(Value::Null) => None,
             Some(Value::String(by)) if !by.is_empty() && by.len() <= BY_BYTES_MAX => Some(Name::from(by)),
             Some(_) => return Err(Trouble::bad(format!("\"by\" must be a text of 1 to {BY_BYTES_MAX} bytes"))),
         };

@@ -57,7 +57,8 @@ pub struct FaultReport {
     /// How long ago it began. Default: now.
     #[serde(default, with = "Seconds")]
     pub age: Duration,
-    /// What is still sound there. Default: the device does not work (class `device`); process, state and device are gone
+    /// What is still sound there, all four of them:
+    /// `{"process":"no","state":"unknown","device":"yes","program":"yes"}`. Default: the device does not work (class `device`); process, state and device are gone
     /// (`node-lost`); process and state are gone (`exit`, `program`), and starting it again does not help (`program`); of
     /// everything else nobody knows.
     #[serde(default)]

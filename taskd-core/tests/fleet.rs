@@ -104,7 +104,7 @@ struct Silent(FakeLauncher);
 #[async_trait::async_trait]
 impl Launcher for Silent {
     fn info(&self) -> LauncherInfo {
-        self.0.info()
+        LauncherInfo::new("silent")
     }
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.0.start(batch).await
@@ -133,4 +133,14 @@ async fn a_launcher_that_does_not_answer_does_not_keep_the_others_from_stopping(
     let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&rank, Duration::ZERO));
     stopping.await.expect_err("one of them has not answered");
     assert!(!other.runs(&rank[0]), "the other one has");
+}
+
+#[tokio::test]
+async fn nothing_is_handed_over_where_one_launcher_cannot() {
+    let able = FakeLauncher::with_nodes(["a"], 1);
+    let parts: [Box<dyn Launcher>; 2] = [Box::new(able.clone()), Box::new(Silent(FakeLauncher::with_nodes(["b"], 1)))];
+    let fleet = Fleet::of(parts).await.unwrap();
+    let error = fleet.detach(Duration::from_secs(60)).await.unwrap_err().to_string();
+    assert_eq!(error, "the launcher silent cannot leave its processes to a later owner: stop them");
+    assert!(fleet.start(&batch(vec![Place::On(node("a"))])).await.is_ok(), "the other goes on");
 }

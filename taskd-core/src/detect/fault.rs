@@ -2,7 +2,8 @@
 
 use crate::job::{Domain, ErrorReport, Incarnation, JobTime, Name, Rank};
 use crate::trace::Ask;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -184,6 +185,7 @@ pub struct Fault {
     pub by: Name,
     /// Since when, as far as the detector can tell.
     pub onset: JobTime,
+    #[serde(deserialize_with = "at_least_one")]
     suspects: Vec<Suspect>,
     of: Option<Incarnation>,
     /// Why the detector thinks so.
@@ -192,6 +194,11 @@ pub struct Fault {
     pub error: Option<Box<ErrorReport>>,
     /// The strategy that the detector thinks right; it is taken when it is allowed and proposes.
     pub advice: Option<Name>,
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(form: D) -> Result<Vec<Suspect>, D::Error> {
+    let suspects = Vec::deserialize(form)?;
+    if suspects.is_empty() { Err(D::Error::custom("a fault names at least one suspect")) } else { Ok(suspects) }
 }
 
 impl Fault {

@@ -191,7 +191,7 @@ impl From<SourceInfo> for PluginInfo {
 
 impl From<LauncherInfo> for PluginInfo {
     fn from(info: LauncherInfo) -> PluginInfo {
-        let LauncherInfo { name, version, lifeline, goes_without } = info;
+        let LauncherInfo { name, version, lifeline, goes_without, .. } = info;
         let mut config = format!("lifeline={lifeline}");
         for guarantee in &goes_without {
             config.push_str(&format!("; {guarantee}"));

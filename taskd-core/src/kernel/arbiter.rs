@@ -130,6 +130,9 @@ fn ask(
             return Err("it panicked".into());
         }
     };
+    if proposal.cost.ends_job && incident.harms_nobody(bench.view) && !bench.ordered {
+        return Err("no rank was lost, and the job does not end over what is said of a host".into());
+    }
     if bench.ordered && proposal.cost.ends_job {
         return Err("the job does not end over an operator's wish".into());
     }

@@ -6,8 +6,11 @@ use super::arbiter::{Bench, Price, Verdict, arbitrate};
 use super::incidents::{Hold, Open};
 use super::plans::PlanId;
 use super::{Branch, Chosen, Decision, Event, Held, Kernel};
-use crate::detect::{Fault, OPERATOR};
-use crate::job::{Domain, IncidentId, JobTime, Permission, RemovalCap, Role};
+use crate::detect::Fault;
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, RemovalCap, Role};
+use crate::recover::Action;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Most removals of hosts that are remembered for the cap: the oldest go first, and a cap above it is none.
 const REMOVALS_KEPT_MAX: usize = 1024;
@@ -33,6 +36,9 @@ impl Kernel {
             self.close(id, "noted: it concerns the runtime, not the job", None);
             return true;
         }
+        if let Some(spares) = self.broken_spares(open) {
+            return self.take_out(id, &spares);
+        }
         if self.is_overtaken(open) {
             if self.observes() {
                 self.state.ledger.judged(&open.incident); // others were so quick that it was never decided
@@ -52,9 +58,7 @@ impl Kernel {
     pub(super) fn is_overtaken(&self, open: &Open) -> bool {
         let view = &self.state.view;
         let stands = |fault: &Fault| {
-            if fault.by == OPERATOR
-                && let Domain::Node(node) = &fault.prime().domain
-            {
+            if let Domain::Node(node) | Domain::Device(node, _) = &fault.prime().domain {
                 return !self.ranks_on(node).is_empty();
             }
             let member = match &fault.prime().domain {
@@ -65,6 +69,35 @@ impl Kernel {
         };
         let own_failed = !open.incident.attempts.is_empty();
         !own_failed && view.stopped_for(open.incident.id).next().is_none() && !open.incident.faults.iter().any(stands)
+    }
+
+    /// Hosts without ranks, if that is all that an incident is about, and one of them does not work and is not left yet.
+    fn broken_spares(&self, open: &Open) -> Option<BTreeSet<NodeId>> {
+        let is_of_a_spare = |fault: &Fault| match &fault.prime().domain {
+            Domain::Node(node) | Domain::Device(node, _) => self.ranks_on(node).is_empty(),
+            _ => false,
+        };
+        let mut spares = open.incident.broken_hosts();
+        spares.retain(|node| self.state.view.is_ready(node));
+        (!spares.is_empty() && open.incident.faults.iter().all(is_of_a_spare)).then_some(spares)
+    }
+
+    /// Takes hosts out on which nothing runs, where this runtime may act. True: the incident is settled.
+    fn take_out(&mut self, id: IncidentId, spares: &BTreeSet<NodeId>) -> bool {
+        let by = self.state.incidents[&id].incident.root().map_or(Name::new("somebody"), |fault| fault.by.clone());
+        let how = match (self.observes(), self.state.paused.is_some(), self.over_the_cap(spares.len())) {
+            (true, ..) => "nothing runs on it: would be taken out".to_owned(),
+            (_, true, _) => "nothing runs on it: not taken out, as the runtime is paused".to_owned(),
+            (.., Some(cap)) => format!("nothing runs on it: not taken out, as {cap}"),
+            _ => {
+                let reason = format!("{by} found it broken");
+                self.command(None, Action::Cordon { nodes: spares.clone(), reason }, Duration::MAX);
+                self.note_removals(spares.len());
+                "nothing runs on it: taken out".to_owned()
+            }
+        };
+        self.close(id, &how, None);
+        true
     }
 
     fn bench<'a>(&'a self, open: &'a Open) -> Bench<'a> {
@@ -91,14 +124,18 @@ impl Kernel {
             self.found.blame(fault);
         }
         if verdict.waits {
-            return self.state.counts.branch(Branch::Excluded); // asked again when a plan ends
+            if let Some(open) = self.state.incidents.get_mut(&id) {
+                open.held = None; // decided anew when a plan ends
+            }
+            return self.state.counts.branch(Branch::Excluded);
         }
         verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
-        let (at, held) = (self.now(), self.hold(id, verdict.chosen.as_ref()));
+        let may_drop = |open: &Open| is_wish(open) || open.incident.harms_nobody(&self.state.view);
+        let is_dropped = verdict.chosen.is_none() && self.state.incidents.get(&id).is_some_and(may_drop);
+        let held = if is_dropped { None } else { self.hold(id, verdict.chosen.as_ref()) };
+        let at = self.now();
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
         open.held = held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() });
-        let may_drop = is_wish(open) || open.incident.harms_nobody(&self.state.view);
-        let is_dropped = verdict.chosen.is_none() && held.is_none() && may_drop;
         match price {
             _ if held.is_some() => {}
             Price::Nothing => {}
@@ -142,7 +179,7 @@ impl Kernel {
             }
             None => self.end(false, &last_words),
             Some(chosen) => {
-                self.note_removals(chosen.proposal.cost.nodes_removed);
+                self.note_removals(chosen.proposal.cost.nodes_removed as usize);
                 if chosen.proposal.cost.ends_job {
                     self.state.life = super::ending::Life::Ending;
                     self.drop_other_plans(PlanId::Recovery(id));
@@ -168,31 +205,30 @@ impl Kernel {
     /// Why an operator has to approve it first, if one has to.
     fn question(&mut self, id: IncidentId, chosen: &Chosen) -> Option<String> {
         let Chosen { strategy, proposal } = chosen;
-        let open = self.state.incidents.get(&id)?;
-        if open.approved.contains(strategy) {
+        if self.state.incidents.get(&id)?.approved.contains(strategy) {
             return None;
         }
         let policy = &self.state.view.spec.policy;
         if policy.permission(strategy) == Permission::Ask {
             return Some(format!("{strategy} is carried out when an operator approves it"));
         }
-        if proposal.cost.ends_job && open.incident.harms_nobody(&self.state.view) {
-            let text = "no rank was lost, and over what is said of a host the job ends when an operator approves it";
-            return Some(text.to_owned());
-        }
-        let RemovalCap { nodes_max, within } = policy.node_removals;
+        self.over_the_cap(proposal.cost.nodes_removed as usize)
+    }
+
+    /// Why an operator has to approve that so many more hosts are taken out, if one has to.
+    fn over_the_cap(&mut self, nodes: usize) -> Option<String> {
+        let RemovalCap { nodes_max, within } = self.state.view.spec.policy.node_removals;
         let since = self.now().since(JobTime::START).saturating_sub(within);
         self.state.removals.retain(|at| at.since(JobTime::START) >= since);
-        let removed = u32::try_from(self.state.removals.len()).unwrap_or(u32::MAX);
-        let wanted = proposal.cost.nodes_removed;
-        (wanted > 0 && removed.saturating_add(wanted) > nodes_max).then(|| {
+        let removed = self.state.removals.len();
+        (nodes > 0 && removed.saturating_add(nodes) > nodes_max as usize).then(|| {
             format!("{removed} hosts were taken out within {within:?}, and {nodes_max} may be without an approval")
         })
     }
 
-    pub(super) fn note_removals(&mut self, nodes: u32) {
+    pub(super) fn note_removals(&mut self, nodes: usize) {
         let now = self.now();
-        self.state.removals.extend((0..nodes).map(|_| now));
+        self.state.removals.extend((0..nodes.min(REMOVALS_KEPT_MAX)).map(|_| now));
         while self.state.removals.len() > REMOVALS_KEPT_MAX {
             self.state.removals.pop_front();
         }

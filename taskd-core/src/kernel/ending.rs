@@ -3,7 +3,7 @@
 //! It recovers nothing: a start that fails becomes a fault like any other.
 
 use super::plans::PlanId;
-use super::{Branch, Command, Input, Kernel, Outcome, Request, Start, State};
+use super::{Branch, Command, Held, Input, Kernel, Outcome, Request, Start, State};
 use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
@@ -109,6 +109,9 @@ impl Kernel {
                 Command { id: *id, generation, incident, action: p.action.clone() }
             });
             self.out.extend(again); // they may have been written but never carried out; every one may be repeated
+            if !self.observes() {
+                self.release(|held| held == Held::Observing); // the supervisor before this one only observed
+            }
         }
     }
 

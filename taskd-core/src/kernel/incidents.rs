@@ -59,13 +59,6 @@ impl Hold {
 }
 
 impl Open {
-    /// Whether an operator was asked for the end of the job over something that has harmed no rank.
-    pub(super) fn asks_for_the_end(&self, view: &View) -> bool {
-        let ends_job = |hold: &Hold| hold.chosen.as_ref().is_some_and(|chosen| chosen.proposal.cost.ends_job);
-        self.held.as_ref().is_some_and(|hold| hold.why == Held::Asking && ends_job(hold))
-            && self.incident.harms_nobody(view)
-    }
-
     /// Causes and failed attempts. A recovery that is planned anew only because of more victims is not paid for again:
     /// one death in a large job would use up what is there for many.
     pub(super) fn worth(&self) -> usize {
@@ -122,17 +115,20 @@ impl Kernel {
         for open in incidents.values_mut() {
             let covers =
                 |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
-            let Some(known) = open.incident.faults.iter_mut().find(|k| covers(k)) else { continue };
+            let faults = &mut open.incident.faults;
+            let says_the_same = |known: &Fault| known.same_as(fault) && known.prime().damage == fault.prime().damage;
+            let at = faults.iter().position(|k| covers(k) && says_the_same(k));
+            let Some(at) = at.or_else(|| faults.iter().position(covers)) else { continue };
+            let known = &mut faults[at];
+            if known.same_as(fault) && !says_the_same(known) {
+                return false; // joins as a fault of its own, which decides anew
+            }
             let knows_more = fault.error.is_some() && known.error.is_none()
                 || fault.clues.len() > known.clues.len()
                 || fault.prime().confidence_permille != known.prime().confidence_permille;
             if !known.same_as(fault) || !knows_more {
                 counts.drop(Drop::RepeatedFault);
                 return true;
-            }
-            let changes_the_plan = known.prime().damage != fault.prime().damage;
-            if changes_the_plan {
-                return false; // joins as a fault of its own, which decides anew
             }
             *known = fault.clone();
             open.rests_on.1 = *seq;
@@ -176,9 +172,7 @@ impl Kernel {
 
     fn overlaps(&self, open: &Open, domain: &Domain) -> bool {
         let plan = self.state.plans.get(&PlanId::of(open));
-        // The end of the job touches everything; where it is only asked for, all else goes its own way.
-        let held = open.held.as_ref().filter(|_| !open.asks_for_the_end(&self.state.view));
-        let held = held.and_then(|hold| hold.chosen.as_ref()).map(|chosen| &chosen.proposal);
+        let held = open.held.iter().filter_map(|hold| hold.chosen.as_ref()).map(|chosen| &chosen.proposal);
         let touched = plan.iter().map(|p| &p.run.proposal).chain(held).flat_map(|proposal| &proposal.touches);
         let blamed = open.incident.faults.iter().map(|f| &f.prime().domain);
         touched.chain(blamed).any(|d| self.state.view.overlap(d, domain))
@@ -191,6 +185,7 @@ impl Kernel {
         self.state.ledger.merged(into, from);
         self.hand_over(from, Some(into));
         self.announce(Some(from), Event::Merged { incident: from, into });
+        let window = self.now() + self.state.view.spec.policy.correlate;
         if let Some(open) = self.state.incidents.get_mut(&into) {
             open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
             open.paid += other.paid;
@@ -199,6 +194,9 @@ impl Kernel {
             open.declined.extend(other.declined);
             open.incident.faults.extend(other.incident.faults);
             open.incident.attempts.extend(other.incident.attempts);
+            if open.held.take().is_some() {
+                open.decide_at = open.decide_at.or(Some(window)); // what was held answered only a part of it
+            }
         }
     }
 
@@ -223,9 +221,8 @@ impl Kernel {
         if open.incident.faults.len() < before {
             counts.branch(Branch::Absorbed);
         }
-        let is_new_matter = is_more_than_a_wish(open, &fault) || open.asks_for_the_end(view);
         let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault))
-            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_new_matter;
+            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_more_than_a_wish(open, &fault);
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             counts.drop(Drop::IncidentBound);
         }

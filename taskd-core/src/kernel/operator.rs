@@ -65,18 +65,21 @@ impl Kernel {
             let known: Vec<String> = view.nodes.keys().map(ToString::to_string).collect();
             return refused(format!("{node} is no host of this job, which has {}", known.join(", ")));
         }
-        if self.state.cordons.contains_key(node) {
+        let here = self.ranks_on(node).len();
+        let is_out = self.state.cordons.contains_key(node);
+        if is_out && here == 0 {
             return Ok(taken(format!("{node} is left already")));
         }
-        let here = self.ranks_on(node).len();
         if here > 0 {
             let broken = self.state.incidents.values().flat_map(|open| open.incident.broken_hosts());
             let left = broken.chain([node.clone()]).collect(); // those are to be left as well, as soon as it is decided
             let without = view.without(&left);
             placement::settle(&without, placement::current(&without)).map_err(Denial::Refused)?;
         }
-        self.cordon(node, format!("drained by {}: {}", ordered.by, ordered.reason));
-        self.note_removals(1);
+        if !is_out {
+            self.cordon(node, format!("drained by {}: {}", ordered.by, ordered.reason));
+            self.note_removals(1);
+        }
         if here == 0 {
             return Ok(taken(format!("nothing runs on {node}, and nothing new starts there")));
         }
@@ -91,7 +94,6 @@ impl Kernel {
         if let Some(status) = self.state.view.nodes.get_mut(node) {
             status.state = cordon.told;
         }
-        self.release_the_end();
         Ok(taken(format!("{node} is used again when something is to be placed ({})", cordon.reason)))
     }
 
@@ -189,7 +191,7 @@ impl Kernel {
     }
 
     /// Decides anew what is held for such a reason; how many incidents that is.
-    fn release(&mut self, such: impl Fn(Held) -> bool) -> usize {
+    pub(super) fn release(&mut self, such: impl Fn(Held) -> bool) -> usize {
         let now = self.now();
         let held = self.state.incidents.values_mut().filter(|o| o.held.as_ref().is_some_and(|h| such(h.why)));
         held.map(|open| (open.held, open.decide_at) = (None, Some(now))).count()
@@ -264,18 +266,7 @@ impl Kernel {
                 status.state = NodeState::Cordoned;
             }
         }
-        let is_news = status.state == NodeState::Ready && !self.state.view.is_ready(&status.node);
         self.state.view.nodes.insert(status.node.clone(), status);
-        if is_news {
-            self.release_the_end();
-        }
-    }
-
-    /// Decides anew whether the job has to end over what is said of a host: another may have room now.
-    fn release_the_end(&mut self) {
-        let (now, view) = (self.now(), &self.state.view);
-        let asking = self.state.incidents.values_mut().filter(|open| open.asks_for_the_end(view));
-        asking.for_each(|open| (open.held, open.decide_at) = (None, Some(now)));
     }
 }
 

@@ -202,6 +202,7 @@ impl Launcher for Fleet {
         let parts: Vec<LauncherInfo> = self.shared.parts.iter().map(|part| part.info()).collect();
         let mut info = LauncherInfo::new("fleet");
         info.lifeline = !parts.is_empty() && parts.iter().all(|part| part.lifeline);
+        info.hands_over = parts.iter().all(|part| part.hands_over);
         let without: BTreeSet<String> = parts.into_iter().flat_map(|part| part.goes_without).collect();
         without.into_iter().fold(info, LauncherInfo::going_without)
     }
@@ -245,6 +246,11 @@ impl Launcher for Fleet {
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        // Before the first has handed its processes over, which it cannot take back.
+        if let Some(cannot) = self.shared.parts.iter().map(|part| part.info()).find(|info| !info.hands_over) {
+            let text = format!("the launcher {} cannot leave its processes to a later owner: stop them", cannot.name);
+            return Err(LaunchError::Refused(text));
+        }
         for (done, part) in self.shared.parts.iter().enumerate() {
             match part.detach(keep).await {
                 Err(error) if done > 0 => {

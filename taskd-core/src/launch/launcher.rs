@@ -115,7 +115,7 @@ pub trait Launcher: Send + Sync {
 
     /// Leaves everything running for a later owner, who has so long to attach. It is the last call of an owner.
     ///
-    /// By default it is refused.
+    /// By default it is refused; one that does not refuse says so in its [info](LauncherInfo::hands_over).
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: this launcher cannot, and goes on as before. [`LaunchError::Unreachable`] when the order
@@ -187,6 +187,8 @@ pub struct LauncherInfo {
     pub version: Name,
     /// Whether it can report [`Phase::Dead`](super::Phase::Dead) before an exit.
     pub lifeline: bool,
+    /// Whether [`detach`](Launcher::detach) leaves its processes to a later owner.
+    pub hands_over: bool,
     /// Guarantees that it goes without here, each in one sentence, shown once at the start of a job.
     pub goes_without: Vec<String>,
 }
@@ -194,13 +196,21 @@ pub struct LauncherInfo {
 impl LauncherInfo {
     /// A launcher of version 1 without lifelines.
     pub fn new(name: impl Into<Name>) -> LauncherInfo {
-        LauncherInfo { name: name.into(), version: Name::new("1"), lifeline: false, goes_without: Vec::new() }
+        let (name, version) = (name.into(), Name::new("1"));
+        LauncherInfo { name, version, lifeline: false, hands_over: false, goes_without: Vec::new() }
     }
 
     /// Says that deaths are reported ahead of exits.
     #[must_use]
     pub fn with_lifeline(mut self) -> LauncherInfo {
         self.lifeline = true;
+        self
+    }
+
+    /// Says that processes can be left to a later owner.
+    #[must_use]
+    pub fn handing_over(mut self) -> LauncherInfo {
+        self.hands_over = true;
         self
     }
 

@@ -275,12 +275,17 @@ impl Incident {
         self.attempts.is_empty() && causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
     }
 
-    /// Whether all that is known is something said of hosts and their devices, which nothing has been tried for, and no rank
-    /// was lost: the job does not end over it unless an operator wants it.
+    /// Whether no rank was lost, and nothing was tried yet: all that is known is what was said of hosts and their devices, and
+    /// what an operator wants. The job does not end over it.
     #[must_use]
     pub fn harms_nobody(&self, view: &View) -> bool {
-        let said = |fault: &Fault| matches!(fault.prime().domain, Domain::Node(_) | Domain::Device(..));
-        self.attempts.is_empty() && self.faults.iter().all(said) && self.lost(view).is_empty()
+        let is_harmless = |fault: &Fault| {
+            let suspect = fault.prime();
+            let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
+            fault.by == OPERATOR || suspect.damage.process != Sound::No && (is_of_a_host || !suspect.is_cause())
+        };
+        let has_stopped_some = view.stopped_for(self.id).next().is_some();
+        self.attempts.is_empty() && !has_stopped_some && self.faults.iter().all(is_harmless)
     }
 
     /// Hosts that are to be left: a cause of the incident is a host, or a device, that does not work.

@@ -202,9 +202,9 @@ impl RuntimeHandle {
     }
 
     /// Reports a fault that was found outside of the runtime. It is judged like those of detectors: what its
-    /// [`Damage`](crate::detect::Damage) says is taken as said, and a host or device that does not work is left. If no other
-    /// host has room, and no rank was lost, the job does not end over it: an operator is asked
-    /// ([`Held::Asking`](crate::kernel::Held)).
+    /// [`Damage`](crate::detect::Damage) says is taken as said, and a host that does not work, or a device of which does not,
+    /// is left. If no other host has room, and no rank was lost, it is told, and the job goes on. Said again after that, or
+    /// after a recovery, it is a new fault: report what has begun, not what still is.
     ///
     /// # Errors
     /// [`ControlError::Over`]: nobody takes it any more.

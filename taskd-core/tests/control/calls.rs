@@ -47,6 +47,8 @@ async fn faults_that_cannot_be_are_refused_with_what_is_wrong() {
         (json!({"confidence": 90}), "bad_request", "\"confidence\" must be 0 to 1"),
         (json!({"class": ""}), "bad_request", "\"class\" must not be empty"),
         (json!({"by": ""}), "bad_request", "\"by\" of a fault must name who found it"),
+        (json!({"text": "x".repeat(2049)}), "bad_request", "64 bytes at most, its \"text\" 2048"),
+        (json!({"class": "x".repeat(65)}), "bad_request", "64 bytes at most, its \"text\" 2048"),
         (json!({"age": "soon"}), "bad_request", "expected a duration such as \"90s\""),
         (json!({"group": "tp"}), "bad_request", "\"tp\" is no group"),
         (json!({"gpu": 1}), "bad_request", "unknown field `gpu`, expected one of `by`, `class`, `text`, `node`"),

@@ -252,60 +252,107 @@ fn said_to_be_broken() -> Job {
     let mut job = Job::on(2, &["a"]);
     job.give(said(&job, Domain::Node(node("a"))));
     job.pass(100);
-    let incident = job.last();
-    assert_eq!((job.finished.clone(), incident.held), (None, Some(Held::Asking)), "{}", incident.reason);
-    let words = "held: no rank was lost, and over what is said of a host the job ends when an operator approves it";
-    assert!(incident.reason.ends_with(words), "{}", incident.reason);
     job
 }
 
 #[test]
-fn a_job_whose_ranks_all_run_does_not_end_over_what_is_said_of_a_host() {
+fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
     let mut job = said_to_be_broken();
-    job.pass(3_600_000);
-    assert_eq!((job.generation(), job.finished.clone()), (1, None), "it trains on");
+    let incident = job.last();
+    let words = "not done: device in node a; \
+        restart: node a takes nothing new, and no other host has room for rank 0; \
+        exit: no rank was lost, and the job does not end over what is said of a host";
+    assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     kill(&mut job, 0);
-    let (ok, reason) = job.finished.clone().expect("now the host has taken a rank with it, and there is no other");
+    assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
+}
+
+#[test]
+fn what_is_said_of_a_host_ends_no_job_that_is_paused_observed_or_restarted() {
+    let mut job = Job::on(2, &["a"]);
+    job.order(Order::Pause).expect("it runs");
+    job.give(said(&job, Domain::Node(node("a"))));
+    job.pass(100);
+    assert!(job.last().outcome.starts_with("not done"), "{}", job.last().outcome);
+    kill(&mut job, 1);
+    job.order(Order::Resume).expect("it is paused");
+    job.pass(100);
+    assert_eq!((job.finished.clone(), job.last().outcome.as_str()), (None, "recovered by restart"));
+
+    let mut job = Job::on(2, &["a"]);
+    job.give(said(&job, Domain::Node(node("a"))));
+    job.order(Order::Restart { ranks: BTreeSet::new() }).expect("it runs");
+    let victim = Suspect::victim(Domain::Process(Role::Rank(Rank(1))), FaultClass::Slow, Damage::default());
+    job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, victim)))));
+    job.pass(100);
+    assert!(job.finished.is_none() && job.last().outcome.starts_with("not done"), "all in one window");
+
+    let mut job = Job::with(2, &["a"], |policy| policy.mode = Mode::Observe);
+    job.give(said(&job, Domain::Node(node("a"))));
+    job.pass(100);
+    assert_eq!(job.kernel.report().incidents.last().map(|incident| incident.held), Some(None), "it is closed");
+}
+
+#[test]
+fn a_host_that_is_lost_with_its_ranks_ends_a_job_that_has_no_other() {
+    let mut job = Job::on(2, &["a"]);
+    job.give(said(&job, Domain::Node(node("a"))));
+    kill(&mut job, 0);
+    let (ok, reason) = job.finished.clone().expect("there is no other host");
     assert_eq!((ok, reason.as_str()), (false, "device in node a; also exit in rank 0 on node a"));
 }
 
 #[test]
-fn what_is_said_of_a_host_is_an_operators_to_answer() {
-    let mut job = said_to_be_broken();
-    job.order(Order::Approve { incident: job.last().id }).expect("it waits");
-    job.pass(100);
-    assert!(matches!(job.finished, Some((false, _))));
-    let mut job = said_to_be_broken();
-    job.order(Order::Decline { incident: job.last().id }).expect("it waits");
-    job.pass(100);
-    let incident = job.last();
-    assert_eq!((job.finished.clone(), job.generation()), (None, 1));
-    let words = "exit: an operator has declined it";
-    assert!(incident.outcome.starts_with("not done: ") && incident.outcome.ends_with(words), "{}", incident.outcome);
-}
-
-#[test]
-fn what_is_said_of_a_host_is_decided_anew_when_another_has_room() {
-    let mut job = said_to_be_broken();
-    let ready = NodeStatus { node: node("b"), state: NodeState::Ready, slots: 2 };
-    job.give(Input::Changed(Change::Node(ready)));
-    job.pass(100);
-    assert_eq!((job.hosts(), job.last().outcome), (vec!["b", "b"], "recovered by restart".into()));
-}
-
-#[test]
-fn a_death_elsewhere_is_no_part_of_what_is_said_of_a_host() {
-    let mut job = Job::with(4, &["a", "b"], |policy| policy.node_removals.nodes_max = 9);
-    for host in ["a", "b"] {
-        job.give(Input::Changed(Change::Node(NodeStatus { node: node(host), state: NodeState::Ready, slots: 2 })));
+fn what_is_said_again_of_a_host_that_was_left_changes_nothing() {
+    let mut job = four();
+    for _ in 0..3 {
+        job.give(broken(&job, "a"));
+        job.pass(100);
     }
-    job.give(broken(&job, "a"));
+    assert_eq!((job.hosts(), job.generation()), (vec!["b", "b", "b", "b"], 2), "one recovery");
+    assert_eq!((job.kernel.budget_left(), job.finished.clone()), (9, None));
+}
+
+#[test]
+fn a_second_opinion_is_heard_once() {
+    let mut job = four();
+    let sure = |damage, permille| {
+        let suspect = Suspect {
+            confidence_permille: permille,
+            ..Suspect::certain(Domain::Device(node("a"), 0), FaultClass::Device, damage)
+        };
+        Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), JobTime::START, suspect))))
+    };
+    job.slow = Some(0); // the recovery waits for this rank's end
+    let broken = Damage { device: Sound::No, ..Damage::default() };
+    job.give(sure(broken, 600));
     job.pass(100);
-    assert_eq!(job.last().held, Some(Held::Asking), "two and two are all the room there is");
-    kill(&mut job, 3);
-    let [death, said] = &job.kernel.report().incidents[..] else { panic!("two matters") };
-    assert_eq!((death.outcome.as_str(), said.held), ("recovered by restart", Some(Held::Asking)));
-    assert_eq!((job.hosts(), &job.finished), (vec!["a", "a", "b", "b"], &None));
+    for _ in 0..5 {
+        job.give(sure(Damage { state: Sound::No, ..broken }, 950));
+        job.pass(100);
+    }
+    assert_eq!(job.kernel.budget_left(), 8, "the first opinion and the second, not every repetition");
+}
+
+#[test]
+fn a_host_that_could_not_be_left_can_be_drained_again() {
+    let mut job = Job::with(2, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
+    let first = job.order(Order::Drain { node: node("a") }).expect("b has room").incident.expect("a rank is there");
+    job.pass(100);
+    job.order(Order::Decline { incident: first }).expect("it asks");
+    job.pass(100);
+    let again = job.order(Order::Drain { node: node("a") }).expect("it is still there");
+    assert_eq!((again.text.as_str(), job.hosts()), ("1 ranks leave node a", vec!["a", "b"]));
+}
+
+#[test]
+fn a_spare_host_that_is_said_to_be_broken_is_taken_out_and_nobody_is_disturbed() {
+    let mut job = Job::on(2, &["a", "b", "c"]);
+    assert_eq!(job.hosts(), ["a", "b"]);
+    job.give(broken(&job, "c"));
+    job.pass(100);
+    assert_eq!((job.generation(), job.kernel.view().is_ready(&node("c"))), (1, false));
+    assert_eq!(job.last().outcome, "nothing runs on it: taken out");
 }
 
 #[test]

@@ -154,6 +154,7 @@ impl Drop for ForeignProcs {
 impl Launcher for ForeignProcs {
     fn info(&self) -> LauncherInfo {
         LauncherInfo::new("foreign")
+            .handing_over() // others have them anyway
             .going_without("processes are only watched: they are neither started nor stopped")
             .going_without("how a process ended is known only where the kernel tells somebody who is not its parent")
             .going_without("a process that starts and ends between two looks is not seen")

@@ -118,6 +118,7 @@ fn misunderstood() -> LaunchError {
 impl Launcher for LocalLauncher {
     fn info(&self) -> LauncherInfo {
         let mut info = LauncherInfo::new("local").with_lifeline();
+        info.hands_over = self.guarded;
         if !self.guarded {
             info = info
                 .going_without(

@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Confidence of a fault that does not say how sure it is: enough to be acted on, and not certain.
 const CONFIDENCE: f64 = 0.9;
+/// Longest name in a fault, and longest text, in bytes: an incident keeps hundreds of faults.
+const NAME_BYTES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 2048;
 
 /// A fault that was found outside: by DCGM, an exporter, a watchdog, a person.
 ///
@@ -75,6 +78,12 @@ impl FaultReport {
         let confidence = self.confidence.unwrap_or(CONFIDENCE);
         if !(0.0..=1.0).contains(&confidence) {
             return Err(Trouble::bad("\"confidence\" must be 0 to 1"));
+        }
+        let names = [Some(self.by.as_str()), Some(&*self.class), self.advice.as_ref().map(Name::as_str)];
+        if names.into_iter().flatten().any(|name| name.len() > NAME_BYTES_MAX) || self.text.len() > TEXT_BYTES_MAX {
+            return Err(Trouble::bad(format!(
+                "a fault's \"by\", \"class\" and \"advice\" have {NAME_BYTES_MAX} bytes at most, its \"text\" {TEXT_BYTES_MAX}"
+            )));
         }
         if self.by.as_str().is_empty() {
             return Err(Trouble::bad("\"by\" of a fault must name who found it"));

@@ -1,6 +1,6 @@
 //! What an outsider knows of a kernel from its commands alone: open incidents, running recoveries, where the job is.
 
-use crate::detect::OPERATOR;
+use crate::detect::{Fault, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId};
 use crate::kernel::{Command, Decision, Event};
 use crate::recover::Action;
@@ -85,7 +85,7 @@ impl Books {
             return; // nothing follows from it
         }
         let Some(chosen) = &decision.chosen else {
-            self.decided_to_end |= !self.is_mere_wish(decision);
+            self.decided_to_end |= !self.is_mere_wish(decision) && !is_said_of_hosts(decision);
             return;
         };
         self.decided_to_end |= chosen.proposal.cost.ends_job;
@@ -109,4 +109,13 @@ pub(super) fn event(command: &Command) -> Option<&Event> {
         Action::Announce(event) => Some(event),
         _ => None,
     }
+}
+
+/// Whether there is nothing in an incident but what was said of hosts that have lost no process.
+fn is_said_of_hosts(decision: &Decision) -> bool {
+    let is_said = |fault: &Fault| {
+        let suspect = fault.prime();
+        matches!(suspect.domain, Domain::Node(_) | Domain::Device(..)) && suspect.damage.process != Sound::No
+    };
+    decision.incident.attempts.is_empty() && decision.incident.faults.iter().all(is_said)
 }

@@ -56,7 +56,12 @@ impl Orders {
         match &command.action {
             Action::Reply { result, .. } => return self.replied(m, command, result),
             Action::Start { batch, .. } if self.given.insert(command.id) => return self.starts(batch),
-            Action::Cordon { nodes, .. } => self.left.extend(nodes.iter().cloned()),
+            Action::Cordon { nodes, .. } => {
+                if command.incident.is_none() {
+                    self.removed.extend(nodes.iter().map(|_| m.kernel.view().now)); // spare ones: nothing was decided
+                }
+                self.left.extend(nodes.iter().cloned());
+            }
             Action::Finish { .. } => self.finished = true,
             _ => {}
         }

@@ -20,6 +20,18 @@ impl Sim<'_> {
         self.dice.pick(&hosts).copied()
     }
 
+    /// Hosts that are there, and on which nothing runs or is to run.
+    pub(super) fn idle_hosts(&self) -> Vec<usize> {
+        let is_idle = |h: &usize| {
+            let id = &self.fleet.hosts[*h].id;
+            let seats = crate::recover::placement::current(self.supervisor.kernel.view());
+            self.fleet.hosts[*h].state == NodeState::Ready
+                && !self.training.seats.iter().any(|seat| seat.running && seat.host == *h)
+                && !seats.values().any(|seat| seat.node.as_ref() == Some(id))
+        };
+        (0..self.fleet.hosts.len()).filter(is_idle).collect()
+    }
+
     pub(super) fn host_out_of_sight(&mut self) -> bool {
         let Some(host) = self.busy_host().filter(|_| self.may_lose_a_host()) else { return false };
         let away = self.dice.ms(500, 25_000);
@@ -160,7 +172,10 @@ impl Sim<'_> {
         if self.supervisor.away != Away::No {
             return false;
         }
-        let Some(host) = self.busy_host().filter(|h| self.fleet.hosts[*h].held.is_none()) else { return false };
+        let host = self.busy_host().filter(|h| self.fleet.hosts[*h].held.is_none());
+        // Of a rank that begins a moment later the first heartbeat would come too late.
+        let begins = |host: usize| self.training.seats.iter().any(|seat| seat.host == host && !seat.running);
+        let Some(host) = host.filter(|host| !begins(*host)) else { return false };
         if !self.may_be_quiet_for(self.config.silence_within) {
             return false;
         }

@@ -107,12 +107,16 @@ impl Sim<'_> {
         true
     }
 
-    /// Somebody outside reports that a host, or one of its devices, is broken. Nothing of it shows in the job.
+    /// Somebody outside reports that a host, or one of its devices, is broken. Nothing of it shows in the job. Often the
+    /// host is one on which nothing runs, because it is a spare one or was left already.
     pub(super) fn host_broken(&mut self) -> bool {
         if !self.is_up_to_date() || !self.may_lose_a_host() {
             return false;
         }
-        let Some(host) = self.busy_host().filter(|h| self.is_usable(*h)) else { return false };
+        let idle = self.idle_hosts();
+        let idle = self.dice.pick(&idle).copied().filter(|_| self.dice.chance(300));
+        let busy = self.busy_host().filter(|h| self.is_usable(*h));
+        let Some(host) = idle.or(busy) else { return false };
         let node = self.fleet.hosts[host].id.clone();
         let domain = match self.dice.chance(500) {
             true => Domain::Device(node.clone(), 3),
@@ -123,6 +127,11 @@ impl Sim<'_> {
         let fault = Fault::new(Name::new("health"), self.now, suspect);
         let away_before = self.away_total();
         self.deeds.guilty_hosts.insert(node.clone());
+        if idle.is_some() {
+            self.supervisor.mailbox.push(crate::kernel::Input::Requested(Request::Fault(Box::new(fault))));
+            self.may_readmit(node);
+            return true;
+        }
         self.deeds.charge(Charge { kind: FaultKind::HostBroken, at: self.now, domain, proc: None, away_before });
         self.operator.broken.insert(node.clone());
         self.supervisor.mailbox.push(crate::kernel::Input::Requested(Request::Fault(Box::new(fault))));

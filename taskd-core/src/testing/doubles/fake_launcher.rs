@@ -278,7 +278,7 @@ impl State {
 #[async_trait]
 impl Launcher for FakeLauncher {
     fn info(&self) -> LauncherInfo {
-        let info = LauncherInfo::new("fake");
+        let info = LauncherInfo::new("fake").handing_over();
         if self.world.lifeline { info.with_lifeline() } else { info }
     }
 

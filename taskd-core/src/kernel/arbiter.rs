@@ -20,6 +20,8 @@ pub(super) struct Bench<'a> {
     pub(super) paid: bool,
     /// It is only an operator's wish.
     pub(super) ordered: bool,
+    /// It is only over what was said of hosts: see [`Incident::harms_nobody`].
+    pub(super) harms_nobody: bool,
     /// Strategies that an operator has declined for this incident.
     pub(super) declined: &'a BTreeSet<Name>,
     /// Domains that running recoveries touch.
@@ -130,7 +132,7 @@ fn ask(
             return Err("it panicked".into());
         }
     };
-    if proposal.cost.ends_job && incident.harms_nobody(bench.view) && !bench.ordered {
+    if proposal.cost.ends_job && bench.harms_nobody && !bench.ordered {
         return Err("no rank was lost, and the job does not end over what is said of a host".into());
     }
     if bench.ordered && proposal.cost.ends_job {

@@ -5,7 +5,7 @@
 use super::arbiter::{Bench, Price, Verdict, arbitrate};
 use super::incidents::{Hold, Open};
 use super::plans::PlanId;
-use super::{Branch, Chosen, Decision, Event, Held, Kernel};
+use super::{Branch, Chosen, Decision, Event, Held, Kernel, View};
 use crate::detect::Fault;
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, RemovalCap, Role};
 use crate::recover::Action;
@@ -18,6 +18,11 @@ const REMOVALS_KEPT_MAX: usize = 1024;
 /// Whether an incident is an operator's wish for which nothing was stopped yet.
 fn is_wish(open: &Open) -> bool {
     open.incident.is_ordered() && !open.begun
+}
+
+/// Whether an incident is over nothing but what was said of hosts, for which nothing was stopped yet.
+fn harms_nobody(open: &Open, view: &View) -> bool {
+    !open.begun && open.incident.harms_nobody(view)
 }
 
 impl Kernel {
@@ -79,7 +84,9 @@ impl Kernel {
         };
         let mut spares = open.incident.broken_hosts();
         spares.retain(|node| self.state.view.is_ready(node));
-        (!spares.is_empty() && open.incident.faults.iter().all(is_of_a_spare)).then_some(spares)
+        let is_untouched = !open.begun && open.incident.attempts.is_empty();
+        let is_all = is_untouched && open.incident.faults.iter().all(is_of_a_spare);
+        (is_all && !spares.is_empty()).then_some(spares)
     }
 
     /// Takes hosts out on which nothing runs, where this runtime may act. True: the incident is settled.
@@ -109,6 +116,7 @@ impl Kernel {
             free_in_row: self.state.free_in_row,
             paid: open.paid >= open.worth(),
             ordered: is_wish(open),
+            harms_nobody: harms_nobody(open, &self.state.view),
             declined: &open.declined,
             touched,
             checks: &self.checks,
@@ -130,26 +138,18 @@ impl Kernel {
             return self.state.counts.branch(Branch::Excluded);
         }
         verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
-        let may_drop = |open: &Open| is_wish(open) || open.incident.harms_nobody(&self.state.view);
-        let is_dropped = verdict.chosen.is_none() && self.state.incidents.get(&id).is_some_and(may_drop);
-        let held = if is_dropped { None } else { self.hold(id, verdict.chosen.as_ref()) };
+        let Some(open) = self.state.incidents.get(&id) else { return };
+        let (is_wish, harms_nobody) = (is_wish(open), harms_nobody(open, &self.state.view));
+        let is_none = verdict.chosen.is_none();
+        let held = if is_none && harms_nobody && !is_wish { None } else { self.hold(id, verdict.chosen.as_ref()) };
+        let is_dropped = is_none && held.is_none() && (is_wish || harms_nobody);
         let at = self.now();
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
         open.held = held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() });
-        match price {
-            _ if held.is_some() => {}
-            Price::Nothing => {}
-            Price::Token => {
-                open.paid = open.worth();
-                self.state.budget.withdraw();
-                self.state.free_in_row = 0;
-            }
-            Price::FreeRetry => {
-                open.paid = open.worth();
-                self.state.counts.branch(Branch::FreeRetry);
-                self.state.free_in_row += 1;
-            }
+        if held.is_none() {
+            self.pay(id, price);
         }
+        let Some(open) = self.state.incidents.get(&id) else { return };
         let decision = Decision {
             at,
             incident: open.incident.clone(),
@@ -185,6 +185,23 @@ impl Kernel {
                     self.drop_other_plans(PlanId::Recovery(id));
                 }
                 self.begin(PlanId::Recovery(id), chosen.strategy, chosen.proposal);
+            }
+        }
+    }
+
+    /// Takes what a recovery costs from the budget.
+    fn pay(&mut self, id: IncidentId, price: Price) {
+        let Some(open) = self.state.incidents.get_mut(&id).filter(|_| price != Price::Nothing) else { return };
+        open.paid = open.worth();
+        match price {
+            Price::Nothing => {}
+            Price::Token => {
+                self.state.budget.withdraw();
+                self.state.free_in_row = 0;
+            }
+            Price::FreeRetry => {
+                self.state.counts.branch(Branch::FreeRetry);
+                self.state.free_in_row += 1;
             }
         }
     }

@@ -112,7 +112,7 @@ pub(super) fn event(command: &Command) -> Option<&Event> {
 }
 
 /// Whether there is nothing in an incident but what was said of hosts that have lost no process.
-fn is_said_of_hosts(decision: &Decision) -> bool {
+pub(super) fn is_said_of_hosts(decision: &Decision) -> bool {
     let is_said = |fault: &Fault| {
         let suspect = fault.prime();
         matches!(suspect.domain, Domain::Node(_) | Domain::Device(..)) && suspect.damage.process != Sound::No

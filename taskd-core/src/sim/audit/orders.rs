@@ -4,7 +4,7 @@
 use super::super::operator::SLIP;
 use super::super::outcome::Violation;
 use super::Moment;
-use super::books::event;
+use super::books::{event, is_said_of_hosts};
 use crate::detect::OPERATOR;
 use crate::job::{CommandId, Domain, IncidentId, JobTime, Mode, Name, NodeId, Permission, Policy, RemovalCap};
 use crate::kernel::{Chosen, Command, Decision, Denial, Event, Held, Input, Order, Ordered, Taken};
@@ -146,7 +146,8 @@ impl Orders {
 
     fn decided(&mut self, m: &Moment<'_>, decision: &Decision) -> Result<(), Violation> {
         let id = decision.incident.id;
-        let must = self.must_hold(m, id, decision.chosen.as_ref());
+        let is_told = decision.chosen.is_none() && is_said_of_hosts(decision);
+        let must = if is_told { None } else { self.must_hold(m, id, decision.chosen.as_ref()) };
         if decision.held != must {
             return Err(Violation::WronglyHeld { incident: id, held: decision.held, must });
         }

@@ -1,5 +1,5 @@
 //! What several example programs share: their frame, faults from outside, the account of a run, the training program
-//! of the quick start, the soak run of the PyTorch job, and the observed torchrun job.
+//! of the quick start, figures taken many times, the soak run of the PyTorch job, and the observed torchrun job.
 
 pub mod account;
 pub mod books;
@@ -8,5 +8,6 @@ pub mod digits;
 pub mod faults;
 pub mod observe;
 pub mod program;
+pub mod samples;
 pub mod shards;
 pub mod trainer;

@@ -102,6 +102,33 @@ fn bench_core_gives_a_figure_for_everything() {
 }
 
 #[test]
+fn chaos_recorder_loses_and_tears_nothing() {
+    let output = example("chaos_recorder").args(["--json", "--kills", "40"]).output().expect("it runs");
+    let account = account(&output);
+    assert_eq!((&account["lost"], &account["torn"]), (&0.into(), &0.into()), "{account}");
+    assert!(account["published"].as_u64() > Some(10_000), "{account}");
+}
+
+#[test]
+fn bench_trace_gives_a_figure_for_everything() {
+    let output = example("bench_trace").args(["--json", "--quick"]).output().expect("it runs");
+    let figures = account(&output);
+    let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
+    for name in [
+        "record_ns_1thread",
+        "range_ns_1thread",
+        "record_ns_2threads",
+        "disabled_ns",
+        "fastrace_span_ns",
+        "tracing_span_ns",
+        "sustained_records_per_s",
+    ] {
+        assert!(figure(name) > 0.0, "{figures}");
+    }
+    assert_eq!((&figures["burst_drops"], &figures["overrun_count_exact"]), (&0.into(), &true.into()), "{figures}");
+}
+
+#[test]
 fn pytorch_ddp_ends_as_if_nothing_had_happened() {
     if skips_torch("pytorch_ddp_ends_as_if_nothing_had_happened") {
         return;

@@ -3,7 +3,6 @@
 //! The clock runs from just before kill(2) until the owner's `watch` returns. On every core another rank of the same job
 //! computes all the time: it has no reason to give way to whoever wants to tell of a death.
 
-use super::samples::Samples;
 use super::{Failure, rank};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -16,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use taskd_core::job::{Counted, Incarnation, Member, ProcId, Rank, WorkerSpec, World};
 use taskd_core::launch::{Change, Launcher, LocalLauncher, Phase, Place, Revision, StartBatch, StartOrder};
+use taskd_examples::samples::Samples;
 
 /// Memory of the ranks that are killed, in MiB.
 const SIZES_MIB: [u32; 3] = [10, 500, 1500];

@@ -1,6 +1,5 @@
 //! What supervisor and guard cost while ranks do nothing but live: their heartbeats are read, nothing happens.
 
-use super::samples::Samples;
 use super::{Failure, rank};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use taskd_core::kernel::JobReport;
 use taskd_core::launch::{GuardProgram, Launcher, LocalLauncher, Phase};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Runtime, RuntimeHandle};
+use taskd_examples::samples::Samples;
 use tokio::task::JoinHandle;
 
 /// Over so many the processor's time is taken.

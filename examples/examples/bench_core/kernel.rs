@@ -8,12 +8,12 @@
 use super::Failure;
 use super::idle::status_kib;
 use super::job::Job;
-use super::samples::Samples;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use taskd_examples::samples::Samples;
 
 /// Resident memory is taken so often, of a job with the ranks and of one without.
 const FOOTPRINTS: u32 = 5;

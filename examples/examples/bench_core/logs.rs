@@ -6,12 +6,12 @@
 
 use super::Failure;
 use super::job::{Job, header, plugins};
-use super::samples::Samples;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 use taskd_core::journal::{Journal, JournalConfig, ReplayFrom, replay};
 use taskd_core::kernel::Kernel;
+use taskd_examples::samples::Samples;
 
 const RANKS: u32 = 64;
 const WEEK_S: u32 = 7 * 24 * 3600;

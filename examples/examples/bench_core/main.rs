@@ -13,7 +13,6 @@ mod job;
 mod kernel;
 mod logs;
 mod rank;
-mod samples;
 
 use clap::{Parser, ValueEnum};
 use serde::Serialize;

@@ -3,6 +3,8 @@
 //! It never interprets a fact and knows no vendor: judging is the work of [`detect`](crate::detect).
 
 mod fact;
+#[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
+pub mod recorder;
 mod source;
 
 pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, PROCESS_STATE, Signal};

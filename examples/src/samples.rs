@@ -4,24 +4,30 @@ use std::fmt;
 
 /// Values of one quantity.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Samples(Vec<f64>);
+pub struct Samples(Vec<f64>);
 
 impl Samples {
-    pub(crate) fn push(&mut self, value: f64) {
+    /// Adds a value.
+    pub fn push(&mut self, value: f64) {
         self.0.push(value);
         self.0.sort_by(f64::total_cmp);
     }
 
     /// The value in the middle; the upper one of two, and NaN of none.
-    pub(crate) fn median(&self) -> f64 {
+    #[must_use]
+    pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    pub(crate) fn max(&self) -> f64 {
+    /// The greatest value; NaN of none.
+    #[must_use]
+    pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
 
-    fn min(&self) -> f64 {
+    /// The least value; NaN of none.
+    #[must_use]
+    pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 }

@@ -1,0 +1,290 @@
+//! What stands where in a recorder's file, and the file in memory.
+//!
+//! It maps memory and hands out references to atomics in it; it writes nothing but a new file's header. Sizes are read from a
+//! file once, and looked at before they are used: whoever writes the file may change them afterwards.
+//!
+//! # Layout, version 1 (native endianness)
+//! | offset | what |
+//! |---|---|
+//! | 0 | the lifeline page, 4,096 bytes, where a launcher has laid one out |
+//! | 4,096 | [`Header`] |
+//! | 8,192 | 64 [`Head`]s of rings, 192 bytes each |
+//! | 20,480 | names: for each a length in one byte and its bytes in UTF-8; the first has number 1 |
+//! | 262,144 | the rings' slots, ring after ring, 64 bytes a slot |
+//!
+//! Every access is one atomic word, so a writer that dies in the middle of anything leaves nothing half written.
+
+use super::clock::{self, Anchor, Clock};
+use super::ring::{Head, Ring, Slot};
+use super::sys::{self, Mapping};
+use std::fs::{File, Metadata};
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Most rings of a file: threads that record at one time.
+pub(super) const RINGS_MAX: usize = 64;
+/// Most slots of a ring: 64 MiB.
+pub(super) const SLOTS_MAX: usize = 1 << 20;
+/// Fewest slots of a ring: the least that is a multiple of every page size.
+pub(super) const SLOTS_MIN: usize = 1 << 10;
+
+const HEADER_AT: usize = 4096;
+const HEADS_AT: usize = 8192;
+const NAMES_AT: usize = HEADS_AT + RINGS_MAX * size_of::<Head>();
+/// The first ring begins where every page size has a page's beginning.
+const RINGS_AT: usize = 1 << 18;
+const MAGIC: u64 = u64::from_ne_bytes(*b"TASKDTR1");
+const VERSION: u32 = 1;
+
+/// The header of a recorder's file.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Header {
+    /// `TASKDTR1`, written last.
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Slots of each ring.
+    slots: AtomicU32,
+    /// Rings that the file has room for.
+    rings: AtomicU32,
+    /// The process that records.
+    pub(super) pid: AtomicU32,
+    clock: AtomicU32,
+    /// 0: the oldest records go, 1: the newest.
+    when_full: AtomicU32,
+    /// One moment by the recorder's clock and by two others: see [`Anchor`].
+    anchor_ticks: AtomicU64,
+    anchor_nanos: AtomicU64,
+    /// The same moment since 1970, in nanoseconds.
+    unix_nanos: AtomicU64,
+    /// A bit for each kind that is recorded.
+    pub(super) switches: AtomicU64,
+    /// Names that can be read.
+    pub(super) names: AtomicU32,
+    /// Bytes that they take.
+    pub(super) names_bytes: AtomicU32,
+    /// Times that a name found no room.
+    pub(super) names_refused: AtomicU64,
+    /// Threads for which there was no ring.
+    pub(super) threads_refused: AtomicU64,
+    /// Records of such threads.
+    pub(super) records_refused: AtomicU64,
+    /// Rings claimed so far, by one thread after the other.
+    pub(super) claims: AtomicU64,
+    /// Which start of the system it was.
+    boot: [AtomicU64; 2],
+}
+
+const _: () = {
+    assert!(size_of::<Slot>() == 64 && size_of::<Head>() == 192 && NAMES_AT == 20_480);
+    assert!(offset_of!(Header, pid) == 20 && offset_of!(Header, unix_nanos) == 48);
+    assert!(offset_of!(Header, switches) == 56 && offset_of!(Header, records_refused) == 88);
+    assert!(offset_of!(Header, boot) == 104);
+    assert!(RINGS_AT.is_multiple_of(SLOTS_MIN * size_of::<Slot>()));
+};
+
+/// What a new file is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) rings: usize,
+    pub(super) slots: usize,
+    pub(super) drops_newest: bool,
+    pub(super) switches: u64,
+}
+
+/// A recorder's file in memory: everything but the slots, which are mapped ring by ring.
+#[derive(Debug)]
+pub(super) struct Layout {
+    file: File,
+    /// Device and inode of the file: a program may close descriptors that are not its own.
+    identity: (u64, u64),
+    /// Who writes records has memory reserved for them.
+    reserves: bool,
+    writable: bool,
+    base: Mapping,
+    rings: usize,
+    slots: usize,
+    clock: Clock,
+    anchor: Anchor,
+}
+
+impl Layout {
+    /// How long a file with so many rings of so many slots is.
+    pub(super) const fn bytes(rings: usize, slots: usize) -> usize {
+        RINGS_AT + rings * slots * size_of::<Slot>()
+    }
+
+    /// Writes the header of a new file, which is as long as [`bytes`](Self::bytes) says and zero, where it is not a lifeline
+    /// page. The memory of everything but the slots is reserved.
+    pub(super) fn create(file: File, plan: Plan) -> io::Result<Layout> {
+        let Plan { rings, slots, .. } = plan;
+        if !is_possible(rings, slots) {
+            return Err(io::Error::other(format!(
+                "no recorder has {rings} rings of {slots} slots: take 1 to {RINGS_MAX} rings, and a power of two from \
+                 {SLOTS_MIN} to {SLOTS_MAX} slots"
+            )));
+        }
+        let metadata = file.metadata()?;
+        let (length, needed) = (metadata.len(), Layout::bytes(rings, slots));
+        if length < needed as u64 {
+            return Err(io::Error::other(format!(
+                "{length} bytes are too few for {rings} rings of {slots} slots: make it {needed} long"
+            )));
+        }
+        must_stay_long(&file)?;
+        sys::reserve(&file, 0, RINGS_AT)?;
+        let (base, clock) = (Mapping::new(&file, 0, RINGS_AT, true)?, Clock::best());
+        let (identity, anchor) = (identity(&metadata), clock.anchor());
+        let layout = Layout { file, identity, reserves: true, writable: true, base, rings, slots, clock, anchor };
+        layout.write_header(plan)?;
+        Ok(layout)
+    }
+
+    fn write_header(&self, plan: Plan) -> io::Result<()> {
+        let header = self.header();
+        if header.magic.load(Ordering::Acquire) == MAGIC {
+            let pid = header.pid.load(Ordering::Relaxed);
+            return Err(io::Error::other(format!("process {pid} records into it already: take a file of its own")));
+        }
+        let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let boot = clock::boot();
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.slots.store(word(plan.slots), Ordering::Relaxed);
+        header.rings.store(word(plan.rings), Ordering::Relaxed);
+        header.pid.store(std::process::id(), Ordering::Relaxed);
+        header.clock.store(self.clock as u32, Ordering::Relaxed);
+        header.when_full.store(plan.drops_newest.into(), Ordering::Relaxed);
+        header.anchor_ticks.store(self.anchor.ticks, Ordering::Relaxed);
+        header.anchor_nanos.store(self.anchor.nanos, Ordering::Relaxed);
+        header.unix_nanos.store(sys::unix_nanos(), Ordering::Relaxed);
+        header.switches.store(plan.switches, Ordering::Relaxed);
+        header.boot.iter().zip(halves(boot)).for_each(|(to, half)| to.store(half, Ordering::Relaxed));
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// A file that somebody else writes. Who takes records out must be able to write: its place is in the rings.
+    pub(super) fn open(file: File, writable: bool) -> io::Result<Layout> {
+        let metadata = file.metadata()?;
+        let length = metadata.len();
+        if length < RINGS_AT as u64 {
+            return Err(io::Error::other(format!(
+                "no recorder's file: it has {length} bytes, and {RINGS_AT} at least"
+            )));
+        }
+        must_stay_long(&file)?;
+        let base = Mapping::new(&file, 0, RINGS_AT, writable)?;
+        let (identity, clock, anchor) = (identity(&metadata), Clock::Monotonic, Anchor { ticks: 0, nanos: 0 });
+        let mut layout = Layout { file, identity, reserves: false, writable, base, rings: 0, slots: 0, clock, anchor };
+        layout.read_header(length)?;
+        Ok(layout)
+    }
+
+    fn read_header(&mut self, length: u64) -> io::Result<()> {
+        let header = self.header();
+        let (magic, version) = (header.magic.load(Ordering::Acquire), header.version.load(Ordering::Relaxed));
+        let [rings, slots] = [&header.rings, &header.slots].map(|word| word.load(Ordering::Relaxed) as usize);
+        let clock = Clock::of_number(header.clock.load(Ordering::Relaxed));
+        let anchor = Anchor {
+            ticks: header.anchor_ticks.load(Ordering::Relaxed),
+            nanos: header.anchor_nanos.load(Ordering::Relaxed),
+        };
+        let is_whole = is_possible(rings, slots) && Layout::bytes(rings, slots) as u64 <= length;
+        let problem = match (magic, version, clock) {
+            (MAGIC, VERSION, Some(clock)) if is_whole => {
+                (self.rings, self.slots, self.clock, self.anchor) = (rings, slots, clock, anchor);
+                return Ok(());
+            }
+            (MAGIC, VERSION, _) => "no recorder's file: its header says what cannot be".to_owned(),
+            (MAGIC, ..) => format!("a recorder's file of version {version}, and this program reads version {VERSION}"),
+            _ => "no recorder's file, or one that is not begun yet".to_owned(),
+        };
+        Err(io::Error::other(problem))
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &Header {
+        // SAFETY: the mapping is RINGS_AT long and page-aligned, so a `Header` fits at HEADER_AT and is aligned; all of its
+        // fields are atomics, for which every bit pattern is a value.
+        unsafe { &*self.base.start().add(HEADER_AT).cast::<Header>() }
+    }
+
+    /// What stands before each of the file's rings.
+    pub(super) fn heads(&self) -> &[Head] {
+        // SAFETY: as for `header`; HEADS_AT is a multiple of 64, there are at most RINGS_MAX rings, and so many heads end
+        // where the names begin.
+        unsafe { std::slice::from_raw_parts(self.base.start().add(HEADS_AT).cast(), self.rings) }
+    }
+
+    pub(super) fn names(&self) -> &[AtomicU8] {
+        // SAFETY: as for `header`; the names reach to the end of the mapping.
+        unsafe { std::slice::from_raw_parts(self.base.start().add(NAMES_AT).cast(), self.base.len() - NAMES_AT) }
+    }
+
+    pub(super) const fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    pub(super) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(super) const fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
+    /// Whether it was begun on this machine, since the machine was started.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        let told = self.header().boot.each_ref().map(|half| half.load(Ordering::Relaxed));
+        told != [0, 0] && told == halves(clock::boot())
+    }
+
+    /// The slots of a ring in memory.
+    pub(super) fn slots_of(&self, ring: usize) -> io::Result<Slots> {
+        let bytes = self.slots * size_of::<Slot>();
+        let from = RINGS_AT + ring * bytes;
+        if identity(&self.file.metadata()?) != self.identity {
+            return Err(io::Error::other("the recorder's file was closed by somebody else"));
+        }
+        if self.reserves {
+            sys::reserve(&self.file, from, bytes)?;
+        }
+        Ok(Slots(Mapping::new(&self.file, from, bytes, self.writable)?))
+    }
+}
+
+/// The slots of one ring in memory.
+#[derive(Debug)]
+pub(super) struct Slots(Mapping);
+
+impl Slots {
+    pub(super) fn ring<'a>(&'a self, head: &'a Head) -> Option<Ring<'a>> {
+        let count = self.0.len() / size_of::<Slot>();
+        // SAFETY: the mapping is page-aligned and as long as so many slots; a slot is made of atomics.
+        Ring::new(head, unsafe { std::slice::from_raw_parts(self.0.start().cast(), count) })
+    }
+}
+
+fn is_possible(rings: usize, slots: usize) -> bool {
+    (1..=RINGS_MAX).contains(&rings) && (SLOTS_MIN..=SLOTS_MAX).contains(&slots) && slots.is_power_of_two()
+}
+
+fn must_stay_long(file: &File) -> io::Result<()> {
+    match sys::cannot_shrink(file) {
+        true => Ok(()),
+        false => {
+            Err(io::Error::other("its length is not sealed: whoever cuts it ends all that use it; take a sealed memfd"))
+        }
+    }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn halves(long: u128) -> [u64; 2] {
+    #[allow(clippy::cast_possible_truncation)] // the lower half
+    [(long >> 64) as u64, long as u64]
+}

@@ -1,0 +1,325 @@
+//! The recorder of a process: what its threads do goes into rings, one for each.
+//!
+//! It never fails the program and never makes it wait: what it cannot have it goes without, and counts. It is off in every
+//! process that is forked from the one that has opened it.
+
+use super::clock::Clock;
+use super::config::{RecorderConfig, Switches, bit};
+use super::layout::{Layout, Plan, Slots};
+use super::record::{Detail, Event, Kind, NameId, Record};
+use super::ring::{CLAIMED, ENDED, FREE, Ring, WhenFull, Writer};
+use super::sys::{self, Mapping};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Most bytes of a name; what is longer is cut.
+pub const NAME_BYTES_MAX: usize = 255;
+/// So many ranges one claim of a ring can begin until their numbers meet those of the next: an age at any pace.
+const RANGES_PER_CLAIM_BITS: u32 = 40;
+
+/// What records the threads of this process.
+///
+/// Threads share it by reference, each through a [`ThreadRecorder`] of its own.
+#[derive(Debug)]
+pub struct Recorder {
+    layout: Layout,
+    clock: Clock,
+    when_full: WhenFull,
+    gate: Gate,
+    names: Mutex<BTreeMap<Box<str>, NameId>>,
+    /// Held while a thread gets a ring.
+    claims: Mutex<()>,
+    rings: Box<[OnceLock<Slots>]>,
+}
+
+impl Recorder {
+    /// Begins to record into a file that is zero, as long as [`RecorderConfig::bytes`] says, and sealed against becoming
+    /// shorter. [`RecorderConfig::memory`] makes such a one.
+    ///
+    /// # Errors
+    /// When the file is none of these, a process records into it already, there is no memory for it, or the configuration
+    /// cannot be.
+    pub fn create(file: File, config: RecorderConfig) -> io::Result<Recorder> {
+        let gate = Gate::open()?;
+        let plan = Plan {
+            rings: config.threads_max,
+            slots: config.records_per_thread,
+            drops_newest: config.when_full == WhenFull::DropNewest,
+            switches: config.kinds.bits(),
+        };
+        let layout = Layout::create(file, plan)?;
+        let clock = layout.clock();
+        let rings = (0..config.threads_max).map(|_| OnceLock::new()).collect();
+        let (names, claims, when_full) = (Mutex::default(), Mutex::default(), config.when_full);
+        Ok(Recorder { layout, clock, when_full, gate, names, claims, rings })
+    }
+
+    /// The clock whose ticks records carry.
+    #[inline]
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Whether a kind is recorded at this moment.
+    #[inline]
+    #[must_use]
+    pub fn is_on(&self, kind: Kind) -> bool {
+        self.layout.header().switches.load(Ordering::Relaxed) & self.gate.mask() & bit(kind) != 0
+    }
+
+    /// Chooses what is recorded from now on.
+    pub fn switch(&self, kinds: Switches) {
+        if self.gate.mask() != 0 {
+            self.layout.header().switches.store(kinds.bits(), Ordering::Release);
+        }
+    }
+
+    /// The number of a name; the same name has the same number. 0, which is no name, where there is no room for another.
+    /// To be called once for each name: it takes a lock.
+    #[must_use]
+    pub fn name(&self, name: &str) -> NameId {
+        if self.gate.mask() == 0 {
+            return NameId(0); // a forked process would write over the table
+        }
+        let name = cut(name);
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = known.get(name) {
+            return *id;
+        }
+        let Some(id) = self.append_name(name) else {
+            self.layout.header().names_refused.fetch_add(1, Ordering::Relaxed);
+            return NameId(0);
+        };
+        known.insert(name.into(), id);
+        id
+    }
+
+    /// Writes a name behind the others, and then counts it.
+    fn append_name(&self, name: &str) -> Option<NameId> {
+        let header = self.layout.header();
+        let (count, at) = (header.names.load(Ordering::Relaxed), header.names_bytes.load(Ordering::Relaxed));
+        let length = u8::try_from(name.len()).ok()?;
+        let after = at.checked_add(u32::from(length) + 1)?;
+        let room = self.layout.names().get(at as usize..after as usize)?;
+        for (to, byte) in room.iter().zip(std::iter::once(length).chain(name.bytes())) {
+            to.store(byte, Ordering::Relaxed);
+        }
+        let id = count.checked_add(1)?;
+        header.names_bytes.store(after, Ordering::Relaxed);
+        header.names.store(id, Ordering::Release);
+        Some(NameId(id))
+    }
+
+    /// A ring for the thread that calls. Where there is none to be had, its records are counted and dropped, and a ring is
+    /// looked for again now and then.
+    #[must_use]
+    pub fn thread(&self) -> ThreadRecorder<'_> {
+        let (switches, gate) = (&self.layout.header().switches, self.gate.word());
+        let mut thread = ThreadRecorder { recorder: self, switches, gate, writer: None, ranges: 0, refused: 0 };
+        if self.gate.mask() != 0 && !thread.claim() {
+            self.layout.header().threads_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        thread
+    }
+
+    /// A ring that nobody had yet; else one whose thread has ended, and whose records were taken, or may be written over.
+    fn claim(&self) -> Option<Writer<'_>> {
+        let _one_at_a_time = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = |ring: &Ring<'_>| ring.head().state.load(Ordering::Acquire) == ENDED;
+        let rings = || self.rings.iter().zip(self.layout.heads()).filter_map(|(slots, head)| slots.get()?.ring(head));
+        let read = rings().find(|ring| ended(ring) && ring.untaken() == 0);
+        let unread = || {
+            let ended = rings().filter(|ring| self.when_full == WhenFull::DropOldest && ended(ring));
+            ended.min_by_key(|ring| ring.head().claim.load(Ordering::Relaxed))
+        };
+        let ring = read.or_else(|| self.map_another()).or_else(unread)?;
+        let head = ring.head();
+        let state = head.state.load(Ordering::Acquire);
+        // Another recorder of this process, built into another library, may have the same file.
+        head.state.compare_exchange(state, CLAIMED, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        let writer = Writer::new(ring, self.when_full);
+        let claim = self.layout.header().claims.fetch_add(1, Ordering::Relaxed) + 1;
+        head.since.store(writer.next(), Ordering::Relaxed);
+        head.thread.store(sys::thread_id(), Ordering::Relaxed);
+        for (to, from) in head.thread_name.iter().zip(own_name()) {
+            to.store(from, Ordering::Relaxed);
+        }
+        head.claim.store(claim, Ordering::Release);
+        Some(writer)
+    }
+
+    /// The first ring that is not mapped yet.
+    fn map_another(&self) -> Option<Ring<'_>> {
+        let number = self.rings.iter().position(|slots| slots.get().is_none())?;
+        let mapped = self.layout.slots_of(number).ok()?;
+        let ring = self.rings.get(number)?.get_or_init(|| mapped).ring(self.layout.heads().get(number)?)?;
+        (ring.head().state.load(Ordering::Acquire) == FREE).then_some(ring)
+    }
+}
+
+/// What one thread records with. When it is dropped its ring is free for another thread, once everything was taken.
+#[derive(Debug)]
+pub struct ThreadRecorder<'a> {
+    recorder: &'a Recorder,
+    /// The recorder's, at hand.
+    switches: &'a AtomicU64,
+    gate: &'a AtomicU64,
+    writer: Option<Writer<'a>>,
+    /// The number of the last range.
+    ranges: u64,
+    /// Records for which there was no ring.
+    refused: u64,
+}
+
+impl ThreadRecorder<'_> {
+    /// Looks for a ring. Range numbers go on from the claim's, so that no two of a file are the same.
+    fn claim(&mut self) -> bool {
+        self.writer = self.recorder.claim();
+        let claim = self.writer.as_ref().map(|writer| writer.ring().head().claim.load(Ordering::Relaxed));
+        self.ranges = self.ranges.max(claim.unwrap_or(0) << RANGES_PER_CLAIM_BITS);
+        self.writer.is_some()
+    }
+
+    /// Counts a record for which there is no ring, and looks for one after the first, second, fourth and so on.
+    #[cold]
+    fn refuse(&mut self) -> bool {
+        self.recorder.layout.header().records_refused.fetch_add(1, Ordering::Relaxed);
+        self.refused += 1;
+        if self.refused.is_power_of_two() {
+            self.claim();
+        }
+        false
+    }
+
+    /// The recorder that it is of.
+    #[must_use]
+    pub const fn recorder(&self) -> &Recorder {
+        self.recorder
+    }
+
+    /// Whether a kind is recorded at this moment.
+    #[inline]
+    #[must_use]
+    pub fn is_on(&self, kind: Kind) -> bool {
+        self.switches.load(Ordering::Relaxed) & self.gate.load(Ordering::Relaxed) & bit(kind) != 0
+    }
+
+    /// Records one thing that happens now, if its kind is on. False: it is off, or there was no room.
+    #[inline]
+    pub fn record(&mut self, kind: Kind, event: Event, name: NameId, detail: Detail) -> bool {
+        self.is_on(kind) && self.push(kind, event, name, detail)
+    }
+
+    // Where it is called all but name and range are known: what is left of the record's layout is a few stores.
+    #[inline(always)]
+    fn push(&mut self, kind: Kind, event: Event, name: NameId, detail: Detail) -> bool {
+        let Some(writer) = &mut self.writer else { return self.refuse() };
+        writer.push(&Record { ticks: self.recorder.clock.ticks(), kind, event, name, detail }.to_words())
+    }
+
+    /// Begins a range; `None` if its kind is off, or its beginning was not written. What is returned ends it, on this thread
+    /// or on another, and also when its kind was switched off meanwhile.
+    #[inline]
+    pub fn begin(&mut self, kind: Kind, name: NameId, detail: Detail) -> Option<Range> {
+        if !self.is_on(kind) {
+            return None;
+        }
+        self.ranges += 1;
+        let range = Range { kind, number: self.ranges, name };
+        self.push(kind, Event::Begin { range: range.number }, name, detail).then_some(range)
+    }
+
+    /// Begins a training step; its time on the CPU is taken, which costs a system call. `None` if steps are off.
+    pub fn begin_step(&mut self, number: u64) -> Option<StepRange> {
+        let range = self.begin(Kind::Step, NameId(0), Detail::Step { number, cpu_nanos: 0 })?;
+        Some(StepRange { range, number, cpu_nanos: sys::thread_cpu_nanos() })
+    }
+
+    /// Ends a training step, on the thread that has begun it.
+    pub fn end_step(&mut self, step: StepRange) {
+        let StepRange { range, number, cpu_nanos } = step;
+        let cpu_nanos = sys::thread_cpu_nanos().saturating_sub(cpu_nanos);
+        self.end(range, Detail::Step { number, cpu_nanos });
+    }
+
+    /// Ends a range.
+    #[inline]
+    pub fn end(&mut self, range: Range, detail: Detail) {
+        if self.gate.load(Ordering::Relaxed) != 0 {
+            self.push(range.kind, Event::End { range: range.number }, range.name, detail);
+        }
+    }
+}
+
+impl Drop for ThreadRecorder<'_> {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.as_ref().filter(|_| self.recorder.gate.mask() != 0) {
+            writer.ring().head().state.store(ENDED, Ordering::Release);
+        }
+    }
+}
+
+/// A range that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a range that is never ended has no length"]
+pub struct Range {
+    kind: Kind,
+    number: u64,
+    name: NameId,
+}
+
+/// A training step that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a step that is never ended has no length"]
+pub struct StepRange {
+    range: Range,
+    number: u64,
+    /// Of its thread when it began.
+    cpu_nanos: u64,
+}
+
+/// A word that is all ones in the process that has opened it, and zero in those that are forked from it.
+#[derive(Debug)]
+struct Gate(Mapping);
+
+impl Gate {
+    fn open() -> io::Result<Gate> {
+        let gate = Gate(Mapping::wiped_on_fork(1 << 16)?); // a page, however large pages are
+        gate.word().store(u64::MAX, Ordering::Relaxed);
+        Ok(gate)
+    }
+
+    #[inline]
+    fn mask(&self) -> u64 {
+        self.word().load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the mapping is page-aligned, longer than a word, and lives as long as `self`; only atomics touch it.
+        unsafe { &*self.0.start().cast::<AtomicU64>() }
+    }
+}
+
+/// As much of a name as there is room for, whole characters.
+fn cut(name: &str) -> &str {
+    let mut end = name.len().min(NAME_BYTES_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+/// This thread's name as the system has it.
+fn own_name() -> [u64; 2] {
+    let mut bytes = [0; 16];
+    let name = std::fs::read("/proc/thread-self/comm").unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let length = name.len().min(bytes.len() - 1);
+    bytes[..length].copy_from_slice(&name[..length]);
+    [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i])))
+}

@@ -1,0 +1,321 @@
+//! The recorder in one process: what comes back, what is lost, and what it does without.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod foreign_bytes;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::File;
+use taskd_core::trace::recorder::*;
+
+/// A recorder in memory and its reader.
+fn pair(config: RecorderConfig) -> (Recorder, Recording) {
+    let memory = config.memory().unwrap();
+    let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
+    (recorder, Recording::open(memory).unwrap())
+}
+
+fn small() -> RecorderConfig {
+    RecorderConfig { threads_max: 2, records_per_thread: 1024, ..RecorderConfig::default() }
+}
+
+fn taken(recording: &mut Recording) -> Vec<(usize, Record)> {
+    let mut taken = Vec::new();
+    recording.take(|one| taken.push((one.ring, one.record))).unwrap();
+    recording.commit().unwrap();
+    taken
+}
+
+#[test]
+fn what_is_recorded_is_read() {
+    let (recorder, mut recording) = pair(RecorderConfig::default());
+    let [forward, group] = ["forward", "dp:0"].map(|name| recorder.name(name));
+    let mut thread = recorder.thread();
+    let reduce = Detail::Communication(Communication {
+        op: Op::AllReduce,
+        data_type: DataType::Bf16,
+        group,
+        elements: 1_126_410,
+        bytes: 2_252_820,
+        peer: None,
+        sequence: Some(0),
+    });
+    let step = thread.begin_step(7).unwrap();
+    let range = thread.begin(Kind::Forward, forward, Detail::None).unwrap();
+    thread.end(range, Detail::None);
+    let range = thread.begin(Kind::Communication, NameId(0), reduce).unwrap();
+    thread.end(range, Detail::None);
+    thread.record(Kind::User(3), Event::Counter { value: 0.25 }, forward, Detail::None);
+    thread.record(Kind::SaveCheckpoint, Event::Instant, NameId(0), Detail::None);
+    thread.end_step(step);
+
+    let records = taken(&mut recording);
+    assert!(records.iter().all(|(ring, _)| *ring == 0));
+    let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
+    assert!(records.is_sorted_by_key(|record| record.ticks));
+    let told: Vec<(Kind, Event)> = records.iter().map(|record| (record.kind, record.event)).collect();
+    let first = 1u64 << 40; // of the first thread
+    let (begin, end) = (|n| Event::Begin { range: first + n }, |n| Event::End { range: first + n });
+    let expected = [
+        (Kind::Step, begin(1)),
+        (Kind::Forward, begin(2)),
+        (Kind::Forward, end(2)),
+        (Kind::Communication, begin(3)),
+        (Kind::Communication, end(3)),
+        (Kind::User(3), Event::Counter { value: 0.25 }),
+        (Kind::SaveCheckpoint, Event::Instant),
+        (Kind::Step, end(1)),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not said is not there");
+    assert_eq!((recording.name(records[1].name), recording.name(group)), (Some("forward"), Some("dp:0")));
+    assert!(matches!(records[7].detail, Detail::Step { number: 7, cpu_nanos: 1.. }), "{:?}", records[7]);
+    assert_eq!((recording.pid(), recording.losses()), (std::process::id(), Losses::default()));
+    assert!(taken(&mut recording).is_empty(), "once");
+}
+
+#[test]
+fn ticks_are_moments_of_the_monotonic_clock() {
+    let now = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    };
+    let (recorder, mut recording) = pair(small());
+    let mut thread = recorder.thread();
+    let before = now();
+    thread.record(Kind::Step, Event::Instant, NameId(0), Detail::None);
+    let after = now();
+    while now() < after + 20_000_000 {} // a line through two moments is the better the further they are apart
+    let at = recording.time_line().unwrap().nanos(taken(&mut recording)[0].1.ticks);
+    let slack = 20_000; // the anchors' own error
+    assert!((before - slack..=after + slack).contains(&at), "{before} <= {at} <= {after}");
+}
+
+#[test]
+fn a_kind_that_is_off_is_not_recorded_and_what_has_begun_ends_all_the_same() {
+    let (recorder, mut recording) = pair(small());
+    let mut thread = recorder.thread();
+    let open = thread.begin(Kind::Forward, NameId(0), Detail::None).unwrap();
+    recording.switch(Switches::ALL.without(Kind::Forward)); // by whoever reads
+    assert_eq!((recorder.is_on(Kind::Forward), recorder.is_on(Kind::Step)), (false, true));
+    assert_eq!(thread.begin(Kind::Forward, NameId(0), Detail::None), None);
+    thread.end(open, Detail::None);
+    assert!(!thread.record(Kind::Forward, Event::Instant, NameId(0), Detail::None));
+    recorder.switch(Switches::NONE.with(Kind::Forward));
+    assert!(thread.record(Kind::Forward, Event::Instant, NameId(0), Detail::None));
+    let events: Vec<Event> = taken(&mut recording).into_iter().map(|(_, record)| record.event).collect();
+    let range = (1 << 40) + 1;
+    assert_eq!(events, [Event::Begin { range }, Event::End { range }, Event::Instant]);
+}
+
+fn numbered(thread: &mut ThreadRecorder<'_>, numbers: std::ops::Range<u64>) -> u64 {
+    let one = |number| (Kind::Step, Event::Instant, NameId(0), Detail::Step { number, cpu_nanos: 0 });
+    numbers.map(one).filter(|(kind, event, name, detail)| thread.record(*kind, *event, *name, *detail)).count() as u64
+}
+
+fn numbers(recording: &mut Recording) -> Vec<u64> {
+    let number = |(_, record): (usize, Record)| match record.detail {
+        Detail::Step { number, .. } => number,
+        other => panic!("{other:?}"),
+    };
+    taken(recording).into_iter().map(number).collect()
+}
+
+#[test]
+fn a_burst_as_large_as_the_ring_is_kept_and_beyond_it_every_loss_is_counted() {
+    let (recorder, mut recording) = pair(small());
+    let mut thread = recorder.thread();
+    assert_eq!(numbered(&mut thread, 0..1024), 1024);
+    assert_eq!(numbers(&mut recording), (0..1024).collect::<Vec<_>>());
+    assert_eq!(numbered(&mut thread, 1024..5000), 3976, "the oldest make room");
+    assert_eq!(numbers(&mut recording), (3976..5000).collect::<Vec<_>>());
+    assert_eq!(recording.losses(), Losses { overwritten: 3976 - 1024, ..Losses::default() });
+
+    let (recorder, mut recording) = pair(RecorderConfig { when_full: WhenFull::DropNewest, ..small() });
+    let mut thread = recorder.thread();
+    assert_eq!(numbered(&mut thread, 0..5000), 1024, "the newest find no room");
+    assert_eq!(numbers(&mut recording), (0..1024).collect::<Vec<_>>());
+    assert_eq!(numbered(&mut thread, 5000..5010), 10);
+    assert_eq!(numbers(&mut recording), (5000..5010).collect::<Vec<_>>());
+    assert_eq!(recording.losses(), Losses { dropped: 5000 - 1024, ..Losses::default() });
+}
+
+#[test]
+fn a_later_reader_goes_on_where_the_one_before_has_committed() {
+    let config = small();
+    let memory = config.memory().unwrap();
+    let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
+    let mut thread = recorder.thread();
+    numbered(&mut thread, 0..1030);
+    let opened = || Recording::open(memory.try_clone().unwrap()).unwrap();
+    assert_eq!(numbers(&mut opened()).len(), 1024);
+    numbered(&mut thread, 1030..1032);
+    let mut dies = opened();
+    let mut seen = 0;
+    dies.take(|_| seen += 1).unwrap();
+    let mut next = opened();
+    assert_eq!((seen, numbers(&mut next)), (2, vec![1030, 1031]), "what was not committed is read again");
+    assert_eq!(next.losses().overwritten, 6, "those of the first reader");
+    assert!(dies.commit().unwrap_err().to_string().contains("another reader"));
+}
+
+#[test]
+fn who_looks_takes_nothing() {
+    let config = small();
+    let memory = config.memory().unwrap();
+    let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
+    numbered(&mut recorder.thread(), 0..3);
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
+    let mut looking = Recording::look(File::open(path).unwrap()).unwrap();
+    let mut seen = 0;
+    looking.take(|_| seen += 1).unwrap();
+    looking.switch(Switches::NONE);
+    assert!(looking.commit().is_err() && recorder.is_on(Kind::Step));
+    assert_eq!((seen, numbers(&mut Recording::open(memory).unwrap())), (3, vec![0, 1, 2]));
+}
+
+/// A thread of this name that records one number, and how many of its records found room.
+fn thread_named(recorder: &Recorder, name: &str, number: u64) -> u64 {
+    std::thread::scope(|scope| {
+        let record = || numbered(&mut recorder.thread(), number..number + 1);
+        std::thread::Builder::new().name(name.into()).spawn_scoped(scope, record).unwrap().join().unwrap()
+    })
+}
+
+#[test]
+fn threads_have_rings_of_their_own_which_others_get_when_they_have_ended() {
+    let (recorder, mut recording) = pair(RecorderConfig { when_full: WhenFull::DropNewest, ..small() });
+    let named = |name, number| thread_named(&recorder, name, number);
+    assert_eq!((named("first", 1), named("second-with-a-long-name", 2)), (1, 1));
+    assert_eq!(named("third", 3), 0, "what the two have recorded was not taken yet");
+    let threads = recording.threads();
+    let names: Vec<&str> = threads.iter().map(|thread| thread.name.as_str()).collect();
+    assert_eq!((names, threads[0].has_ended), (vec!["first", "second-with-a-l"], true));
+    assert_eq!(numbers(&mut recording), [1, 2]);
+    assert_eq!(recording.losses(), Losses { threads: 1, refused: 1, ..Losses::default() });
+    assert_eq!(named("fourth", 4), 1);
+    let fourth = recording.threads().remove(0);
+    assert_eq!((numbers(&mut recording), fourth.name.as_str()), (vec![4], "fourth"));
+    assert_eq!((fourth.claim, fourth.since, fourth.written), (3, 1, 2), "the ring's second record is its first");
+}
+
+#[test]
+fn where_the_last_records_count_a_new_thread_gets_the_ring_that_ended_first() {
+    let (recorder, mut recording) = pair(small());
+    let numbers_of = (1..=9).map(|number| thread_named(&recorder, "one-of-many", number)).sum::<u64>();
+    assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though nobody reads");
+    assert_eq!(numbers(&mut recording), [1, 3, 5, 7, 9, 2, 4, 6, 8]);
+}
+
+#[test]
+fn a_thread_without_a_ring_looks_for_one_again() {
+    let (recorder, mut recording) = pair(small());
+    let (first, _second) = (recorder.thread(), recorder.thread());
+    let mut third = recorder.thread();
+    assert_eq!(numbered(&mut third, 0..3), 0);
+    drop(first);
+    assert_eq!(numbered(&mut third, 3..6), 2, "it looks after the fourth");
+    assert_eq!(numbers(&mut recording), [4, 5]);
+    assert_eq!(recording.losses(), Losses { threads: 1, refused: 4, ..Losses::default() });
+}
+
+#[test]
+fn ranges_of_one_file_have_different_numbers() {
+    let (recorder, mut recording) = pair(small());
+    for _ in 0..3 {
+        let mut thread = recorder.thread();
+        let range = thread.begin(Kind::Forward, NameId(0), Detail::None).unwrap();
+        drop(thread);
+        recorder.thread().end(range, Detail::None); // on another thread, as that of asynchronous work
+    }
+    let mut open = std::collections::BTreeSet::new();
+    for (_, record) in taken(&mut recording) {
+        match record.event {
+            Event::Begin { range } => assert!(open.insert(range), "{range} again"),
+            Event::End { range } => assert!(open.remove(&range), "{range} was not begun"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(open.is_empty());
+}
+
+#[test]
+fn names_are_given_once_cut_where_they_are_long_and_refused_where_there_is_no_room() {
+    let (recorder, mut recording) = pair(small());
+    let long = format!("{}é", "x".repeat(254));
+    let [a, b, again, cut] = ["a", "b", "a", long.as_str()].map(|name| recorder.name(name));
+    assert_eq!((a, b, again, cut), (NameId(1), NameId(2), NameId(1), NameId(3)));
+    let refused = (0..2000).filter(|i| recorder.name(&format!("{i}{}", "y".repeat(200))) == NameId(0)).count();
+    taken(&mut recording);
+    assert_eq!(recording.name(cut), Some("x".repeat(254).as_str()), "no half characters");
+    assert!(refused > 0 && recording.losses().names == refused as u64, "{:?}", recording.losses());
+    assert_eq!((recording.name(NameId(0)), recording.name(NameId(u32::MAX))), (None, None));
+}
+
+/// A child that was forked shares the rings' memory, and must not write into them.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_process_records_nothing() {
+    let (recorder, mut recording) = pair(small());
+    let mut thread = recorder.thread();
+    numbered(&mut thread, 0..1);
+    // SAFETY: the child calls nothing but what is tested, which takes no lock and allocates nothing, and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let quiet = !recorder.is_on(Kind::Step) && numbered(&mut thread, 7..9) == 0 && recorder.name("x") == NameId(0);
+        drop(thread); // must not say that the parent's thread has ended
+        drop(recorder.thread());
+        recorder.switch(Switches::NONE);
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!quiet)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "it saw everything off");
+    numbered(&mut thread, 1..2);
+    assert_eq!((numbers(&mut recording), recording.threads()[0].has_ended), (vec![0, 1], false));
+    assert_eq!((recording.losses(), recorder.is_on(Kind::Step)), (Losses::default(), true));
+}
+
+/// Memory of this length that nobody can make shorter.
+pub(crate) fn sealed(bytes: u64) -> File {
+    let memory = memfd_create("taskd-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let file = File::from(memory);
+    file.set_len(bytes).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    file
+}
+
+#[test]
+fn what_is_no_recorders_file_is_refused_in_a_sentence() {
+    let told = |file: File| Recording::open(file).map(drop).unwrap_err().to_string();
+    assert_eq!(told(sealed(0)), "no recorder's file: it has 0 bytes, and 262144 at least");
+    assert_eq!(told(sealed(1 << 20)), "no recorder's file, or one that is not begun yet");
+    let create = |file: File, config| Recorder::create(file, config).map(drop).unwrap_err().to_string();
+    let words = "393215 bytes are too few for 2 rings of 1024 slots: make it 393216 long";
+    assert_eq!(create(sealed(393_215), small()), words);
+    let odd = RecorderConfig { records_per_thread: 1000, ..small() };
+    let words =
+        "no recorder has 2 rings of 1000 slots: take 1 to 64 rings, and a power of two from 1024 to 1048576 slots";
+    assert_eq!(create(sealed(1 << 20), odd), words);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    assert!(create(file.try_clone().unwrap(), small()).starts_with("its length is not sealed"));
+    assert!(told(file).starts_with("its length is not sealed"));
+    let file = sealed(393_216);
+    Recorder::create(file.try_clone().unwrap(), small()).unwrap();
+    let words = format!("process {} records into it already: take a file of its own", std::process::id());
+    assert_eq!(create(file.try_clone().unwrap(), small()), words);
+    std::os::unix::fs::FileExt::write_all_at(&file, &9u32.to_ne_bytes(), 4096 + 8).unwrap();
+    assert_eq!(told(file), "a recorder's file of version 9, and this program reads version 1");
+}
+
+#[test]
+fn a_file_of_before_has_no_time_line() {
+    let memory = small().memory().unwrap();
+    Recorder::create(memory.try_clone().unwrap(), small()).unwrap();
+    assert!(Recording::open(memory.try_clone().unwrap()).unwrap().time_line().is_some());
+    std::os::unix::fs::FileExt::write_all_at(&memory, &[1], 4096 + 104).unwrap();
+    assert!(Recording::open(memory).unwrap().time_line().is_none(), "another start of the system");
+}

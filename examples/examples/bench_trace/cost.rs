@@ -1,6 +1,6 @@
 //! What one record costs the thread that makes it, by that thread's own time on the CPU.
 
-use super::rivals::{Fastrace, Rival, Tracing};
+use super::rivals::{Fastrace, Tracing};
 use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -34,7 +34,7 @@ pub(crate) struct Figures {
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let (rounds, times) = if quick { (3, 1_000) } else { (51, 100_000) };
     let [mut record, mut range, mut pair, mut disabled, mut clock] = std::array::from_fn(|_| Samples::default());
-    let (mut fastrace, mut tracing) = (Fastrace::start(), Tracing::start());
+    let (fastrace, tracing) = (Fastrace::start(), Tracing::start());
     let (mut fastrace_ns, mut tracing_ns) = (Samples::default(), Samples::default());
     let live = Live::start()?;
     let name = live.recorder.name("forward");

@@ -15,12 +15,6 @@ use tracing_subscriber::registry::LookupSpan;
 /// Spans under one parent, so that none collects more than it would in a request or a step.
 const SPANS_PER_PARENT: u32 = 1000;
 
-/// Something that makes spans.
-pub(crate) trait Rival {
-    /// What one of so many spans costs this thread, in nanoseconds of its time on the CPU.
-    fn per_span(&mut self, spans: u32) -> f64;
-}
-
 /// fastrace with a collector that throws its spans away, in a thread of its own.
 pub(crate) struct Fastrace;
 
@@ -37,10 +31,9 @@ impl Fastrace {
         fastrace::set_reporter(Nobody, Config::default());
         Fastrace
     }
-}
 
-impl Rival for Fastrace {
-    fn per_span(&mut self, spans: u32) -> f64 {
+    /// What one of so many spans costs this thread, in nanoseconds of its time on the CPU.
+    pub(crate) fn per_span(&self, spans: u32) -> f64 {
         per_one(spans.div_ceil(SPANS_PER_PARENT), || {
             let root = Span::root("step", SpanContext::random());
             let _parent = root.set_local_parent();
@@ -90,10 +83,9 @@ impl Tracing {
         let subscriber = tracing_subscriber::registry().with(Keep::default());
         Tracing { _subscriber: tracing::subscriber::set_default(subscriber) }
     }
-}
 
-impl Rival for Tracing {
-    fn per_span(&mut self, spans: u32) -> f64 {
+    /// What one of so many spans costs this thread, in nanoseconds of its time on the CPU.
+    pub(crate) fn per_span(&self, spans: u32) -> f64 {
         per_one(spans, || {
             drop(black_box(tracing::info_span!("forward").entered()));
         })

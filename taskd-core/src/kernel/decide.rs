@@ -144,11 +144,7 @@ impl Kernel {
         let held = if is_none && harms_nobody && !is_wish { None } else { self.hold(id, verdict.chosen.as_ref()) };
         let is_dropped = is_none && held.is_none() && (is_wish || harms_nobody);
         let at = self.now();
-        let Some(open) = self.state.incidents.get_mut(&id) else { return };
-        open.held = held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() });
-        if held.is_none() {
-            self.pay(id, price);
-        }
+        self.book(id, held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() }), price);
         let Some(open) = self.state.incidents.get(&id) else { return };
         let decision = Decision {
             at,
@@ -189,9 +185,13 @@ impl Kernel {
         }
     }
 
-    /// Takes what a recovery costs from the budget.
-    fn pay(&mut self, id: IncidentId, price: Price) {
-        let Some(open) = self.state.incidents.get_mut(&id).filter(|_| price != Price::Nothing) else { return };
+    /// Notes that a decision is held, or takes what it costs from the budget.
+    fn book(&mut self, id: IncidentId, hold: Option<Hold>, price: Price) {
+        let Some(open) = self.state.incidents.get_mut(&id) else { return };
+        open.held = hold;
+        if open.held.is_some() || price == Price::Nothing {
+            return;
+        }
         open.paid = open.worth();
         match price {
             Price::Nothing => {}

@@ -24,6 +24,15 @@ fn four() -> Job {
     Job::on(4, &["a", "b"])
 }
 
+/// The same with another strategy, before all others.
+fn four_with(strategy: impl RecoveryStrategy + 'static) -> Job {
+    let mut job = four();
+    let mut plugins = plugins();
+    plugins.strategies.insert(0, Box::new(strategy));
+    job.kernel = Kernel::restore(plugins, &job.kernel.snapshot()).expect("the same version").0;
+    job
+}
+
 fn kill(job: &mut Job, rank: u32) {
     job.tell(rank, exited(KILLED, None));
     job.pass(100);
@@ -425,11 +434,7 @@ impl RecoveryStrategy for Narrow {
 
 #[test]
 fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
-    let mut job = four();
-    let mut plugins = plugins();
-    plugins.strategies.insert(0, Box::new(Narrow));
-    let snapshot = job.kernel.snapshot();
-    job.kernel = Kernel::restore(plugins, &snapshot).expect("the same version").0;
+    let mut job = four_with(Narrow);
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.tell(3, exited(KILLED, None)); // on b, at the same time
     job.pass(1_000);
@@ -477,11 +482,7 @@ impl RecoveryStrategy for Move {
 
 #[test]
 fn nothing_is_started_on_a_host_that_was_drained_while_a_recovery_was_on_its_way() {
-    let mut job = four();
-    let mut plugins = plugins();
-    plugins.strategies.insert(0, Box::new(Move));
-    let snapshot = job.kernel.snapshot();
-    job.kernel = Kernel::restore(plugins, &snapshot).expect("the same version").0;
+    let mut job = four_with(Move);
     job.slow = Some(2);
     kill(&mut job, 3);
     job.order(Order::Drain { node: node("a") }).expect("b has room");

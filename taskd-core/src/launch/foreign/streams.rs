@@ -63,7 +63,7 @@ pub(super) fn read_at(file: &File, from: u64, buffer: &mut [u8]) -> io::Result<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -71,14 +71,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("err");
         let mut child = Command::new("sh")
-            .args(["-c", "echo there >&2; exec sleep 600"])
+            .args(["-c", "echo there >&2; echo ready; exec sleep 600"])
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        while fs::metadata(&log).unwrap().len() == 0 {
-            std::thread::yield_now(); // until then its streams may be its parent's
-        }
+        // Until then its streams may be its parent's.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
         let pid = child.id().try_into().unwrap();
         assert!(Stream::of(pid, 1).is_none());
         let stream = Stream::of(pid, 2).unwrap();

@@ -73,12 +73,6 @@ impl Switches {
         Switches(self.0 & !bit(kind))
     }
 
-    /// Whether a kind is among them.
-    #[must_use]
-    pub const fn has(self, kind: Kind) -> bool {
-        self.0 & bit(kind) != 0
-    }
-
     pub(super) const fn bits(self) -> u64 {
         self.0
     }

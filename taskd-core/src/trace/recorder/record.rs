@@ -44,10 +44,6 @@ pub const USER_KINDS_MAX: u8 = 48;
 const USER: u8 = 16;
 
 impl Kind {
-    /// The five kinds that every training has.
-    pub const BUILT_IN: [Kind; 5] =
-        [Kind::Step, Kind::DataLoader, Kind::SaveCheckpoint, Kind::Forward, Kind::Communication];
-
     /// Its number, below 64: also its bit in the switches.
     #[inline]
     #[must_use]
@@ -156,7 +152,7 @@ pub struct Record {
 }
 
 macro_rules! codes {
-    ($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $code:literal, $word:literal;)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $code:literal;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
@@ -168,9 +164,6 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// All of them.
-            pub const ALL: &'static [$name] = &[$name::Other, $($name::$variant,)*];
-
             /// Its number in a record.
             #[inline]
             #[must_use]
@@ -183,12 +176,6 @@ macro_rules! codes {
             pub const fn of_code(code: u8) -> $name {
                 match code { $($code => $name::$variant,)* _ => $name::Other }
             }
-
-            /// As frameworks write it.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self { $name::Other => "other", $($name::$variant => $word,)* }
-            }
         }
     };
 }
@@ -197,27 +184,27 @@ codes! {
     /// An operation of a process group.
     Op {
         /// Everybody has the reduction of all.
-        AllReduce = 1, "all_reduce";
+        AllReduce = 1;
         /// Everybody has all inputs.
-        AllGather = 2, "all_gather";
+        AllGather = 2;
         /// Everybody has its part of the reduction of all.
-        ReduceScatter = 3, "reduce_scatter";
+        ReduceScatter = 3;
         /// Everybody has the root's input.
-        Broadcast = 4, "broadcast";
+        Broadcast = 4;
         /// The root has the reduction of all.
-        Reduce = 5, "reduce";
+        Reduce = 5;
         /// The root has all inputs.
-        Gather = 6, "gather";
+        Gather = 6;
         /// Everybody has its part of the root's input.
-        Scatter = 7, "scatter";
+        Scatter = 7;
         /// Everybody has a part of everybody's input.
-        AllToAll = 8, "all_to_all";
+        AllToAll = 8;
         /// Everybody has arrived.
-        Barrier = 9, "barrier";
+        Barrier = 9;
         /// To one peer.
-        Send = 10, "send";
+        Send = 10;
         /// From one peer.
-        Recv = 11, "recv";
+        Recv = 11;
     }
 }
 
@@ -225,31 +212,31 @@ codes! {
     /// The type of an element.
     DataType {
         /// IEEE 754 binary32.
-        F32 = 1, "fp32";
+        F32 = 1;
         /// IEEE 754 binary16.
-        F16 = 2, "fp16";
+        F16 = 2;
         /// bfloat16.
-        Bf16 = 3, "bfp16";
+        Bf16 = 3;
         /// IEEE 754 binary64.
-        F64 = 4, "fp64";
+        F64 = 4;
         /// Signed, 8 bits.
-        I8 = 5, "int8";
+        I8 = 5;
         /// Signed, 16 bits.
-        I16 = 6, "int16";
+        I16 = 6;
         /// Signed, 32 bits.
-        I32 = 7, "int32";
+        I32 = 7;
         /// Signed, 64 bits.
-        I64 = 8, "int64";
+        I64 = 8;
         /// Unsigned, 8 bits.
-        U8 = 9, "uint8";
+        U8 = 9;
         /// Unsigned, 16 bits.
-        U16 = 10, "uint16";
+        U16 = 10;
         /// Unsigned, 32 bits.
-        U32 = 11, "uint32";
+        U32 = 11;
         /// Unsigned, 64 bits.
-        U64 = 12, "uint64";
+        U64 = 12;
         /// True or false.
-        Bool = 13, "bool";
+        Bool = 13;
     }
 }
 

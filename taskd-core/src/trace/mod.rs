@@ -2,11 +2,13 @@
 //!
 //! It never interprets a fact and knows no vendor: judging is the work of [`detect`](crate::detect).
 
+mod batch;
 mod fact;
 #[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
 pub mod recorder;
 mod source;
 
+pub use batch::{NameTable, Origin, RecordBatch, TimedRecord};
 pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, PROCESS_STATE, Signal};
 #[cfg(any(test, feature = "test-util"))]
 pub use source::MockTraceSource;

@@ -133,6 +133,10 @@ fn observations(facts: &[Observation]) -> String {
             Signal::Progress { step } => format!("progress to step {step}"),
             Signal::Metric { name, value } => format!("metric {name} = {value}"),
             Signal::Lost { count } => format!("loss of {count} facts"),
+            Signal::Step(times) => format!("step {} in {} ms", times.step, times.wall_ns / 1_000_000),
+            Signal::CollectivePending { group, sequence, nanos } => {
+                format!("collective {sequence} of group {group} pending for {} ms", nanos / 1_000_000)
+            }
             other => kind(other),
         };
         return format!("{said} of {}", only.about);
@@ -156,6 +160,8 @@ fn kind(signal: &Signal) -> String {
         Signal::Evidence(evidence) => format!("evidence {}", evidence.what),
         Signal::SupervisorSlept { .. } => "sleep".to_owned(),
         Signal::Ext(ext) => ext.name().to_string(),
+        Signal::Step(_) => "step".to_owned(),
+        Signal::CollectivePending { .. } => "pending collective".to_owned(),
     }
 }
 

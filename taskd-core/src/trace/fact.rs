@@ -1,5 +1,6 @@
 //! Facts as sources tell them, observations as the kernel takes them, questions and answers.
 
+use super::training::{GroupPosition, StepTimes};
 use crate::job::seconds::Seconds;
 use crate::job::{Domain, ErrorReport, Generation, Incarnation, JobTime, Name};
 use crate::launch::Phase;
@@ -119,7 +120,21 @@ pub enum Signal {
     },
     /// A signal of one crate.
     Ext(Box<Ext>),
+    /// The process completed a training step, with where its time went (from a recorder).
+    Step(Box<StepTimes>),
+    /// A communication of the process has been under way for longer than the source's bound. Told once for each.
+    CollectivePending {
+        /// The group's name.
+        group: String,
+        /// Its number in the group.
+        sequence: u64,
+        /// For how long, in nanoseconds.
+        nanos: u64,
+    },
 }
+
+/// The question for where a process stands in its process groups. The answer is an [`Exhibit::Groups`].
+pub const COLLECTIVES: Name = Name::new("collectives");
 
 /// The question for a process's state. The answer is an [`Exhibit::Text`] of words `name=value` in any order, such as
 /// `state=S wchan=futex_do_wait beat_age_ms=120`:
@@ -175,6 +190,8 @@ pub enum Exhibit {
     Silence,
     /// It cannot be found out, with the reason.
     Unavailable(String),
+    /// Where the process stands in each of its groups, the answer to [`COLLECTIVES`].
+    Groups(Vec<GroupPosition>),
 }
 
 /// A type that one crate owns and core only carries.

@@ -7,9 +7,13 @@ mod fact;
 #[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
 pub mod recorder;
 mod source;
+mod training;
 
 pub use batch::{NameTable, Origin, RecordBatch, TimedRecord};
-pub use fact::{Ask, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, PROCESS_STATE, Signal};
+pub use fact::{
+    Ask, COLLECTIVES, Evidence, Exhibit, Ext, Extension, Fact, Malformed, Observation, PROCESS_STATE, Signal,
+};
 #[cfg(any(test, feature = "test-util"))]
 pub use source::MockTraceSource;
 pub use source::{SourceError, SourceInfo, Tagged, TraceBatch, TraceSource, TraceSourceExt, WhenFull};
+pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};

@@ -9,7 +9,7 @@ use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, Name, NodeId,
 use crate::kernel::{Command, Input, Request, Snapshot};
 use crate::launch::{Change, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
 use crate::recover::{Action, Failure, Output};
-use crate::trace::{Exhibit, Observation, Signal};
+use crate::trace::{Exhibit, Observation, Signal, StepTimes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -234,6 +234,11 @@ fn signal() -> impl Strategy<Value = Signal> {
         (name(), Just(f64::NAN)).prop_map(|(name, value)| Signal::Metric { name, value }),
         any::<u64>().prop_map(|count| Signal::Lost { count }),
         any::<u64>().prop_map(|nanos| Signal::SupervisorSlept { nanos }),
+        (any::<[u64; 4]>(), any::<Option<u64>>()).prop_map(|([step, wall_ns, wait_ns, lost], cpu_ns)| {
+            Signal::Step(Box::new(StepTimes { step, wall_ns, wait_ns, lost, cpu_ns, ..StepTimes::default() }))
+        }),
+        (any::<String>(), any::<[u64; 2]>())
+            .prop_map(|(group, [sequence, nanos])| { Signal::CollectivePending { group, sequence, nanos } }),
     ]
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
             range.push(per_one(times, || {
                 let range = black_box(thread.begin(Kind::Forward, name, Detail::None));
                 if let Some(range) = range {
-                    thread.end(range, Detail::None);
+                    thread.end(range);
                 }
             }));
             fastrace_ns.push(fastrace.per_span(times));

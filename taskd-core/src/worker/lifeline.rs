@@ -178,7 +178,7 @@ mod tests {
 
     /// The page of a thread that has done `what` with it and ended.
     fn after(what: impl FnOnce(Lifeline) + Send + 'static) -> Lifeline {
-        let lifeline = Lifeline { page: Page::create(0, 1, 1).unwrap().1.leak() };
+        let lifeline = Lifeline { page: Page::create(0, 1, 1, 0).unwrap().1.leak() };
         std::thread::spawn(move || what(lifeline)).join().unwrap();
         lifeline
     }

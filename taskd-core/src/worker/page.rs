@@ -1,4 +1,5 @@
-//! The lifeline page: one shared page per rank, the only memory that guard, supervisor and training process share.
+//! The lifeline page: the first page of the one file that guard, supervisor and training process share for a rank. What
+//! comes behind it is the [recorder](crate::trace::recorder)'s.
 //!
 //! It lays the fields out and maps them; it gives them no meaning. Every access is one atomic word, so a writer that
 //! dies in the middle of anything leaves nothing half written.
@@ -8,7 +9,7 @@
 //! |---|---|---|---|
 //! | 0 | `[u8; 8]` | magic `TASKDPG1` | guard, before the rank starts |
 //! | 8 | `u32` | layout version, 1 | guard |
-//! | 12 | `u32` | length in bytes, 4096 | guard |
+//! | 12 | `u32` | length of the page in bytes, 4096 | guard |
 //! | 16 | `u32` | pid of the rank | the forked child, before exec |
 //! | 20 | `u32` | state of the lifeline: 0 never taken, 1 held, 2 given up, 3 unavailable | rank (0 to 1 or 3), guard (to 2) |
 //! | 24 | `u64` | start time of the rank: field 22 of `/proc/PID/stat` | the forked child, before exec |
@@ -130,10 +131,10 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// A new page with its identity written, and the sealed memory behind it.
-    pub(crate) fn create(rank: u32, incarnation: u32, generation: u64) -> io::Result<(OwnedFd, Page)> {
-        let memory = rustix::fs::memfd_create("taskd-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&memory, PAGE_BYTES as u64)?;
+    /// A new page with its identity written, and the sealed memory that it is the beginning of, of so many bytes or a page.
+    pub(crate) fn create(rank: u32, incarnation: u32, generation: u64, bytes: usize) -> io::Result<(OwnedFd, Page)> {
+        let memory = rustix::fs::memfd_create("taskd-rank", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&memory, bytes.max(PAGE_BYTES) as u64)?;
         rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
         let page = Page::map(&memory, ProtFlags::READ | ProtFlags::WRITE)?;
         page.rank.store(rank, Ordering::Relaxed);
@@ -161,10 +162,10 @@ impl Page {
         if page.is_valid() { Ok(page) } else { Err(io::Error::other("not a lifeline page of version 1")) }
     }
 
-    /// Maps memory that nobody can make shorter.
+    /// Maps the first page of memory that nobody can make shorter.
     fn map(memory: impl AsFd, protection: ProtFlags) -> io::Result<Page> {
         let sealed = rustix::fs::fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(&memory)?.st_size != PAGE_BYTES as i64 {
+        if !sealed || rustix::fs::fstat(&memory)?.st_size < PAGE_BYTES as i64 {
             return Err(io::Error::other("not a lifeline page: its length is not sealed"));
         }
         // SAFETY: a new shared mapping, at an address that the kernel chooses, of memory that is long enough and sealed
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_field_stands_where_its_layout_says() {
-        let (memory, page) = Page::create(7, 3, 9).unwrap();
+        let (memory, page) = Page::create(7, 3, 9, 3 * PAGE_BYTES).unwrap();
         let longs = [(&page.start_time, 24), (&page.step, 48), (&page.step_at, 56), (&page.beat_at, 64)];
         let words = [(&page.pid, 16), (&page.state, 20), (&page.lock_at, 72)];
         longs.iter().for_each(|(field, at)| field.store(1 << 40 | at, Ordering::Release));
@@ -233,6 +234,7 @@ mod tests {
         assert_eq!(long(40), 9);
         longs.iter().for_each(|(_, at)| assert_eq!(long(*at), 1 << 40 | at));
         words.iter().for_each(|(_, at)| assert_eq!(word(*at), 1 << 20 | at));
+        assert_eq!(memory.metadata().unwrap().len(), 3 * 4096);
         assert_eq!(page.lock_address() as usize - &raw const *page as usize, 128);
         assert!(align_of::<libc::pthread_mutex_t>() <= LOCK_OFFSET);
         assert!(size_of::<libc::pthread_mutex_t>() <= PAGE_BYTES - LOCK_OFFSET);
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_offset_of_the_lock_that_cannot_be_is_refused() {
-        let (_memory, page) = Page::create(0, 1, 1).unwrap();
+        let (_memory, page) = Page::create(0, 1, 1, PAGE_BYTES).unwrap();
         for (offset, is_one) in [(0, false), (127, false), (128, true), (130, false), (4092, true), (4096, false)] {
             page.lock_at.store(offset, Ordering::Release);
             assert_eq!(page.lock_word().is_some(), is_one, "{offset}");
@@ -252,7 +254,10 @@ mod tests {
         let memory = rustix::fs::memfd_create("taskd-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&memory, PAGE_BYTES as u64).unwrap();
         assert!(Page::map(&memory, ProtFlags::READ).unwrap_err().to_string().contains("not sealed"));
-        rustix::fs::fcntl_add_seals(&memory, SEALS).unwrap();
+        rustix::fs::ftruncate(&memory, PAGE_BYTES as u64 - 1).unwrap();
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
+        assert!(Page::map(&memory, ProtFlags::READ).is_err(), "less than a page");
+        rustix::fs::ftruncate(&memory, PAGE_BYTES as u64).unwrap();
         assert!(!Page::map(&memory, ProtFlags::READ).unwrap().is_valid());
     }
 }

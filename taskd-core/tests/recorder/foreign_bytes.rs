@@ -15,7 +15,7 @@ fn valid() -> Vec<u8> {
     numbered(&mut one, 0..2000);
     for name in names {
         let range = other.begin(Kind::Forward, name, Detail::None).unwrap();
-        other.end(range, Detail::None);
+        other.end(range);
     }
     let mut bytes = vec![0; config.bytes()];
     memory.read_exact_at(&mut bytes, 0).unwrap();
@@ -39,14 +39,14 @@ fn read(bytes: &[u8], later: &[u8]) {
         if round == 0 {
             other_file.write_all_at(later, 4096).unwrap(); // by whoever writes it, after it was opened
         }
-        assert!(recording.threads().len() <= 64);
+        assert!(recording.threads().len() <= 64 && recording.exceptions().len() <= 64);
         let _ = recording.losses().records();
     }
 }
 
 /// Places that decide something: the header, the rings' heads, the names, the first slots.
 const INTERESTING: [std::ops::Range<usize>; 4] =
-    [4096..4096 + 96, 8192..8192 + 384, 20_480..20_480 + 32, 262_144..262_144 + 256];
+    [4096..4096 + 384, 8192..8192 + 384, 20_480..20_480 + 32, 262_144..262_144 + 256];
 
 fn mutation() -> impl Strategy<Value = (usize, u64)> {
     let at = prop::sample::select(INTERESTING.to_vec()).prop_flat_map(|range| range);
@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_with_foreign_bytes_in_it_is_read_to_its_end(mutations in prop::collection::vec(mutation(), 1..8), later in prop::collection::vec(any::<u8>(), 96)) {
+    fn a_file_with_foreign_bytes_in_it_is_read_to_its_end(mutations in prop::collection::vec(mutation(), 1..8), later in prop::collection::vec(any::<u8>(), 384)) {
         static VALID: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(valid);
         let mut bytes = VALID.clone();
         for (at, value) in mutations {

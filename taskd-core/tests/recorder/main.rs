@@ -42,9 +42,9 @@ fn what_is_recorded_is_read() {
     });
     let step = thread.begin_step(7).unwrap();
     let range = thread.begin(Kind::Forward, forward, Detail::None).unwrap();
-    thread.end(range, Detail::None);
+    thread.end(range);
     let range = thread.begin(Kind::Communication, NameId(0), reduce).unwrap();
-    thread.end(range, Detail::None);
+    thread.end(range);
     thread.record(Kind::User(3), Event::Counter { value: 0.25 }, forward, Detail::None);
     thread.record(Kind::SaveCheckpoint, Event::Instant, NameId(0), Detail::None);
     thread.end_step(step);
@@ -54,21 +54,23 @@ fn what_is_recorded_is_read() {
     let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
     assert!(records.is_sorted_by_key(|record| record.ticks));
     let told: Vec<(Kind, Event)> = records.iter().map(|record| (record.kind, record.event)).collect();
-    let first = 1u64 << 40; // of the first thread
-    let (begin, end) = (|n| Event::Begin { range: first + n }, |n| Event::End { range: first + n });
+    let number = |kind: Kind, count| u64::from(kind.number()) << 58 | 1 << 36 | count; // of the first thread
+    let begin = |kind, count| (kind, Event::Begin { range: number(kind, count) });
+    let end = |kind, count| (kind, Event::End { range: number(kind, count) });
     let expected = [
-        (Kind::Step, begin(1)),
-        (Kind::Forward, begin(2)),
-        (Kind::Forward, end(2)),
-        (Kind::Communication, begin(3)),
-        (Kind::Communication, end(3)),
+        begin(Kind::Step, 1),
+        begin(Kind::Forward, 2),
+        end(Kind::Forward, 2),
+        begin(Kind::Communication, 3),
+        end(Kind::Communication, 3),
         (Kind::User(3), Event::Counter { value: 0.25 }),
         (Kind::SaveCheckpoint, Event::Instant),
-        (Kind::Step, end(1)),
+        end(Kind::Step, 1),
     ];
     assert_eq!(told, expected);
     assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not said is not there");
     assert_eq!((recording.name(records[1].name), recording.name(group)), (Some("forward"), Some("dp:0")));
+    assert_eq!(records[2].name, NameId(0), "an end is named by its beginning");
     assert!(matches!(records[7].detail, Detail::Step { number: 7, cpu_nanos: 1.. }), "{:?}", records[7]);
     assert_eq!((recording.pid(), recording.losses()), (std::process::id(), Losses::default()));
     assert!(taken(&mut recording).is_empty(), "once");
@@ -99,13 +101,57 @@ fn a_kind_that_is_off_is_not_recorded_and_what_has_begun_ends_all_the_same() {
     recording.switch(Switches::ALL.without(Kind::Forward)); // by whoever reads
     assert_eq!((recorder.is_on(Kind::Forward), recorder.is_on(Kind::Step)), (false, true));
     assert_eq!(thread.begin(Kind::Forward, NameId(0), Detail::None), None);
-    thread.end(open, Detail::None);
+    thread.end(open);
     assert!(!thread.record(Kind::Forward, Event::Instant, NameId(0), Detail::None));
     recorder.switch(Switches::NONE.with(Kind::Forward));
     assert!(thread.record(Kind::Forward, Event::Instant, NameId(0), Detail::None));
     let events: Vec<Event> = taken(&mut recording).into_iter().map(|(_, record)| record.event).collect();
-    let range = (1 << 40) + 1;
+    let range = open.number();
     assert_eq!(events, [Event::Begin { range }, Event::End { range }, Event::Instant]);
+}
+
+#[test]
+fn a_process_says_what_it_has_hooks_for_and_what_keeps_a_kind_from_being_recorded() {
+    let (recorder, mut recording) = pair(small());
+    assert_eq!((recording.hooked(), recording.exceptions()), (Switches::NONE, vec![]));
+    recorder.hooked(Kind::Step);
+    recorder.hooked(Kind::Communication);
+    recorder.except(Kind::Communication, Some("another profiler is active"));
+    recorder.except(Kind::Forward, Some("torch.compile"));
+    assert_eq!(recording.hooked(), Switches::NONE.with(Kind::Step).with(Kind::Communication));
+    assert!(recording.hooked().has(Kind::Step) && !recording.hooked().has(Kind::Forward));
+    let told = |kind, reason: &str| (kind, reason.to_owned());
+    let both = [told(Kind::Forward, "torch.compile"), told(Kind::Communication, "another profiler is active")];
+    assert_eq!(recording.exceptions(), both);
+    recorder.except(Kind::Communication, None);
+    assert_eq!(recording.exceptions(), both[..1]);
+    let refused = (0..).find(|i| recorder.name(&format!("{i:0>250}")) == NameId(0));
+    recorder.except(Kind::Step, Some(&"x".repeat(250)));
+    let unnamed = told(Kind::Step, "for a reason that could not be named");
+    assert_eq!((recording.exceptions().remove(0), refused.is_some()), (unnamed, true), "the table of names is full");
+}
+
+#[test]
+fn an_environment_says_how_a_recorder_is_laid_out() {
+    let of = |text: &str| {
+        let (name, value) = text.split_once('=').unwrap();
+        RecorderConfig::from_env(|asked| (asked == name).then(|| value.to_owned()))
+    };
+    let usual = RecorderConfig::default();
+    assert_eq!(of("TASKD_TRACE_THREADS=64").threads_max, 64);
+    assert_eq!(of("TASKD_TRACE_RECORDS=5000").records_per_thread, 8192);
+    assert_eq!(of("TASKD_TRACE_RECORDS=1").records_per_thread, 1024);
+    assert_eq!(of("TASKD_TRACE_FULL=newest").when_full, WhenFull::DropNewest);
+    assert_eq!(of("TASKD_TRACE=off").kinds, Switches::NONE);
+    assert_eq!(of("TASKD_TRACE=on").kinds, Switches::ALL);
+    let two = Switches::NONE.with(Kind::Step).with(Kind::Communication);
+    assert_eq!(of("TASKD_TRACE=step, communication").kinds, two);
+    assert!(of("TASKD_TRACE=user").kinds.has(Kind::User(47)));
+    let not_understood =
+        ["_THREADS=65", "_THREADS=0", "_THREADS=x", "_RECORDS=2000000", "_RECORDS=-1", "_FULL=", "=stp"];
+    for text in not_understood {
+        assert_eq!(of(&format!("TASKD_TRACE{text}")), usual, "{text}");
+    }
 }
 
 fn numbered(thread: &mut ThreadRecorder<'_>, numbers: std::ops::Range<u64>) -> u64 {
@@ -226,8 +272,11 @@ fn ranges_of_one_file_have_different_numbers() {
         let mut thread = recorder.thread();
         let range = thread.begin(Kind::Forward, NameId(0), Detail::None).unwrap();
         drop(thread);
-        recorder.thread().end(range, Detail::None); // on another thread, as that of asynchronous work
+        let again = Range::of_number(range.number()).unwrap();
+        assert_eq!((again, again.kind()), (range, Kind::Forward));
+        recorder.thread().end(again); // on another thread, as that of asynchronous work
     }
+    assert_eq!((Range::of_number(0), Range::of_number(7 << 58)), (None, None), "of no kind");
     let mut open = std::collections::BTreeSet::new();
     for (_, record) in taken(&mut recording) {
         match record.event {

@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_rank_with_a_page_says_itself_that_it_lives_and_what_it_has_done() {
-        let (memory, page) = Page::create(0, 1, 7).unwrap();
+        let (memory, page) = Page::create(0, 1, 7, 0).unwrap();
         page.pid.store(std::process::id(), Ordering::Release);
         let mut source = source(Some(format!("/proc/self/fd/{}", memory.as_raw_fd()).into()));
         assert_eq!(signals(&mut source), [], "it has not said anything yet");
@@ -167,7 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_of_another_process_is_none() {
-        let (memory, page) = Page::create(0, 1, 7).unwrap();
+        let (memory, page) = Page::create(0, 1, 7, 0).unwrap();
         page.pid.store(1, Ordering::Release);
         let mut source = source(Some(format!("/proc/self/fd/{}", memory.as_raw_fd()).into()));
         assert_eq!(signals(&mut source), [Signal::Heartbeat], "that it runs is all that is known");

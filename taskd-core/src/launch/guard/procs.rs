@@ -23,6 +23,7 @@ pub(super) type Key = u64;
 pub(super) struct Proc {
     pub(super) report: ProcReport,
     pub(super) pid: Pid,
+    /// Its page, and the memory that begins with it: kept until nobody needs anything of the process any more.
     pub(super) page: Option<(Arc<Page>, OwnedFd)>,
     pub(super) lifeline: Option<Waiter>,
     /// Readable at its end, where the mode has no signal for that.
@@ -89,7 +90,8 @@ impl Procs {
     /// The book of a guard that takes over from an earlier one of the same job.
     pub(super) fn inherited(exits: Vec<ProcReport>, over: Vec<(Role, Incarnation)>) -> Procs {
         let mut procs = Procs { over: over.into_iter().collect(), ..Procs::default() };
-        for report in exits {
+        for mut report in exits {
+            report.page = None; // it was held by the guard that is gone
             let pid = i32::try_from(report.pid).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
             procs.insert(Proc {
                 report,

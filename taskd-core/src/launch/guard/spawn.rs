@@ -5,6 +5,7 @@
 use super::run_dir::proc_name;
 use super::sys::{self, BeforeExec};
 use super::wire::{WireOrder, WireSpec};
+use crate::trace::recorder::RecorderConfig;
 use crate::worker::page::Page;
 use rustix::fs::Access;
 use rustix::pipe::PipeFlags;
@@ -28,7 +29,8 @@ pub(super) struct Spawned {
     pub(super) pid: Pid,
     pub(super) start_time: u64,
     pub(super) page: Arc<Page>,
-    /// The memory behind the page; while it is open, the page can be opened under `page_path`.
+    /// The memory that begins with the page, with room for the process's recorder behind it: only what is written takes
+    /// memory. While it is open, it can be opened under `page_path`.
     pub(super) page_memory: OwnedFd,
     pub(super) page_path: PathBuf,
     /// Reading ends, non-blocking.
@@ -60,7 +62,9 @@ impl Ground {
     /// Starts a process. `program` is what [`find_program`] found.
     pub(super) fn spawn(&self, order: &WireOrder, spec: &WireSpec, program: &Path) -> io::Result<Spawned> {
         let rank = order.proc.role.rank().map_or(u32::MAX, |rank| rank.0);
-        let (page_memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation)?;
+        let variable = |name: &str| order.env.get(name).or_else(|| spec.env.get(name)).cloned();
+        let bytes = RecorderConfig::from_env(variable).bytes();
+        let (page_memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation, bytes)?;
         let page = Arc::new(page);
         let page_path = PathBuf::from(format!("/proc/{}/fd/{}", self.parent.as_raw_nonzero(), page_memory.as_raw_fd()));
         let steps = BeforeExec {

@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_runs_between_fork_and_exec_names_the_child_in_its_page() {
-        let page = Arc::new(Page::create(0, 1, 1).unwrap().1);
+        let page = Arc::new(Page::create(0, 1, 1, 0).unwrap().1);
         let mut command = Command::new("sh");
         command.args(["-c", "read line"]).stdin(Stdio::piped());
         let steps = BeforeExec {

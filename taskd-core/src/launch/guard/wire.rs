@@ -157,7 +157,7 @@ pub(crate) struct ProcReport {
     /// Field 22 of `/proc/PID/stat`.
     pub(crate) start_time: u64,
     pub(crate) phase: Phase,
-    /// Where its page can be opened while it runs.
+    /// Where its page, and its recorder's memory behind it, can be opened until its exit is acknowledged.
     pub(crate) page: Option<PathBuf>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! It has no state: the switches of a recorder stand in its file.
 
-use super::layout::Layout;
-use super::record::Kind;
+use super::layout::{Layout, RINGS_MAX, SLOTS_MAX, SLOTS_MIN};
+use super::record::{Kind, USER_KINDS_MAX};
 use super::ring::WhenFull;
 use super::sys;
 use std::fs::File;
@@ -35,6 +35,33 @@ impl Default for RecorderConfig {
 }
 
 impl RecorderConfig {
+    /// As the environment of the process says, which the guard reads before it starts it:
+    /// - `TASKD_TRACE_THREADS`: threads that can record at one time;
+    /// - `TASKD_TRACE_RECORDS`: records that a thread's ring holds, or the next more that it can;
+    /// - `TASKD_TRACE_FULL`: which records go when a ring is full, the `oldest` or the `newest`;
+    /// - `TASKD_TRACE`: what is recorded from the start: `on`, `off`, or some of `step`, `dataloader`, `save_checkpoint`,
+    ///   `forward`, `communication` and `user`, with commas.
+    ///
+    /// What is not set, or not understood, is as by default: an environment stops no training.
+    #[must_use]
+    pub fn from_env(variable: impl Fn(&str) -> Option<String>) -> RecorderConfig {
+        let usual = RecorderConfig::default();
+        let number = |name| variable(name).and_then(|text| text.trim().parse::<usize>().ok());
+        let records = number("TASKD_TRACE_RECORDS").filter(|records| (1..=SLOTS_MAX).contains(records));
+        RecorderConfig {
+            threads_max: number("TASKD_TRACE_THREADS")
+                .filter(|threads| (1..=RINGS_MAX).contains(threads))
+                .unwrap_or(usual.threads_max),
+            records_per_thread: records
+                .map_or(usual.records_per_thread, |records| records.next_power_of_two().max(SLOTS_MIN)),
+            when_full: match variable("TASKD_TRACE_FULL").as_deref().map(str::trim) {
+                Some("newest") => WhenFull::DropNewest,
+                _ => usual.when_full,
+            },
+            kinds: variable("TASKD_TRACE").and_then(|text| Switches::of_text(&text)).unwrap_or(usual.kinds),
+        }
+    }
+
     /// How long the file must be.
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -71,6 +98,32 @@ impl Switches {
     #[must_use]
     pub const fn without(self, kind: Kind) -> Switches {
         Switches(self.0 & !bit(kind))
+    }
+
+    /// Whether a kind is among them.
+    #[must_use]
+    pub const fn has(self, kind: Kind) -> bool {
+        self.0 & bit(kind) != 0
+    }
+
+    /// Those of a text such as `step,communication`; `None` if a word of it is not understood.
+    fn of_text(text: &str) -> Option<Switches> {
+        match text.trim() {
+            "on" => return Some(Switches::ALL),
+            "off" => return Some(Switches::NONE),
+            _ => (),
+        }
+        text.split(',').try_fold(Switches::NONE, |so_far, word| {
+            Some(match word.trim() {
+                "step" => so_far.with(Kind::Step),
+                "dataloader" => so_far.with(Kind::DataLoader),
+                "save_checkpoint" => so_far.with(Kind::SaveCheckpoint),
+                "forward" => so_far.with(Kind::Forward),
+                "communication" => so_far.with(Kind::Communication),
+                "user" => (0..USER_KINDS_MAX).fold(so_far, |all, which| all.with(Kind::User(which))),
+                _ => return None,
+            })
+        })
     }
 
     pub(super) const fn bits(self) -> u64 {

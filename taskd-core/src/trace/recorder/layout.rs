@@ -15,6 +15,7 @@
 //! Every access is one atomic word, so a writer that dies in the middle of anything leaves nothing half written.
 
 use super::clock::{self, Anchor, Clock};
+use super::record::KINDS_MAX;
 use super::ring::{Head, Ring, Slot};
 use super::sys::{self, Mapping};
 use std::fs::{File, Metadata};
@@ -37,6 +38,8 @@ const NAMES_AT: usize = HEADS_AT + RINGS_MAX * size_of::<Head>();
 const RINGS_AT: usize = 1 << 18;
 const MAGIC: u64 = u64::from_ne_bytes(*b"TASKDTR1");
 const VERSION: u32 = 1;
+/// In [`Header::exceptions`]: there is a reason, for which the table of names had no room.
+pub(super) const UNNAMED: u32 = u32::MAX;
 
 /// The header of a recorder's file.
 #[repr(C)]
@@ -75,6 +78,10 @@ pub(super) struct Header {
     pub(super) claims: AtomicU64,
     /// Which start of the system it was.
     boot: [AtomicU64; 2],
+    /// A bit for each kind for which this process has a hook.
+    pub(super) hooked: AtomicU64,
+    /// For each kind the name of what keeps it from being recorded though it is on, 0 for nothing.
+    pub(super) exceptions: [AtomicU32; KINDS_MAX],
 }
 
 const _: () = {
@@ -82,6 +89,8 @@ const _: () = {
     assert!(offset_of!(Header, pid) == 20 && offset_of!(Header, unix_nanos) == 48);
     assert!(offset_of!(Header, switches) == 56 && offset_of!(Header, records_refused) == 88);
     assert!(offset_of!(Header, boot) == 104);
+    assert!(offset_of!(Header, hooked) == 120 && offset_of!(Header, exceptions) == 128);
+    assert!(HEADER_AT + size_of::<Header>() <= HEADS_AT);
     assert!(RINGS_AT.is_multiple_of(SLOTS_MIN * size_of::<Slot>()));
 };
 

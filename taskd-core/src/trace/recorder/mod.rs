@@ -28,6 +28,6 @@ mod writing;
 pub use clock::{Anchor, Clock, TimeLine};
 pub use config::{RecorderConfig, Switches};
 pub use reading::{Losses, Recording, Taken, ThreadInfo};
-pub use record::{Communication, DataType, Detail, Event, Kind, NameId, Op, Record, USER_KINDS_MAX};
+pub use record::{Communication, DataType, Detail, Event, Kind, NameId, Op, Range, Record, USER_KINDS_MAX};
 pub use ring::WhenFull;
-pub use writing::{NAME_BYTES_MAX, Range, Recorder, StepRange, ThreadRecorder};
+pub use writing::{NAME_BYTES_MAX, Recorder, StepRange, ThreadRecorder};

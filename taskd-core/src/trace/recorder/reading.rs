@@ -5,7 +5,7 @@
 use super::clock::{Anchor, Clock, TimeLine};
 use super::config::Switches;
 use super::layout::{Layout, Slots};
-use super::record::{NameId, Record};
+use super::record::{Kind, NameId, Record};
 use super::ring::{ENDED, FREE, Reading};
 use std::fs::File;
 use std::io;
@@ -127,6 +127,25 @@ impl Recording {
         if self.layout.is_writable() {
             self.layout.header().switches.store(kinds.bits(), Ordering::Release);
         }
+    }
+
+    /// The kinds for which the process has a hook; it records no other, whatever is on.
+    #[must_use]
+    pub fn hooked(&self) -> Switches {
+        Switches::of_bits(self.layout.header().hooked.load(Ordering::Acquire))
+    }
+
+    /// The kinds that are not recorded though they are on, each with the reason.
+    #[must_use]
+    pub fn exceptions(&mut self) -> Vec<(Kind, String)> {
+        let reasons = self.layout.header().exceptions.each_ref().map(|reason| reason.load(Ordering::Acquire));
+        self.read_names(); // afterwards: a reason stands in the table before it is told
+        let told = (0..).zip(reasons).filter(|(_, reason)| *reason != 0);
+        told.filter_map(|(kind, reason)| {
+            let reason = self.name(NameId(reason)).unwrap_or("for a reason that could not be named");
+            Some((Kind::of_number(kind)?, reason.to_owned()))
+        })
+        .collect()
     }
 
     /// Turns ticks of the records into `CLOCK_MONOTONIC`, as it is on this machine since it was started: a file of another

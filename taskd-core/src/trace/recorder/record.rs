@@ -11,8 +11,11 @@
 //! | 1 | 12..16 | what words 3 to 6 are: 0 nothing, 1 of a step, 2 of a communication |
 //! | 1 | 16..24 | collective operation, see [`Op`]; 0 for none |
 //! | 1 | 24..32 | type of an element, see [`DataType`]; 0 for none |
-//! | 1 | 32..64 | name, a number of the file's table of names; 0 for none |
+//! | 1 | 32..64 | name, a number of the file's table of names; 0 for none, and at the end of a range |
 //! | 2 | | range: the number that begin and end share; of a counter the bits of its `f64` |
+//! | 2 | 58..64 | of a range: its kind |
+//! | 2 | 36..58 | of a range: the claim of a ring under which it began |
+//! | 2 | 0..36 | of a range: a count of that claim's ranges |
 //! | 3 | | communication: elements; step: its number |
 //! | 4 | | communication: bytes; end of a step: nanoseconds on the CPU since its beginning |
 //! | 5 | 0..32 | communication: group, a number of the table of names; 0 for none |
@@ -38,6 +41,8 @@ pub enum Kind {
     User(u8),
 }
 
+/// Numbers of kinds are below this.
+pub(super) const KINDS_MAX: usize = 64;
 /// How many kinds users can have.
 pub const USER_KINDS_MAX: u8 = 48;
 /// The first number of a user's kind.
@@ -71,6 +76,53 @@ impl Kind {
             USER..64 => Kind::User(number - USER),
             _ => return None,
         })
+    }
+}
+
+/// A range that has begun. Whoever knows its [number](Range::number) can end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a range that is never ended has no length"]
+pub struct Range {
+    kind: Kind,
+    number: u64,
+}
+
+/// Where a range's number has the claim; below it is a count, which begins again after 69 billion.
+const CLAIM_AT: u32 = 36;
+/// Where it has the kind.
+const KIND_AT: u32 = 58;
+
+impl Range {
+    /// A range of a thread: the count of its ranges under a claim. Each is cut to the bits that it has.
+    #[inline]
+    pub(super) const fn new(kind: Kind, claim: u64, count: u64) -> Range {
+        let claim = (claim << CLAIM_AT) & ((1 << KIND_AT) - 1);
+        let number = (kind.number() as u64) << KIND_AT | claim | (count & ((1 << CLAIM_AT) - 1));
+        Range { kind, number }
+    }
+
+    /// Its number, never 0. No two ranges of a file have the same that are open at one time.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.number
+    }
+
+    /// The range of a number; `None` for a number that no range has.
+    #[inline]
+    #[must_use]
+    pub const fn of_number(number: u64) -> Option<Range> {
+        match Kind::of_number((number >> KIND_AT) as u8) {
+            Some(kind) => Some(Range { kind, number }),
+            None => None,
+        }
+    }
+
+    /// What has begun.
+    #[inline]
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        self.kind
     }
 }
 

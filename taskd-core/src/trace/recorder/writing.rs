@@ -5,8 +5,8 @@
 
 use super::clock::Clock;
 use super::config::{RecorderConfig, Switches, bit};
-use super::layout::{Layout, Plan, Slots};
-use super::record::{Detail, Event, Kind, NameId, Record};
+use super::layout::{Layout, Plan, Slots, UNNAMED};
+use super::record::{Detail, Event, Kind, NameId, Range, Record};
 use super::ring::{CLAIMED, ENDED, FREE, Ring, WhenFull, Writer};
 use super::sys::{self, Mapping};
 use std::collections::BTreeMap;
@@ -17,8 +17,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Most bytes of a name; what is longer is cut.
 pub const NAME_BYTES_MAX: usize = 255;
-/// So many ranges one claim of a ring can begin until their numbers meet those of the next: an age at any pace.
-const RANGES_PER_CLAIM_BITS: u32 = 40;
 
 /// What records the threads of this process.
 ///
@@ -78,6 +76,29 @@ impl Recorder {
         }
     }
 
+    /// Says that this process has a hook for a kind: one without is never recorded, on or off.
+    pub fn hooked(&self, kind: Kind) {
+        if self.gate.mask() != 0 {
+            self.layout.header().hooked.fetch_or(bit(kind), Ordering::Release);
+        }
+    }
+
+    /// Says what keeps a kind from being recorded though it is on, such as `another profiler is active`, or that nothing
+    /// does any more. Takes a lock; to be told when it changes.
+    pub fn except(&self, kind: Kind, reason: Option<&str>) {
+        if self.gate.mask() == 0 {
+            return;
+        }
+        let name = match reason.map(|reason| self.name(reason)) {
+            None => 0,
+            Some(NameId(0)) => UNNAMED,
+            Some(NameId(name)) => name,
+        };
+        if let Some(exception) = self.layout.header().exceptions.get(usize::from(kind.number())) {
+            exception.store(name, Ordering::Release);
+        }
+    }
+
     /// The number of a name; the same name has the same number. 0, which is no name, where there is no room for another.
     /// To be called once for each name: it takes a lock.
     #[must_use]
@@ -119,7 +140,8 @@ impl Recorder {
     #[must_use]
     pub fn thread(&self) -> ThreadRecorder<'_> {
         let (switches, gate) = (&self.layout.header().switches, self.gate.word());
-        let mut thread = ThreadRecorder { recorder: self, switches, gate, writer: None, ranges: 0, refused: 0 };
+        let mut thread =
+            ThreadRecorder { recorder: self, switches, gate, writer: None, claim: 0, ranges: 0, refused: 0 };
         if self.gate.mask() != 0 && !thread.claim() {
             self.layout.header().threads_refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -169,18 +191,18 @@ pub struct ThreadRecorder<'a> {
     switches: &'a AtomicU64,
     gate: &'a AtomicU64,
     writer: Option<Writer<'a>>,
-    /// The number of the last range.
+    /// Which claim of a ring of the file its own is, and how many ranges have begun under it.
+    claim: u64,
     ranges: u64,
     /// Records for which there was no ring.
     refused: u64,
 }
 
 impl ThreadRecorder<'_> {
-    /// Looks for a ring. Range numbers go on from the claim's, so that no two of a file are the same.
+    /// Looks for a ring.
     fn claim(&mut self) -> bool {
         self.writer = self.recorder.claim();
-        let claim = self.writer.as_ref().map(|writer| writer.ring().head().claim.load(Ordering::Relaxed));
-        self.ranges = self.ranges.max(claim.unwrap_or(0) << RANGES_PER_CLAIM_BITS);
+        self.claim = self.writer.as_ref().map_or(0, |writer| writer.ring().head().claim.load(Ordering::Relaxed));
         self.writer.is_some()
     }
 
@@ -228,9 +250,9 @@ impl ThreadRecorder<'_> {
         if !self.is_on(kind) {
             return None;
         }
-        self.ranges += 1;
-        let range = Range { kind, number: self.ranges, name };
-        self.push(kind, Event::Begin { range: range.number }, name, detail).then_some(range)
+        self.ranges = self.ranges.wrapping_add(1);
+        let range = Range::new(kind, self.claim, self.ranges);
+        self.push(kind, Event::Begin { range: range.number() }, name, detail).then_some(range)
     }
 
     /// Begins a training step; its time on the CPU is taken, which costs a system call. `None` if steps are off.
@@ -243,14 +265,19 @@ impl ThreadRecorder<'_> {
     pub fn end_step(&mut self, step: StepRange) {
         let StepRange { range, number, cpu_nanos } = step;
         let cpu_nanos = sys::thread_cpu_nanos().saturating_sub(cpu_nanos);
-        self.end(range, Detail::Step { number, cpu_nanos });
+        self.push_end(range, Detail::Step { number, cpu_nanos });
     }
 
-    /// Ends a range.
+    /// Ends a range, of this thread or of another. Its name and detail are those of its beginning.
     #[inline]
-    pub fn end(&mut self, range: Range, detail: Detail) {
+    pub fn end(&mut self, range: Range) {
+        self.push_end(range, Detail::None);
+    }
+
+    #[inline(always)] // as `push`
+    fn push_end(&mut self, range: Range, detail: Detail) {
         if self.gate.load(Ordering::Relaxed) != 0 {
-            self.push(range.kind, Event::End { range: range.number }, range.name, detail);
+            self.push(range.kind(), Event::End { range: range.number() }, NameId(0), detail);
         }
     }
 }
@@ -263,15 +290,6 @@ impl Drop for ThreadRecorder<'_> {
     }
 }
 
-/// A range that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a range that is never ended has no length"]
-pub struct Range {
-    kind: Kind,
-    number: u64,
-    name: NameId,
-}
-
 /// A training step that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a step that is never ended has no length"]
@@ -280,6 +298,13 @@ pub struct StepRange {
     number: u64,
     /// Of its thread when it began.
     cpu_nanos: u64,
+}
+
+impl StepRange {
+    /// Its range.
+    pub const fn range(self) -> Range {
+        self.range
+    }
 }
 
 /// A word that is all ones in the process that has opened it, and zero in those that are forked from it.

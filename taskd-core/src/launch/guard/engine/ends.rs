@@ -88,14 +88,14 @@ impl Engine {
         let Some(proc) = self.procs.get_mut(key) else { return };
         let mut exit = Exit::new(how);
         exit.stderr_tail = proc.stderr.as_ref().map(Stream::tail_text).unwrap_or_default();
-        if let Some((page, _)) = proc.page.take() {
+        // Page and memory stay until the exit is acknowledged: what the process recorded last may not have been read.
+        if let Some((page, _)) = &proc.page {
             exit.step = page.last_step();
         }
         if let Some(lifeline) = proc.lifeline.take() {
             self.counters.lifelines_missing += u64::from(lifeline.is_unavailable());
             lifeline.end();
         }
-        proc.report.page = None;
         proc.kill_at = None;
         if let Some(end) = proc.end.take() {
             self.poll.remove(end);

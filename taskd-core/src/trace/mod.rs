@@ -7,6 +7,7 @@ mod fact;
 #[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
 pub mod recorder;
 mod source;
+pub mod switches;
 mod training;
 
 pub use batch::{NameTable, Origin, RecordBatch, TimedRecord};

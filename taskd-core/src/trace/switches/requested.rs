@@ -1,0 +1,265 @@
+//! What is asked for: each of the five kinds on or off, and the document that says so.
+//!
+//! It does not say what becomes of it: that is the part of `rule`.
+
+use crate::trace::recorder::Kind;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// One value for each of the five kinds that are switched, under their names in the `profilingSwitch` document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PerKind<T> {
+    /// Collectives and point-to-point operations.
+    #[serde(rename = "CommunicationOperator")]
+    pub communication: T,
+    /// Training steps.
+    #[serde(rename = "Step")]
+    pub step: T,
+    /// Saving checkpoints.
+    #[serde(rename = "SaveCheckpoint")]
+    pub save_checkpoint: T,
+    /// The forward pass.
+    #[serde(rename = "FP")]
+    pub forward: T,
+    /// Waiting for the next batch.
+    #[serde(rename = "DataLoader")]
+    pub data_loader: T,
+}
+
+/// Names and kinds, in the order of the document.
+const KINDS: PerKind<(&str, Kind)> = PerKind {
+    communication: ("CommunicationOperator", Kind::Communication),
+    step: ("Step", Kind::Step),
+    save_checkpoint: ("SaveCheckpoint", Kind::SaveCheckpoint),
+    forward: ("FP", Kind::Forward),
+    data_loader: ("DataLoader", Kind::DataLoader),
+};
+
+impl PerKind<Kind> {
+    /// The five kinds themselves.
+    pub const KINDS: PerKind<Kind> = PerKind {
+        communication: KINDS.communication.1,
+        step: KINDS.step.1,
+        save_checkpoint: KINDS.save_checkpoint.1,
+        forward: KINDS.forward.1,
+        data_loader: KINDS.data_loader.1,
+    };
+}
+
+impl<T> PerKind<T> {
+    /// What becomes of each value.
+    pub fn map<U>(self, mut each: impl FnMut(T) -> U) -> PerKind<U> {
+        PerKind {
+            communication: each(self.communication),
+            step: each(self.step),
+            save_checkpoint: each(self.save_checkpoint),
+            forward: each(self.forward),
+            data_loader: each(self.data_loader),
+        }
+    }
+
+    /// Each value beside another one of the same kind.
+    pub fn zip<U>(self, other: PerKind<U>) -> PerKind<(T, U)> {
+        PerKind {
+            communication: (self.communication, other.communication),
+            step: (self.step, other.step),
+            save_checkpoint: (self.save_checkpoint, other.save_checkpoint),
+            forward: (self.forward, other.forward),
+            data_loader: (self.data_loader, other.data_loader),
+        }
+    }
+
+    /// The five values, in the order of the document.
+    pub fn into_array(self) -> [T; 5] {
+        [self.communication, self.step, self.save_checkpoint, self.forward, self.data_loader]
+    }
+
+    /// The same by reference.
+    pub const fn as_ref(&self) -> PerKind<&T> {
+        PerKind {
+            communication: &self.communication,
+            step: &self.step,
+            save_checkpoint: &self.save_checkpoint,
+            forward: &self.forward,
+            data_loader: &self.data_loader,
+        }
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// Not to be recorded.
+    #[default]
+    Off,
+    /// To be recorded.
+    On,
+}
+
+impl Switch {
+    /// Whether it is on.
+    #[must_use]
+    pub const fn is_on(self) -> bool {
+        matches!(self, Switch::On)
+    }
+}
+
+impl From<bool> for Switch {
+    fn from(on: bool) -> Switch {
+        if on { Switch::On } else { Switch::Off }
+    }
+}
+
+/// What is asked for, kind by kind.
+pub type Requested = PerKind<Switch>;
+
+impl Requested {
+    /// Everything off.
+    pub const NONE: Requested = Requested {
+        communication: Switch::Off,
+        step: Switch::Off,
+        save_checkpoint: Switch::Off,
+        forward: Switch::Off,
+        data_loader: Switch::Off,
+    };
+
+    /// Everything on.
+    pub const ALL: Requested = Requested {
+        communication: Switch::On,
+        step: Switch::On,
+        save_checkpoint: Switch::On,
+        forward: Switch::On,
+        data_loader: Switch::On,
+    };
+
+    /// Reads a `profilingSwitch` document, which names all five kinds:
+    /// `{"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"on","DataLoader":"on"}`. `Communication`
+    /// is taken for `CommunicationOperator`, which it is called in some places. Returned beside it are the keys that
+    /// mean nothing here, in their order.
+    ///
+    /// # Errors
+    /// [`SwitchError`] when it does not say of every kind whether it is on or off. A kind that is not there is not
+    /// guessed: what is half written switches nothing.
+    pub fn parse(document: &[u8]) -> Result<(Requested, Vec<String>), SwitchError> {
+        let object: Result<Map<String, Value>, _> = serde_json::from_slice(document);
+        let mut object = object.map_err(|error| SwitchError::NoObject(error.to_string()))?;
+        if let Some(value) = object.remove("Communication") {
+            object.entry(KINDS.communication.0).or_insert(value);
+        }
+        let mut take = |(name, _)| match object.remove(name) {
+            Some(Value::String(text)) if text == "on" => Ok(Switch::On),
+            Some(Value::String(text)) if text == "off" => Ok(Switch::Off),
+            Some(value) => Err(SwitchError::NoSwitch { name, value: shown(&value) }),
+            None => Err(SwitchError::Missing(name)),
+        };
+        let requested = Requested {
+            communication: take(KINDS.communication)?,
+            step: take(KINDS.step)?,
+            save_checkpoint: take(KINDS.save_checkpoint)?,
+            forward: take(KINDS.forward)?,
+            data_loader: take(KINDS.data_loader)?,
+        };
+        Ok((requested, object.into_iter().map(|(name, _)| name).collect()))
+    }
+
+    /// Whether any kind is on.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        *self != Requested::NONE
+    }
+}
+
+impl fmt::Display for Requested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = self.zip(KINDS).into_array().into_iter().filter(|(switch, _)| switch.is_on());
+        let names: Vec<&str> = on.map(|(_, (name, _))| name).collect();
+        f.write_str(if names.is_empty() { "nothing" } else { "" })?;
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// As much of a value as a sentence has room for.
+fn shown(value: &Value) -> String {
+    const CHARS_MAX: usize = 40;
+    let text = value.to_string();
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Why a document switches nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// It is no JSON object.
+    #[error(
+        "it is no JSON object ({0}): write all five kinds, such as {{\"CommunicationOperator\":\"off\",\"Step\":\"on\",\
+         \"SaveCheckpoint\":\"on\",\"FP\":\"on\",\"DataLoader\":\"on\"}}"
+    )]
+    NoObject(String),
+    /// A kind is not there.
+    #[error("{0} is missing: write \"on\" or \"off\" for each of the five kinds")]
+    Missing(&'static str),
+    /// A value is neither on nor off.
+    #[error("{name} is {value}: write \"on\" or \"off\"")]
+    NoSwitch {
+        /// Which kind.
+        name: &'static str,
+        /// Its value, cut if it is long.
+        value: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str =
+        r#"{"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"off","DataLoader":"on"}"#;
+
+    fn requested() -> Requested {
+        Requested { communication: Switch::Off, forward: Switch::Off, ..Requested::ALL }
+    }
+
+    #[test]
+    fn a_document_is_read_and_written_with_the_names_that_the_platform_has() {
+        assert_eq!(Requested::parse(DOCUMENT.as_bytes()), Ok((requested(), Vec::new())));
+        assert_eq!(serde_json::to_string(&requested()).expect("it has a form"), DOCUMENT);
+        assert_eq!(serde_json::from_str::<Requested>(DOCUMENT).expect("its own form"), requested());
+        let short = DOCUMENT.replace("CommunicationOperator", "Communication");
+        assert_eq!(Requested::parse(short.as_bytes()), Ok((requested(), Vec::new())));
+    }
+
+    #[test]
+    fn unknown_keys_are_told_and_switch_nothing() {
+        let more = DOCUMENT.replace("\"Step\"", "\"Kernel\":\"on\",\"Api\":[1],\"Step\"");
+        let unknown = vec!["Api".to_owned(), "Kernel".to_owned()];
+        assert_eq!(Requested::parse(more.as_bytes()), Ok((requested(), unknown)));
+    }
+
+    #[test]
+    fn a_document_that_leaves_something_open_is_refused_with_what_to_do() {
+        let told = |document: &str| Requested::parse(document.as_bytes()).expect_err("refused").to_string();
+        assert!(told("").starts_with("it is no JSON object (EOF"), "{}", told(""));
+        assert!(told(&DOCUMENT[..50]).ends_with("\"FP\":\"on\",\"DataLoader\":\"on\"}"), "{}", told(&DOCUMENT[..50]));
+        assert!(told("[]").starts_with("it is no JSON object (invalid type: sequence"), "{}", told("[]"));
+        let sentence = "DataLoader is missing: write \"on\" or \"off\" for each of the five kinds";
+        assert_eq!(told(&DOCUMENT.replace("DataLoader", "Dataloader")), sentence);
+        assert_eq!(told(&DOCUMENT.replace("\"on\"", "true")), "Step is true: write \"on\" or \"off\"");
+        assert_eq!(told(&DOCUMENT.replace("\"on\"", "\"On\"")), "Step is \"On\": write \"on\" or \"off\"");
+        let long = told(&DOCUMENT.replace("\"on\"", &format!("\"{}\"", "é".repeat(99))));
+        assert_eq!(long, format!("Step is \"{}…: write \"on\" or \"off\"", "é".repeat(39)));
+    }
+
+    #[test]
+    fn what_is_on_is_told_by_name() {
+        assert_eq!(requested().to_string(), "Step, SaveCheckpoint, DataLoader");
+        assert_eq!(Requested::NONE.to_string(), "nothing");
+    }
+}

@@ -18,9 +18,18 @@
 //! |---|---|
 //! | `requested` | the five kinds, and the document that switches them |
 //! | `rule` | what a request comes to, by the compatible rule and by the native one |
+//! | `control` | one request for all recorders |
+//! | `status` | how every rank stands, and all of them in one word |
+//! | `watch` | a file that switches |
 
+mod control;
 mod requested;
 mod rule;
+mod status;
+mod watch;
 
+pub use control::{SwitchHandle, TraceControl};
 pub use requested::{PerKind, Requested, Switch, SwitchError};
-pub use rule::{Mode, allowed, effective};
+pub use rule::{Mode, by_rule, effective};
+pub use status::{KindState, KindSummary, Overall, RANKS_SHOWN_MAX, RankStatus, TraceStatus};
+pub use watch::{FILE_BYTES_MAX, FileStatus, LOOK_EVERY, SwitchFile};

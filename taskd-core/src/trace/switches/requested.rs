@@ -77,14 +77,15 @@ impl<T> PerKind<T> {
         [self.communication, self.step, self.save_checkpoint, self.forward, self.data_loader]
     }
 
-    /// The same by reference.
-    pub const fn as_ref(&self) -> PerKind<&T> {
-        PerKind {
-            communication: &self.communication,
-            step: &self.step,
-            save_checkpoint: &self.save_checkpoint,
-            forward: &self.forward,
-            data_loader: &self.data_loader,
+    /// The value of a kind; `None` for a user's own.
+    pub const fn get(&self, kind: Kind) -> Option<&T> {
+        match kind {
+            Kind::Communication => Some(&self.communication),
+            Kind::Step => Some(&self.step),
+            Kind::SaveCheckpoint => Some(&self.save_checkpoint),
+            Kind::Forward => Some(&self.forward),
+            Kind::DataLoader => Some(&self.data_loader),
+            Kind::User(_) => None,
         }
     }
 }
@@ -154,7 +155,7 @@ impl Requested {
         let mut take = |(name, _)| match object.remove(name) {
             Some(Value::String(text)) if text == "on" => Ok(Switch::On),
             Some(Value::String(text)) if text == "off" => Ok(Switch::Off),
-            Some(value) => Err(SwitchError::NoSwitch { name, value: shown(&value) }),
+            Some(value) => Err(SwitchError::NoSwitch { name, value: cut(value.to_string()) }),
             None => Err(SwitchError::Missing(name)),
         };
         let requested = Requested {
@@ -183,14 +184,14 @@ impl fmt::Display for Requested {
     }
 }
 
-/// As much of a value as a sentence has room for.
-fn shown(value: &Value) -> String {
+/// As much of a text as a sentence has room for.
+pub(super) fn cut(mut text: String) -> String {
     const CHARS_MAX: usize = 40;
-    let text = value.to_string();
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+    if let Some((end, _)) = text.char_indices().nth(CHARS_MAX) {
+        text.truncate(end);
+        text.push('…');
     }
+    text
 }
 
 /// Why a document switches nothing.

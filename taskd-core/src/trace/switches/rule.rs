@@ -22,7 +22,7 @@ pub enum Mode {
 
 /// Which of the five kinds are recorded when this is asked for.
 #[must_use]
-pub fn allowed(requested: &Requested, mode: Mode) -> Requested {
+pub fn by_rule(requested: &Requested, mode: Mode) -> Requested {
     match mode {
         Mode::Native => *requested,
         Mode::Compatible => {
@@ -35,7 +35,7 @@ pub fn allowed(requested: &Requested, mode: Mode) -> Requested {
 /// What is switched in a recorder when this is asked for. Users' own kinds are on, all of them, as long as anything is.
 #[must_use]
 pub fn effective(requested: &Requested, mode: Mode) -> Switches {
-    let five = allowed(requested, mode).zip(PerKind::KINDS).into_array();
+    let five = by_rule(requested, mode).zip(PerKind::KINDS).into_array();
     let users = (0..USER_KINDS_MAX).map(|which| (Switch::from(requested.has_any()), Kind::User(which)));
     let on = five.into_iter().chain(users).filter(|(switch, _)| switch.is_on());
     on.fold(Switches::NONE, |all, (_, kind)| all.with(kind))
@@ -112,7 +112,7 @@ mod tests {
         let seen: BTreeSet<&str> = rows().map(|(left, _)| left).collect();
         assert_eq!((seen.len(), rows().count()), (32, 32), "each once");
         for (left, right) in rows() {
-            assert_eq!(allowed(&asked(left), Mode::Compatible), asked(right), "{left}");
+            assert_eq!(by_rule(&asked(left), Mode::Compatible), asked(right), "{left}");
             assert_eq!(effective(&asked(left), Mode::Compatible), recorded(right), "{left}");
         }
     }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn in_native_mode_every_kind_is_as_it_was_asked() {
         for (left, _) in rows() {
-            assert_eq!(allowed(&asked(left), Mode::Native), asked(left));
+            assert_eq!(by_rule(&asked(left), Mode::Native), asked(left));
             assert_eq!(effective(&asked(left), Mode::Native), recorded(left), "{left}");
         }
     }

@@ -23,6 +23,8 @@ async fn a_rank_is_told_who_it_is() {
     assert!(marker.len() == 32 && marker.bytes().all(|b| b.is_ascii_hexdigit()));
     let page = own.remove(own.iter().position(|(name, _)| name == "TASKD_LIFELINE").unwrap()).1;
     assert!(page.starts_with(&format!("/proc/{}/fd/", job.guard_pid())));
+    let library = own.remove(own.iter().position(|(name, _)| name == "TASKD_LIB").unwrap()).1;
+    assert_eq!(library, taskd_core::worker::library::unpack().unwrap().to_str().unwrap());
     let run_dir = job.dir.path().display().to_string();
     let expected = [
         ("TASKD_BEAT_MS", "250"),

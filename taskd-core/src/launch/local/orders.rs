@@ -1,6 +1,6 @@
 //! From the kernel's orders to what a guard executes: environments, places, processors.
 //!
-//! Pure: what it needs to know of this process was read once, when the launcher was built.
+//! Pure: what it needs of this process was read, and the ranks' library unpacked, once, when the launcher was built.
 
 use super::builder::LocalLauncherBuilder;
 use crate::job::{Affinity, InheritEnv, NodeId, Rank, WorkerSpec, World};
@@ -8,6 +8,7 @@ use crate::launch::guard::run_dir::proc_name;
 use crate::launch::guard::tree::{JOB_MARK, PROC_MARK};
 use crate::launch::guard::wire::{JobId, WireBatch, WireOrder, WireSpec};
 use crate::launch::{LaunchError, Place, StartBatch, StartOrder};
+use crate::worker::library;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::io;
@@ -16,8 +17,10 @@ use std::sync::Arc;
 
 /// Variables of the runtime itself are never inherited.
 const OWN_PREFIX: &str = "TASKD_";
+/// Where a rank finds the library that records for it.
+const LIBRARY: &str = "TASKD_LIB";
 /// What the launcher itself sets: a user who sets one of these would only confuse one job with another.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     JOB_MARK,
     PROC_MARK,
     "TASKD_JOB_NAME",
@@ -31,6 +34,7 @@ const OWN: [&str; 13] = [
     "TASKD_RUN_DIR",
     "TASKD_LIFELINE",
     "TASKD_BEAT_MS",
+    LIBRARY,
 ];
 
 /// What orders are made from, besides themselves.
@@ -47,6 +51,8 @@ pub(super) struct Ground {
     job_name: String,
     run_dir: String,
     beat_ms: String,
+    /// Where the library for ranks is, if it could be unpacked.
+    library: Option<String>,
 }
 
 impl Ground {
@@ -71,6 +77,7 @@ impl Ground {
             job_name: config.job_name.to_string(),
             run_dir: run_dir.display().to_string(),
             beat_ms: config.beat_every.as_millis().max(1).to_string(),
+            library: unpacked_library(),
         })
     }
 
@@ -158,6 +165,10 @@ impl Ground {
             if let Some(index) = local.iter().position(|r| *r == rank) {
                 set("TASKD_LOCAL_RANK", index.to_string());
             }
+            let wants_hooks = order.spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
+            if let Some(library) = self.library.as_ref().filter(|_| wants_hooks) {
+                set(LIBRARY, library.clone());
+            }
         }
         env
     }
@@ -178,6 +189,14 @@ impl Ground {
             }
         }
     }
+}
+
+/// Ranks are started with it or without.
+fn unpacked_library() -> Option<String> {
+    let path = library::unpack().and_then(|path| {
+        path.into_os_string().into_string().map_err(|path| io::Error::other(format!("{path:?} is not UTF-8")))
+    });
+    path.inspect_err(|error| tracing::warn!(%error, "ranks record nothing: libtaskd.so cannot be unpacked")).ok()
 }
 
 /// The part of `cpus` that the process with this index gets among so many: even parts in order, or one in turn where

@@ -16,7 +16,7 @@
 
 use super::clock::{self, Anchor, Clock};
 use super::record::KINDS_MAX;
-use super::ring::{Head, Ring, Slot};
+use super::ring::{Head, Ring, Slot, WhenFull};
 use super::sys::{self, Mapping};
 use std::fs::{File, Metadata};
 use std::io;
@@ -82,6 +82,8 @@ pub(super) struct Header {
     pub(super) hooked: AtomicU64,
     /// For each kind the name of what keeps it from being recorded though it is on, 0 for nothing.
     pub(super) exceptions: [AtomicU32; KINDS_MAX],
+    /// Which program of the process it is that records: another after an exec. See [`sys::image`].
+    image: AtomicU64,
 }
 
 const _: () = {
@@ -154,8 +156,7 @@ impl Layout {
     fn write_header(&self, plan: Plan) -> io::Result<()> {
         let header = self.header();
         if header.magic.load(Ordering::Acquire) == MAGIC {
-            let pid = header.pid.load(Ordering::Relaxed);
-            return Err(io::Error::other(format!("process {pid} records into it already: take a file of its own")));
+            return Err(in_use(header.pid.load(Ordering::Relaxed)));
         }
         let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let boot = clock::boot();
@@ -169,9 +170,36 @@ impl Layout {
         header.anchor_nanos.store(self.anchor.nanos, Ordering::Relaxed);
         header.unix_nanos.store(sys::unix_nanos(), Ordering::Relaxed);
         header.switches.store(plan.switches, Ordering::Relaxed);
+        header.image.store(sys::image(), Ordering::Relaxed);
         header.boot.iter().zip(halves(boot)).for_each(|(to, half)| to.store(half, Ordering::Relaxed));
         header.magic.store(MAGIC, Ordering::Release);
         Ok(())
+    }
+
+    /// A file into which this process has recorded before it became another program, which keeps its pid; `None`: nobody has
+    /// recorded into it. It stays as it was laid out, and what is on stays on.
+    pub(super) fn adopt(file: File) -> io::Result<Option<Layout>> {
+        if file.metadata()?.len() < RINGS_AT as u64 {
+            return Ok(None);
+        }
+        must_stay_long(&file)?;
+        let base = Mapping::new(&file, 0, RINGS_AT, false)?;
+        if header_of(&base).magic.load(Ordering::Acquire) != MAGIC {
+            return Ok(None);
+        }
+        let mut layout = Layout::open(file, true)?;
+        layout.reserves = true;
+        let header = layout.header();
+        let pid = header.pid.load(Ordering::Relaxed);
+        if pid != std::process::id() || header.image.swap(sys::image(), Ordering::AcqRel) == sys::image() {
+            return Err(in_use(pid));
+        }
+        if layout.clock != Clock::best() {
+            return Err(io::Error::other("the program before has recorded by another clock"));
+        }
+        header.hooked.store(0, Ordering::Relaxed);
+        header.exceptions.iter().for_each(|reason| reason.store(0, Ordering::Relaxed));
+        Ok(Some(layout))
     }
 
     /// A file that somebody else writes. Who takes records out must be able to write: its place is in the rings.
@@ -215,9 +243,15 @@ impl Layout {
 
     #[inline]
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: the mapping is RINGS_AT long and page-aligned, so a `Header` fits at HEADER_AT and is aligned; all of its
-        // fields are atomics, for which every bit pattern is a value.
-        unsafe { &*self.base.start().add(HEADER_AT).cast::<Header>() }
+        header_of(&self.base)
+    }
+
+    /// What becomes of a record for which there is no room.
+    pub(super) fn when_full(&self) -> WhenFull {
+        match self.header().when_full.load(Ordering::Relaxed) {
+            0 => WhenFull::DropOldest,
+            _ => WhenFull::DropNewest,
+        }
     }
 
     /// What stands before each of the file's rings.
@@ -274,6 +308,18 @@ impl Slots {
         // SAFETY: the mapping is page-aligned and as long as so many slots; a slot is made of atomics.
         Ring::new(head, unsafe { std::slice::from_raw_parts(self.0.start().cast(), count) })
     }
+}
+
+#[inline]
+fn header_of(base: &Mapping) -> &Header {
+    debug_assert!(base.len() >= RINGS_AT);
+    // SAFETY: such a mapping is RINGS_AT long and page-aligned, so a `Header` fits at HEADER_AT and is aligned; all of its
+    // fields are atomics, for which every bit pattern is a value.
+    unsafe { &*base.start().add(HEADER_AT).cast::<Header>() }
+}
+
+fn in_use(pid: u32) -> io::Error {
+    io::Error::other(format!("process {pid} records into it already: take a file of its own"))
 }
 
 fn is_possible(rings: usize, slots: usize) -> bool {

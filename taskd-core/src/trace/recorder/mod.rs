@@ -11,6 +11,8 @@
 //! | `clock` | ticks, and what they are in time |
 //! | `config` | how a recorder is laid out, and what it records |
 //! | `layout` | what stands where in the file |
+//! | `names` | the table of names |
+//! | `own` | opening what a launcher has laid out for this very process |
 //! | `writing` | the recorder of a process and of its threads |
 //! | `reading` | taking records out, also of a process that died |
 //! | `sys` | system calls |
@@ -19,6 +21,8 @@ mod cells;
 mod clock;
 mod config;
 mod layout;
+mod names;
+mod own;
 mod reading;
 mod record;
 mod ring;
@@ -27,7 +31,9 @@ mod writing;
 
 pub use clock::{Anchor, Clock, TimeLine};
 pub use config::{RecorderConfig, Switches};
+pub use names::NAME_BYTES_MAX;
+pub use own::Without;
 pub use reading::{Losses, Recording, Taken, ThreadInfo};
 pub use record::{Communication, DataType, Detail, Event, Kind, NameId, Op, Range, Record, USER_KINDS_MAX};
 pub use ring::WhenFull;
-pub use writing::{NAME_BYTES_MAX, Recorder, StepRange, ThreadRecorder};
+pub use writing::{Recorder, StepRange, ThreadRecorder};

@@ -5,6 +5,7 @@
 use super::clock::{Anchor, Clock, TimeLine};
 use super::config::Switches;
 use super::layout::{Layout, Slots};
+use super::names::NameReader;
 use super::record::{Kind, NameId, Record};
 use super::ring::{ENDED, FREE, Reading};
 use std::fs::File;
@@ -19,8 +20,7 @@ use std::sync::atomic::Ordering;
 pub struct Recording {
     layout: Layout,
     rings: Vec<Source>,
-    names: Vec<String>,
-    names_bytes: usize,
+    names: NameReader,
     unknown: u64,
 }
 
@@ -107,7 +107,7 @@ impl Recording {
     }
 
     fn over(layout: Layout) -> io::Result<Recording> {
-        Ok(Recording { layout, rings: Vec::new(), names: Vec::new(), names_bytes: 0, unknown: 0 })
+        Ok(Recording { layout, rings: Vec::new(), names: NameReader::default(), unknown: 0 })
     }
 
     /// The process that records.
@@ -139,7 +139,7 @@ impl Recording {
     #[must_use]
     pub fn exceptions(&mut self) -> Vec<(Kind, String)> {
         let reasons = self.layout.header().exceptions.each_ref().map(|reason| reason.load(Ordering::Acquire));
-        self.read_names(); // afterwards: a reason stands in the table before it is told
+        self.names.read(&self.layout); // afterwards: a reason stands in the table before it is told
         let told = (0..).zip(reasons).filter(|(_, reason)| *reason != 0);
         told.filter_map(|(kind, reason)| {
             let reason = self.name(NameId(reason)).unwrap_or("for a reason that could not be named");
@@ -165,7 +165,7 @@ impl Recording {
     /// The name of a number; `None` for 0, and for one that was not there when records were last read.
     #[must_use]
     pub fn name(&self, id: NameId) -> Option<&str> {
-        self.names.get((id.0 as usize).checked_sub(1)?).map(String::as_str)
+        self.names.get(id)
     }
 
     /// The threads that have a ring, or had one that nobody has got since.
@@ -222,7 +222,7 @@ impl Recording {
             });
             source.reading.lost = source.reading.lost.saturating_add(before.lost);
         }
-        self.read_names(); // afterwards: a name stands in the table before it is used
+        self.names.read(&self.layout); // afterwards: a name stands in the table before it is used
         mapped
     }
 
@@ -255,20 +255,5 @@ impl Recording {
             self.rings.push(Source { slots, committed, reading: Reading { next: committed, lost: 0 } });
         }
         Ok(())
-    }
-
-    fn read_names(&mut self) {
-        let count = self.layout.header().names.load(Ordering::Acquire) as usize;
-        let bytes = self.layout.names();
-        while self.names.len() < count {
-            let Some(length) = bytes.get(self.names_bytes).map(|byte| usize::from(byte.load(Ordering::Relaxed))) else {
-                return; // more names than there can be
-            };
-            let from = self.names_bytes + 1;
-            let Some(name) = bytes.get(from..from + length) else { return };
-            let name: Vec<u8> = name.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-            self.names.push(String::from_utf8_lossy(&name).into_owned());
-            self.names_bytes = from + length;
-        }
     }
 }

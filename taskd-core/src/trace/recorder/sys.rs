@@ -2,7 +2,7 @@
 //!
 //! It knows addresses and lengths, and nothing of what lies there.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,6 +24,7 @@ unsafe extern "C" {
     fn clock_gettime(clock: c_int, now: *mut Timespec) -> c_int;
     fn syscall(number: c_long, ...) -> c_long;
     fn prctl(what: c_int, ...) -> c_int;
+    fn getauxval(what: c_ulong) -> usize; // a C long is as long as an address
 }
 
 const CLOCK_REALTIME: c_int = 0;
@@ -42,6 +43,7 @@ const F_GET_SEALS: c_int = 1034;
 const F_SEAL_SEAL: c_int = 1;
 const F_SEAL_SHRINK: c_int = 2;
 const F_SEAL_GROW: c_int = 4;
+const AT_RANDOM: c_ulong = 25;
 const PR_GET_TSC: c_int = 25;
 const PR_TSC_ENABLE: c_int = 1;
 #[cfg(target_arch = "x86_64")]
@@ -86,6 +88,16 @@ pub(super) fn may_read_counter() -> bool {
     // SAFETY: `state` is valid for writing an int.
     let known = unsafe { prctl(PR_GET_TSC, &raw mut state) } == 0;
     !known || state == PR_TSC_ENABLE // other processors do not know the call, nor the counter
+}
+
+/// Tells the programs apart that a process runs one after the other: each has got other random bytes from the system. They
+/// are secrets of it, so this is only a hash of them.
+pub(super) fn image() -> u64 {
+    // SAFETY: passes no address.
+    let random = ptr::with_exposed_provenance::<[u8; 16]>(unsafe { getauxval(AT_RANDOM) });
+    // SAFETY: what is not null points to 16 bytes, which are there as long as the program runs.
+    let Some(random) = (unsafe { random.as_ref() }) else { return 0 };
+    random.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Memory as a file without a name, of a length that nobody can change any more.

@@ -6,17 +6,14 @@
 use super::clock::Clock;
 use super::config::{RecorderConfig, Switches, bit};
 use super::layout::{Layout, Plan, Slots, UNNAMED};
+use super::names::Names;
 use super::record::{Detail, Event, Kind, NameId, Range, Record};
 use super::ring::{CLAIMED, ENDED, FREE, Ring, WhenFull, Writer};
 use super::sys::{self, Mapping};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-
-/// Most bytes of a name; what is longer is cut.
-pub const NAME_BYTES_MAX: usize = 255;
 
 /// What records the threads of this process.
 ///
@@ -27,7 +24,7 @@ pub struct Recorder {
     clock: Clock,
     when_full: WhenFull,
     gate: Gate,
-    names: Mutex<BTreeMap<Box<str>, NameId>>,
+    names: Names,
     /// Held while a thread gets a ring.
     claims: Mutex<()>,
     rings: Box<[OnceLock<Slots>]>,
@@ -41,18 +38,45 @@ impl Recorder {
     /// When the file is none of these, a process records into it already, there is no memory for it, or the configuration
     /// cannot be.
     pub fn create(file: File, config: RecorderConfig) -> io::Result<Recorder> {
-        let gate = Gate::open()?;
         let plan = Plan {
             rings: config.threads_max,
             slots: config.records_per_thread,
             drops_newest: config.when_full == WhenFull::DropNewest,
             switches: config.kinds.bits(),
         };
-        let layout = Layout::create(file, plan)?;
-        let clock = layout.clock();
-        let rings = (0..config.threads_max).map(|_| OnceLock::new()).collect();
-        let (names, claims, when_full) = (Mutex::default(), Mutex::default(), config.when_full);
-        Ok(Recorder { layout, clock, when_full, gate, names, claims, rings })
+        Recorder::over(Layout::create(file, plan)?)
+    }
+
+    /// Begins, or goes on after an exec: threads of the program before have ended without a word.
+    pub(super) fn over(layout: Layout) -> io::Result<Recorder> {
+        let gate = Gate::open()?;
+        let rings: Box<[OnceLock<Slots>]> = layout.heads().iter().map(|_| OnceLock::new()).collect();
+        for (number, (ring, head)) in rings.iter().zip(layout.heads()).enumerate() {
+            if head.state.load(Ordering::Acquire) != FREE {
+                head.state.store(ENDED, Ordering::Release);
+                let _ = ring.set(layout.slots_of(number)?);
+            }
+        }
+        let (names, clock, when_full) = (Names::of(&layout), layout.clock(), layout.when_full());
+        Ok(Recorder { layout, clock, when_full, gate, names, claims: Mutex::default(), rings })
+    }
+
+    /// False in a process that was forked from the one that has opened it: there it is off.
+    #[must_use]
+    pub fn is_of_this_process(&self) -> bool {
+        self.gate.mask() != 0
+    }
+
+    /// The word that says what is recorded: the [number](Kind::number) of each kind is a bit's. Others change it at any
+    /// time.
+    #[must_use]
+    pub fn switches(&self) -> &AtomicU64 {
+        &self.layout.header().switches
+    }
+
+    /// Counts a record that its thread could not make.
+    pub fn count_refused(&self) {
+        self.layout.header().records_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The clock whose ticks records carry.
@@ -106,33 +130,7 @@ impl Recorder {
         if self.gate.mask() == 0 {
             return NameId(0); // a forked process would write over the table
         }
-        let name = cut(name);
-        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(id) = known.get(name) {
-            return *id;
-        }
-        let Some(id) = self.append_name(name) else {
-            self.layout.header().names_refused.fetch_add(1, Ordering::Relaxed);
-            return NameId(0);
-        };
-        known.insert(name.into(), id);
-        id
-    }
-
-    /// Writes a name behind the others, and then counts it.
-    fn append_name(&self, name: &str) -> Option<NameId> {
-        let header = self.layout.header();
-        let (count, at) = (header.names.load(Ordering::Relaxed), header.names_bytes.load(Ordering::Relaxed));
-        let length = u8::try_from(name.len()).ok()?;
-        let after = at.checked_add(u32::from(length) + 1)?;
-        let room = self.layout.names().get(at as usize..after as usize)?;
-        for (to, byte) in room.iter().zip(std::iter::once(length).chain(name.bytes())) {
-            to.store(byte, Ordering::Relaxed);
-        }
-        let id = count.checked_add(1)?;
-        header.names_bytes.store(after, Ordering::Relaxed);
-        header.names.store(id, Ordering::Release);
-        Some(NameId(id))
+        self.names.intern(&self.layout, name).unwrap_or_default()
     }
 
     /// A ring for the thread that calls. Where there is none to be had, its records are counted and dropped, and a ring is
@@ -209,7 +207,7 @@ impl ThreadRecorder<'_> {
     /// Counts a record for which there is no ring, and looks for one after the first, second, fourth and so on.
     #[cold]
     fn refuse(&mut self) -> bool {
-        self.recorder.layout.header().records_refused.fetch_add(1, Ordering::Relaxed);
+        self.recorder.count_refused();
         self.refused += 1;
         if self.refused.is_power_of_two() {
             self.claim();
@@ -328,15 +326,6 @@ impl Gate {
         // SAFETY: the mapping is page-aligned, longer than a word, and lives as long as `self`; only atomics touch it.
         unsafe { &*self.0.start().cast::<AtomicU64>() }
     }
-}
-
-/// As much of a name as there is room for, whole characters.
-fn cut(name: &str) -> &str {
-    let mut end = name.len().min(NAME_BYTES_MAX);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
 }
 
 /// This thread's name as the system has it.

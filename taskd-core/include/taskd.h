@@ -1,0 +1,123 @@
+/* libtaskd: what a training process does, recorded into memory that outlives it. Version 1.
+ *
+ * Every function can be called from any thread, at any time, also when nothing was opened: then it does nothing. None of them
+ * fails the program, prints, starts a thread, or waits for anybody. In a process that was forked from the one that records
+ * they do nothing.
+ *
+ * Link with -ltaskd, or load the library that the environment variable TASKD_LIB names.
+ */
+#ifndef TASKD_H
+#define TASKD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds. Those from TASKD_USER to TASKD_USER_LAST are yours. */
+enum {
+  TASKD_STEP = 1,            /* a training step */
+  TASKD_DATALOADER = 2,      /* waiting for the next batch */
+  TASKD_SAVE_CHECKPOINT = 3, /* saving a checkpoint */
+  TASKD_FORWARD = 4,         /* the forward pass */
+  TASKD_COMMUNICATION = 5,   /* a collective or point-to-point operation */
+  TASKD_USER = 16,
+  TASKD_USER_LAST = 63
+};
+
+/* Operations. */
+enum {
+  TASKD_OTHER_OP = 0,
+  TASKD_ALL_REDUCE = 1,
+  TASKD_ALL_GATHER = 2,
+  TASKD_REDUCE_SCATTER = 3,
+  TASKD_BROADCAST = 4,
+  TASKD_REDUCE = 5,
+  TASKD_GATHER = 6,
+  TASKD_SCATTER = 7,
+  TASKD_ALL_TO_ALL = 8,
+  TASKD_BARRIER = 9,
+  TASKD_SEND = 10,
+  TASKD_RECV = 11
+};
+
+/* Types of elements. */
+enum {
+  TASKD_OTHER_TYPE = 0,
+  TASKD_F32 = 1,
+  TASKD_F16 = 2,
+  TASKD_BF16 = 3,
+  TASKD_F64 = 4,
+  TASKD_I8 = 5,
+  TASKD_I16 = 6,
+  TASKD_I32 = 7,
+  TASKD_I64 = 8,
+  TASKD_U8 = 9,
+  TASKD_U16 = 10,
+  TASKD_U32 = 11,
+  TASKD_U64 = 12,
+  TASKD_BOOL = 13
+};
+
+/* A kind, and the name of what is done, a number that taskd_name gave, or 0 for none. */
+#define TASKD_NAMED(kind, name) ((uint64_t)(kind) | (uint64_t)(name) << 32)
+
+/* Begins to record, if this process is a rank: the one that a launcher has laid out memory for. 1: it records; 0: it is not
+ * to; below 0: it was to, and cannot. Once is enough, early in the program; what it returned it returns again. A thread that
+ * calls it while another one opens gets 0. */
+int taskd_open(void);
+
+/* Why this process does not record, in a sentence; empty where it does. Never NULL, never to be freed. */
+const char *taskd_why(void);
+
+/* The address of a word in which bit (1 << kind) is set while the kind is recorded. Others set it, at any time: to be read
+ * anew whenever it is needed. Never NULL. To be asked for after taskd_open, and again in a forked process. */
+const uint64_t *taskd_switches(void);
+
+/* The number of a name, the same for the same name; 0: there is no room for another. To be asked for once for each name. It
+ * is UTF-8 of at most 255 bytes; what is longer is cut. */
+uint32_t taskd_name(const char *text, size_t length);
+
+/* Begins a range; kind_and_name is made with TASKD_NAMED. Returns what ends it, or 0: its kind is off, or there was no room. */
+uint64_t taskd_begin(uint64_t kind_and_name);
+
+/* Ends a range, on any thread, and also when its kind was switched off meanwhile. 0 is ignored. */
+void taskd_end(uint64_t range);
+
+/* The same for a training step, by its number as the program counts. Its time on the CPU is taken, too, if the same thread
+ * ends it. */
+uint64_t taskd_begin_step(uint64_t number);
+void taskd_end_step(uint64_t range);
+
+/* What is communicated. */
+typedef struct {
+  uint32_t op;        /* an operation */
+  uint32_t data_type; /* a type of elements */
+  uint32_t group;     /* the name of the group, a number that taskd_name gave; 0 for none */
+  uint32_t peer;      /* the other rank, or the root, as a global rank; UINT32_MAX for none */
+  uint64_t elements;  /* of the input on this rank */
+  uint64_t bytes;     /* the same in bytes */
+  uint64_t sequence;  /* which operation of its group it is, from 0; UINT64_MAX for none */
+} taskd_communication;
+
+/* Begins a communication. NULL: nothing is known of it. */
+uint64_t taskd_begin_communication(uint32_t name, const taskd_communication *what);
+
+/* Records that something happened, or a figure. */
+void taskd_mark(uint64_t kind_and_name);
+void taskd_counter(uint64_t kind_and_name, double value);
+
+/* Says that the program has a hook for a kind: without, the kind is shown as not supported. */
+void taskd_hooked(uint32_t kind);
+
+/* Says why a kind is not recorded though it is on, such as "another profiler is active"; length 0: nothing keeps it any
+ * more. */
+void taskd_except(uint32_t kind, const char *reason, size_t length);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,20 @@
+//! `libtaskd.so`: the recorder for programs that are not written in Rust.
+//!
+//! It is a crate of its own, which needs nothing but the standard library; the build script of `taskd-core` builds it, and
+//! programs carry it with them. It never fails a program, never makes it wait, never prints, and starts no thread: where there
+//! is nothing to record into, every function does nothing.
+//!
+//! | file | its part |
+//! |---|---|
+//! | `exports` | the functions of `include/taskd.h` |
+//! | `process` | the recorder of this process |
+//! | `thread` | that of each of its threads |
+//! | `recorder` | the recorder itself, the source of `taskd_core::trace::recorder` |
+
+pub mod exports;
+mod process;
+mod thread;
+
+#[path = "../../trace/recorder/mod.rs"]
+#[allow(dead_code, unused_imports, unreachable_pub)] // reading is for others
+mod recorder;

@@ -6,6 +6,7 @@ mod batch;
 mod fact;
 #[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
 pub mod recorder;
+pub mod reduce;
 mod source;
 pub mod switches;
 mod training;

@@ -9,6 +9,8 @@ pub mod recorder;
 pub mod reduce;
 mod source;
 pub mod switches;
+#[cfg(any(test, feature = "test-util"))]
+pub mod synthetic;
 mod training;
 
 pub use batch::{NameTable, Origin, RecordBatch, TimedRecord};

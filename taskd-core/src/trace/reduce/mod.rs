@@ -4,9 +4,12 @@
 //! judges nothing.
 
 mod groups;
+mod observer;
 mod sweep;
 #[cfg(test)]
 mod tests;
+
+pub use observer::{Observer, TimedFact};
 
 use super::recorder::{Event, Kind};
 use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};

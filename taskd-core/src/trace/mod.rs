@@ -3,6 +3,7 @@
 //! It never interprets a fact and knows no vendor: judging is the work of [`detect`](crate::detect).
 
 mod batch;
+pub mod export;
 mod fact;
 #[allow(unsafe_code)] // maps memory that processes share, and reads the processor's clock
 pub mod recorder;

@@ -387,7 +387,12 @@ mod tests {
         let path = std::ffi::OsString::from_vec(vec![0xff]);
         let worker = crate::job::WorkerSpec::new(["train"]).with_cwd(path);
         let spec = Arc::new(crate::job::JobSpec::new("j", 1, worker));
-        journal.append(Seq(1), JobTime::START, &Input::Start(Box::new(crate::kernel::Start { spec })), &[]);
+        journal.append(
+            Seq(1),
+            JobTime::START,
+            &Input::Start(Box::new(crate::kernel::Start { spec, trace: None })),
+            &[],
+        );
         journal.append(Seq(2), JobTime::START, &Input::Deadline, &[]);
         assert!(journal.flush(PATIENCE));
         assert_eq!(journal.counts().lost, 1);

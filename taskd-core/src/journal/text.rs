@@ -59,6 +59,9 @@ pub(crate) fn command(command: &Command) -> String {
         }
         Action::Reply { order, result: Ok(taken) } => format!("reply to {order}: {}", taken.text),
         Action::Reply { order, result: Err(denial) } => format!("reply to {order}: no, {denial}"),
+        Action::Switch { kinds, by, again } => {
+            format!("record {kinds} for {by}{}", if *again { ", if nothing newer was asked for" } else { "" })
+        }
         Action::Announce(event) => format!("announce {}", self::event(event)),
         Action::Finish { ok: true, reason } => format!("finish: {reason}"),
         Action::Finish { ok: false, reason } => format!("finish in failure: {reason}"),
@@ -81,6 +84,7 @@ fn order(order: &Order) -> String {
         Order::Resume => "resume".to_owned(),
         Order::Approve { incident } => format!("approve {incident}"),
         Order::Decline { incident } => format!("decline {incident}"),
+        Order::Switch { kinds } => format!("record {kinds}"),
     }
 }
 

@@ -58,6 +58,7 @@ impl Kernel {
             | Action::Acknowledge(_)
             | Action::Announce(_)
             | Action::Reply { .. }
+            | Action::Switch { .. }
             | Action::Finish { .. } => {}
         }
         let waiting = self.targets(&action);
@@ -117,6 +118,7 @@ impl Kernel {
             | Action::Announce(_)
             | Action::Cordon { .. }
             | Action::Reply { .. }
+            | Action::Switch { .. }
             | Action::Finish { .. } => BTreeMap::new(),
         }
     }

@@ -71,6 +71,7 @@ impl Kernel {
     /// `before` is the time of the input before this one: what lies between was nobody's.
     pub(super) fn start(&mut self, start: &Start, before: JobTime) {
         self.state.view.spec = Arc::clone(&start.spec);
+        self.state.switches.start(start.trace);
         self.apply_permissions();
         if self.state.life == Life::New {
             self.state.budget = super::Budget::full(&start.spec.policy.budget);
@@ -109,6 +110,7 @@ impl Kernel {
                 Command { id: *id, generation, incident, action: p.action.clone() }
             });
             self.out.extend(again); // they may have been written but never carried out; every one may be repeated
+            self.switch_again();
             if !self.observes() {
                 self.release(|held| held == Held::Observing); // the supervisor before this one only observed
             }

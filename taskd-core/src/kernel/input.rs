@@ -6,6 +6,7 @@ use crate::job::{CommandId, Domain, JobSpec, Name};
 use crate::launch::{Change, Listing};
 use crate::recover::{Failure, Output};
 use crate::trace::Observation;
+use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub enum Input {
 pub struct Start {
     /// What the user asks for. A kernel that goes on with a job takes the policy from here, and keeps its world.
     pub spec: Arc<JobSpec>,
+    /// How requests for the ranks' recorders are taken; `None`: the runtime has no control over them.
+    #[serde(default)]
+    pub trace: Option<Mode>,
 }
 
 /// What a host program or an operator asks for.

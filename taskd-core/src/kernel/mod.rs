@@ -15,6 +15,7 @@
 //! | `answers` | whose answer is what |
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
 //! | `operator` | orders: what each does, or why it is not followed |
+//! | `switches` | what ranks record, as operators order it |
 //! | `observe` | a job that something else runs: taken as it is, and never touched |
 //! | `report` | what people are told in the end |
 //! | `explain` | why an incident was decided as it was |
@@ -41,6 +42,7 @@ mod plans;
 mod report;
 mod snapshot;
 mod status;
+mod switches;
 mod view;
 
 pub use checks::{Check, Checks};
@@ -50,6 +52,7 @@ pub use incidents::{FAULTS_PER_INCIDENT_MAX, QUESTIONS_MAX};
 pub use input::{Input, Request, Start};
 pub use mailbox::Mailbox;
 pub use operator::Paused;
+pub(crate) use order::NO_TRACE_CONTROL;
 pub use order::{Denial, Held, Order, Ordered, Taken};
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
 pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
@@ -71,6 +74,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use switches::Switches;
 
 /// The plugins that a kernel decides with.
 #[derive(Debug, Default)]
@@ -92,7 +96,7 @@ pub struct Plugins {
 ///
 /// let spec = Arc::new(JobSpec::new("demo", 2, WorkerSpec::new(["train"])));
 /// let mut kernel = Kernel::new(Plugins::default());
-/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec }))).is_empty());
+/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec, trace: None }))).is_empty());
 /// let commands = kernel.step(JobTime::START, &Input::Listed(Listing::default()));
 /// let start = commands.iter().find(|c| matches!(&c.action, Action::Start { batch, .. } if batch.orders.len() == 2));
 /// assert!(start.is_some());
@@ -151,6 +155,9 @@ struct State {
     /// When hosts were taken out, as far back as the cap looks.
     #[serde(default)]
     removals: VecDeque<JobTime>,
+    /// What ranks are to record.
+    #[serde(default)]
+    switches: Switches,
 }
 
 impl fmt::Debug for Kernel {
@@ -193,6 +200,7 @@ impl Kernel {
             permissions: BTreeMap::new(),
             cordons: BTreeMap::new(),
             removals: VecDeque::new(),
+            switches: Switches::default(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {

@@ -55,6 +55,7 @@ impl Kernel {
             Order::Resume => self.resume(),
             Order::Approve { incident } => self.answer_question(*incident, true),
             Order::Decline { incident } => self.answer_question(*incident, false),
+            Order::Switch { kinds } => self.switch_trace(*kinds, ordered),
         }
     }
 
@@ -270,10 +271,10 @@ impl Kernel {
     }
 }
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Denial> {
+pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, Denial> {
     Err(Denial::Refused(why.into()))
 }
 
-fn taken(text: String) -> Taken {
+pub(super) fn taken(text: String) -> Taken {
     Taken { incident: None, text }
 }

@@ -3,6 +3,7 @@
 //! Plain data: what an order does is said by `operator`.
 
 use crate::job::{IncidentId, Name, NodeId, OrderId, Permission, Rank};
+use crate::trace::switches::Requested;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +66,16 @@ pub enum Order {
         /// Which incident.
         incident: IncidentId,
     },
+    /// Record these kinds in all ranks from now on, also over a change of supervisor.
+    Switch {
+        /// Each on or off.
+        kinds: Requested,
+    },
 }
+
+/// Why recorders cannot be switched.
+pub(crate) const NO_TRACE_CONTROL: &str =
+    "this runtime has no control over recorders: give it a TraceControl with RuntimeBuilder::trace";
 
 /// The good answer to an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

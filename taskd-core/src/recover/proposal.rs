@@ -5,6 +5,7 @@ use crate::job::seconds::Seconds;
 use crate::job::{Counted, Domain, IncidentId, JobTime, Name, NodeId, OrderId, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Denial, Event, FAULTS_PER_INCIDENT_MAX, Taken, View};
 use crate::launch::StartBatch;
+use crate::trace::switches::Requested;
 use crate::trace::{Ask, Exhibit};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,15 @@ pub enum Action {
         order: OrderId,
         /// What follows from it, or why it is not followed.
         result: Result<Taken, Denial>,
+    },
+    /// Switch what all ranks record.
+    Switch {
+        /// Each kind on or off.
+        kinds: Requested,
+        /// Who wants it.
+        by: Name,
+        /// It was in force under an earlier supervisor: what was asked of this one is newer.
+        again: bool,
     },
 }
 

@@ -8,6 +8,7 @@ use crate::kernel::Plugins;
 use crate::launch::Launcher;
 use crate::recover::RecoveryStrategy;
 use crate::trace::TraceSource;
+use crate::trace::switches::TraceControl;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub struct RuntimeBuilder {
     pub(super) launcher: Option<Arc<dyn Launcher>>,
     second_launcher: bool,
     journal: Option<(PathBuf, JournalConfig)>,
+    trace: Option<TraceControl>,
 }
 
 impl fmt::Debug for RuntimeBuilder {
@@ -98,6 +100,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets operators switch what ranks record, through this control. Give the same one to whatever attaches the ranks'
+    /// recorders to it.
+    #[must_use]
+    pub fn trace(mut self, control: TraceControl) -> RuntimeBuilder {
+        self.trace = Some(control);
+        self
+    }
+
     /// The runtime, ready to run. Opens the logs, if there are to be any: while another supervisor holds their directory this
     /// blocks its thread for about a second, in case that one is just ending.
     ///
@@ -105,7 +115,7 @@ impl RuntimeBuilder {
     /// [`BuildError`] with everything that is wrong, not just the first thing.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let mut problems = self.problems();
-        let RuntimeBuilder { job, sources, plugins, launcher, journal, .. } = self;
+        let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, .. } = self;
         let (Some(job), Some(launcher), true) = (job, launcher, problems.is_empty()) else {
             return Err(BuildError { problems });
         };
@@ -114,7 +124,7 @@ impl RuntimeBuilder {
             Journal::open(dir, header, config)
         });
         match logs.transpose() {
-            Ok(logs) => Ok(Runtime::assemble(Arc::new(job), sources, plugins, launcher, logs)),
+            Ok(logs) => Ok(Runtime::assemble(Arc::new(job), sources, plugins, launcher, logs, trace)),
             Err(error) => {
                 problems.push(Problem::Journal(error.to_string()));
                 Err(BuildError { problems })

@@ -4,7 +4,8 @@ use super::calls::{Call, Query};
 use crate::detect::Fault;
 use crate::job::{IncidentId, JobTime, Name, NodeId, Permission, Rank};
 use crate::journal::JournalMonitor;
-use crate::kernel::{Denial, Event, Explanation, Input, JobStatus, Order, Request, Taken};
+use crate::kernel::{Denial, Event, Explanation, Input, JobStatus, NO_TRACE_CONTROL, Order, Request, Taken};
+use crate::trace::switches::{Requested, TraceControl, TraceStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,6 +60,7 @@ pub struct RuntimeHandle {
     pub(super) calls: mpsc::Sender<Call>,
     pub(super) events: broadcast::Sender<Arc<Announcement>>,
     pub(super) logs: Option<JournalMonitor>,
+    pub(super) trace: Option<TraceControl>,
 }
 
 impl RuntimeHandle {
@@ -166,6 +168,36 @@ impl RuntimeHandle {
     /// [`ControlError::Refused`] when it does not wait for an approval; [`ControlError::Over`].
     pub async fn decline(&self, incident: IncidentId, reason: impl Into<String>) -> Result<Taken, ControlError> {
         self.order(Order::Decline { incident }, reason).await
+    }
+
+    /// Records these kinds in all ranks from now on, in those that are started later as well, and also under a later
+    /// supervisor, until somebody asks for something else.
+    ///
+    /// # Errors
+    /// [`ControlError::Unsupported`] without a control over recorders ([`RuntimeBuilder::trace`](super::RuntimeBuilder::trace));
+    /// [`ControlError::Refused`] when the job is only observed; [`ControlError::Over`].
+    pub async fn switch_trace(&self, kinds: Requested, reason: impl Into<String>) -> Result<Taken, ControlError> {
+        self.order(Order::Switch { kinds }, reason).await
+    }
+
+    /// What is recorded, asked for and effective, and how every rank stands. Read from the ranks' memory at once.
+    ///
+    /// # Errors
+    /// [`ControlError::Unsupported`] without a control over recorders.
+    pub fn trace_status(&self) -> Result<TraceStatus, ControlError> {
+        let unsupported = || ControlError::Unsupported(NO_TRACE_CONTROL.into());
+        self.trace.as_ref().map(TraceControl::status).ok_or_else(unsupported)
+    }
+
+    /// Carries the kernel's command out.
+    pub(super) fn switch(&self, kinds: Requested, by: Name, again: bool) {
+        match &self.trace {
+            Some(control) if again => control.restore(kinds, by),
+            Some(control) => {
+                control.switch(kinds, by);
+            }
+            None => {} // the kernel knows, and gives no such command
+        }
     }
 
     /// Gives an order.

@@ -15,6 +15,7 @@ use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins,
 use crate::launch::Launcher;
 use crate::recover::Action;
 use crate::trace::TraceSource;
+use crate::trace::switches::TraceControl;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -85,12 +86,13 @@ impl Runtime {
         plugins: Plugins,
         launcher: Arc<dyn Launcher>,
         logs: Option<(Journal, Recovered)>,
+        trace: Option<TraceControl>,
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let (calling, calls) = mpsc::channel(CALLS_MAX);
         let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
-        let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor };
+        let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor, trace };
         Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs }
     }
 
@@ -206,7 +208,8 @@ impl Shell {
         let pulse = Pulse::new(spec.policy.slept_over);
         let unattended = Unattended::of(&spec.policy, &launcher);
         let mut mailbox = Mailbox::new(Checks::default());
-        mailbox.push(Input::Start(Box::new(Start { spec })));
+        let trace = handle.trace.as_ref().map(TraceControl::mode);
+        mailbox.push(Input::Start(Box::new(Start { spec, trace })));
         Shell {
             kernel: past.kernel,
             mailbox,
@@ -320,6 +323,7 @@ impl Shell {
             Action::Collect(ask) => self.sources.collect(command.id, &ask),
             Action::Start { .. } | Action::Stop { .. } | Action::Acknowledge(_) => self.carrier.give(command),
             Action::Reply { order, result } => self.orders.reply(order, result),
+            Action::Switch { kinds, by, again } => self.handle.switch(kinds, by, again),
             Action::Enter(_) | Action::Cordon { .. } => {} // the kernel's own; processes learn of their world at their start
             Action::Finish { ok, reason } => tracing::info!(ok, %reason, "the job is over"),
         }

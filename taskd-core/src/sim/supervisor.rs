@@ -59,7 +59,7 @@ impl Sim<'_> {
         self.wire.cut();
         let at = self.now + self.dice.ms(1, 200);
         self.queue.push(at, Event::Listed { life: self.supervisor.life });
-        self.supervisor.mailbox.push(Input::Start(Box::new(Start { spec: self.scene.spec.clone() })));
+        self.supervisor.mailbox.push(Input::Start(Box::new(Start { spec: self.scene.spec.clone(), trace: None })));
     }
 
     /// The supervisor has slept and runs again. A short sleep goes unnoticed.
@@ -167,7 +167,7 @@ impl Sim<'_> {
             Action::Collect(ask) => self.collect(command.id, &ask),
             Action::Acknowledge(proc) => self.queue.push(soon, Event::Acknowledge(proc)),
             Action::Reply { order, result } => self.replied(order, &result),
-            Action::Announce(_) | Action::Cordon { .. } => {}
+            Action::Announce(_) | Action::Cordon { .. } | Action::Switch { .. } => {}
             Action::Finish { ok, .. } => self.finished = Some((self.now, ok)),
         }
     }

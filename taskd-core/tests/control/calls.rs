@@ -3,10 +3,13 @@
 use crate::support::*;
 use serde_json::json;
 use std::time::Duration;
-use taskd_core::job::ProcId;
+use taskd_core::job::{Incarnation, ProcId, Rank};
 use taskd_core::kernel::Outcome;
-use taskd_core::runtime::control::ControlSocket;
+use taskd_core::runtime::control::{ControlSocket, SocketLimits};
 use taskd_core::schema;
+use taskd_core::trace::Origin;
+use taskd_core::trace::recorder::{Kind, Recorder, RecorderConfig};
+use taskd_core::trace::switches::{Mode, Requested, SwitchHandle, TraceControl};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -104,6 +107,9 @@ async fn every_order_is_answered_as_the_handle_answers() {
         assert_eq!(client.error(json!({"do": refused, "incident": 9})).await.0, "refused");
     }
     assert_eq!(client.error(json!({"do": "resume"})).await.0, "refused");
+    for call in [json!({"do": "trace_status"}), json!({"do": "switch_trace", "kinds": Requested::ALL})] {
+        assert_eq!(client.error(call).await.0, "unsupported");
+    }
     assert_eq!(client.error(json!({"do": "allow", "strategies": {"acme": "auto"}})).await.0, "refused");
 
     client.ok(json!({"do": "allow", "strategies": {"restart": "ask"}, "reason": "careful"})).await;
@@ -131,6 +137,25 @@ async fn every_order_is_answered_as_the_handle_answers() {
     client.ok(json!({"do": "readmit", "node": "n0"})).await;
     client.ok(json!({"do": "pause"})).await;
     client.ok(json!({"do": "resume"})).await;
+}
+
+#[tokio::test]
+async fn what_ranks_record_is_switched_and_shown() {
+    let control = TraceControl::new(Mode::Compatible);
+    let served = Served::with(SocketLimits::default(), |builder| builder.trace(control.clone())).await;
+    let mut client = served.client().await;
+    let kinds = json!({"CommunicationOperator": "off", "Step": "on", "SaveCheckpoint": "off", "FP": "off",
+        "DataLoader": "off"});
+    let taken = client.ok(json!({"do": "switch_trace", "kinds": kinds, "by": "alice", "reason": "to see"})).await;
+    assert_eq!(taken["text"], "recorded from now on: Step, SaveCheckpoint, FP, DataLoader (asked for: Step)");
+    let status = client.ok(json!({"do": "trace_status"})).await;
+    assert_eq!((&status["by"], &status["mode"]), (&json!("alice"), &json!("compatible")));
+    let loader = &status["kinds"]["DataLoader"];
+    let told = (&loader["requested"], &loader["effective"], &loader["overall"]);
+    assert_eq!(told, (&json!("off"), &json!("on"), &json!("no-rank")), "{status}");
+    for wrong in [json!({"Step": "on"}), json!("on"), json!({"Steps": "on"})] {
+        assert_eq!(client.error(json!({"do": "switch_trace", "kinds": wrong})).await.0, "bad_request");
+    }
 }
 
 #[tokio::test]
@@ -180,9 +205,19 @@ async fn events_are_told_as_they_happen_also_to_one_who_has_ended_his_side() {
 async fn answers_are_of_their_schema() {
     let schemas = schema::all();
     let (_, schema) = schemas.iter().find(|(name, _)| *name == "control-answer").unwrap();
-    let served = Served::new().await;
+    let control = TraceControl::new(Mode::Native);
+    let config = RecorderConfig::default();
+    let memory = config.memory().unwrap();
+    let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
+    recorder.except(Kind::Step, Some("another profiler is active"));
+    let origin = Origin { rank: Rank(0), incarnation: Incarnation(1), pid: 7 };
+    control.attach(origin, SwitchHandle::open(&memory).unwrap());
+    let served = Served::with(SocketLimits::default(), |builder| builder.trace(control)).await;
     let mut client = served.client().await;
     let mut answers = vec![client.ask(json!({"id": 1, "do": "status"})).await];
+    let trace = client.ask(json!({"do": "trace_status"})).await;
+    assert_eq!(trace["ok"]["ranks"][0]["kinds"]["Step"], json!({"exception": "another profiler is active"}));
+    answers.push(trace);
     answers.push(client.ask(json!({"do": "pause"})).await);
     answers.push(client.ask(json!({"do": "nothing"})).await);
     answers.push(client.ask(json!({"do": "events"})).await);

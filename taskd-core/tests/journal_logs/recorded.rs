@@ -16,10 +16,13 @@ use taskd_core::journal::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
+use taskd_core::trace::switches::Requested;
 use taskd_core::trace::*;
 
-/// How many steps the job has. It is the same job for ever.
-const STEPS: usize = 155;
+/// How many steps the job has. It is the same job for ever, with what a version has added.
+const fn steps_of(version: u32) -> usize {
+    if version < 3 { 155 } else { 156 }
+}
 
 fn recorded(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recorded/journal-{version}"))
@@ -29,8 +32,8 @@ fn recorded(version: u32) -> PathBuf {
 fn eventful(dir: &Path) {
     let config = JournalConfig { decisions_segment_bytes: 16 << 10, snapshot_every_decisions: 40, ..small() };
     let mut job = Job::logged(plugins(), open(dir, config.clone()).0);
-    every_input().into_iter().for_each(|input| job.give(input));
-    job.give(Input::Observed(every_observation()));
+    every_input(FORMAT_VERSION).into_iter().for_each(|input| job.give(input));
+    job.give(Input::Observed(every_observation(FORMAT_VERSION)));
     job.live();
     job.close();
     let (journal, recovered) = open(dir, config);
@@ -40,7 +43,7 @@ fn eventful(dir: &Path) {
     job.close();
 }
 
-fn every_input() -> Vec<Input> {
+fn every_input(version: u32) -> Vec<Input> {
     let node = |name, state, slots| NodeStatus { node: NodeId(Name::new(name)), state, slots };
     let nodes = vec![
         node("n0", NodeState::Ready, 4),
@@ -76,11 +79,11 @@ fn every_input() -> Vec<Input> {
         Input::Deadline,
     ]
     .into_iter()
-    .chain(every_order())
+    .chain(every_order(version))
     .collect()
 }
 
-fn every_order() -> impl Iterator<Item = Input> {
+fn every_order(version: u32) -> impl Iterator<Item = Input> {
     let node = || NodeId(Name::new("n0"));
     let incident = IncidentId(77);
     let strategies = BTreeMap::from([(Name::new("restart"), Permission::Ask)]);
@@ -96,7 +99,8 @@ fn every_order() -> impl Iterator<Item = Input> {
         Order::Allow { strategies: BTreeMap::from([(Name::new("restart"), Permission::Auto)]) },
         Order::Resume,
     ];
-    orders.into_iter().zip(1..).map(|(order, n)| {
+    let since_3 = Some(Order::Switch { kinds: Requested::ALL }).filter(|_| version >= 3);
+    orders.into_iter().chain(since_3).zip(1..).map(|(order, n)| {
         let (by, reason) = (Name::new("host"), "because".to_owned());
         Input::Ordered(Box::new(Ordered { id: OrderId(n), by, reason, order }))
     })
@@ -155,7 +159,7 @@ impl Extension for Note {
 }
 
 /// Every kind of signal, of every kind of domain. The compact form of these never changes.
-fn every_observation() -> Vec<Observation> {
+fn every_observation(version: u32) -> Vec<Observation> {
     let rank = Domain::Process(Role::Rank(Rank(1)));
     let evidence = |exhibit| {
         let (by, what, about) = (Name::new("silence"), PROCESS_STATE, rank.clone());
@@ -177,7 +181,26 @@ fn every_observation() -> Vec<Observation> {
         (Domain::Job, Signal::SupervisorSlept { nanos: 9 }),
         (rank.clone(), Signal::Ext(Box::new(Ext::of(&Note)))),
     ];
-    let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
+    let position = GroupPosition {
+        group: "default".into(),
+        members: vec![0, 2],
+        recent: vec![Call {
+            sequence: 1 << 40,
+            operation: "allreduce".into(),
+            elements: 7,
+            data_type: "f32".into(),
+            begun: Duration::from_millis(1500),
+            is_pending: true,
+        }],
+    };
+    let times = StepTimes { step: 12, wall_ns: 1 << 33, cpu_ns: Some(5), wait_ns: 3, ..StepTimes::default() };
+    let since_3 = [
+        (rank.clone(), Signal::Step(Box::new(times))),
+        (rank.clone(), Signal::CollectivePending { group: "default".into(), sequence: 4, nanos: 1 << 32 }),
+        (rank.clone(), evidence(Exhibit::Groups(vec![position]))),
+    ];
+    let since_3 = since_3.into_iter().filter(|_| version >= 3);
+    let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases).chain(since_3);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| Observation {
         at: JobTime::from_nanos(n),
         about,
@@ -197,18 +220,18 @@ fn a_recording_can_be_made() {
     });
     eventful(&dir);
     std::fs::remove_file(dir.join("lock")).unwrap();
-    assert_is_the_job(&dir);
+    assert_is_the_job(&dir, FORMAT_VERSION);
     assert!(recorded(FORMAT_VERSION).is_dir(), "record this version of the format, as this file's head says");
 }
 
 #[test]
 fn what_every_released_version_wrote_is_read_replayed_and_resumed() {
     for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
-        assert_is_the_job(&recorded(version));
+        assert_is_the_job(&recorded(version), version);
     }
 }
 
-fn assert_is_the_job(dir: &Path) {
+fn assert_is_the_job(dir: &Path, version: u32) {
     let history = History::open(dir).unwrap();
     assert_eq!(history.problems(), []);
     let [life] = history.lives() else { panic!("one life: {}", history.lives().len()) };
@@ -217,19 +240,19 @@ fn assert_is_the_job(dir: &Path) {
     let read: Vec<Entry> = steps.by_ref().collect();
     assert_eq!((steps.problems(), steps.gaps()), (vec![], vec![]));
     let inputs: Vec<&Input> = read.iter().map(input).collect();
-    assert_eq!(inputs.len(), STEPS);
-    for given in every_input() {
+    assert_eq!(inputs.len(), steps_of(version));
+    for given in every_input(version) {
         assert!(inputs.contains(&&given), "{given:?}");
     }
     let Some(Input::Observed(facts)) = inputs.iter().find(|i| matches!(i, Input::Observed(_))) else { panic!() };
-    assert_eq!(*facts, every_observation());
+    assert_eq!(*facts, every_observation(version));
     let snapshots: Vec<Seq> = life.snapshots().collect();
     assert!(snapshots.len() > 1 && snapshots.iter().all(|seq| life.snapshot(*seq).unwrap().unwrap().seq() == *seq));
 
     let report = replay(dir, ReplayFrom::Start, plugins).unwrap();
     assert_eq!((report.problems.as_slice(), report.missing.as_slice()), (&[][..], &[][..]));
     assert!(report.first_difference.is_none(), "{report}");
-    assert_eq!(report.compared, STEPS as u64);
+    assert_eq!(report.compared, steps_of(version) as u64);
     let mut text = Vec::new();
     dump(dir, &mut text).unwrap();
     let text = String::from_utf8(text).unwrap();
@@ -253,10 +276,10 @@ fn a_restart_goes_on_from_the_recordings_of_every_version() {
         }
         let (_journal, recovered) = open(dir.path(), small());
         assert_eq!((recovered.problems.as_slice(), recovered.differences.as_slice()), (&[][..], &[][..]));
-        assert_eq!(recovered.upto, Seq(STEPS as u64));
+        assert_eq!(recovered.upto, Seq(steps_of(version) as u64));
         let resumed = recovered.resume(plugins()).unwrap();
         assert!(resumed.divergence.is_none() && resumed.cold.is_empty());
-        assert_eq!(resumed.kernel.seq(), Seq(STEPS as u64));
+        assert_eq!(resumed.kernel.seq(), Seq(steps_of(version) as u64));
         assert!(resumed.kernel.report().reason.contains("enough"), "{:?}", resumed.kernel.report());
     }
 }
@@ -276,7 +299,7 @@ fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 3 of the log format, this program reads up to 2: use the version of this program \
+            "has version 4 of the log format, this program reads up to 3: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

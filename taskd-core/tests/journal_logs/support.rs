@@ -11,7 +11,7 @@ use taskd_core::journal::{Header, Journal, JournalConfig, JournalCounts, PluginI
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
-use taskd_core::trace::{Malformed, Observation, Signal};
+use taskd_core::trace::{Malformed, Observation, Signal, switches};
 
 /// Long enough for any disk that works at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -217,7 +217,7 @@ impl Job {
         let mut policy = Policy::default();
         policy.budget = BudgetSpec { recoveries_max: 1000, refill_every: Duration::from_secs(1) };
         let spec = JobSpec::new("digits", ranks, WorkerSpec::new(["train"])).with_policy(policy);
-        self.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+        self.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: Some(switches::Mode::Native) })));
         let alive: Vec<ProcId> = self.kernel.view().alive().collect();
         let status = |proc| status(proc, Phase::Running);
         let procs = alive.into_iter().map(status).collect();

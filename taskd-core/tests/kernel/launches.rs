@@ -64,7 +64,7 @@ fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_afte
     let spec = Arc::clone(&bench.kernel.view().spec);
     let (kernel, _) = Kernel::restore(plugins(), &snapshot).expect("same version");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
     let instance = Name::new("i");
     let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
     let commands = bench.give(Input::Listed(Listing { procs: vec![running], ..Listing::default() }));
@@ -85,7 +85,7 @@ fn a_refusal_of_what_runs_already_is_void() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
     let running = |rank, incarnation, phase| ProcStatus {
         proc: ProcId::rank(rank, incarnation),
         node: None,

@@ -49,7 +49,7 @@ impl Job {
             replies: vec![],
             orders: 0,
         };
-        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
         let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
         let nodes = nodes.into_iter().map(ready).collect();
         job.give(Input::Listed(Listing { nodes, ..Listing::default() }));

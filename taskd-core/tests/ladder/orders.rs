@@ -198,7 +198,7 @@ fn what_an_operator_allows_outlives_the_supervisor() {
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
     assert_eq!(job.kernel.status().permissions[&Name::new("restart")], Permission::Ask);
 }
 
@@ -500,7 +500,7 @@ fn before_it_is_known_what_runs_nothing_is_moved() {
     let mut job = four();
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
     job.kernel = Kernel::new(plugins());
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec) })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
     let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect_err("it is too early");
     assert_eq!(why, "what runs already is not known yet: order it again in a moment");
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod documents;
+mod operator;
 
 use serde_json::{Value, json};
 use std::fs::File;

@@ -9,6 +9,7 @@ use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, Name, NodeId,
 use crate::kernel::{Command, Input, Request, Snapshot};
 use crate::launch::{Change, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
 use crate::recover::{Action, Failure, Output};
+use crate::trace::switches::Requested;
 use crate::trace::{Exhibit, Observation, Signal, StepTimes};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -295,6 +296,11 @@ fn command() -> impl Strategy<Value = Command> {
             exact
         }),
         proc().prop_map(Action::Acknowledge),
+        (any::<bool>(), any::<bool>(), name()).prop_map(|(on, again, by)| Action::Switch {
+            kinds: Requested { step: on.into(), ..Requested::NONE },
+            by,
+            again
+        }),
         (any::<bool>(), any::<String>()).prop_map(|(ok, reason)| Action::Finish { ok, reason }),
     ];
     (any::<u64>(), any::<u64>(), action).prop_map(|(id, generation, action)| Command {

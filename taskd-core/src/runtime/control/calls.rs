@@ -40,6 +40,8 @@ impl Server {
             Call::Resume { reason } => taken(handle.resume(reason).await),
             Call::Approve { incident, reason } => taken(handle.approve(incident, reason).await),
             Call::Decline { incident, reason } => taken(handle.decline(incident, reason).await),
+            Call::SwitchTrace { kinds, reason } => taken(handle.switch_trace(kinds, reason).await),
+            Call::TraceStatus {} => Ok(Reply::Trace(Box::new(handle.trace_status()?))),
             Call::Stop { reason, now } => {
                 handle.status().await?; // a job that is over is not stopped
                 match now {

@@ -45,6 +45,8 @@
 //! | `dump_now`, `pause`, `resume` | `reason` | `incident`, `text` |
 //! | `allow` | `strategies` (`{"restart":"ask"}`), `reason` | `incident`, `text` |
 //! | `approve`, `decline` | `incident`, `reason` | `incident`, `text` |
+//! | `switch_trace` | `kinds` (`{"CommunicationOperator":"off","Step":"on",…}`, all five), `reason` | `incident`, `text` |
+//! | `trace_status` | | each kind: asked for, effective, all ranks in one word; rank by rank |
 //! | `stop` | `reason`, `now` | `{}` |
 //! | `detach` | `keep` (`"60s"`) | `{}` |
 //!

@@ -9,6 +9,7 @@ use crate::job::{IncidentId, Name, NodeId, Permission, Rank};
 use crate::journal::JournalCounts;
 use crate::kernel::{Explanation, JobStatus, Taken};
 use crate::runtime::{Announcement, ControlError};
+use crate::trace::switches::{Requested, TraceStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -124,6 +125,16 @@ pub enum Call {
         #[serde(default)]
         reason: String,
     },
+    /// Choose what all ranks record.
+    SwitchTrace {
+        /// Each kind `"on"` or `"off"`.
+        kinds: Requested,
+        /// Why, for the log.
+        #[serde(default)]
+        reason: String,
+    },
+    /// What is recorded, and how every rank stands.
+    TraceStatus {},
     /// End the job.
     Stop {
         /// Why, for the report.
@@ -183,6 +194,8 @@ pub enum Reply {
     Explanation(Box<Explanation>),
     /// To an order.
     Taken(Taken),
+    /// To [`Call::TraceStatus`].
+    Trace(Box<TraceStatus>),
     /// To a call that has no answer of its own.
     Done {},
 }

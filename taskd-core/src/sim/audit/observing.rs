@@ -8,7 +8,11 @@ use crate::recover::Action;
 
 pub(super) fn check(m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
     let acts = match &command.action {
-        Action::Start { .. } | Action::Stop { .. } | Action::Enter(_) | Action::Cordon { .. } => true,
+        Action::Start { .. }
+        | Action::Stop { .. }
+        | Action::Enter(_)
+        | Action::Cordon { .. }
+        | Action::Switch { .. } => true,
         Action::Collect(_)
         | Action::Acknowledge(_)
         | Action::Announce(_)

@@ -11,6 +11,7 @@ mod library;
 
 mod execs;
 mod forks;
+mod languages;
 mod nothing;
 mod ranks;
 mod support;

@@ -16,13 +16,13 @@ const TEXT_BYTES_MAX: usize = 1024;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RawCommunication {
-    op: u32,
-    data_type: u32,
-    group: u32,
-    peer: u32,
-    elements: u64,
-    bytes: u64,
-    sequence: u64,
+    pub(super) op: u32,
+    pub(super) data_type: u32,
+    pub(super) group: u32,
+    pub(super) peer: u32,
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
+    pub(super) sequence: u64,
 }
 
 impl RawCommunication {
@@ -156,6 +156,15 @@ pub unsafe extern "C" fn taskd_except(kind: u32, reason: *const c_char, length: 
             recorder.except(kind, unsafe { text_of(reason, length) }.as_deref());
         }
     });
+}
+
+/// Whether a kind is recorded now.
+#[inline]
+pub(super) fn is_on(kind: u32) -> bool {
+    guarded(|| match (parts(kind.into()), recorder()) {
+        (Some((kind, _)), Some(recorder)) => recorder.is_on(kind),
+        _ => false,
+    })
 }
 
 #[inline]

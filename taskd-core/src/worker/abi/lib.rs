@@ -8,11 +8,13 @@
 //! |---|---|
 //! | `exports` | the functions of `include/taskd.h` |
 //! | `process` | the recorder of this process |
+//! | `python` | the same functions as a module of Python's |
 //! | `thread` | that of each of its threads |
 //! | `recorder` | the recorder itself, the source of `taskd_core::trace::recorder` |
 
 pub mod exports;
 mod process;
+mod python;
 mod thread;
 
 #[path = "../../trace/recorder/mod.rs"]

@@ -6,6 +6,7 @@ program starts. In the one process that is the rank, and in no other, it
   * takes the rank's lifeline, so that the guard knows of its death before the kernel has torn its memory down,
   * writes a heartbeat into the rank's page every TASKD_BEAT_MS (default 500) from a thread of its own,
   * notes in the page that a training step was completed, once the program itself has imported torch.optim,
+  * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
   * writes an uncaught exception to TORCHELASTIC_ERROR_FILE, as torch's @record does, unless @record did.
 
 The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
@@ -46,6 +47,7 @@ GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system ca
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
 COUNT = "_taskd_steps"  # what an optimizer is given: its steps, which its state and its copies leave out
+STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class
 MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
 
 
@@ -124,9 +126,10 @@ def join_page(fd):
             word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
     start_heartbeat(long_word(AT_BEAT_TIME))
-    step = long_word(AT_STEP)
-    after_import("torch.optim.optimizer", step_counter(pid, step, long_word(AT_STEP_TIME)))
+    step, completed, imports = long_word(AT_STEP), [], AfterImport()
+    imports.wait("torch.optim.optimizer", step_counter(pid, step, long_word(AT_STEP_TIME), completed))
     record_uncaught(pid, step)
+    record_what_is_done(imports.wait, completed)
 
 
 def on_main_thread(pid):
@@ -204,20 +207,25 @@ def start_heartbeat(beat_time):
     _thread.start_new_thread(beat, ())
 
 
-def step_counter(pid, step, step_time):
-    """What to do with the module torch.optim.optimizer: have it tell of every completed step."""
+def step_counter(pid, step, step_time, completed):
+    """What to do with the module torch.optim.optimizer: have it tell of every completed step, also those in `completed`."""
 
     def after_step(optimizer, *_):
         if os.getpid() != pid:
             return  # a forked child that trains
+        if is_inside_of_another(optimizer):
+            return
         # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone.
         known = optimizer.__dict__
         if COUNT not in known:
             # A newcomer steps beside the others, or in their place and then loses its first step.
             known[COUNT] = max(step.value - 1, own_count(optimizer) - 1, 0)
         known[COUNT] += 1
-        step.value = max(step.value, known[COUNT])
         step_time.value = now_ns()
+        if known[COUNT] > step.value:
+            step.value = known[COUNT]
+            for then in completed:
+                then(known[COUNT])
 
     after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
 
@@ -225,6 +233,17 @@ def step_counter(pid, step, step_time):
         module.register_optimizer_step_post_hook(after_step)
 
     return register
+
+
+def is_inside_of_another(optimizer):
+    """Whether this step is part of another one of the same optimizer, whose class calls the step of its base class."""
+    called_by = sys._getframe(1).f_back  # the function that torch puts around every class's step, and that calls its hooks
+    frame = called_by
+    for _ in range(STEP_FRAMES_MAX):
+        frame = frame and frame.f_back
+        if frame and frame.f_code is called_by.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+    return False
 
 
 def own_count(optimizer):
@@ -239,48 +258,65 @@ def own_count(optimizer):
     return 0
 
 
-def after_import(name, then):
-    """Calls `then(module)` when the program has imported `name`, at once if it has already."""
-    if name in sys.modules:
-        then(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, AfterImport(name, then))
-
-
 class AfterImport(object):
-    """A finder that finds nothing itself: it lets the others find one module and waits for its code to have run."""
+    """A finder that finds nothing itself: it lets the others find some modules and waits for their code to have run."""
 
-    def __init__(self, name, then):
-        self.name = name
-        self.then = then
+    def __init__(self):
+        self.waiting = {}  # what is to be called, by the name of a module
+
+    def wait(self, name, then):
+        """Calls `then(module)` when the program has imported `name`, at once if it has already."""
+        if name in sys.modules:
+            then(sys.modules[name])
+        else:
+            if self not in sys.meta_path:
+                sys.meta_path.insert(0, self)
+            self.waiting.setdefault(name, []).append(then)
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
+        if name not in self.waiting:
             return None
         for finder in sys.meta_path:
             find_spec = getattr(finder, "find_spec", None)
             spec = find_spec(name, path, target) if find_spec and finder is not self else None
             if spec is not None:
                 try:
-                    self.hook(spec.loader)
+                    self.hook(spec.loader, name)
                 except Exception:
-                    pass  # a loader that takes no attributes: steps are not counted
+                    pass  # a loader that takes no attributes: nobody is told
                 return spec
         return None
 
-    def hook(self, loader):
+    def hook(self, loader, name):
         run = loader.exec_module
 
         def exec_module(module):
             del loader.exec_module  # as it was
             run(module)
-            try:
-                sys.meta_path.remove(self)
-                self.then(module)
-            except Exception:
-                pass
+            self.tell(name, module)
 
         loader.exec_module = exec_module
+
+    def tell(self, name, module):
+        for then in self.waiting.pop(name, ()):
+            try:
+                then(module)
+            except Exception:
+                pass
+        if not self.waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def record_what_is_done(after_import, completed):
+    """Has the package beside this file put its hooks in place, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if sys.version_info >= (3, 8) and os.environ.get("TASKD_LIB") and os.path.isdir(os.path.join(here, "taskd")):
+        try:
+            from taskd import _install
+
+            _install.install(after_import, completed)
+        except Exception as error:
+            say("nothing is recorded: %s" % error)
 
 
 def record_uncaught(pid, step):

@@ -6,6 +6,8 @@
 mod python;
 #[path = "support/rank.rs"]
 mod rank;
+#[path = "support/start.rs"]
+mod start;
 mod support;
 
 use std::fs;
@@ -14,8 +16,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use python::PYTHON;
-use rank::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME, text};
+use rank::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME};
 use serde_json::Value;
+use start::text;
 
 /// Looks at the page from inside: `held()` is true while the lock is there and its owner lives.
 const LOOK: &str = r"

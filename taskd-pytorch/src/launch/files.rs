@@ -6,8 +6,24 @@ use std::path::{Path, PathBuf};
 
 use taskd_core::job::{Generation, ProcId, Rank};
 
-/// The helper travels in the program itself.
-const HELPER: &str = include_str!("../../python/sitecustomize.py");
+/// The helper, and the package that it has record what a rank does: they travel in the program itself.
+macro_rules! python_files {
+    ($($path:literal)*) => { [$(($path, include_str!(concat!("../../python/", $path)))),*] };
+}
+const HELPER: [(&str, &str); 12] = python_files! {
+    "sitecustomize.py"
+    "taskd/__init__.py"
+    "taskd/_ctypes.py"
+    "taskd/_forward.py"
+    "taskd/_hooks.py"
+    "taskd/_install.py"
+    "taskd/_kinds.py"
+    "taskd/_loader.py"
+    "taskd/_mstx.py"
+    "taskd/_native.py"
+    "taskd/_save.py"
+    "taskd/_steps.py"
+};
 
 /// The directory with all of them; see [`TorchLauncher`](super::TorchLauncher) for its layout.
 #[derive(Clone, Debug)]
@@ -22,14 +38,16 @@ impl Files {
         self.0.join("python")
     }
 
-    /// Writes the helper, unless it is there already: a file that ranks of an earlier owner may be reading is never
-    /// opened for writing.
+    /// Writes the helper's files that are not there already: one that ranks of an earlier owner may be reading is never
+    /// opened for writing. `sitecustomize.py`, which brings in the others, comes last.
     pub(super) fn write_helper(&self) -> io::Result<()> {
-        let path = self.helper_dir().join("sitecustomize.py");
-        match fs::read_to_string(&path) {
-            Ok(there) if there == HELPER => Ok(()),
-            _ => write_whole(&path, HELPER),
-        }
+        HELPER.iter().rev().try_for_each(|(name, text)| {
+            let path = self.helper_dir().join(name);
+            match fs::read_to_string(&path) {
+                Ok(there) if there == *text => Ok(()),
+                _ => write_whole(&path, text),
+            }
+        })
     }
 
     /// What a rank writes its failure to.
@@ -89,14 +107,26 @@ mod tests {
     fn the_helper_is_written_once_and_mended() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::new(dir.path().to_owned());
-        let path = files.helper_dir().join("sitecustomize.py");
+        let written = |name: &str| fs::metadata(files.helper_dir().join(name)).unwrap().modified().unwrap();
         files.write_helper().unwrap();
-        let first = fs::metadata(&path).unwrap().modified().unwrap();
+        let first = HELPER.map(|(name, _)| written(name));
         files.write_helper().unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), first);
-        fs::write(&path, "cut sho").unwrap();
-        files.write_helper().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), HELPER);
+        assert_eq!(HELPER.map(|(name, _)| written(name)), first);
+        for (name, text) in HELPER {
+            let path = files.helper_dir().join(name);
+            fs::write(&path, "cut sho").unwrap();
+            files.write_helper().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn the_helper_is_all_that_lies_in_its_directory() {
+        let list = |dir: &str| fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(dir)).unwrap();
+        let names = list("taskd").map(|entry| format!("taskd/{}", entry.unwrap().file_name().display()));
+        let names: std::collections::BTreeSet<String> = names.filter(|name| name.ends_with(".py")).collect();
+        let known = HELPER.iter().map(|(name, _)| (*name).to_owned()).filter(|name| name.contains('/')).collect();
+        assert_eq!(names, known, "a file that is not carried is missing where the program runs");
     }
 
     #[test]

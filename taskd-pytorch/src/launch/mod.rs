@@ -36,8 +36,8 @@ const FILES_WITHIN: Duration = Duration::from_secs(1);
 ///   (`TORCHELASTIC_USE_AGENT_STORE=False`), so that no generation ever meets the leftovers of another. The port is kept
 ///   from other programs, by a bound socket, for as long as the generation lasts; where the race for it is lost all the
 ///   same, the exit's error is `retry_free`.
-/// - The one-file helper stands on the ranks' `PYTHONPATH`: lifeline, heartbeat and progress without a change to the
-///   program. `TASKD_HOOKS=0` in the order's environment turns it off.
+/// - The helper stands on the ranks' `PYTHONPATH`: lifeline, heartbeat, progress and records of what the program does,
+///   without a change to it. `TASKD_HOOKS=0` in the order's environment turns it off.
 /// - A failed rank's exit carries its error: the record that it wrote to `TORCHELASTIC_ERROR_FILE`, else the exception
 ///   that its stderr ends with. So that no decision is taken without it, the death of a rank that ended with an exit code
 ///   is told once, by its exit; that of a killed rank is told early, as always.
@@ -52,6 +52,7 @@ const FILES_WITHIN: Duration = Duration::from_secs(1);
 /// | path | what |
 /// |---|---|
 /// | `python/sitecustomize.py` | the helper |
+/// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
 /// | `port` | the newest generation and its port, for a later owner |
 ///
@@ -84,7 +85,7 @@ impl<L: Launcher> TorchLauncher<L> {
         let files = Files::new(dir.into());
         let no_helper = files.write_helper().err().map(|error| {
             format!(
-                "no lifeline, heartbeat and progress of PyTorch ranks: {} cannot be written: {error}",
+                "no lifeline, heartbeat, progress and records of PyTorch ranks: {} cannot be written: {error}",
                 files.helper_dir().display()
             )
         });

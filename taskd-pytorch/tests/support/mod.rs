@@ -21,6 +21,6 @@ pub(crate) fn torch_python(test: &str) -> Option<PathBuf> {
 }
 
 /// Past the test harness, which would show a line only of a test that fails.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }

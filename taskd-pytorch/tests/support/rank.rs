@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
 use super::python::PYTHON;
+use super::start;
 
 /// Offsets in the page.
 pub(crate) const STATE: u64 = 20;
@@ -15,18 +16,6 @@ pub(crate) const STEP: u64 = 48;
 pub(crate) const STEP_TIME: u64 = 56;
 pub(crate) const BEAT_TIME: u64 = 64;
 const WORD_OFFSET: u64 = 72;
-
-/// Stands for the guard's child between fork and exec: names itself in the page, then becomes the program.
-const BEFORE_EXEC: &str = r"
-import os, struct, sys
-start = open('/proc/self/stat', 'rb').read().rsplit(b')', 1)[1].split()[19]
-with open(os.environ['TASKD_LIFELINE'], 'r+b') as page:
-    page.seek(16)
-    page.write(struct.pack('=I', os.getpid()))
-    page.seek(24)
-    page.write(struct.pack('=Q', int(start)))
-os.execvp(sys.argv[1], sys.argv[1:])
-";
 
 /// A directory with a page, and ranks started on it.
 #[derive(Debug)]
@@ -45,11 +34,7 @@ pub(crate) enum Lifeline {
 impl Rank {
     pub(crate) fn new() -> Rank {
         let rank = Rank { dir: tempfile::tempdir().unwrap() };
-        let mut page = vec![0; 4096];
-        page[..8].copy_from_slice(b"TASKDPG1");
-        page[8..12].copy_from_slice(&1u32.to_ne_bytes());
-        page[12..16].copy_from_slice(&4096u32.to_ne_bytes());
-        fs::write(rank.page(), page).unwrap();
+        fs::write(rank.page(), start::page()).unwrap();
         rank
     }
 
@@ -71,14 +56,8 @@ impl Rank {
 
     /// `argv` as the process that the page names, its output captured.
     pub(crate) fn command(&self, argv: &[&str]) -> Command {
-        let mut command = Command::new(&*PYTHON);
-        command.args(["-I", "-S", "-c", BEFORE_EXEC]).args(argv);
-        command.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/python"));
-        command.env("PYTHONDONTWRITEBYTECODE", "1");
-        command.env("PYTHON", &*PYTHON).env("PAGE", self.page());
-        command.env("TASKD_LIFELINE", self.page()).env("TASKD_BEAT_MS", "20");
+        let mut command = start::start(&self.page(), argv);
         command.env("TORCHELASTIC_ERROR_FILE", self.error_file());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -107,8 +86,4 @@ impl Rank {
             _ => Lifeline::Held,
         }
     }
-}
-
-pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

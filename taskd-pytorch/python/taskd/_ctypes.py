@@ -1,0 +1,81 @@
+"""libtaskd through ctypes: slower than its own Python module, and there wherever ctypes is.
+
+What is switched off does not get as far as a C function: that alone would take longer than all the rest.
+"""
+
+
+class Functions:
+    """The functions of the library under the names that its Python module has."""
+
+    def __init__(self, ctypes, library):
+        u32, u64, size, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p
+
+        def function(name, result, *arguments):
+            found = getattr(library, "taskd_" + name)
+            found.restype, found.argtypes = result, arguments
+            return found
+
+        opened = function("open", ctypes.c_int)()
+        address = function("switches", ctypes.c_void_p)()  # of this process's recorder, once that is open
+        switches = u64.from_address(address)
+        begin = function("begin", u64, u64)
+        begin_step = function("begin_step", u64, u64)
+        mark = function("mark", None, u64)
+        counter = function("counter", None, u64, ctypes.c_double)
+        name = function("name", u32, text, size)
+        why = function("why", text)
+        except_ = function("except", None, u32, text, size)
+
+        class Communication(ctypes.Structure):
+            _fields_ = [(field, u32) for field in ("op", "data_type", "group", "peer")]
+            _fields_ += [(field, u64) for field in ("elements", "bytes", "sequence")]
+
+        begin_communication = function("begin_communication", u64, u32, ctypes.POINTER(Communication))
+        pointer = ctypes.byref
+
+        def on_begin(kind_and_name):
+            return begin(kind_and_name) if switches.value >> (kind_and_name & 63) & 1 else 0
+
+        def on_begin_step(number):
+            return begin_step(number) if switches.value & 2 else 0
+
+        def on_begin_communication(name, op, data_type, group, peer, elements, bytes, sequence):
+            if not switches.value & 32:
+                return 0
+            return begin_communication(
+                name, pointer(Communication(op, data_type, group, peer, elements, bytes, sequence))
+            )
+
+        def on_mark(kind_and_name):
+            if switches.value >> (kind_and_name & 63) & 1:
+                mark(kind_and_name)
+
+        def on_counter(kind_and_name, value):
+            if switches.value >> (kind_and_name & 63) & 1:
+                counter(kind_and_name, value)
+
+        def encoded(text):
+            return text.encode("utf-8", "replace")
+
+        def name_of(text):
+            text = encoded(text)
+            return name(text, len(text))
+
+        def set_exception(kind, reason):
+            reason = encoded(reason)
+            except_(kind, reason, len(reason))
+
+        self.open = lambda: opened
+        self.why = lambda: (why() or b"").decode("utf-8", "replace")
+        self.name = name_of
+        self.begin = on_begin
+        self.end = function("end", None, u64)
+        self.begin_step = on_begin_step
+        self.end_step = function("end_step", None, u64)
+        self.begin_communication = on_begin_communication
+        self.mark = on_mark
+        self.counter = on_counter
+        self.hooked = function("hooked", None, u32)
+        self.except_ = set_exception
+        self.is_on = lambda kind: switches.value >> kind & 1 == 1
+        self.switches_address = lambda: address

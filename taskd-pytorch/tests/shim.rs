@@ -1,0 +1,213 @@
+//! The hooks and marks of the Python package, in real programs with the real recorder: what is recorded, and that nothing
+//! else changes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[path = "support/python.rs"]
+mod python;
+#[path = "shim/pythons.rs"]
+mod pythons;
+#[path = "shim/recorded.rs"]
+mod recorded;
+#[path = "support/start.rs"]
+mod start;
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use recorded::{Recorded, finished, program, waited};
+use serde_json::{Value, json};
+use taskd_core::trace::recorder::{Event, Kind};
+
+/// From 3.12 on Python warns of a fork beside the thread with the heartbeat.
+const NO_WARNING: &str = "ignore::DeprecationWarning";
+
+/// Without hooks: the same program as it is.
+fn plain(python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
+    let rank = Recorded::new();
+    finished(rank.command(python, program, arguments).env("TASKD_HOOKS", "0").output().unwrap())
+}
+
+#[test]
+fn an_unmodified_program_is_recorded_and_computes_the_same() {
+    let Some(torch) = support::torch_python("an_unmodified_program_is_recorded_and_computes_the_same") else { return };
+    let said = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();
+    let expected = said(&plain(&torch, "train.py", &["none"]).0);
+    let start = |workers| {
+        let rank = Recorded::new();
+        let child = rank.command(&torch, "train.py", &[workers]).spawn().unwrap();
+        (workers, rank, child)
+    };
+    for (workers, rank, child) in ["none", "fork", "forkserver", "spawn"].map(start) {
+        let (stdout, stderr) = waited(child);
+        assert_eq!(said(&stdout), expected, "{workers}: the same bits");
+        assert!(!stderr.contains("taskd:"), "{workers}: {stderr}");
+        let seen = rank.seen();
+        let count = |kind| seen.ranges(kind).len();
+        let recorded = json!({
+            "step": seen.steps().len(),
+            "data loader": count(Kind::DataLoader),
+            "forward": count(Kind::Forward),
+            "save": count(Kind::SaveCheckpoint),
+        });
+        assert_eq!(recorded, expected["did"], "{workers}");
+        assert_eq!(seen.steps(), [1, 2, 3, 4, 5, 6], "{workers}: two optimizers, one of them with a class of its own");
+        let saves = ["torch.save", "torch.save", "torch.distributed.checkpoint.save"];
+        assert_eq!(seen.ranges(Kind::SaveCheckpoint), saves, "{workers}: and what they call is part of them");
+        assert_eq!(seen.ranges(Kind::Forward)[..2], ["Net", "MSELoss"]);
+        assert_eq!(seen.exceptions, []);
+    }
+}
+
+#[test]
+fn nothing_else_changes() {
+    let Some(torch) = support::torch_python("nothing_else_changes") else { return };
+    let rank = Recorded::new();
+    let (stdout, _) = rank.run(&torch, "traps.py", &[]);
+    assert_eq!(stdout, plain(&torch, "traps.py", &[]).0);
+    let seen = rank.seen();
+    let begun = |kind| {
+        let begins = |event| matches!(event, Event::Begin { .. });
+        seen.records.iter().filter(|record| record.kind == kind && begins(record.event)).count()
+    };
+    for kind in [Kind::DataLoader, Kind::SaveCheckpoint, Kind::Forward] {
+        assert_eq!(seen.ranges(kind).len(), begun(kind), "{kind:?}: what ends with an exception ends");
+        assert!(begun(kind) > 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported() {
+    let Some(torch) = support::torch_python("what_is_compiled_is_the_same") else { return };
+    let rank = Recorded::new();
+    let (stdout, _) = rank.run(&torch, "compiled.py", &[]);
+    assert_eq!(stdout, plain(&torch, "compiled.py", &[]).0, "the same graphs");
+    let seen = rank.seen();
+    assert_eq!(
+        seen.ranges(Kind::Forward)[seen.ranges(Kind::Forward).len() - 4..],
+        ["Net", "Net", "OptimizedModule", "OptimizedModule"]
+    );
+    assert!(seen.names.iter().any(|name| name.contains("inside of a compiled function")), "{:?}", seen.names);
+    assert_eq!(seen.exceptions, [], "taken back when a module was called again");
+    assert_eq!(seen.steps().len(), 10);
+}
+
+#[test]
+fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
+    let Some(torch) = support::torch_python("marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in") else {
+        return;
+    };
+    let python_path = concat!(env!("CARGO_MANIFEST_DIR"), "/python:", env!("CARGO_MANIFEST_DIR"), "/tests/shim/npu");
+    let rank = Recorded::new();
+    let run = |command: &mut Command| finished(command.env("PYTHONPATH", python_path).output().unwrap());
+    let (stdout, stderr) = run(&mut rank.command(&torch, "marked.py", &[]));
+    let (plain, _) = run(rank.command(&torch, "marked.py", &[]).env("TASKD_HOOKS", "0"));
+    assert_eq!(stdout, plain, "the stand-in is called as ever: {stderr}");
+    let seen = rank.seen();
+    assert_eq!(seen.steps(), [3, 4, 5, 6, 7], "the program's own, and none of the optimizer's");
+    assert_eq!(seen.ranges(Kind::User(0)), ["load"; 5]);
+    assert_eq!(seen.ranges(Kind::SaveCheckpoint), ["save_checkpoint"], "marked, so not derived");
+    assert_eq!(seen.ranges(Kind::Forward).len(), 5);
+}
+
+#[test]
+fn a_profiler_that_is_active_is_reported_and_recording_resumes() {
+    let rank = Recorded::new();
+    let python = Path::new(&*python::PYTHON);
+    rank.run(python, "paused.py", &[]);
+    let seen = rank.seen();
+    assert!(seen.names.iter().any(|name| name == "another profiler is active"));
+    assert_eq!(
+        seen.exceptions,
+        [(Kind::User(1), "another profiler is active".to_owned())],
+        "of the one that still waits"
+    );
+    assert_eq!(seen.ranges(Kind::User(0)), ["before", "after"]);
+    assert_eq!(seen.hooked, [Kind::Step, Kind::User(0), Kind::User(1)]);
+}
+
+#[test]
+fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
+    let Some(torch) = support::torch_python("a_hook_that_fails_is_turned_off_and_the_program_goes_on") else { return };
+    let rank = Recorded::new();
+    let (stdout, stderr) = rank.run(&torch, "failing.py", &[]);
+    assert_eq!(stdout.trim(), "trained; 3 hooks have failed");
+    assert_eq!(stderr.matches("taskd:").count(), 1, "one line: {stderr}");
+    let seen = rank.seen();
+    let failed: Vec<Kind> = seen.exceptions.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(failed, [Kind::DataLoader, Kind::SaveCheckpoint, Kind::Forward]);
+    assert!(seen.exceptions.iter().all(|(_, reason)| reason == "the hook failed: ZeroDivisionError: of the double"));
+    assert_eq!(seen.steps(), [1, 2, 3], "the others go on");
+}
+
+#[test]
+fn marks_work_on_every_python_with_and_without_a_recorder() {
+    let mut skipped = Vec::new();
+    for minor in 8..=13 {
+        let Some(python) = pythons::version(minor) else {
+            skipped.push(format!("3.{minor}"));
+            continue;
+        };
+        marks_are_recorded(&python, "abi3", &format!("3.{minor} module"));
+        marks_are_recorded(&python, "ctypes", &format!("3.{minor} Functions"));
+        // Set once the page has named the process.
+        for without in ["TASKD_HOOKS=0", "TASKD_LIB=", "TASKD_LIFELINE="] {
+            let rank = Recorded::new();
+            let argv = ["env", without, python.to_str().unwrap(), &program("marks.py")];
+            let (stdout, stderr) = finished(rank.start(&argv).env("PYTHONWARNINGS", NO_WARNING).output().unwrap());
+            assert_eq!((stdout.trim(), &*stderr), (&*format!("3.{minor} Nothing"), ""), "{without}");
+            assert!(rank.is_untouched(), "{without}");
+        }
+    }
+    if !skipped.is_empty() {
+        support::say(&format!("skipped: marks on Python {}, which are not here", skipped.join(", ")));
+    }
+}
+
+fn marks_are_recorded(python: &Path, native: &str, says: &str) {
+    let rank = Recorded::new();
+    let mut command = rank.command(python, "marks.py", &[]);
+    let (stdout, stderr) =
+        finished(command.env("TASKD_NATIVE", native).env("PYTHONWARNINGS", NO_WARNING).output().unwrap());
+    assert_eq!((stdout.trim(), &*stderr), (says, ""));
+    let seen = rank.seen();
+    assert_eq!(seen.steps(), [7], "{says}");
+    assert!(["outer", "called"].iter().all(|name| seen.ranges(Kind::User(0)).contains(name)));
+    assert!(seen.ranges(Kind::User(4)).contains(&"inner"), "ended by another thread");
+    let is = |name: &str, event| seen.records.iter().any(|record| record.name == name && record.event == event);
+    assert!(is("half way", Event::Instant) && is("loss", Event::Counter { value: 0.5 }));
+    assert!(!seen.names.iter().any(|name| name == "of a forked child"));
+}
+
+#[test]
+fn without_a_library_that_loads_the_program_runs_as_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let broken = directory.path().join("libtaskd.so");
+    fs::write(&broken, "no library").unwrap();
+    for library in ["/nonexistent/libtaskd.so", broken.to_str().unwrap()] {
+        let rank = Recorded::new();
+        let mut command = rank.command(Path::new(&*python::PYTHON), "marks.py", &[]);
+        let (stdout, stderr) = finished(command.env("TASKD_LIB", library).output().unwrap());
+        assert!(stdout.trim().ends_with("Nothing"), "{stdout}");
+        assert_eq!(stderr, format!("taskd: nothing is recorded: {library} cannot be loaded\n"));
+        assert!(rank.is_untouched());
+    }
+}
+
+#[test]
+fn the_one_file_works_without_the_package_and_on_pythons_that_are_too_old_for_it() {
+    let alone = tempfile::tempdir().unwrap();
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/python/sitecustomize.py"), alone.path().join("sitecustomize.py"))
+        .unwrap();
+    let whole = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/python"));
+    let old = [6, 7].into_iter().filter_map(pythons::version).map(|python| (python, whole));
+    for (python, path) in old.chain([(PathBuf::from(&*python::PYTHON), alone.path())]) {
+        let rank = Recorded::new();
+        let argv = [python.to_str().unwrap(), "-c", "import sitecustomize"];
+        let (_, stderr) = finished(rank.start(&argv).env("PYTHONPATH", path).output().unwrap());
+        assert_eq!(stderr, "", "{python:?}");
+        assert!(rank.is_untouched() && rank.has_beaten(), "{python:?}");
+    }
+}

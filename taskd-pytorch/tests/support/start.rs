@@ -1,0 +1,43 @@
+//! How a launcher starts a rank: the process that the page names, with the helper on its path.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::python::PYTHON;
+
+/// Stands for the guard's child between fork and exec: names itself in the page, then becomes the program.
+const BEFORE_EXEC: &str = r"
+import os, struct, sys
+start = open('/proc/self/stat', 'rb').read().rsplit(b')', 1)[1].split()[19]
+with open(os.environ['TASKD_LIFELINE'], 'r+b') as page:
+    page.seek(16)
+    page.write(struct.pack('=I', os.getpid()))
+    page.seek(24)
+    page.write(struct.pack('=Q', int(start)))
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+/// A page before its process is named.
+pub(crate) fn page() -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[..8].copy_from_slice(b"TASKDPG1");
+    page[8..12].copy_from_slice(&1u32.to_ne_bytes());
+    page[12..16].copy_from_slice(&4096u32.to_ne_bytes());
+    page
+}
+
+/// `argv` as the process that the page names, its output captured.
+pub(crate) fn start(page: &Path, argv: &[&str]) -> Command {
+    let mut command = Command::new(&*PYTHON);
+    command.args(["-I", "-S", "-c", BEFORE_EXEC]).args(argv);
+    command.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/python"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("PYTHON", &*PYTHON).env("PAGE", page);
+    command.env("TASKD_LIFELINE", page).env("TASKD_BEAT_MS", "20");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

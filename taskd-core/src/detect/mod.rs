@@ -13,6 +13,7 @@ mod properties;
 mod restart_storm;
 mod saved;
 mod silence;
+mod slow_rank;
 mod stall;
 
 #[cfg(any(test, feature = "test-util"))]
@@ -23,6 +24,7 @@ pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, So
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
 pub use silence::SilenceDetector;
+pub use slow_rank::SlowRankDetector;
 pub use stall::StallDetector;
 
 /// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`.

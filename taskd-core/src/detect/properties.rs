@@ -2,13 +2,20 @@
 //! on like the one that was saved.
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
-use super::{DetectorExt, FaultDetector, Finding, defaults};
+use super::{DetectorExt, FaultDetector, Finding, SlowRankDetector, defaults};
 use crate::job::{Generation, Incarnation, Termination};
 use crate::testing::conformance;
-use crate::trace::{Ask, Exhibit, Observation, Signal};
+use crate::trace::{Ask, Exhibit, Observation, Signal, StepTimes};
 use proptest::prelude::*;
 
 const RANKS: u32 = 3;
+
+/// All that there are, registered by default or not.
+fn built_in() -> Vec<Box<dyn FaultDetector>> {
+    let mut detectors = defaults();
+    detectors.push(SlowRankDetector::default().boxed());
+    detectors
+}
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -37,7 +44,21 @@ fn signal() -> impl Strategy<Value = Signal> {
         2 => ends.clone().prop_map(dead),
         2 => ends.prop_map(exited),
         2 => reports.prop_map(failed),
+        4 => step().prop_map(|times| Signal::Step(Box::new(times))),
     ]
+}
+
+fn step() -> impl Strategy<Value = StepTimes> {
+    let nanos = || prop_oneof![Just(0), 1..200_000_000_u64, Just(u64::MAX)];
+    let times = (0..200_u64, nanos(), nanos(), proptest::option::of(nanos()), 0..2_u64);
+    times.prop_map(|(step, wall_ns, wait_ns, cpu_ns, lost)| StepTimes {
+        step,
+        wall_ns,
+        wait_ns,
+        cpu_ns,
+        lost,
+        ..StepTimes::default()
+    })
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -67,7 +88,7 @@ struct Trial {
 
 impl Trial {
     fn new(which: usize) -> Trial {
-        Trial { scene: Scene::of(RANKS), detector: defaults().remove(which), asked: None }
+        Trial { scene: Scene::of(RANKS), detector: built_in().remove(which), asked: None }
     }
 
     fn take(&mut self, event: &Event) -> Vec<Finding> {
@@ -117,7 +138,7 @@ fn said(found: &[Finding], detector: &dyn FaultDetector) -> String {
 proptest! {
     #[test]
     fn the_same_events_give_the_same_findings_also_after_a_restore(
-        which in 0..5_usize,
+        which in 0..built_in().len(),
         events in proptest::collection::vec(event(), 1..120),
         restored_at in 0..120_usize,
     ) {
@@ -125,7 +146,7 @@ proptest! {
         for (i, event) in events.iter().enumerate() {
             if i == restored_at {
                 let saved = other.detector.snapshot().expect("every built-in detector saves its state");
-                let mut fresh = defaults().remove(which);
+                let mut fresh = built_in().remove(which);
                 fresh.restore(&saved).expect("its own state");
                 prop_assert_eq!(fresh.snapshot(), Some(saved));
                 other.detector = fresh;
@@ -137,7 +158,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_state_or_are_refused(
-        which in 0..5_usize,
+        which in 0..built_in().len(),
         bytes in proptest::collection::vec(any::<u8>(), 0..64),
         events in proptest::collection::vec(event(), 1..20),
     ) {
@@ -153,8 +174,8 @@ proptest! {
 
 #[test]
 fn every_built_in_detector_keeps_the_contract() {
-    for which in 0..defaults().len() {
-        conformance::fault_detector(move || defaults().remove(which)).assert();
+    for which in 0..built_in().len() {
+        conformance::fault_detector(move || built_in().remove(which)).assert();
     }
 }
 

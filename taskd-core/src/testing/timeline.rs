@@ -8,7 +8,7 @@ use crate::job::{
 };
 use crate::kernel::{Proc, View};
 use crate::launch::{NodeState, NodeStatus, Phase};
-use crate::trace::{Evidence, Exhibit, Ext, Extension, Observation, Signal};
+use crate::trace::{Evidence, Exhibit, Ext, Extension, Observation, Signal, StepTimes};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -235,7 +235,7 @@ fn any_phase(rng: &mut StdRng) -> Signal {
 }
 
 fn any_signal(rng: &mut StdRng) -> Signal {
-    match rng.random_range(0..9) {
+    match rng.random_range(0..11) {
         0 | 1 => Signal::Heartbeat,
         2 => Signal::Progress { step: pick(rng, &[0, 1, 7, 1_000, u64::MAX]) },
         3 | 4 => {
@@ -256,7 +256,28 @@ fn any_signal(rng: &mut StdRng) -> Signal {
                 exhibit: Exhibit::Silence,
             })),
         },
+        8 => Signal::Step(Box::new(any_step(rng))),
+        9 => Signal::CollectivePending {
+            group: pick(rng, &["default", "dp_1", ""]).into(),
+            sequence: pick(rng, &[0, 7, u64::MAX]),
+            nanos: pick(rng, &[0, 1_000_000_000, u64::MAX]),
+        },
         _ => any_phase(rng),
+    }
+}
+
+/// Also one whose figures do not go together.
+fn any_step(rng: &mut StdRng) -> StepTimes {
+    let mut nanos = || pick(rng, &[0, 1, 20_000_000, 100_000_000, u64::MAX]);
+    StepTimes {
+        wall_ns: nanos(),
+        cpu_ns: Some(nanos()),
+        wait_ns: nanos(),
+        data_loader_ns: nanos(),
+        save_checkpoint_ns: nanos(),
+        step: pick(rng, &[0, 1, 2, 3, 1_000, u64::MAX]),
+        lost: pick(rng, &[0, 0, 0, 1, u64::MAX]),
+        ..StepTimes::default()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The operator: gives orders, gives them again while nobody answers, and looks now and then what waits for a decision.
+//! The operator: gives orders, gives them again while nobody answers, and looks now and then what waits for a decision, or
+//! what else ranks might record.
 //!
 //! A good one: what was paused is resumed, what was forbidden for a while is allowed again, and no question stays open. What
 //! is ordered when is planned by `chaos`.
@@ -11,6 +12,7 @@ use super::world::World as Sim;
 use crate::job::{IncidentId, Name, NodeId, OrderId};
 use crate::kernel::{Denial, Explanation, Held, Input, Order, Ordered, Taken};
 use crate::launch::NodeState;
+use crate::trace::switches::{PerKind, Switch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -96,6 +98,10 @@ impl Sim<'_> {
         let asking = |i: &&crate::kernel::IncidentReport| i.held == Some(Held::Asking);
         let asked = self.supervisor.kernel.status().incidents.iter().find(asking).map(|i| i.id);
         let answers = self.is_up_to_date() && (self.is_calm() || self.dice.chance(700));
+        if self.dice.chance(200) {
+            let kinds = PerKind::KINDS.map(|_| Switch::from(self.dice.chance(500)));
+            self.order(Order::Switch { kinds });
+        }
         let next = match asked.filter(|_| answers) {
             Some(incident) => {
                 let may_decline = self.dice.chance(600) && self.may_decline(incident);

@@ -9,6 +9,7 @@ use super::world::World as Sim;
 use crate::job::{Domain, JobTime};
 use crate::kernel::{Command, Input, Kernel, Mailbox, Request, Start};
 use crate::recover::{Action, Failure, Output};
+use crate::trace::switches::Mode;
 use std::time::Duration;
 
 /// Steps of the kernel at one instant after which it is said to spin.
@@ -59,7 +60,9 @@ impl Sim<'_> {
         self.wire.cut();
         let at = self.now + self.dice.ms(1, 200);
         self.queue.push(at, Event::Listed { life: self.supervisor.life });
-        self.supervisor.mailbox.push(Input::Start(Box::new(Start { spec: self.scene.spec.clone(), trace: None })));
+        self.supervisor
+            .mailbox
+            .push(Input::Start(Box::new(Start { spec: self.scene.spec.clone(), trace: Some(Mode::Native) })));
     }
 
     /// The supervisor has slept and runs again. A short sleep goes unnoticed.

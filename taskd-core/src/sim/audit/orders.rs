@@ -10,6 +10,7 @@ use crate::job::{CommandId, Domain, IncidentId, JobTime, Mode, Name, NodeId, Per
 use crate::kernel::{Chosen, Command, Decision, Denial, Event, Held, Input, Order, Ordered, Taken};
 use crate::launch::{Place, StartBatch};
 use crate::recover::Action;
+use crate::trace::switches::Requested;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub(super) struct Orders {
     removed: Vec<JobTime>,
     /// Starts that were given; a new supervisor gives some again.
     given: BTreeSet<CommandId>,
+    /// What ranks are to record, and who ordered it.
+    switched: Option<(Requested, Name)>,
     finished: bool,
 }
 
@@ -63,6 +66,9 @@ impl Orders {
                 self.left.extend(nodes.iter().cloned());
             }
             Action::Finish { .. } => self.finished = true,
+            Action::Switch { kinds, by, again: true } if self.switched != Some((*kinds, by.clone())) => {
+                return Err(Violation::WronglyFollowed { order: Box::new(Order::Switch { kinds: *kinds }) });
+            }
             _ => {}
         }
         match event(command) {
@@ -100,8 +106,10 @@ impl Orders {
             return Err(Violation::WithoutReason { command: Box::new(command.clone()) });
         };
         let Ok(taken) = result else { return Ok(()) };
-        let touches = matches!(ordered.order, Order::Drain { .. } | Order::Restart { .. } | Order::Dump);
-        if ordered.by == SLIP || (touches && self.policy.mode == Mode::Observe) {
+        let touches =
+            matches!(ordered.order, Order::Drain { .. } | Order::Restart { .. } | Order::Dump | Order::Switch { .. });
+        let must_not = ordered.by == SLIP || (touches && self.policy.mode == Mode::Observe);
+        if must_not || !switches_as_ordered(m, &ordered.order) {
             return Err(Violation::WronglyFollowed { order: Box::new(ordered.order.clone()) });
         }
         self.follow(m, ordered, taken);
@@ -123,6 +131,7 @@ impl Orders {
             Order::Allow { strategies } => {
                 self.allowed.extend(strategies.iter().map(|(name, permission)| (name.clone(), *permission)));
             }
+            Order::Switch { kinds } => self.switched = Some((*kinds, ordered.by.clone())),
             Order::Pause => self.paused = true,
             Order::Resume => self.paused = false,
             Order::Approve { incident } => {
@@ -198,4 +207,17 @@ impl Orders {
         let stays = |node: &&NodeId| members.values().any(|member| member.node.as_ref() == Some(*node));
         self.stays.extend(left.iter().filter(stays).filter(|_| !gave_up).map(|node| (node.clone(), id)));
     }
+}
+
+/// Whether what is recorded is switched once if that was ordered, and to that, and else not at all.
+fn switches_as_ordered(m: &Moment<'_>, order: &Order) -> bool {
+    let switched = m.commands.iter().filter_map(|command| match &command.action {
+        Action::Switch { kinds, again: false, .. } => Some(kinds),
+        _ => None,
+    });
+    let ordered = match order {
+        Order::Switch { kinds } => Some(kinds),
+        _ => None,
+    };
+    switched.eq(ordered)
 }

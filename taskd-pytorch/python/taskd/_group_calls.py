@@ -1,0 +1,95 @@
+"""What a process group is asked to do: for each of its methods the operation, and what to read from the arguments.
+
+It only reads: tensors are asked for their shape and type, never for their values.
+"""
+
+import torch
+
+# As in taskd.h.
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, BARRIER, SEND, RECV = range(1, 12)
+NO_PEER, NO_SEQUENCE = 2**32 - 1, 2**64 - 1
+OTHER_TYPE = 0
+TYPE_NAMES = "float32 float16 bfloat16 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
+TYPES = {getattr(torch, name): code for code, name in enumerate(TYPE_NAMES, 1) if hasattr(torch, name)}
+
+
+class Call:
+    """How to read the arguments of one method.
+
+    `tensors` is the position of what this rank gives, None if there is nothing. Of a receive it is that of what it gets,
+    and so it is of a scatter, where only the root gives something. `whom` is the position of the root or peer: a rank of
+    the group, or options that hold it.
+    """
+
+    def __init__(self, op, tensors=None, whom=None):
+        self.op = op
+        self.tensors = tensors
+        self.whom = whom
+        self.between_two = op in (SEND, RECV)
+
+
+CALLS = {
+    "allreduce": Call(ALL_REDUCE, tensors=0),
+    "allreduce_coalesced": Call(ALL_REDUCE, tensors=0),
+    "allgather": Call(ALL_GATHER, tensors=1),
+    "_allgather_base": Call(ALL_GATHER, tensors=1),
+    "allgather_coalesced": Call(ALL_GATHER, tensors=1),
+    "allgather_into_tensor_coalesced": Call(ALL_GATHER, tensors=1),
+    "reduce_scatter": Call(REDUCE_SCATTER, tensors=1),
+    "_reduce_scatter_base": Call(REDUCE_SCATTER, tensors=1),
+    "reduce_scatter_tensor_coalesced": Call(REDUCE_SCATTER, tensors=1),
+    "broadcast": Call(BROADCAST, tensors=0, whom=1),
+    "reduce": Call(REDUCE, tensors=0, whom=1),
+    "gather": Call(GATHER, tensors=1, whom=2),
+    "scatter": Call(SCATTER, tensors=0, whom=2),
+    "alltoall": Call(ALL_TO_ALL, tensors=1),
+    "alltoall_base": Call(ALL_TO_ALL, tensors=1),
+    "barrier": Call(BARRIER),
+    "monitored_barrier": Call(BARRIER),
+    "send": Call(SEND, tensors=0, whom=1),
+    "recv": Call(RECV, tensors=0, whom=1),
+    "recv_anysource": Call(RECV, tensors=0),
+}
+
+
+def amount(call, arguments):
+    """`(type, elements, bytes)` of the call's tensors. The type is that of the first."""
+    first = first_tensor(call, arguments)
+    if not isinstance(first, torch.Tensor):
+        return OTHER_TYPE, 0, 0
+    elements = size = 0
+    for tensor in flat(arguments[call.tensors]):
+        elements += tensor.numel()
+        size += tensor.numel() * tensor.element_size()
+    return TYPES.get(first.dtype, OTHER_TYPE), elements, size
+
+
+def first_tensor(call, arguments):
+    """The first of the call's tensors, if it has one; whatever stands there, where that call is going to be refused."""
+    what = None if call.tensors is None or len(arguments) <= call.tensors else arguments[call.tensors]
+    while isinstance(what, (list, tuple)):
+        what = what[0] if what else None
+    return what
+
+
+def flat(what):
+    """The tensors of lists of lists."""
+    if isinstance(what, torch.Tensor):
+        yield what
+    else:
+        for part in what:
+            for tensor in flat(part):
+                yield tensor
+
+
+def group_rank(call, arguments):
+    """The root or peer of a call as a rank of its group; None where it has none or leaves it to a default."""
+    if call.whom is None or len(arguments) <= call.whom:
+        return None
+    whom = arguments[call.whom]
+    return whom if isinstance(whom, int) else getattr(whom, "rootRank", None)
+
+
+def returns_at_once(arguments):
+    """Whether the caller goes on before the operation is over. An older torch does not say."""
+    return getattr(arguments[-1], "asyncOp", True) if arguments else True

@@ -1,0 +1,141 @@
+"""When an operation of a process group is over: ends its range when its `Work` completes, whoever waits for it.
+
+Three things tell of it, and the first one ends the range:
+
+  * the program's own `work.wait()`, seen by a function put over `Work.wait`: exact, and all there is for gloo's send
+    and receive, which complete in no other way;
+  * a thread that waits beside the program, for what only C++ waits for (the buckets of DDP). A callback on the work's
+    future would be simpler, but runs on the backend's thread, which would then wait for the interpreter's lock: that
+    delays the next operation, deadlocks with a group that is destroyed meanwhile, and aborts a process that exits;
+  * the program dropped the work.
+
+The works themselves stay as they are: their type, their results and their exceptions are torch's. It never waits on
+the program's behalf, and never touches a work of a backend whose completion happens on a device.
+"""
+
+import atexit
+import os
+import time
+import weakref
+from datetime import timedelta
+
+# How long the thread waits for the oldest work before it looks at the others: so late is the end of one that overtook
+# it, and so long can the end of the process be delayed by a work that has not completed.
+SLICE = timedelta(milliseconds=10)
+PAUSE_SECONDS = 0.001  # where nothing has completed
+STOP_SECONDS = 1
+
+
+class Ends:
+    """The ranges whose works have not completed."""
+
+    def __init__(self, work_class, end, fault):
+        self.end = end
+        self.fault = fault
+        self.open = {}  # id of a work: (weak reference to it, its range)
+        self.watcher = None
+        os.register_at_fork(after_in_child=self.open.clear)  # which are the parent's
+        self.wait = work_class.wait
+        work_class.wait = self.seen(work_class.wait)
+
+    def expect(self, work, range_id, watched):
+        """Ends the range when the work completes, which the thread finds out if it is to be watched."""
+        key = id(work)
+
+        def dropped(_):
+            self.finish(key)
+
+        self.open[key] = (weakref.ref(work, dropped), range_id)
+        if watched:
+            if self.watcher is None:
+                self.watcher = Watcher(self)
+            self.watcher.works.put(work)
+
+    def finish(self, key):
+        entry = self.open.pop(key, None)  # one thread gets it
+        if entry is not None:
+            self.end(entry[1])
+
+    def seen(self, wait):
+        """`Work.wait`, which ends the work's range on its way back."""
+
+        def wait_and_end(work, *args, **kwargs):
+            if id(work) not in self.open:
+                return wait(work, *args, **kwargs)
+            completed = False
+            try:
+                result = wait(work, *args, **kwargs)
+                completed = True
+                return result
+            finally:
+                try:
+                    if completed or work.is_completed():
+                        self.finish(id(work))
+                except Exception as error:
+                    self.fault(error)
+
+        wait_and_end.__name__, wait_and_end.__qualname__, wait_and_end.__doc__ = "wait", "Work.wait", wait.__doc__
+        wait_and_end._torchdynamo_disable = True
+        return wait_and_end
+
+
+class Watcher:
+    """A bare thread, as the heartbeat's: it does not survive fork, and the interpreter does not wait for it."""
+
+    def __init__(self, ends):
+        import _queue
+        import _thread
+
+        self.pid = os.getpid()
+        self.ends = ends
+        self.works = _queue.SimpleQueue()
+        self.running = _thread.allocate_lock()
+        self.running.acquire()
+        _thread.start_new_thread(self.run, ())
+        atexit.register(self.stop)
+
+    def stop(self):
+        """A thread that is in C++ when the interpreter is taken down takes the whole process down."""
+        if os.getpid() == self.pid:
+            self.works.put(None)
+            self.running.acquire(True, STOP_SECONDS)
+
+    def run(self):
+        import _signal
+
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            self.watch()
+        except Exception as error:
+            self.ends.fault(error)
+        finally:
+            self.running.release()
+
+    def watch(self):
+        waiting = []
+        while True:
+            while not waiting or not self.works.empty():
+                waiting.append(self.works.get())
+                if waiting[-1] is None:
+                    return
+            self.wait_for(waiting[0])
+            before = len(waiting)
+            waiting = [work for work in waiting if not self.ended(work)]
+            if len(waiting) == before:
+                time.sleep(PAUSE_SECONDS)
+
+    def wait_for(self, work):
+        try:
+            self.ends.wait(work, SLICE)
+        except Exception:
+            pass  # not completed; or failed, which the program's own wait tells it; or it cannot wait for a time
+
+    def ended(self, work):
+        """Whether there is nothing more to be seen of it."""
+        try:
+            completed = work.is_completed() or work.get_future().done()  # some only know the one, some the other
+        except RuntimeError:
+            return True  # it has no future: it ends when the program drops it
+        if completed:
+            self.ends.finish(id(work))
+        return completed

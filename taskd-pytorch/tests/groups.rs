@@ -1,0 +1,156 @@
+//! Process groups under the hook, in real torch processes: everything is seen, and nobody notices.
+//!
+//! The programs are those of `groups/`. Each of them runs its ranks with the hook and without, and writes what it found
+//! into a file. The hook records into a stand-in for libtaskd there.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+/// They need both cores of a small machine for themselves.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Most that the hook may take for a collective, in microseconds.
+const HOOK_MICROS_MAX: f64 = 30.0;
+
+/// So late comes the one rank whose operations the other waits for, in `groups/ends.py`.
+const LATE_NANOS: u64 = 300_000_000;
+
+/// What a program of `groups/` found; `None` where tests that need torch are skipped.
+fn findings(test: &str, program: &str) -> Option<Value> {
+    let python = support::torch_python(test)?;
+    let _alone = ONE_AT_A_TIME.lock();
+    let found = tempfile::NamedTempFile::new().unwrap();
+    let here = env!("CARGO_MANIFEST_DIR");
+    let mut command = Command::new(python);
+    command.arg(format!("{here}/tests/groups/{program}")).arg(found.path());
+    command.env("PYTHONPATH", format!("{here}/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("GLOO_SOCKET_IFNAME", "lo");
+    let out = command.output().unwrap();
+    let text = fs::read(found.path()).unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && !text.is_empty(), "{program}: {}\n{said}", out.status);
+    let found: Value = serde_json::from_slice(&text).unwrap();
+    assert!(!ends_in_null(&found), "{program}: a rank failed\n{said}");
+    Some(found)
+}
+
+/// Whether it is a list of what each rank found in which a rank is missing.
+fn ends_in_null(found: &Value) -> bool {
+    match found {
+        Value::Object(parts) => parts.values().any(ends_in_null),
+        Value::Array(ranks) => ranks.first().is_some_and(Value::is_null),
+        _ => false,
+    }
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap()
+}
+
+fn each(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().unwrap().iter()
+}
+
+#[test]
+fn every_operation_of_ddp_fsdp_and_fsdp2_is_recorded() {
+    let Some(found) = findings("every_operation_of_ddp_fsdp_and_fsdp2_is_recorded", "counts.py") else { return };
+    for (world, rank) in each(&found).flat_map(|(world, ranks)| list(ranks).iter().map(move |rank| (world, rank))) {
+        assert_eq!(rank["exceptions"], serde_json::json!({}));
+        for (wrapper, counted) in each(&rank["counted"]) {
+            let what = format!("{wrapper} on {world} ranks: {counted:#}");
+            let recorded = counted["recorded"].as_u64().unwrap();
+            assert!(recorded > 4, "{what}");
+            for independent in ["profiler", "sequence", "of its group"] {
+                assert_eq!(counted[independent], recorded, "{independent}, {what}");
+            }
+            let numbers: Vec<u64> = list(&counted["numbers"]).iter().map(|number| number.as_u64().unwrap()).collect();
+            assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{what}");
+            assert_eq!(counted["unended"], 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_program_gets_the_same_answers() {
+    let Some(found) = findings("a_program_gets_the_same_answers", "answers.py") else { return };
+    for hook in ["quiet", "on"] {
+        for (with, without) in list(&found[hook]).iter().zip(list(&found["off"])) {
+            for (of, answers) in each(&without["answers"]) {
+                assert_eq!(&with["answers"][of], answers, "{of}, with the hook {hook}");
+            }
+            assert_eq!(with["exceptions"], serde_json::json!({}));
+            assert_eq!(with["unended"], serde_json::json!([]));
+            assert_eq!(with["records"].as_u64().unwrap() > 200, hook == "on");
+        }
+    }
+}
+
+#[test]
+fn training_gives_the_same_bits() {
+    let Some(found) = findings("training_gives_the_same_bits", "bits.py") else { return };
+    assert_eq!(found["on"], found["off"]);
+}
+
+#[test]
+fn errors_are_what_they_were() {
+    let Some(found) = findings("errors_are_what_they_were", "errors.py") else { return };
+    assert_eq!(found["on"], found["off"]);
+    assert!(found["on"].to_string().contains("peer gone"), "{found:#}");
+}
+
+#[test]
+fn ranges_end_when_works_complete_and_no_process_is_held_up() {
+    let test = "ranges_end_when_works_complete_and_no_process_is_held_up";
+    let Some(found) = findings(test, "ends.py") else { return };
+    let first = &found["ends"][0];
+    for asynchronous in ["unwaited", "in backward"] {
+        assert_eq!(first[asynchronous]["ends"], true, "{first:#}");
+        assert!(first[asynchronous]["nanos"].as_u64().unwrap() >= LATE_NANOS, "{first:#}");
+    }
+    assert_eq!(first["unwaited"]["early"], false);
+    assert!(first["waited"]["nanos"].as_u64().unwrap() >= LATE_NANOS, "{first:#}");
+    assert!(first["waited"]["nanos"].as_u64() <= first["waited"]["around"].as_u64(), "{first:#}");
+    assert_eq!(
+        (&first["overtaken"]["ended"], &first["overtaken"]["open still"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    let received = &first["between two"];
+    assert!(received["before"].is_null() && received["nanos"].as_u64().unwrap() >= LATE_NANOS, "{first:#}");
+    assert_eq!((&received["peer"], &received["number"]), (&Value::from(1), &Value::from(0)));
+    assert_eq!(first["dropped"]["ends"], true);
+    let left_alone = serde_json::json!({
+        "class": "Foreign", "sum": 2.0, "called": true, "said": "a process group of class Foreign is not recorded"
+    });
+    assert_eq!(first["foreign"], left_alone);
+    for (program, codes) in each(&found["exits"]) {
+        assert_eq!(codes["on"], serde_json::json!([7, 7]), "{program}: {codes}");
+        assert_eq!(codes["on"], codes["off"], "{program}");
+    }
+}
+
+#[test]
+fn compiled_code_is_the_same_and_its_operations_are_recorded() {
+    let test = "compiled_code_is_the_same_and_its_operations_are_recorded";
+    let Some(found) = findings(test, "compiled.py") else { return };
+    for (with, without) in list(&found["on"]).iter().zip(list(&found["off"])) {
+        assert_eq!(with["answers"], without["answers"]);
+        assert_eq!(with["recorded"], with["seen"]);
+    }
+}
+
+#[test]
+fn the_hook_takes_little() {
+    let Some(found) = findings("the_hook_takes_little", "cost.py") else { return };
+    println!("itself, on and off, microseconds per collective, first decile and median: {found}");
+    for rank in list(&found) {
+        let first_decile = |what: &str| rank[what][0].as_f64().unwrap() - rank["itself"][0].as_f64().unwrap();
+        assert!(first_decile("on") <= HOOK_MICROS_MAX && first_decile("off") <= HOOK_MICROS_MAX / 4.0, "{rank}");
+    }
+}

@@ -1,0 +1,180 @@
+"""When the ranges of asynchronous work end, and that a process with work in flight ends as it would without the hook."""
+
+import atexit
+import gc
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import ranks
+
+LATE_SECONDS = 0.3
+PATIENCE_SECONDS = 20
+
+
+def until(condition):
+    """Waits until it holds, for other threads to do something; whether it does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
+
+
+def main(rank, world, native):
+    return {
+        "unwaited": unwaited(rank, native),
+        "waited": waited(rank, native),
+        "overtaken": overtaken(rank, native),
+        "between two": between_two(rank, native),
+        "dropped": dropped(rank, native),
+        "in backward": in_backward(rank, native),
+        "foreign": foreign(rank, native),
+    }
+
+
+def nanos(record):
+    return record["end"] - record["begin"]
+
+
+def late(rank):
+    """Rank 1 comes late: what rank 0 has begun cannot have completed before."""
+    dist.barrier()
+    if rank == 1:
+        time.sleep(LATE_SECONDS)
+
+
+def unwaited(rank, native):
+    """Nobody waits: the range ends when the work is complete, not when it was queued."""
+    late(rank)
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    record = native.records[-1]
+    ended_early = record["end"] is not None and not work.is_completed()
+    return {"ends": until(lambda: record["end"] is not None), "early": ended_early, "nanos": nanos(record)}
+
+
+def waited(rank, native):
+    late(rank)
+    began = time.monotonic_ns()
+    dist.all_reduce(torch.ones(10))
+    return {"nanos": nanos(native.records[-1]), "around": time.monotonic_ns() - began}
+
+
+def overtaken(rank, native):
+    """A group's operation that does not complete hides no end of another group's."""
+    slow, fast = dist.new_group([0, 1]), dist.new_group([0, 1])
+    dist.barrier()
+    held = dist.all_reduce(torch.ones(1), group=slow, async_op=True) if rank == 0 else None
+    dist.all_reduce(torch.ones(1), group=fast, async_op=True)
+    record = native.records[-1]
+    ended = until(lambda: record["end"] is not None)
+    open_still = held is None or native.records[-2]["end"] is None
+    dist.barrier()
+    if rank == 1:
+        dist.all_reduce(torch.ones(1), group=slow)
+    else:
+        held.wait()
+    return {"ended": ended, "open still": open_still}
+
+
+def between_two(rank, native):
+    """gloo completes a receive in its wait and nowhere else."""
+    late(rank)
+    tensor = torch.ones(10)
+    if rank == 1:
+        dist.send(tensor, 0)
+        return {"nanos": nanos(native.records[-1])}
+    work = dist.irecv(tensor, 1)
+    record = native.records[-1]
+    before = record["end"]
+    work.wait()
+    return {"nanos": nanos(record), "before": before, "peer": record["peer"], "number": record["sequence"]}
+
+
+def dropped(rank, native):
+    """A send that nobody waits for ends with its work object."""
+    tensor = torch.ones(10)
+    if rank == 1:
+        dist.recv(tensor, 0)
+        return {"ends": True}
+    work = dist.isend(tensor, 1)
+    record = native.records[-1]
+    open_still = record["end"] is None
+    del work
+    gc.collect()
+    return {"ends": open_still and record["end"] is not None}
+
+
+def in_backward(rank, native):
+    """What DDP calls for from C++, and what only C++ waits for."""
+    module = DistributedDataParallel(torch.nn.Linear(100, 100))
+    before = len(native.records)
+    loss = module(torch.ones(4, 100)).sum()
+    late(rank)
+    loss.backward()
+    records = [record for record in native.records[before:] if record["name"] == "allreduce"]
+    return {"ends": until(lambda: all(record["end"] is not None for record in records)), "nanos": max(map(nanos, records))}
+
+
+class Foreign(dist.ProcessGroup):
+    """A process group of the program's own."""
+
+    def allreduce(self, tensors, options):
+        self.called = True
+        return dist.group.WORLD.allreduce(tensors, options)
+
+
+def foreign(rank, native):
+    """A group that is not torch's is left alone, and that is said."""
+    dist.Backend.register_backend("foreign", lambda store, rank, size, timeout: Foreign(rank, size), devices=["cpu"])
+    group = dist.new_group([0, 1], backend="foreign")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    return {"class": type(group).__name__, "sum": tensor.item(), "called": group.called, "said": native.exceptions.get(5)}
+
+
+def exits_in_flight(rank, world, native):
+    """Ends in Python, with an operation that never completes and one that fails when the peer is gone."""
+    dist.barrier()
+    if rank == 0:
+        dist.all_reduce(torch.ones(10), async_op=True)
+        dist.barrier(async_op=True)
+    sys.exit(7)
+
+
+def destroys_in_flight(rank, world, native):
+    """The group goes while an operation of its is in flight."""
+    group = dist.new_group([0, 1])
+    dist.barrier()
+    if rank == 1:
+        time.sleep(LATE_SECONDS)
+    dist.all_reduce(torch.ones(10), group=group, async_op=True)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    dist.barrier()
+    sys.exit(7)
+
+
+def forks(rank, world, native):
+    """A child that does what is to be done at the end of a process, while the parent has an operation in flight."""
+    dist.barrier()
+    work = dist.all_reduce(torch.ones(10), async_op=True) if rank == 0 else None
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    code = ranks.code(os.waitpid(child, 0)[1])
+    work.wait() if work else dist.all_reduce(torch.ones(10))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    exits = {
+        main.__name__: {hook: ranks.exit_codes(main, 2, hook) for hook in (ranks.OFF, ranks.ON)}
+        for main in (exits_in_flight, destroys_in_flight, forks)
+    }
+    ranks.report({"ends": ranks.run(main, 2, ranks.ON), "exits": exits})

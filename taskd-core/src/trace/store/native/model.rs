@@ -1,0 +1,207 @@
+//! What writer and reader both know when they come to a record, so that only what is new in it has to be written.
+//!
+//! It reads and writes nothing. Both sides take it through the same changes; a key block begins it anew on both.
+
+use super::varint::{un_zig_zag, zig_zag};
+use crate::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use crate::trace::{NameTable, TimedRecord};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A quantity that mostly goes on as is foreseen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Series(pub(super) u64);
+
+impl Series {
+    /// How a value differs from the one before and the step that is foreseen.
+    #[inline]
+    pub(super) const fn difference(&mut self, value: u64, step: u64) -> u64 {
+        let short = zig_zag(value.wrapping_sub(self.0).wrapping_sub(step));
+        self.0 = value;
+        short
+    }
+
+    /// The value again.
+    #[inline]
+    pub(super) const fn value(&mut self, short: u64, step: u64) -> u64 {
+        self.0 = self.0.wrapping_add(step).wrapping_add(un_zig_zag(short));
+        self.0
+    }
+
+    /// What is left of a figure's bits without those of the figure before; short for round figures.
+    #[inline]
+    pub(super) const fn bits_difference(&mut self, bits: u64) -> u64 {
+        let short = (bits ^ self.0).swap_bytes();
+        self.0 = bits;
+        short
+    }
+
+    /// The bits again.
+    #[inline]
+    pub(super) const fn bits_value(&mut self, short: u64) -> u64 {
+        self.0 ^= short.swap_bytes();
+        self.0
+    }
+}
+
+/// All of a record that tends to come again: what is left are times and numbers that count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    /// The kind's number, [`BEGIN`] and so on, [`PLAIN`] and so on, operation, type, and `HAS_` bits.
+    pub(super) codes: [u8; 6],
+    pub(super) name: u32,
+    pub(super) group: u32,
+    pub(super) peer: u32,
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
+}
+
+pub(super) const BEGIN: u8 = 1;
+pub(super) const END: u8 = 2;
+pub(super) const INSTANT: u8 = 3;
+pub(super) const COUNTER: u8 = 4;
+
+pub(super) const PLAIN: u8 = 0;
+pub(super) const OF_A_STEP: u8 = 1;
+pub(super) const OF_A_COMMUNICATION: u8 = 2;
+
+const HAS_PEER: u8 = 1;
+const HAS_SEQUENCE: u8 = 2;
+
+impl Shape {
+    /// That of a record.
+    #[inline]
+    pub(super) fn of(record: &TimedRecord) -> Shape {
+        let event = match record.event {
+            Event::Begin { .. } => BEGIN,
+            Event::End { .. } => END,
+            Event::Instant => INSTANT,
+            Event::Counter { .. } => COUNTER,
+        };
+        let (kind, name) = (record.kind.number(), record.name.0);
+        let plain = Shape { codes: [kind, event, PLAIN, 0, 0, 0], name, ..Shape::default() };
+        match record.detail {
+            Detail::None => plain,
+            Detail::Step { .. } => Shape { codes: [kind, event, OF_A_STEP, 0, 0, 0], ..plain },
+            Detail::Communication(c) => {
+                let has_peer = if c.peer.is_some() { HAS_PEER } else { 0 };
+                let has = if c.sequence.is_some() { has_peer | HAS_SEQUENCE } else { has_peer };
+                Shape {
+                    codes: [kind, event, OF_A_COMMUNICATION, c.op.code(), c.data_type.code(), has],
+                    name,
+                    group: c.group.0,
+                    peer: c.peer.unwrap_or(0),
+                    elements: c.elements,
+                    bytes: c.bytes,
+                }
+            }
+        }
+    }
+
+    /// A record of this shape, with 0 for all that counts; `None` for codes that this version does not know.
+    pub(super) fn record(&self) -> Option<TimedRecord> {
+        let [kind, event, detail, op, data_type, has] = self.codes;
+        let event = match event {
+            BEGIN => Event::Begin { range: 0 },
+            END => Event::End { range: 0 },
+            INSTANT => Event::Instant,
+            COUNTER => Event::Counter { value: 0.0 },
+            _ => return None,
+        };
+        let detail = match detail {
+            PLAIN => Detail::None,
+            OF_A_STEP => Detail::Step { number: 0, cpu_nanos: 0 },
+            OF_A_COMMUNICATION => Detail::Communication(Communication {
+                op: Op::of_code(op),
+                data_type: DataType::of_code(data_type),
+                group: NameId(self.group),
+                elements: self.elements,
+                bytes: self.bytes,
+                peer: (has & HAS_PEER != 0).then_some(self.peer),
+                sequence: (has & HAS_SEQUENCE != 0).then_some(0),
+            }),
+            _ => return None,
+        };
+        let kind = Kind::of_number(kind)?;
+        Some(TimedRecord { unix_nanos: 0, thread: 0, kind, event, name: NameId(self.name), detail })
+    }
+}
+
+/// A shape that was met, and what its records count.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) shape: Shape,
+    /// What a record of it looks like.
+    pub(super) record: TimedRecord,
+    /// Which of [`Model::sequences`] its communications are counted in.
+    pub(super) sequence: usize,
+    /// The bits of its last figure.
+    pub(super) figure: Series,
+}
+
+/// A thread that was met.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Thread {
+    pub(super) id: u32,
+    pub(super) time: Series,
+    /// The last range that it began, without the kind in its number.
+    pub(super) begun: Series,
+}
+
+/// Where the number of a range has its kind: below is what counts on in a thread.
+pub(super) const KIND_AT: u32 = 58;
+
+/// Everything that is known.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) names: Arc<NameTable>,
+    /// Bytes of all names together.
+    pub(super) names_bytes: usize,
+    pub(super) shapes: Vec<Known>,
+    pub(super) threads: Vec<Thread>,
+    /// When the last block ended: there a thread that is met is foreseen to begin.
+    pub(super) now: u64,
+    groups: BTreeMap<u32, usize>,
+    /// The last communication of each group.
+    pub(super) sequences: Vec<Series>,
+    /// By kind: the last range that ended.
+    pub(super) ended: Box<[Series; 64]>,
+    pub(super) step: Series,
+    pub(super) cpu: Series,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        Model {
+            names: Arc::default(),
+            names_bytes: 0,
+            shapes: Vec::new(),
+            threads: Vec::new(),
+            now: 0,
+            groups: BTreeMap::new(),
+            sequences: Vec::new(),
+            ended: Box::new([Series::default(); 64]),
+            step: Series::default(),
+            cpu: Series::default(),
+        }
+    }
+}
+
+impl Model {
+    /// Meets a shape; false for one that this version does not know.
+    pub(super) fn meet_shape(&mut self, shape: Shape) -> bool {
+        let Some(record) = shape.record() else { return false };
+        let next = self.sequences.len();
+        let sequence = *self.groups.entry(shape.group).or_insert(next);
+        if sequence == next {
+            self.sequences.push(Series(u64::MAX)); // the first one is foreseen to be 0
+        }
+        self.shapes.push(Known { shape, record, sequence, figure: Series::default() });
+        true
+    }
+
+    /// Meets a thread.
+    pub(super) fn meet_thread(&mut self, id: u32) {
+        self.threads.push(Thread { id, time: Series(self.now), begun: Series::default() });
+    }
+}

@@ -1,0 +1,103 @@
+//! One line: the fields of the format, and the one of our own.
+//!
+//! It knows how they are spelled, and not what they mean.
+
+use serde::{Deserialize, Serialize};
+
+/// The only kind of line that is written.
+pub(super) const MARKER: i32 = 1;
+
+pub(super) const INSTANT: i32 = 1;
+pub(super) const BEGIN: i32 = 2;
+pub(super) const END: i32 = 4;
+
+/// A whole line.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Line {
+    pub(super) kind: i32,
+    pub(super) flag: i32,
+    pub(super) source_kind: i32,
+    pub(super) timestamp: u64,
+    pub(super) id: u64,
+    pub(super) mspti_object_id: ObjectId,
+    pub(super) name: Option<String>,
+    pub(super) domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) taskd: Option<Extra>,
+}
+
+/// Whose marker it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct ObjectId {
+    pub(super) pt: ProcessAndThread,
+    pub(super) ds: DeviceAndStream,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct ProcessAndThread {
+    pub(super) process_id: u32,
+    pub(super) thread_id: u32,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct DeviceAndStream {
+    pub(super) device_id: u32,
+    pub(super) stream_id: u32,
+}
+
+/// What a communication's `Name` holds: a JSON object of texts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct CommunicationText {
+    pub(super) stream_id: String,
+    pub(super) count: String,
+    pub(super) data_type: String,
+    pub(super) op_name: String,
+    pub(super) group_name: String,
+}
+
+/// What the format's own fields do not hold; each only where they would be understood otherwise.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Extra {
+    /// Of the process, where it is not the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) incarnation: Option<u32>,
+    /// Records that are missing before this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lost: Option<u64>,
+    /// The kind's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    /// The bits of a figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) figure: Option<u64>,
+    /// 0 nothing, 1 of a step, 2 of a communication.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<u8>,
+    /// A step's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_nanos: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) op: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) data_type: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) elements: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sequence: Option<u64>,
+}

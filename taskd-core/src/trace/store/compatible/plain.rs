@@ -1,0 +1,244 @@
+//! What a marker says by the format's own fields, and what has to be said besides.
+//!
+//! Writer and reader both ask here what the plain fields mean, so that whatever else a record holds is exactly what the
+//! writer adds and the reader puts back.
+
+use super::line::{BEGIN, CommunicationText, END, Extra, INSTANT, Line};
+use crate::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op, Range};
+use crate::trace::{NameTable, TimedRecord};
+
+/// A record with its names as texts: those in `event` and `detail` are 0.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plain {
+    /// `None` for an end whose number does not tell.
+    pub(super) kind: Option<Kind>,
+    pub(super) event: Event,
+    pub(super) name: String,
+    pub(super) detail: Detail,
+    pub(super) group: String,
+}
+
+/// Operations as the format spells them; those that parsers look for, and the others in the same manner.
+const OPS: [(Op, &str); 11] = [
+    (Op::AllReduce, "HcclAllReduce"),
+    (Op::AllGather, "HcclAllGather"),
+    (Op::ReduceScatter, "HcclReduceScatter"),
+    (Op::Broadcast, "HcclBroadcast"),
+    (Op::Reduce, "HcclReduce"),
+    (Op::Gather, "HcclGather"),
+    (Op::Scatter, "HcclScatter"),
+    (Op::AllToAll, "HcclAlltoAll"),
+    (Op::Barrier, "HcclBarrier"),
+    (Op::Send, "HcclSend"),
+    (Op::Recv, "HcclReceive"),
+];
+
+/// Types of elements as the format spells them, and their size in bytes.
+const DATA_TYPES: [(DataType, &str, u64); 13] = [
+    (DataType::F32, "fp32", 4),
+    (DataType::F16, "fp16", 2),
+    (DataType::Bf16, "bfp16", 2),
+    (DataType::F64, "fp64", 8),
+    (DataType::I8, "int8", 1),
+    (DataType::I16, "int16", 2),
+    (DataType::I32, "int32", 4),
+    (DataType::I64, "int64", 8),
+    (DataType::U8, "uint8", 1),
+    (DataType::U16, "uint16", 2),
+    (DataType::U32, "uint32", 4),
+    (DataType::U64, "uint64", 8),
+    (DataType::Bool, "bool", 1),
+];
+
+/// What the format writes for what it does not know.
+const UNKNOWN: &str = "na";
+/// What it writes where a text is missing.
+const NULL: &str = "NULL";
+
+const DEFAULT: &str = "default";
+const COMMUNICATION: &str = "communication";
+const NAMED: [(Kind, &str); 3] =
+    [(Kind::DataLoader, "dataloader"), (Kind::SaveCheckpoint, "save_checkpoint"), (Kind::Forward, "forward")];
+
+/// `Name` and `Domain` of a record.
+pub(super) fn texts(record: &Plain) -> (String, &'static str) {
+    let named = NAMED.iter().find(|(kind, _)| record.kind == Some(*kind));
+    match (record.event, record.kind, record.detail) {
+        (Event::End { .. }, ..) => (String::new(), ""),
+        (_, Some(Kind::Communication), Detail::Communication(c)) => {
+            let op = OPS.iter().find(|(op, _)| *op == c.op).map_or(record.name.as_str(), |(_, text)| text);
+            let data_type = DATA_TYPES.iter().find(|(known, ..)| *known == c.data_type);
+            let text = CommunicationText {
+                stream_id: UNKNOWN.to_owned(),
+                count: c.elements.to_string(),
+                data_type: data_type.map_or(UNKNOWN, |(_, text, _)| text).to_owned(),
+                op_name: op.to_owned(),
+                group_name: bare(&record.group).to_owned(),
+            };
+            (serde_json::to_string(&text).unwrap_or_default(), COMMUNICATION) // five texts always have a form
+        }
+        (_, Some(Kind::Communication), _) => (record.name.clone(), COMMUNICATION),
+        (_, Some(Kind::Step), Detail::Step { number, .. }) => (format!("step {number}"), DEFAULT),
+        _ => (named.map_or(record.name.clone(), |(_, text)| (*text).to_owned()), DEFAULT),
+    }
+}
+
+/// A group's name without its members, which other readers do not know to stand in it.
+fn bare(group: &str) -> &str {
+    group.rsplit_once('|').map_or(group, |(name, _)| name)
+}
+
+/// What a host's marker says; `None` for a flag that no host's marker has.
+pub(super) fn of_line(line: &Line) -> Option<Plain> {
+    let event = match line.flag {
+        INSTANT => Event::Instant,
+        BEGIN => Event::Begin { range: line.id },
+        END => Event::End { range: line.id },
+        _ => return None,
+    };
+    let name = line.name.as_deref().filter(|name| *name != NULL).unwrap_or_default();
+    let plain =
+        |kind, name: &str| Plain { kind, event, name: name.to_owned(), detail: Detail::None, group: String::new() };
+    if line.flag == END {
+        return Some(plain(Range::of_number(line.id).map(Range::kind), ""));
+    }
+    if line.domain.as_deref() == Some(COMMUNICATION) {
+        let plain = plain(Some(Kind::Communication), name);
+        return Some(serde_json::from_str(name).map_or(plain.clone(), |text| communication(plain, text)));
+    }
+    if let Some((kind, _)) = NAMED.iter().find(|(_, text)| *text == name) {
+        return Some(plain(Some(*kind), ""));
+    }
+    match step_of(name) {
+        Some(number) => {
+            let detail = Detail::Step { number, cpu_nanos: 0 };
+            Some(Plain { detail, ..plain(Some(Kind::Step), "") })
+        }
+        None => Some(plain(Some(Kind::User(0)), name)),
+    }
+}
+
+/// The number in `step 12`.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step ")?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+fn communication(plain: Plain, text: CommunicationText) -> Plain {
+    let name = text.op_name.to_ascii_lowercase();
+    let op = OPS.iter().find(|(_, known)| known.eq_ignore_ascii_case(&name)).map_or(Op::Other, |(op, _)| *op);
+    let (data_type, size) = DATA_TYPES
+        .iter()
+        .find(|(_, known, _)| *known == text.data_type)
+        .map_or((DataType::Other, 0), |(data_type, _, size)| (*data_type, *size));
+    let elements: u64 = text.count.parse().unwrap_or(0);
+    let bytes = elements.saturating_mul(size);
+    let group = NameId(0);
+    let detail = Communication { op, data_type, group, elements, bytes, peer: None, sequence: None };
+    let name = if text.op_name == NULL { String::new() } else { text.op_name };
+    Plain { name, detail: Detail::Communication(detail), group: text.group_name, ..plain }
+}
+
+/// A record as it is, with its names.
+pub(super) fn of_record(record: &TimedRecord, names: &NameTable) -> Plain {
+    let (detail, group) = match record.detail {
+        Detail::Communication(c) => {
+            (Detail::Communication(Communication { group: NameId(0), ..c }), names.get(c.group).to_owned())
+        }
+        other => (other, String::new()),
+    };
+    let (kind, event, name) = (Some(record.kind), record.event, names.get(record.name).to_owned());
+    Plain { kind, event, name, detail, group }
+}
+
+/// What has to be said besides for `plain` to be understood as `actual`.
+pub(super) fn difference(plain: &Plain, actual: &Plain) -> Extra {
+    let figure = match actual.event {
+        Event::Counter { value } => Some(value.to_bits()),
+        _ => None,
+    };
+    let mut extra = Extra {
+        kind: actual.kind.filter(|kind| plain.kind != Some(*kind)).map(Kind::number),
+        name: unlike(&actual.name, &plain.name).cloned(),
+        figure,
+        group: unlike(&actual.group, &plain.group).cloned(),
+        ..Extra::default()
+    };
+    let code = code(&actual.detail);
+    extra.detail = unlike(&code, &self::code(&plain.detail)).copied();
+    match (actual.detail, default_of(code, &plain.detail)) {
+        (Detail::Step { number, cpu_nanos }, Detail::Step { number: plain_number, cpu_nanos: plain_cpu }) => {
+            extra.step = unlike(&number, &plain_number).copied();
+            extra.cpu_nanos = unlike(&cpu_nanos, &plain_cpu).copied();
+        }
+        (Detail::Communication(c), Detail::Communication(plain)) => {
+            extra.op = unlike(&c.op.code(), &plain.op.code()).copied();
+            extra.data_type = unlike(&c.data_type.code(), &plain.data_type.code()).copied();
+            extra.elements = unlike(&c.elements, &plain.elements).copied();
+            extra.bytes = unlike(&c.bytes, &plain.bytes).copied();
+            extra.peer = c.peer;
+            extra.sequence = c.sequence;
+        }
+        _ => {}
+    }
+    extra
+}
+
+/// `plain` with what was said besides; `None` for numbers that this version does not know.
+pub(super) fn combine(plain: Plain, extra: &Extra) -> Option<Plain> {
+    let kind = match extra.kind {
+        Some(number) => Some(Kind::of_number(number)?),
+        None => plain.kind,
+    };
+    let event = extra.figure.map_or(plain.event, |bits| Event::Counter { value: f64::from_bits(bits) });
+    let code = extra.detail.unwrap_or_else(|| code(&plain.detail));
+    let detail = match default_of(code, &plain.detail) {
+        Detail::None if code != 0 => return None,
+        Detail::None => Detail::None,
+        Detail::Step { number, cpu_nanos } => {
+            let (number, cpu_nanos) = (extra.step.unwrap_or(number), extra.cpu_nanos.unwrap_or(cpu_nanos));
+            Detail::Step { number, cpu_nanos }
+        }
+        Detail::Communication(c) => Detail::Communication(Communication {
+            op: extra.op.map_or(c.op, Op::of_code),
+            data_type: extra.data_type.map_or(c.data_type, DataType::of_code),
+            group: NameId(0),
+            elements: extra.elements.unwrap_or(c.elements),
+            bytes: extra.bytes.unwrap_or(c.bytes),
+            peer: extra.peer,
+            sequence: extra.sequence,
+        }),
+    };
+    let name = extra.name.clone().unwrap_or(plain.name);
+    Some(Plain { kind, event, name, detail, group: extra.group.clone().unwrap_or(plain.group) })
+}
+
+fn unlike<'a, T: PartialEq>(actual: &'a T, plain: &T) -> Option<&'a T> {
+    Some(actual).filter(|actual| *actual != plain)
+}
+
+const fn code(detail: &Detail) -> u8 {
+    match detail {
+        Detail::None => 0,
+        Detail::Step { .. } => 1,
+        Detail::Communication(_) => 2,
+    }
+}
+
+/// The plain detail where it is of this code, else one of the code with nothing in it.
+fn default_of(wanted: u8, plain: &Detail) -> Detail {
+    match wanted {
+        _ if code(plain) == wanted => *plain,
+        1 => Detail::Step { number: 0, cpu_nanos: 0 },
+        2 => Detail::Communication(Communication {
+            op: Op::Other,
+            data_type: DataType::Other,
+            group: NameId(0),
+            elements: 0,
+            bytes: 0,
+            peer: None,
+            sequence: None,
+        }),
+        _ => Detail::None,
+    }
+}

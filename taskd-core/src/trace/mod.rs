@@ -9,6 +9,7 @@ mod fact;
 pub mod recorder;
 pub mod reduce;
 mod source;
+pub mod store;
 pub mod switches;
 #[cfg(any(test, feature = "test-util"))]
 pub mod synthetic;

@@ -1,0 +1,173 @@
+//! What lies between who drains and the thread that writes: batches on their way, and what came of those before.
+//!
+//! Putting one in waits for no disk: the lock is held to move pointers and to copy counts, never during I/O.
+
+use super::status::StoreStatus;
+use crate::job::Rank;
+use crate::trace::RecordBatch;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Everything that waits.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) batches: Vec<Arc<RecordBatch>>,
+    /// Records that found no room since, by rank.
+    pub(super) dropped: BTreeMap<Rank, u64>,
+    records: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Waiting,
+    status: StoreStatus,
+    /// Since when something waits.
+    since: Option<Instant>,
+    /// Somebody waits for it to be written.
+    is_wanted: bool,
+    /// The writer has taken what waited and has not come back.
+    is_writing: bool,
+    is_closing: bool,
+    has_ended: bool,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    work: Condvar,
+    done: Condvar,
+    records_max: usize,
+    write_every: Duration,
+}
+
+impl Queue {
+    pub(super) fn new(records_max: usize, write_every: Duration) -> Queue {
+        Queue { state: Mutex::default(), work: Condvar::new(), done: Condvar::new(), records_max, write_every }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a batch in. False: there is no room, and its records are counted as dropped.
+    pub(super) fn push(&self, batch: Arc<RecordBatch>) -> bool {
+        let mut state = self.state();
+        let records = batch.records.len();
+        let waits = state.waiting.records;
+        if waits > 0 && waits + records > self.records_max || state.has_ended {
+            let dropped = state.waiting.dropped.entry(batch.origin.rank).or_default();
+            *dropped = dropped.saturating_add(batch.lost).saturating_add(records as u64);
+            state.status.dropped += records as u64;
+            return false;
+        }
+        state.waiting.records += records;
+        state.waiting.batches.push(batch);
+        let is_much = state.waiting.records > self.records_max / 2;
+        if state.since.is_none() {
+            state.since = Some(Instant::now());
+            self.work.notify_one();
+        } else if is_much {
+            self.work.notify_one();
+        }
+        true
+    }
+
+    /// For the writer: everything that waits, when it has waited long enough, is much, or is wanted; `None` at the end.
+    pub(super) fn take(&self) -> Option<Waiting> {
+        let mut state = self.state();
+        loop {
+            let left = state.since.map(|since| (since + self.write_every).saturating_duration_since(Instant::now()));
+            let is_much = state.waiting.records > self.records_max / 2;
+            match left {
+                Some(left) if left.is_zero() || is_much || state.is_wanted || state.is_closing => break,
+                Some(left) => state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None if state.is_closing => return None,
+                None => state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+        (state.since, state.is_wanted, state.is_writing) = (None, false, true);
+        Some(std::mem::take(&mut state.waiting))
+    }
+
+    /// For the writer: what was taken is written, or lost and counted.
+    pub(super) fn settle(&self) {
+        self.state().is_writing = false;
+        self.done.notify_all();
+    }
+
+    /// For the writer: it writes no more.
+    pub(super) fn end(&self) {
+        self.state().has_ended = true;
+        self.done.notify_all();
+    }
+
+    /// Changes what is told.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut StoreStatus)) {
+        change(&mut self.state().status);
+    }
+
+    pub(super) fn status(&self) -> StoreStatus {
+        self.state().status.clone()
+    }
+
+    /// Blocks until everything that was put in is settled. False: not within `limit`.
+    pub(super) fn wait_settled(&self, limit: Duration) -> bool {
+        self.state().is_wanted = true;
+        self.work.notify_one();
+        self.wait_until(limit, |state| state.since.is_none() && !state.is_writing)
+    }
+
+    /// Asks the writer to end when everything is written.
+    pub(super) fn ask_to_end(&self) {
+        self.state().is_closing = true;
+        self.work.notify_one();
+    }
+
+    /// Blocks until the writer has ended. False: not within `limit`.
+    pub(super) fn wait_ended(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| state.has_ended)
+    }
+
+    fn wait_until(&self, limit: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut state = self.state();
+        while !condition(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::Training;
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_the_newest_and_counts() {
+        let queue = Queue::new(30, Duration::from_secs(3600));
+        let batches: Vec<_> =
+            Training::default().batches(0, 3, 1).map(|batch| RecordBatch { lost: 7, ..batch }).collect();
+        let records = batches[0].records.len();
+        assert!(records < 30 && 2 * records > 30);
+        let pushed = batches.into_iter().map(|batch| queue.push(Arc::new(batch)));
+        assert_eq!(pushed.collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(queue.status().dropped, 2 * records as u64);
+        let waiting = queue.take().expect("more than half full: at once");
+        assert_eq!(waiting.batches.len(), 1);
+        assert_eq!(waiting.dropped[&Rank(0)], 2 * (records as u64 + 7), "also what the dropped ones were missing");
+    }
+
+    #[test]
+    fn a_batch_longer_than_the_queue_is_taken_alone() {
+        let queue = Queue::new(5, Duration::from_secs(3600));
+        let batches: Vec<_> = Training::default().batches(0, 2, 1).map(Arc::new).collect();
+        assert_eq!(batches.into_iter().map(|batch| queue.push(batch)).collect::<Vec<_>>(), [true, false]);
+    }
+}

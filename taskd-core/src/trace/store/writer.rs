@@ -1,0 +1,179 @@
+//! The thread that writes: batches into files, and files into the quota.
+//!
+//! It never ends for an error and holds nobody up. What the disk does not take is lost, which is counted, told once, and
+//! told in the file with the next records.
+
+use super::config::StoreConfig;
+use super::files::Format;
+use super::lane::{Appended, Context, Lane};
+use super::queue::{Queue, Waiting};
+use super::quota::Quota;
+use crate::job::Rank;
+use crate::trace::{Origin, RecordBatch};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Ranks that are stored, at most.
+const RANKS_MAX: usize = 4096;
+
+/// Everything that the thread owns.
+#[derive(Debug)]
+pub(super) struct Writer {
+    config: StoreConfig,
+    queue: Arc<Queue>,
+    quota: Quota,
+    lanes: BTreeMap<(Rank, Format), Lane>,
+    /// Records that found no room in the queue and that no batch has told of yet.
+    dropped: BTreeMap<Rank, u64>,
+    /// Why records are being lost, or the quota cannot be kept.
+    trouble: Option<String>,
+}
+
+impl Writer {
+    pub(super) fn new(config: StoreConfig, queue: Arc<Queue>) -> Writer {
+        let quota = Quota::new(config.bytes_max, config.files_max);
+        Writer { config, queue, quota, lanes: BTreeMap::new(), dropped: BTreeMap::new(), trouble: None }
+    }
+
+    /// Writes what comes in until the queue is closed.
+    pub(super) fn run(mut self) {
+        let _ = std::fs::create_dir_all(&self.config.root); // where it cannot be made, the first write tells why
+        self.quota.scan(&self.config.root);
+        let is_partial = self.quota.is_partial;
+        self.queue.tell(|status| status.is_partial = is_partial);
+        while let Some(waiting) = self.queue.take() {
+            self.write(waiting);
+            self.queue.settle();
+        }
+        self.queue.end();
+    }
+
+    fn write(&mut self, waiting: Waiting) {
+        let now = unix_seconds();
+        let mut trouble = None;
+        for (rank, records) in waiting.dropped {
+            let dropped = self.dropped.entry(rank).or_default();
+            *dropped = dropped.saturating_add(records);
+        }
+        for mut batch in merged(waiting.batches, &mut self.dropped) {
+            for format in self.config.formats.clone() {
+                let failed = self.append(format, &mut batch, now);
+                trouble = trouble.or(failed.map(|error| format!("{}{}", self.place(&error), advice(&error))));
+            }
+        }
+        let aged = self.quota.age();
+        let stored_bytes = self.quota.bytes();
+        self.queue.tell(|status| {
+            status.stored_bytes = stored_bytes;
+            status.deleted_files += aged.files;
+            status.deleted_bytes += aged.bytes;
+        });
+        let undeleted = |error| format!("{}: old files cannot be deleted", self.place(&error));
+        self.report(trouble.or_else(|| aged.error.map(undeleted)));
+    }
+
+    fn place(&self, error: &io::Error) -> String {
+        format!("records cannot be stored in {}: {error}", self.config.root.display())
+    }
+
+    /// Appends a batch to its rank's file of one format; why it could not.
+    fn append(&mut self, format: Format, batch: &mut RecordBatch, now: u64) -> Option<io::Error> {
+        let Writer { config, quota, lanes, .. } = self;
+        let rank = batch.origin.rank;
+        let is_full = lanes.len() >= RANKS_MAX * config.formats.len() && !lanes.contains_key(&(rank, format));
+        let appended = if is_full {
+            let error = Some(io::Error::other(format!("there are more than {RANKS_MAX} ranks")));
+            Appended { lost: batch.records.len() as u64, error, ..Appended::default() }
+        } else {
+            let dir = || config.root.join(&config.task).join(rank.0.to_string());
+            let lane = lanes.entry((rank, format)).or_insert_with(|| Lane::new(format, dir()));
+            lane.append(batch, &mut Context { task: &config.task, file_bytes: config.file_bytes, now, quota })
+        };
+        self.queue.tell(|status| {
+            let counts = status.counts_mut(format);
+            counts.records += appended.records;
+            counts.bytes += appended.bytes;
+            counts.lost += appended.lost;
+            counts.files += u64::from(appended.is_new_file);
+            counts.failures += u64::from(appended.error.is_some());
+            counts.files_removed += u64::from(appended.was_removed);
+        });
+        appended.error
+    }
+
+    /// Tells of trouble when it begins, and when it is over.
+    fn report(&mut self, trouble: Option<String>) {
+        match (&self.trouble, &trouble) {
+            (None, Some(reason)) => tracing::warn!("{reason}"),
+            (Some(_), None) => tracing::info!("records are stored again in {}", self.config.root.display()),
+            _ => {}
+        }
+        if self.trouble != trouble {
+            self.queue.tell(|status| {
+                status.trouble.clone_from(&trouble);
+                status.last_error = trouble.clone().or(status.last_error.take());
+            });
+            self.trouble = trouble;
+        }
+    }
+}
+
+/// What waited, put together to one batch for each process; it tells what was dropped before.
+fn merged(waiting: Vec<Arc<RecordBatch>>, dropped: &mut BTreeMap<Rank, u64>) -> Vec<RecordBatch> {
+    let mut all: Vec<RecordBatch> = Vec::new();
+    let mut places: BTreeMap<Origin, usize> = BTreeMap::new();
+    for batch in waiting {
+        let lost = batch.lost.saturating_add(dropped.remove(&batch.origin.rank).unwrap_or(0));
+        match places.get(&batch.origin).and_then(|place| all.get_mut(*place)) {
+            Some(one) if batch.names.len() >= one.names.len() => {
+                one.names = Arc::clone(&batch.names);
+                one.lost = one.lost.saturating_add(lost);
+                one.records.extend_from_slice(&batch.records);
+            }
+            _ => {
+                places.insert(batch.origin, all.len());
+                all.push(RecordBatch { lost, ..RecordBatch::clone(&batch) });
+            }
+        }
+    }
+    all.retain(|batch| !batch.records.is_empty() || batch.lost > 0);
+    all
+}
+
+/// The way out, where there is one.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on this disk",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; make it writable",
+        io::ErrorKind::NotFound => "; create this directory",
+        _ => "",
+    }
+}
+
+/// The wall clock, for names of files; nothing is decided from it.
+#[allow(clippy::disallowed_methods)]
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::Training;
+    use super::*;
+
+    #[test]
+    fn what_waited_is_one_batch_for_each_process_and_tells_what_was_dropped() {
+        let batches = |rank| Training::default().batches(rank, 2, 1).map(|batch| RecordBatch { lost: 1, ..batch });
+        let waiting = batches(0).chain(batches(1)).map(Arc::new).collect();
+        let mut dropped = BTreeMap::from([(Rank(1), 10), (Rank(2), 20)]);
+        let merged = merged(waiting, &mut dropped);
+        assert_eq!(
+            merged.iter().map(|batch| (batch.origin.rank, batch.lost)).collect::<Vec<_>>(),
+            [(Rank(0), 2), (Rank(1), 12)]
+        );
+        assert!(merged[0].records == batches(0).flat_map(|batch| batch.records).collect::<Vec<_>>());
+        assert_eq!(dropped, BTreeMap::from([(Rank(2), 20)]), "rank 2 has to wait for its next batch");
+    }
+}

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+#[cfg(feature = "parquet")]
+mod parquet;
 mod perfetto;
 mod perfetto_reader;
 mod support;

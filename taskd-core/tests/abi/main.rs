@@ -10,6 +10,7 @@
 mod library;
 
 mod execs;
+mod faults;
 mod forks;
 mod languages;
 mod nothing;

@@ -23,6 +23,7 @@ unsafe extern "C" {
     fn fallocate(file: c_int, mode: c_int, from: c_long, length: c_long) -> c_int;
     fn clock_gettime(clock: c_int, now: *mut Timespec) -> c_int;
     fn syscall(number: c_long, ...) -> c_long;
+    #[cfg(target_arch = "x86_64")]
     fn prctl(what: c_int, ...) -> c_int;
     fn getauxval(what: c_ulong) -> usize; // a C long is as long as an address
 }
@@ -44,8 +45,6 @@ const F_SEAL_SEAL: c_int = 1;
 const F_SEAL_SHRINK: c_int = 2;
 const F_SEAL_GROW: c_int = 4;
 const AT_RANDOM: c_ulong = 25;
-const PR_GET_TSC: c_int = 25;
-const PR_TSC_ENABLE: c_int = 1;
 #[cfg(target_arch = "x86_64")]
 const SYS_GETTID: c_long = 186;
 #[cfg(not(target_arch = "x86_64"))]
@@ -83,11 +82,14 @@ pub(super) fn thread_id() -> u32 {
 }
 
 /// Whether this process may read the time-stamp counter, which it can be forbidden (`PR_SET_TSC`).
+#[cfg(target_arch = "x86_64")]
 pub(super) fn may_read_counter() -> bool {
+    const PR_GET_TSC: c_int = 25;
+    const PR_TSC_ENABLE: c_int = 1;
     let mut state: c_int = 0;
     // SAFETY: `state` is valid for writing an int.
     let known = unsafe { prctl(PR_GET_TSC, &raw mut state) } == 0;
-    !known || state == PR_TSC_ENABLE // other processors do not know the call, nor the counter
+    !known || state == PR_TSC_ENABLE
 }
 
 /// Tells the programs apart that a process runs one after the other: each has got other random bytes from the system. They

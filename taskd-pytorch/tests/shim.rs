@@ -19,7 +19,7 @@ use std::process::Command;
 
 use recorded::{Recorded, finished, program, waited};
 use serde_json::{Value, json};
-use taskd_core::trace::recorder::{Event, Kind};
+use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, Op};
 
 /// From 3.12 on Python warns of a fork beside the thread with the heartbeat.
 const NO_WARNING: &str = "ignore::DeprecationWarning";
@@ -92,6 +92,39 @@ fn what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported() {
     assert!(seen.names.iter().any(|name| name.contains("inside of a compiled function")), "{:?}", seen.names);
     assert_eq!(seen.exceptions, [], "taken back when a module was called again");
     assert_eq!(seen.steps().len(), 10);
+}
+
+#[test]
+fn operations_of_process_groups_are_recorded() {
+    let Some(torch) = support::torch_python("operations_of_process_groups_are_recorded") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let rendezvous = dir.path().join("store");
+    let start = |number: usize| {
+        let rank = Recorded::new();
+        let arguments = [rendezvous.to_str().unwrap(), &number.to_string(), "2"];
+        let mut command = rank.command(&torch, "../groups/unmodified.py", &arguments);
+        (command.env("GLOO_SOCKET_IFNAME", "lo").spawn().unwrap(), rank)
+    };
+    for (child, rank) in [0, 1].map(start) {
+        let (stdout, stderr) = waited(child);
+        assert!(!stderr.contains("taskd:"), "{stderr}");
+        let said = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what gloo prints
+        let said: Value = serde_json::from_str(said).unwrap();
+        let seen = rank.seen();
+        let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
+            (Event::Begin { .. }, Detail::Communication(what)) => Some(what),
+            _ => None,
+        });
+        let begun: Vec<Communication> = begun.collect();
+        assert_eq!(begun.len(), said["seen"], "as many as the profiler saw");
+        assert_eq!(seen.ranges(Kind::Communication).len(), begun.len(), "all of them have ended");
+        assert!(begun.iter().map(|what| what.sequence).eq((0..).map(Some).take(begun.len())), "{begun:#?}");
+        let last = begun.last().unwrap();
+        let expected = (Op::Broadcast, DataType::Bf16, 3, 6, Some(1));
+        assert_eq!((last.op, last.data_type, last.elements, last.bytes, last.peer), expected);
+        assert_eq!(seen.exceptions, []);
+        assert!(seen.hooked.contains(&Kind::Communication));
+    }
 }
 
 #[test]

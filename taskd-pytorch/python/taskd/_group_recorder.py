@@ -26,7 +26,7 @@ class Numbers:
         self.collectives = count()
         self.between = {}  # (operation, peer): its count
         self.global_ranks = None  # by rank of the group
-        self.completes_on_host = {}  # by type of device
+        self.completes_on_host = {}  # by device, None for an operation without tensors
 
     def next(self, call, arguments):
         if not call.between_two:

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ranks
 
-STEPS = 200
+STEPS = {"ddp": 200, "fsdp2": 200 if ranks.SOAK else 50}
 
 
 def model():
@@ -20,13 +20,13 @@ def main(rank, world, native):
     wrapped = {"ddp": DistributedDataParallel(model())}
     if hasattr(fsdp, "fully_shard"):
         wrapped["fsdp2"] = fsdp.fully_shard(model())
-    return {name: digest(train(module, rank)) for name, module in wrapped.items()}
+    return {name: digest(train(module, rank, STEPS[name])) for name, module in wrapped.items()}
 
 
-def train(module, rank):
+def train(module, rank, steps):
     optimizer = torch.optim.Adam(module.parameters())
     data = torch.Generator().manual_seed(rank)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         module(torch.randn(16, 32, generator=data)).square().mean().backward()
         optimizer.step()

@@ -36,12 +36,13 @@ def main(rank, world, native):
     }
 
 
-def nanos(record):
-    return record["end"] - record["begin"]
+def span(record):
+    """From when to when, on the clock that the ranks share."""
+    return record["begin"], record["end"]
 
 
 def late(rank):
-    """Rank 1 comes late: what rank 0 has begun cannot have completed before."""
+    """Rank 1 comes late: what rank 0 begins cannot complete before."""
     dist.barrier()
     if rank == 1:
         time.sleep(LATE_SECONDS)
@@ -53,14 +54,14 @@ def unwaited(rank, native):
     work = dist.all_reduce(torch.ones(10), async_op=True)
     record = native.records[-1]
     ended_early = record["end"] is not None and not work.is_completed()
-    return {"ends": until(lambda: record["end"] is not None), "early": ended_early, "nanos": nanos(record)}
+    return {"ends": until(lambda: record["end"] is not None), "early": ended_early, "span": span(record)}
 
 
 def waited(rank, native):
     late(rank)
     began = time.monotonic_ns()
     dist.all_reduce(torch.ones(10))
-    return {"nanos": nanos(native.records[-1]), "around": time.monotonic_ns() - began}
+    return {"span": span(native.records[-1]), "around": (began, time.monotonic_ns())}
 
 
 def overtaken(rank, native):
@@ -86,12 +87,12 @@ def between_two(rank, native):
     tensor = torch.ones(10)
     if rank == 1:
         dist.send(tensor, 0)
-        return {"nanos": nanos(native.records[-1])}
+        return {"span": span(native.records[-1])}
     work = dist.irecv(tensor, 1)
     record = native.records[-1]
     before = record["end"]
     work.wait()
-    return {"nanos": nanos(record), "before": before, "peer": record["peer"], "number": record["sequence"]}
+    return {"span": span(record), "before": before, "peer": record["peer"], "number": record["sequence"]}
 
 
 def dropped(rank, native):
@@ -116,7 +117,7 @@ def in_backward(rank, native):
     late(rank)
     loss.backward()
     records = [record for record in native.records[before:] if record["name"] == "allreduce"]
-    return {"ends": until(lambda: all(record["end"] is not None for record in records)), "nanos": max(map(nanos, records))}
+    return {"ends": until(lambda: all(record["end"] is not None for record in records)), "span": span(records[-1])}
 
 
 class Foreign(dist.ProcessGroup):

@@ -16,6 +16,7 @@ import torch.nn.parallel  # noqa: F401  (ahead of the fork)
 import stand_in
 
 OFF, QUIET, ON = "off", "quiet", "on"
+SOAK = os.environ.get("TASKD_SOAK") == "1"
 
 
 def run(main, world, hook):
@@ -70,7 +71,7 @@ def join(rank, world, hook, directory):
         init_method="file://%s/store" % directory,
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=30),
+        timeout=timedelta(seconds=120),
     )
     return native
 

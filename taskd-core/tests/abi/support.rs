@@ -40,6 +40,18 @@ def say(*words):
 say("memory", os.environ["TASKD_LIFELINE"])
 "#;
 
+/// For what no event tells.
+pub(crate) async fn eventually<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < until, "not within {PATIENCE:?}: {}", what());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// A rank that runs a Python program.
 pub(crate) struct Rank {
     dir: tempfile::TempDir,
@@ -71,17 +83,14 @@ impl Rank {
     /// A line of what it has printed that begins with this word, without it; waits for it.
     pub(crate) async fn said(&self, word: &str) -> String {
         let path = self.dir.path().join("procs/rank-0.1");
-        let until = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            let [out, err] =
-                ["stdout.log", "stderr.log"].map(|log| std::fs::read_to_string(path.join(log)).unwrap_or_default());
-            let lines = out.lines().filter_map(|line| line.strip_prefix(word));
-            if let Some(line) = lines.into_iter().next().filter(|_| out.ends_with('\n')) {
-                return line.trim().to_owned();
-            }
-            assert!(tokio::time::Instant::now() < until, "it does not say {word:?}; it has said:\n{out}{err}");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let read = |log| std::fs::read_to_string(path.join(log)).unwrap_or_default();
+        let look = || {
+            let out = read("stdout.log");
+            let line = out.split_inclusive('\n').find_map(|line| line.strip_prefix(word)?.strip_suffix('\n'));
+            line.map(|line| line.trim().to_owned())
+        };
+        let told = || format!("it says {word:?}, and not only:\n{}{}", read("stdout.log"), read("stderr.log"));
+        eventually(told, look).await
     }
 
     /// The memory that the guard holds for it.

@@ -22,39 +22,44 @@ from taskd._native import Nothing, native
 __all__ = ["counter", "mark", "range", "range_end", "range_start"]
 
 NAMES_MAX = 4096  # that are remembered here; for others the library is asked each time
-_ranges = {}  # by the name of a range: what it begins with
-_codes = {}  # by name and kind: both as one number
+AFTER_STEPS = STEP + 1 << 58  # a range's number has its kind in front
+_ranges = {}  # what to begin a range with, by its name, or its name and kind
+_moments = {}  # what to record for a mark or a counter, by its name
 _begin, _end, _end_step = native.begin, native.end, native.end_step
+_mark, _counter = native.mark, native.counter
 
 
 def range_start(name, kind=None):
     """Begins a range. What it returns ends it, on any thread; 0 where it is not recorded."""
     try:
-        if kind is None:
-            return _begin(_ranges[name])
+        return _begin(_ranges[name] if kind is None else _ranges[name, kind])
     except (KeyError, TypeError):
-        pass
-    return _begin_new(name, kind)
+        return _begin_new(name, kind)
 
 
 def range_end(range):
     """Ends a range."""
     try:
-        if range:
-            _end_step(range) if range >> 58 == STEP else _end(range)
+        if range >= AFTER_STEPS:
+            _end(range)
+        elif range:
+            _end_step(range)
     except (TypeError, ValueError, OverflowError):
         pass  # nothing that began a range
 
 
 def mark(name):
     """Records a moment."""
-    native.mark(_code(name, USER))
+    try:
+        _mark(_moments[name])
+    except (KeyError, TypeError):
+        _mark(_code(_moments, name, USER, name))
 
 
 def counter(name, value):
     """Records a figure."""
     try:
-        native.counter(_code(name, USER), float(value))
+        _counter(_code(_moments, name, USER, name), float(value))
     except (TypeError, ValueError, OverflowError):
         pass  # not a number
 
@@ -89,36 +94,30 @@ class range:
 
 
 def _begin_new(name, kind):
-    """A range with a kind, or with a name that is not remembered."""
+    """A range that is not remembered."""
+    if kind is not None:
+        known = isinstance(kind, int) and USER <= kind <= LAST
+        return _begin(_code(_ranges, name, kind if known else USER, (name, kind)))
     if not isinstance(name, str):
         return 0
-    if kind is not None:
-        return _begin(_code(name, kind if isinstance(kind, int) and USER <= kind <= LAST else USER))
     number = step_number(name)
     if number is not None:
         _hooks.marked(STEP)
         return native.begin_step(number)
     kind = KINDS.get(name, USER)
     _hooks.marked(kind)
-    code = _code(name, kind)
-    if len(_ranges) < NAMES_MAX:
-        _ranges[name] = code
-    return _begin(code)
+    return _begin(_code(_ranges, name, kind, name))
 
 
-def _code(name, kind):
-    """Both as one number; without the name where it is none."""
+def _code(codes, name, kind, key):
+    """Kind and name as one number, which is remembered; the kind alone for what is no name."""
     if not isinstance(name, str):
         return kind
-    code = _codes.get((name, kind))
-    if code is not None:
-        return code
-    try:
-        code = kind | native.name(name) << 32
-    except UnicodeError:
-        return kind
-    if len(_codes) < NAMES_MAX:
-        _codes[name, kind] = code
+    code = codes.get(key)
+    if code is None:
+        code = _hooks.code_of(native, kind, name)
+        if len(codes) < NAMES_MAX:
+            codes[key] = code
     return code
 
 

@@ -22,11 +22,22 @@ def install(module, native):
     call, is_on, open_in = module.Module.__call__, native.is_on, hook.open_in
     in_backward = getattr(sys.modules["torch._C"], "_current_graph_task_id", lambda: -1)
 
-    # Every call of every module comes here, so this is as short as it can be for those that are not recorded.
-    def recorded(self, *args, **kwargs):
-        thread = get_ident()
-        if thread in open_in or not is_on(KIND) or in_backward() != -1:
+    # Every call of every module comes to one of these two. Since 2.1 torch's own does what the first one does for a module
+    # inside of another, which then takes no longer than without us; any other is called as it is.
+    def in_place(self, *args, **kwargs):
+        if get_ident() in open_in or not is_on(KIND):
+            return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+        return outermost(self, args, kwargs)
+
+    def around(self, *args, **kwargs):
+        if get_ident() in open_in or not is_on(KIND):
             return call(self, *args, **kwargs)
+        return outermost(self, args, kwargs)
+
+    def outermost(self, args, kwargs):
+        if in_backward() != -1:
+            return call(self, *args, **kwargs)
+        thread = get_ident()
         watch.see()
         range_ = hook.begin(type(self).__name__)
         try:
@@ -36,7 +47,8 @@ def install(module, native):
             open_in.discard(thread)
             hook.end(range_)
 
-    module.Module.__call__ = _hooks.in_place_of(call, recorded)
+    is_known = call.__code__.co_names == ("_compiled_call_impl", "_call_impl")
+    module.Module.__call__ = _hooks.in_place_of(call, in_place if is_known else around)
     _steps.at_end.append(watch.step)
 
 

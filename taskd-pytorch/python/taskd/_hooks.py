@@ -93,10 +93,18 @@ class Hook:
         failed(self.native, self.kind, error)
 
     def _code_of(self, name):
-        code = self.kind | self.native.name(name) << 32
+        code = code_of(self.native, self.kind, name)
         if len(self._codes) < NAMES_MAX:
             self._codes[name] = code
         return code
+
+
+def code_of(native, kind, name):
+    """Kind and name as one number; the kind alone where the name cannot be written down."""
+    try:
+        return kind | native.name(name) << 32
+    except UnicodeError:
+        return kind
 
 
 def _begin_nothing(name):

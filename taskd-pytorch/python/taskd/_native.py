@@ -75,7 +75,7 @@ def abi3(library):
 def c_functions(library):
     import ctypes
 
-    from taskd._ctypes import Functions
+    from taskd._c_functions import Functions
 
     # PyDLL keeps the interpreter's lock: giving it up and taking it again would take longer than any of these functions.
     return Functions(ctypes, ctypes.PyDLL(library))

@@ -13,7 +13,7 @@ macro_rules! python_files {
 const HELPER: [(&str, &str); 16] = python_files! {
     "sitecustomize.py"
     "taskd/__init__.py"
-    "taskd/_ctypes.py"
+    "taskd/_c_functions.py"
     "taskd/_forward.py"
     "taskd/_group_calls.py"
     "taskd/_group_ends.py"

@@ -60,7 +60,9 @@ def main(method):
             did["data loader"] += len(loader) + 1  # the last one finds nothing
             torch.save({"net": net.state_dict()}, os.path.join(directory, "one"))
             did["save"] += 1
-        checkpoint.save({"net": net.state_dict()}, checkpoint_id=os.path.join(directory, "two"), no_dist=True)
+        writer = checkpoint.FileSystemWriter(os.path.join(directory, "two"))
+        save = getattr(checkpoint, "save", checkpoint.save_state_dict)  # which 2.1 does not have yet
+        save({"net": net.state_dict()}, storage_writer=writer, no_dist=True)
         did["save"] += 1
     digest = hashlib.sha256()
     for tensor in list(net.state_dict().values()) + [torch.get_rng_state()]:

@@ -30,7 +30,8 @@ def raised(function, *args, **kwargs):
         function(*args, **kwargs)
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
-        names = [frame.name for frame in frames if "/python/taskd/" not in frame.filename]
+        ours = [frame for frame in frames if "/python/taskd/" in frame.filename or frame.name == "_wrapped_call_impl"]
+        names = [frame.name for frame in frames if frame not in ours]
         return type(error).__name__, str(error), error.__cause__, error.__context__, names
 
 
@@ -38,7 +39,8 @@ net, numbers = Net(), torch.ones(4, 2)
 loader = DataLoader(TensorDataset(numbers), batch_size=2)
 
 # Functions look as they are.
-for function in (torch.nn.Module.__call__, torch.save, torch.distributed.checkpoint.save, type(iter(loader)).__next__):
+checkpoint = torch.distributed.checkpoint.save_state_dict
+for function in (torch.nn.Module.__call__, torch.save, checkpoint, type(iter(loader)).__next__):
     print(function.__module__, function.__qualname__, inspect.signature(function))
 print(pickle.loads(pickle.dumps(torch.save)) is torch.save, torch.save is torch.serialization.save)
 

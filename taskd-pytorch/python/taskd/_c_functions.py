@@ -9,6 +9,7 @@ class Functions:
 
     def __init__(self, ctypes, library):
         u32, u64, size, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p
+        long = ctypes.c_void_p  # a u64 that is passed in two thirds of the time
 
         def function(name, result, *arguments):
             found = getattr(library, "taskd_" + name)
@@ -18,10 +19,10 @@ class Functions:
         opened = function("open", ctypes.c_int)()
         address = function("switches", ctypes.c_void_p)()  # of this process's recorder, once that is open
         switches = u64.from_address(address)
-        begin = function("begin", u64, u64)
-        begin_step = function("begin_step", u64, u64)
-        mark = function("mark", None, u64)
-        counter = function("counter", None, u64, ctypes.c_double)
+        begin = function("begin", u64, long)
+        begin_step = function("begin_step", u64, long)
+        mark = function("mark", None, long)
+        counter = function("counter", None, long, ctypes.c_double)
         name = function("name", u32, text, size)
         why = function("why", text)
         except_ = function("except", None, u32, text, size)
@@ -69,9 +70,9 @@ class Functions:
         self.why = lambda: (why() or b"").decode("utf-8", "replace")
         self.name = name_of
         self.begin = on_begin
-        self.end = function("end", None, u64)
+        self.end = function("end", None, long)
         self.begin_step = on_begin_step
-        self.end_step = function("end_step", None, u64)
+        self.end_step = function("end_step", None, long)
         self.begin_communication = on_begin_communication
         self.mark = on_mark
         self.counter = on_counter

@@ -234,3 +234,15 @@ async fn a_rank_outside_of_its_world_is_refused() {
     assert!(matches!(&refused, LaunchError::Refused(why) if why.contains("rank 7#1: it is no member")), "{refused}");
     assert!(launcher.list().await.unwrap().procs.is_empty());
 }
+
+#[tokio::test]
+async fn a_rank_records_with_what_its_launcher_has_unpacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    let program =
+        "import sys, taskd; sys.exit(0 if taskd.range_start('step 1') and taskd.native.open() == 1 else 'nothing')";
+    let world = world(1);
+    launcher.start(&batch(&world, |_| python(program))).await.unwrap();
+    let exit = exit(&launcher, &ProcId::rank(0, 1)).await;
+    assert!(exit.how.is_success(), "{exit:?}");
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::LazyLock;
 
-use taskd_core::trace::recorder::{Detail, Event, Kind, NameId, RecorderConfig, Recording, Taken};
+use taskd_core::trace::recorder::{Detail, Event, Kind, NameId, RecorderConfig, Recording, Switches, Taken};
 
 use super::start::{page, start, text};
 
@@ -81,7 +81,12 @@ impl Recorded {
         Recording::look(self.memory.try_clone().unwrap()).is_err()
     }
 
-    /// Everything that was recorded.
+    /// Chooses what is recorded from now on.
+    pub(crate) fn switch(&self, kinds: Switches) {
+        Recording::open(self.memory.try_clone().unwrap()).unwrap().switch(kinds);
+    }
+
+    /// Everything that was recorded so far.
     pub(crate) fn seen(&self) -> Seen {
         let mut recording = Recording::open(self.memory.try_clone().unwrap()).unwrap();
         let mut taken = Vec::new();

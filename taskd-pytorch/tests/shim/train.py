@@ -61,8 +61,10 @@ def main(method):
             torch.save({"net": net.state_dict()}, os.path.join(directory, "one"))
             did["save"] += 1
         writer = checkpoint.FileSystemWriter(os.path.join(directory, "two"))
-        save = getattr(checkpoint, "save", checkpoint.save_state_dict)  # which 2.1 does not have yet
-        save({"net": net.state_dict()}, storage_writer=writer, no_dist=True)
+        if hasattr(checkpoint, "save"):
+            checkpoint.save({"net": net.state_dict()}, storage_writer=writer)
+        else:  # before 2.2
+            checkpoint.save_state_dict({"net": net.state_dict()}, writer, no_dist=True)
         did["save"] += 1
     digest = hashlib.sha256()
     for tensor in list(net.state_dict().values()) + [torch.get_rng_state()]:

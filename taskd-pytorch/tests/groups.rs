@@ -124,6 +124,8 @@ fn ranges_end_when_works_complete_and_no_process_is_held_up() {
         "class": "Foreign", "sum": 2.0, "called": true, "said": "a process group of class Foreign is not recorded"
     });
     assert_eq!(first["foreign"], left_alone);
+    let failed = serde_json::json!({ "sum": 4.0, "recorded": 0, "said": "the hook failed: KeyError: 'of the hook'" });
+    assert_eq!(first["failing"], failed);
     for (program, codes) in each(&found["exits"]) {
         assert_eq!(codes["on"], serde_json::json!([7, 7]), "{program}: {codes}");
         assert_eq!(codes["on"], codes["off"], "{program}");

@@ -55,31 +55,33 @@ CALLS = {
 def amount(call, arguments):
     """`(type, elements, bytes)` of the call's tensors. The type is that of the first."""
     first = first_tensor(call, arguments)
-    if not isinstance(first, torch.Tensor):
+    if first is None:
         return OTHER_TYPE, 0, 0
+    try:
+        return (TYPES.get(first.dtype, OTHER_TYPE), *total(arguments[call.tensors]))
+    except AttributeError:  # no tensors: torch is going to refuse them, or they are elsewhere among named arguments
+        return OTHER_TYPE, 0, 0
+
+
+def total(what):
+    """`(elements, bytes)` of a tensor, or of all in lists of lists."""
+    if not isinstance(what, (list, tuple)):
+        elements = what.numel()
+        return elements, elements * what.element_size()
     elements = size = 0
-    for tensor in flat(arguments[call.tensors]):
-        elements += tensor.numel()
-        size += tensor.numel() * tensor.element_size()
-    return TYPES.get(first.dtype, OTHER_TYPE), elements, size
+    for part in what:
+        more_elements, more_size = total(part)
+        elements += more_elements
+        size += more_size
+    return elements, size
 
 
 def first_tensor(call, arguments):
-    """The first of the call's tensors, if it has one; whatever stands there, where that call is going to be refused."""
+    """The first of the call's tensors, None if it has none; or whatever stands in its place."""
     what = None if call.tensors is None or len(arguments) <= call.tensors else arguments[call.tensors]
     while isinstance(what, (list, tuple)):
         what = what[0] if what else None
     return what
-
-
-def flat(what):
-    """The tensors of lists of lists."""
-    if isinstance(what, torch.Tensor):
-        yield what
-    else:
-        for part in what:
-            for tensor in flat(part):
-                yield tensor
 
 
 def group_rank(call, arguments):

@@ -92,8 +92,7 @@ class Recorder:
         """Whether the program may never wait itself, and waiting beside it is harmless: on the host."""
         if call.between_two or not returns_at_once(arguments):
             return False
-        tensor = first_tensor(call, arguments)
-        device = None if tensor is None else tensor.device
+        device = getattr(first_tensor(call, arguments), "device", None)
         known = group._numbers.completes_on_host
         if device not in known:
             backend = group._inner if device is None else group._inner._get_backend(device)

@@ -122,6 +122,8 @@ def collectives(rank, world, group):
         "raw": lambda: group.allreduce(t(me)).wait() and out[0],
         "raw, with an operation": lambda: group.allreduce(t(me), dist.ReduceOp.MIN).wait() and out[0],
         "raw, by names": lambda: group.allreduce(tensors=[t(me)], opts=dist.AllreduceOptions()).wait() and out[0],
+        "raw, in another order": lambda: group.allreduce(opts=dist.AllreduceOptions(), tensors=[t(me)]).wait() and out[0],
+        "raw, no tensor": lambda: group.allreduce([t(me), "no tensor"]),
         "raw broadcast": lambda: group.broadcast(t(me), 0).wait() and out[0],
         "raw gather": lambda: group.allgather([each], [me]).wait() and torch.cat(each),
         "raw nonsense": lambda: group.allreduce(),

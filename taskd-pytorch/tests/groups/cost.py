@@ -29,6 +29,8 @@ class Timed:
 
 
 def main(rank, world, native):
+    native.begin_communication = lambda *values: 1  # the recorder's own time has a benchmark of its own
+    native.end = lambda range_id: None
     group, tensor = dist.group.WORLD, torch.ones(1000)
     inner = group._inner = Timed(group._inner)
 

@@ -33,6 +33,7 @@ def main(rank, world, native):
         "dropped": dropped(rank, native),
         "in backward": in_backward(rank, native),
         "foreign": foreign(rank, native),
+        "failing": failing(rank, native),
     }
 
 
@@ -135,6 +136,20 @@ def foreign(rank, native):
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=group)
     return {"class": type(group).__name__, "sum": tensor.item(), "called": group.called, "said": native.exceptions.get(5)}
+
+
+def failing(rank, native):
+    """The hook itself fails: the program does not notice, and from then on nothing is recorded."""
+
+    def fail(*values):
+        raise KeyError("of the hook")
+
+    begin, native.begin_communication = native.begin_communication, fail
+    tensor, before = torch.ones(1), len(native.records)
+    dist.all_reduce(tensor)
+    native.begin_communication = begin
+    dist.all_reduce(tensor)
+    return {"sum": tensor.item(), "recorded": len(native.records) - before, "said": native.exceptions[5]}
 
 
 def exits_in_flight(rank, world, native):

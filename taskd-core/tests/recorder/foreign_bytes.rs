@@ -1,6 +1,6 @@
 //! Whatever stands in a recorder's file, reading it ends, without a panic and within bounds.
 //!
-//! `TASKD_SOAK=1` runs ten million cases (in release a quarter of an hour), and prints what became of them.
+//! `TASKD_SOAK=1` runs ten million cases (in release half an hour), and prints what became of them.
 
 use super::{numbered, sealed, small};
 use proptest::prelude::*;

@@ -21,5 +21,5 @@ pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, For
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};
 pub use local::{
-    GuardProgram, Heartbeats, LocalCounters, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss,
+    GuardProgram, Heartbeats, LocalCounters, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss, Recordings,
 };

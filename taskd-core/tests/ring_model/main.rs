@@ -40,7 +40,7 @@ impl Shared {
 /// Takes what is there, and says how many were lost.
 fn take(shared: &Shared, taken: &mut Vec<u64>) -> u64 {
     let (ring, from) = (shared.ring(), shared.head.taken());
-    let reading = ring.read_from(from, |number, words| {
+    let reading = ring.read_from(from, u64::MAX, |number, words| {
         assert_eq!(number_of(words), number);
         taken.push(number);
     });

@@ -93,6 +93,11 @@ impl History {
         self.book().reports.values().filter(|report| !report.phase.is_over()).cloned().collect()
     }
 
+    /// The processes that run, and those whose exits were not acknowledged.
+    pub(super) fn reports(&self) -> Vec<ProcReport> {
+        self.book().reports.values().cloned().collect()
+    }
+
     /// Nothing will come any more.
     pub(super) fn end(&self, why: LaunchError) {
         self.over.send_replace(Some(why));

@@ -10,11 +10,13 @@ mod history;
 mod link;
 mod orders;
 mod outgoing;
+mod recordings;
 mod tee;
 
 pub(super) use builder::this_host;
 pub use builder::{GuardProgram, LocalError, LocalLauncherBuilder, OnOwnerLoss};
 pub use heartbeats::Heartbeats;
+pub use recordings::Recordings;
 
 use super::guard::GuardCounters;
 use super::guard::wire::{Answer, Call};
@@ -42,6 +44,11 @@ use std::time::Duration;
 /// A launcher that has attached to a running job, and through which nothing was started or stopped yet, is not in charge:
 /// dropping it (a runtime may not have come about, or may only have watched) counts as the last of these.
 ///
+/// # What its processes say
+/// [`heartbeats`](Self::heartbeats) tells who lives and how far it is, [`recordings`](Self::recordings) where the time of each
+/// step went and which collectives are under way. Both are sources for a
+/// [runtime](crate::runtime::RuntimeBuilder::source).
+///
 /// The guard is no child of this process, and no thread or descriptor is left behind when this is dropped. (A process
 /// that takes in orphans, process 1 or a subreaper, gets the guard as one and reaps it.)
 #[derive(Debug)]
@@ -68,6 +75,13 @@ impl LocalLauncher {
     #[must_use]
     pub fn heartbeats(&self, every: Duration) -> Heartbeats {
         Heartbeats::new(std::sync::Arc::clone(&self.link.history), every)
+    }
+
+    /// What all ranks record of their training, every 100 ms unless told otherwise. One of these at a time takes records
+    /// out; stores and exports are its [sinks](Recordings::sink).
+    #[must_use]
+    pub fn recordings(&self) -> Recordings {
+        Recordings::new(std::sync::Arc::clone(&self.link.history))
     }
 
     /// What was done, and everything that had to be left undone.

@@ -61,7 +61,7 @@ pub(super) struct Header {
     anchor_ticks: AtomicU64,
     anchor_nanos: AtomicU64,
     /// The same moment since 1970, in nanoseconds.
-    unix_nanos: AtomicU64,
+    pub(super) unix_nanos: AtomicU64,
     /// A bit for each kind that is recorded.
     pub(super) switches: AtomicU64,
     /// Names that can be read.

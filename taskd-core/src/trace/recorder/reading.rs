@@ -162,6 +162,19 @@ impl Recording {
         }
     }
 
+    /// When the recorder was begun: by its own clock and `CLOCK_MONOTONIC`, and in nanoseconds since 1970. The calendar may be
+    /// set afterwards; this stays.
+    #[must_use]
+    pub fn begun(&self) -> (Anchor, u64) {
+        (self.layout.anchor(), self.layout.header().unix_nanos.load(Ordering::Relaxed))
+    }
+
+    /// The clock whose ticks records carry.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.layout.clock()
+    }
+
     /// The name of a number; `None` for 0, and for one that was not there when records were last read.
     #[must_use]
     pub fn name(&self, id: NameId) -> Option<&str> {
@@ -210,20 +223,31 @@ impl Recording {
     ///
     /// # Errors
     /// When a ring cannot be mapped: those that are were read.
-    pub fn take(&mut self, mut each: impl FnMut(Taken)) -> io::Result<()> {
+    pub fn take(&mut self, each: impl FnMut(Taken)) -> io::Result<()> {
+        self.take_some(u64::MAX, each).map(drop)
+    }
+
+    /// The same with so many records of each ring at most. True: there are more.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn take_some(&mut self, most_of_a_ring: u64, mut each: impl FnMut(Taken)) -> io::Result<bool> {
         let mapped = self.map_rings();
+        let mut is_more = false;
         let Recording { layout, rings, unknown, .. } = self;
         for (ring, (source, head)) in rings.iter_mut().zip(layout.heads()).enumerate() {
             let Some(words) = source.slots.ring(head) else { continue };
             let before = source.reading;
-            source.reading = words.read_from(before.next, |number, words| match Record::of_words(&words) {
-                Some(record) => each(Taken { ring, number, record }),
-                None => *unknown = unknown.saturating_add(1),
-            });
+            source.reading =
+                words.read_from(before.next, most_of_a_ring, |number, words| match Record::of_words(&words) {
+                    Some(record) => each(Taken { ring, number, record }),
+                    None => *unknown = unknown.saturating_add(1),
+                });
+            is_more |= source.reading.next < head.written();
             source.reading.lost = source.reading.lost.saturating_add(before.lost);
         }
         self.names.read(&self.layout); // afterwards: a name stands in the table before it is used
-        mapped
+        mapped.map(|()| is_more)
     }
 
     /// Says that what was read is taken: its room is free, and no later reader gets it.

@@ -143,19 +143,21 @@ impl<'a> Ring<'a> {
         published.saturating_sub(self.slots.len() as u64)..published
     }
 
-    /// Gives every record from this number on to `each`, with its number. What comes back says where the next reading
-    /// begins, and how many records were written over before they could be read.
-    pub(super) fn read_from(&self, from: u64, mut each: impl FnMut(u64, Words)) -> Reading {
+    /// Gives every record from this number on to `each`, with its number, so many at most. What comes back says where the
+    /// next reading begins, and how many records were written over before they could be read.
+    pub(super) fn read_from(&self, from: u64, most: u64, mut each: impl FnMut(u64, Words)) -> Reading {
         let present = self.present();
         // What a broken writer says is no number to count up to: at most what is in the ring is looked at.
         let mut lost = present.start.saturating_sub(from);
-        for number in present.start.max(from)..present.end {
+        let first = present.start.max(from);
+        let next = first.saturating_add(most).min(present.end);
+        for number in first..next {
             match self.read(number) {
                 Some(words) => each(number, words),
                 None => lost = lost.saturating_add(1), // overtaken
             }
         }
-        Reading { next: present.end, lost }
+        Reading { next, lost }
     }
 
     /// Says that everything before a number was taken, and gives its room free. False: another reader has been here since.

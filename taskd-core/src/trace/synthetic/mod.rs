@@ -32,6 +32,7 @@ mod tests;
 
 pub use run::SyntheticRun;
 
+use super::{Pace, StoredSource};
 use crate::job::Rank;
 use std::time::Duration;
 
@@ -209,6 +210,13 @@ impl SyntheticJob {
     #[must_use]
     pub fn run(self) -> SyntheticRun {
         SyntheticRun::new(self)
+    }
+
+    /// Lets it run in real time, as a source that is marked as a stand-in. It never ends: when the steps are over, or ranks
+    /// hang, the time goes on.
+    #[must_use]
+    pub fn source(self) -> StoredSource<SyntheticRun> {
+        StoredSource::new(self.run()).named("synthetic").pace(Pace::RealTime).lingering().stand_in()
     }
 
     const fn width(&self) -> u32 {

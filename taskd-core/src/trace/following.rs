@@ -10,6 +10,7 @@ use super::switches::{SwitchHandle, TraceControl};
 use super::{Origin, TraceSink};
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 /// A process that is followed.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ impl Following {
         let Drained { batch, settled } = drain.take()?;
         let mut facts = Vec::new();
         if !batch.records.is_empty() || batch.lost > 0 {
+            let batch = Arc::new(batch);
             sinks.iter_mut().for_each(|sink| sink.batch(&batch));
             facts.extend(observer.take(&batch));
             drain.commit()?;

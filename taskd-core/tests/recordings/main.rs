@@ -75,7 +75,7 @@ async fn killed_and_stopped_ranks_are_told_of_to_the_last_record() {
     let launcher = start(dir.path()).await;
     let records: Arc<Mutex<BTreeMap<Rank, usize>>> = Arc::default();
     let count = Arc::clone(&records);
-    let sink = move |batch: &RecordBatch| {
+    let sink = move |batch: &Arc<RecordBatch>| {
         *count.lock().unwrap().entry(batch.origin.rank).or_default() += batch.records.len();
     };
     let mut source = launcher.recordings().every(Duration::from_millis(10)).sink(sink);

@@ -105,9 +105,10 @@ async fn it_keeps_the_contract_of_a_source() {
 async fn steps_of_all_ranks_are_told_and_every_batch_is_handed_on_first() {
     let history = history();
     let ranks = [0, 1].map(|rank| Played::new(&history, rank, 1));
-    let batches: Arc<Mutex<Vec<RecordBatch>>> = Arc::default();
+    let batches: Arc<Mutex<Vec<Arc<RecordBatch>>>> = Arc::default();
     let kept = Arc::clone(&batches);
-    let mut source = Recordings::new(history).sink(move |batch: &RecordBatch| kept.lock().unwrap().push(batch.clone()));
+    let mut source =
+        Recordings::new(history).sink(move |batch: &Arc<RecordBatch>| kept.lock().unwrap().push(batch.clone()));
     ranks.iter().for_each(|rank| rank.steps(1..=3));
     let told = facts(&mut source).await;
     assert_eq!(told.iter().filter_map(step_of).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3]);

@@ -278,6 +278,19 @@ fn marks_are_recorded(python: &Path, native: &str, says: &str) {
 }
 
 #[test]
+fn nothing_heavy_is_imported_before_the_program_imports_it() {
+    let rank = Recorded::new();
+    // -S: without this machine's other start-up files, which may import anything.
+    let argv = [&python::PYTHON, "-S", "-c", "import sys, sitecustomize; print(*sys.modules)"];
+    let (modules, stderr) = finished(rank.start(&argv).output().unwrap());
+    assert_eq!(stderr, "");
+    assert!(modules.contains("taskd._install") && !rank.is_untouched(), "{modules}");
+    for heavy in ["collections", "enum", "functools", "inspect", "json", "re", "threading", "torch", "traceback"] {
+        assert!(!modules.split_whitespace().any(|module| module == heavy), "{heavy}: {modules}");
+    }
+}
+
+#[test]
 fn without_a_library_that_loads_the_program_runs_as_ever() {
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("libtaskd.so");

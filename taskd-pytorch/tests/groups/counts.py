@@ -6,7 +6,7 @@ import collections
 
 import torch
 import torch.distributed as dist
-from torch.distributed import fsdp
+from torch.distributed import distributed_c10d, fsdp
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -57,6 +57,7 @@ def main(rank, world, native):
         wraps += [("fsdp", fsdp1, None), ("fsdp2", fsdp2, None)]
     for name, wrap, group in wraps:
         group_used = group or dist.group.WORLD
+        name_used = distributed_c10d._world.pg_names[group_used]
         before, sequence = len(native.records), group_used._get_sequence_number_for_group()
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             train(wrap, group)
@@ -64,12 +65,12 @@ def main(rank, world, native):
         records = native.records[before:]
         counted[name] = {
             "recorded": len(records),
-            "of its group": sum(record["group"] == group_used.group_name for record in records),
+            "of its group": sum(record["group"] == name_used for record in records),
             "profiler": sum(seen.values()),
             "sequence": group_used._get_sequence_number_for_group() - sequence,
             "by operation": collections.Counter(record["name"] for record in records),
             "by the profiler": seen,
-            "numbers": [record["sequence"] for record in records if record["group"] == group_used.group_name],
+            "numbers": [record["sequence"] for record in records if record["group"] == name_used],
             "unended": sum(record["end"] is None for record in records),
         }
     return {"counted": counted, "exceptions": native.exceptions}

@@ -18,7 +18,8 @@ class Functions:
 
         opened = function("open", ctypes.c_int)()
         address = function("switches", ctypes.c_void_p)()  # of this process's recorder, once that is open
-        switches = u64.from_address(address)
+        # A bit for each kind. Its bytes are small numbers, which Python has at hand; the whole word is not. (Little-endian.)
+        kinds = memoryview((ctypes.c_ubyte * 8).from_address(address)).cast("B")
         begin = function("begin", u64, long)
         begin_step = function("begin_step", u64, long)
         mark = function("mark", None, long)
@@ -35,24 +36,24 @@ class Functions:
         pointer = ctypes.byref
 
         def on_begin(kind_and_name):
-            return begin(kind_and_name) if switches.value >> (kind_and_name & 63) & 1 else 0
+            return begin(kind_and_name) if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1 else 0
 
         def on_begin_step(number):
-            return begin_step(number) if switches.value & 2 else 0
+            return begin_step(number) if kinds[0] & 2 else 0
 
         def on_begin_communication(name, op, data_type, group, peer, elements, bytes, sequence):
-            if not switches.value & 32:
+            if not kinds[0] & 32:
                 return 0
             return begin_communication(
                 name, pointer(Communication(op, data_type, group, peer, elements, bytes, sequence))
             )
 
         def on_mark(kind_and_name):
-            if switches.value >> (kind_and_name & 63) & 1:
+            if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1:
                 mark(kind_and_name)
 
         def on_counter(kind_and_name, value):
-            if switches.value >> (kind_and_name & 63) & 1:
+            if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1:
                 counter(kind_and_name, value)
 
         def encoded(text):
@@ -78,5 +79,5 @@ class Functions:
         self.counter = on_counter
         self.hooked = function("hooked", None, u32)
         self.except_ = set_exception
-        self.is_on = lambda kind: switches.value >> kind & 1 == 1
+        self.is_on = lambda kind: kinds[kind >> 3] >> (kind & 7) & 1 == 1
         self.switches_address = lambda: address

@@ -150,7 +150,8 @@ impl Drain {
     /// reader, too.
     ///
     /// # Errors
-    /// When none of the memory can be mapped. What is not returned is not lost: it is taken by the next call.
+    /// When memory of a thread's records cannot be mapped and the others have none. Nothing is lost by that: the next call, or
+    /// the next reader, takes them.
     pub fn take(&mut self) -> io::Result<Drained> {
         let before = self.recording.clock().anchor();
         let taken = &mut self.taken;

@@ -7,6 +7,7 @@ mod exit;
 mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod hang;
 mod program;
 #[cfg(test)]
 mod properties;
@@ -21,13 +22,15 @@ pub use detector::MockFaultDetector;
 pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detector};
 pub use exit::ExitDetector;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, Sound, Suspect};
+pub use hang::HangDetector;
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
 pub use silence::SilenceDetector;
 pub use slow_rank::SlowRankDetector;
 pub use stall::StallDetector;
 
-/// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`.
+/// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`,
+/// `hang`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,5 +50,6 @@ pub fn defaults() -> Vec<Box<dyn FaultDetector>> {
         SilenceDetector::default().boxed(),
         StallDetector::default().boxed(),
         RestartStormDetector::default().boxed(),
+        HangDetector::default().boxed(),
     ]
 }

@@ -5,8 +5,9 @@ use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, 
 use super::{DetectorExt, FaultDetector, Finding, SlowRankDetector, defaults};
 use crate::job::{Generation, Incarnation, Termination};
 use crate::testing::conformance;
-use crate::trace::{Ask, Exhibit, Observation, Signal, StepTimes};
+use crate::trace::{Ask, Call, Exhibit, GroupPosition, Observation, Signal, StepTimes};
 use proptest::prelude::*;
+use std::time::Duration;
 
 const RANKS: u32 = 3;
 
@@ -44,8 +45,28 @@ fn signal() -> impl Strategy<Value = Signal> {
         2 => ends.clone().prop_map(dead),
         2 => ends.prop_map(exited),
         2 => reports.prop_map(failed),
+        2 => (0..3_u64).prop_map(pending),
         4 => step().prop_map(|times| Signal::Step(Box::new(times))),
     ]
+}
+
+fn pending(sequence: u64) -> Signal {
+    Signal::CollectivePending { group: "default".into(), sequence, nanos: 1_000_000_000 }
+}
+
+/// Where a rank may say that it stands.
+fn groups() -> impl Strategy<Value = Exhibit> {
+    let call = (0..4_u64, 0..2_u64, any::<bool>()).prop_map(|(sequence, elements, is_pending)| Call {
+        sequence,
+        operation: "allreduce".into(),
+        elements,
+        data_type: "f32".into(),
+        begun: Duration::from_secs(400),
+        is_pending,
+    });
+    proptest::collection::vec(call, 0..4).prop_map(|recent| {
+        Exhibit::Groups(vec![GroupPosition { group: "default".into(), members: (0..RANKS).collect(), recent }])
+    })
 }
 
 fn step() -> impl Strategy<Value = StepTimes> {
@@ -66,7 +87,8 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Exhibit::Text("state=T".into())),
         Just(Exhibit::Text("state=S beat_age_ms=7000".into())),
         Just(Exhibit::Text("state=S beat_age_ms=10".into())),
-        Just(Exhibit::Silence)
+        Just(Exhibit::Silence),
+        groups(),
     ];
     prop_oneof![
         8 => (0..RANKS, signal()).prop_map(|(rank, signal)| Event::Tell(rank, signal)),
@@ -182,9 +204,10 @@ fn every_built_in_detector_keeps_the_contract() {
 #[test]
 fn the_defaults_have_different_names_and_say_how_they_are_set() {
     let names: Vec<String> = defaults().iter().map(|d| d.name().to_string()).collect();
-    assert_eq!(names, ["exit", "program-error", "silence", "stall", "restart-storm"]);
+    assert_eq!(names, ["exit", "program-error", "silence", "stall", "restart-storm", "hang"]);
     let configs: Vec<String> = defaults().iter().map(|d| d.config()).collect();
     assert_eq!(configs[0], "exact_within_ms=10000");
-    assert_eq!(configs[2..], ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000"]);
+    let others = ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000", "missing_after_ms=300000"];
+    assert_eq!(configs[2..], others);
     assert_eq!(super::ExitDetector::new().debounce(2).name(), "exit");
 }

@@ -299,14 +299,14 @@ fn rank_at(index: usize) -> Rank {
 
 /// What an answer to [`PROCESS_STATE`] says.
 #[derive(Debug, Default)]
-struct Found<'a> {
-    state: Option<char>,
+pub(super) struct Found<'a> {
+    pub(super) state: Option<char>,
     wchan: Option<&'a str>,
-    beat_age: Option<Duration>,
+    pub(super) beat_age: Option<Duration>,
 }
 
 impl<'a> Found<'a> {
-    fn of(exhibit: &'a Exhibit) -> Found<'a> {
+    pub(super) fn of(exhibit: &'a Exhibit) -> Found<'a> {
         let mut found = Found::default();
         let Exhibit::Text(text) = exhibit else { return found };
         for (name, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {

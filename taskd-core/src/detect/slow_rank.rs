@@ -29,7 +29,7 @@ const WARM_UP_STEPS: u32 = 5;
 /// In a synchronous job everybody's steps are equally long. What tells is the time that a rank needs for its own part
 /// ([`StepTimes::own_ns`], without saving checkpoints), and who waits for whom. After the first five steps of a
 /// generation, and 48 more to learn what is usual, each step of each rank is compared with what would be usual for it:
-/// its own time so far, times what the step took of the median rank. So uneven stages and loads, and steps that are long
+/// its own time so far, times how much longer or shorter than usual the other ranks' own times were in that step. So uneven stages and loads, and steps that are long
 /// for everybody, blame nobody; nor does a job in which more than half of the ranks become slower at once.
 ///
 /// A rank is blamed when all of this holds:
@@ -42,8 +42,8 @@ const WARM_UP_STEPS: u32 = 5;
 ///   told by the other ranks' clocks.
 ///
 /// One clue says what it needed the time for, where that is known: `slow_data` (it waited for data), `slow_starved` (its
-/// thread did not get its CPU) or `slow_computing` (it was on its CPU, as usual). The others are `slow_own_time`,
-/// `slow_waited_for` and `slow_onset_step`. When all ranks of one host are too slow, the host is the second suspect.
+/// thread did not get its CPU) or `slow_computing` (it was on its CPU, as usual). The others are `slow_own_time_ms`,
+/// `slow_waited_for_ms` and `slow_onset_step`. When all ranks of one host are too slow, the host is the second suspect.
 ///
 /// The blame is taken back when the rank is as fast as before in the median of ten steps. A new generation, and a rank that is
 /// started anew, begin from nothing: a rank that was slow from the beginning is not found. What is usual follows slow changes

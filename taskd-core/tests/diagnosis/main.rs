@@ -4,5 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod collectives;
+mod hang;
+mod runtime;
 mod slow_rank;
 mod training;

@@ -1,0 +1,98 @@
+//! One look at all ranks: what was answered, and what two looks say alike.
+//!
+//! It asks nobody.
+
+use super::verdict::{Culprit, HangVerdict, ProcessState, RankReport, judge};
+use crate::detect::silence::Found;
+use crate::job::{JobTime, Rank, Role, Termination};
+use crate::kernel::View;
+use crate::trace::{Evidence, Exhibit, GroupPosition, PROCESS_STATE};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A communication that is under way for less than this keeps nobody waiting yet.
+const PENDING_MIN: Duration = Duration::from_millis(500);
+/// A process whose last heartbeat is older than this gives no sign of life.
+const BEAT_AGE_MAX: Duration = Duration::from_secs(5);
+
+/// How far a rank has come in a group, which has a name and members: the number of its last call, and whether that is under way.
+type Place<'a> = (&'a str, &'a [u32], Option<(u64, bool)>);
+
+/// The answers of one look.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Look {
+    began: JobTime,
+    /// By rank: whether it has answered the questions for its groups, and for its state.
+    missing: BTreeSet<(u32, bool)>,
+    groups: BTreeMap<u32, Vec<GroupPosition>>,
+    states: BTreeMap<u32, ProcessState>,
+}
+
+impl Look {
+    pub(super) fn new(ranks: BTreeSet<u32>, now: JobTime) -> Look {
+        let missing = ranks.into_iter().flat_map(|rank| [(rank, false), (rank, true)]).collect();
+        Look { began: now, missing, groups: BTreeMap::new(), states: BTreeMap::new() }
+    }
+
+    pub(super) const fn began(&self) -> JobTime {
+        self.began
+    }
+
+    /// Takes an answer. True: it was the last one that was missing.
+    pub(super) fn answered(&mut self, rank: Rank, evidence: &Evidence) -> bool {
+        let is_state = evidence.what == PROCESS_STATE;
+        if !self.missing.remove(&(rank.0, is_state)) {
+            return false;
+        }
+        match &evidence.exhibit {
+            Exhibit::Groups(groups) if !is_state => {
+                self.groups.insert(rank.0, groups.clone());
+            }
+            exhibit if is_state => {
+                self.states.insert(rank.0, state_of(exhibit));
+            }
+            _ => {}
+        }
+        self.missing.is_empty()
+    }
+
+    /// What can be said after this look alone.
+    pub(super) fn verdict(&self, view: &View) -> HangVerdict {
+        let report = |rank: &Rank| {
+            let phase = view.proc(&Role::Rank(*rank)).map(|proc| &proc.phase);
+            let has_ended = phase.and_then(|phase| phase.termination()).is_some_and(Termination::is_success);
+            let told = self.states.get(&rank.0).cloned().unwrap_or(ProcessState::Unknown);
+            let state = if has_ended { ProcessState::Ended } else { told };
+            RankReport { rank: *rank, groups: self.groups.get(&rank.0).cloned(), state }
+        };
+        let reports: Vec<RankReport> = view.world.members().keys().map(report).collect();
+        judge(&reports, PENDING_MIN)
+    }
+
+    /// What this look and a later one say alike, of ranks that have not moved in between.
+    pub(super) fn agreed(&self, view: &View, later: &Look, verdict: &HangVerdict) -> HangVerdict {
+        let before = self.verdict(view);
+        let same = |culprit: &&Culprit| before.culprits.iter().any(|known| known.is_same(culprit));
+        let stood = |culprit: &&Culprit| self.place(culprit.rank) == later.place(culprit.rank);
+        let culprits = verdict.culprits.iter().filter(same).filter(stood).cloned().collect();
+        let dispute = verdict.dispute.clone().filter(|d| before.dispute.as_ref().is_some_and(|known| known.is_same(d)));
+        HangVerdict { culprits, dispute, is_stuck: verdict.is_stuck }
+    }
+
+    fn place(&self, rank: Rank) -> Vec<Place<'_>> {
+        let groups = self.groups.get(&rank.0).map(Vec::as_slice).unwrap_or_default();
+        let last = |g: &GroupPosition| g.recent.last().map(|call| (call.sequence, call.is_pending));
+        groups.iter().map(|g| (g.group.as_str(), &g.members[..], last(g))).collect()
+    }
+}
+
+fn state_of(exhibit: &Exhibit) -> ProcessState {
+    let found = Found::of(exhibit);
+    match (found.state, found.beat_age) {
+        (Some(state @ ('T' | 't')), _) => ProcessState::Stopped(state),
+        (_, Some(age)) if age >= BEAT_AGE_MAX => ProcessState::Silent(age),
+        (Some(state), _) => ProcessState::Runs(state),
+        (None, _) => ProcessState::Unknown,
+    }
+}

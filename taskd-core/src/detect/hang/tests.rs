@@ -1,0 +1,195 @@
+use super::*;
+use crate::detect::Finding;
+use crate::detect::fixture::{Scene, exited, fault, rank_domain};
+use crate::job::Termination;
+use crate::testing::{Timeline, conformance};
+use crate::trace::{Call, Exhibit, GroupPosition};
+
+const MEMBERS: u32 = 3;
+
+fn told() -> Signal {
+    Signal::CollectivePending { group: "default".into(), sequence: 8, nanos: 1_000_000_000 }
+}
+
+fn groups(calls: u64, is_pending: bool) -> Exhibit {
+    let call = |sequence| Call {
+        sequence,
+        operation: "allreduce".into(),
+        elements: 1024,
+        data_type: "f32".into(),
+        begun: Duration::from_millis(1_200),
+        is_pending: is_pending && sequence == calls,
+    };
+    let members = (0..MEMBERS).collect();
+    Exhibit::Groups(vec![GroupPosition { group: "default".into(), members, recent: (0..=calls).map(call).collect() }])
+}
+
+/// Everybody waits in call 8, but rank 1, which has made so many.
+fn without_rank_1(calls: u64) -> impl Fn(u32, &Name) -> Exhibit {
+    move |rank, what| match (*what == COLLECTIVES, rank) {
+        (true, 1) => groups(calls, false),
+        (true, _) => groups(8, true),
+        (false, _) => Exhibit::Text("state=S".into()),
+    }
+}
+
+/// Lets one look happen: asks are answered at once.
+fn look(scene: &mut Scene, hang: &mut HangDetector, answer: impl Fn(u32, &Name) -> Exhibit) -> Vec<Finding> {
+    scene.view.now = scene.view.now.max(hang.deadline().expect("a look is due"));
+    let mut said = Vec::new();
+    for finding in scene.expire(hang) {
+        match finding {
+            Finding::Ask(ask) => {
+                for rank in 0..MEMBERS {
+                    said.extend(scene.answer(hang, &ask, rank, answer(rank, &ask.what)));
+                }
+            }
+            other => said.push(other),
+        }
+    }
+    said
+}
+
+#[test]
+fn a_stopped_rank_is_blamed_after_two_looks() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    scene.pass(5_000);
+    let told_at = scene.view.now;
+    assert!(scene.tell(&mut hang, 0, told()).is_empty());
+    let stopped = |rank: u32, what: &Name| match (rank, *what == PROCESS_STATE) {
+        (1, true) => Exhibit::Text("state=T wchan=do_signal_stop".into()),
+        _ => without_rank_1(7)(rank, what),
+    };
+    assert!(look(&mut scene, &mut hang, stopped).is_empty(), "one look is none");
+    let found = look(&mut scene, &mut hang, stopped);
+    let fault = fault(&found);
+    assert_eq!((&fault.prime().domain, &fault.prime().class), (&rank_domain(1), &FaultClass::Silence));
+    assert!(fault.prime().is_certain() && fault.prime().damage.process == Sound::No);
+    assert_eq!(fault.onset, scene.view.now.before(Duration::from_millis(1_200)));
+    assert!(scene.view.now.since(told_at) < Duration::from_secs(1));
+    let texts: Vec<&str> = fault.clues.iter().map(|clue| clue.text.as_str()).collect();
+    assert_eq!(
+        texts,
+        [
+            "rank 1 is frozen: its process is stopped (state T) without having called it; allreduce of 1024 f32, number 8 of \
+             group default waits for it",
+            "ranks 0 and 2 wait in it, for 1.2 s"
+        ]
+    );
+    assert!(look(&mut scene, &mut hang, stopped).is_empty(), "it is blamed once");
+    let moved = |rank: u32, what: &Name| if *what == COLLECTIVES { groups(9, false) } else { stopped(rank, what) };
+    assert_eq!(look(&mut scene, &mut hang, moved), [Finding::Clear(rank_domain(1), FaultClass::Silence)]);
+    assert_eq!(hang.deadline(), None, "nothing is under way any more");
+}
+
+#[test]
+fn a_rank_that_is_only_missing_is_given_time_and_none_that_moves_is_blamed() {
+    let mut scene = Scene::of(MEMBERS);
+    let mut hang = HangDetector::default().missing_after(Duration::from_secs(1));
+    scene.tell(&mut hang, 0, told());
+    for calls in 0..6 {
+        assert!(look(&mut scene, &mut hang, without_rank_1(calls)).is_empty(), "it comes nearer");
+    }
+    let found = look(&mut scene, &mut hang, without_rank_1(5));
+    assert_eq!(fault(&found).prime().class, FaultClass::Stall);
+    assert_eq!(fault(&found).clues[0].what, "hang_missing");
+    let mut patient = HangDetector::default();
+    scene.tell(&mut patient, 0, told());
+    for _ in 0..6 {
+        assert!(look(&mut scene, &mut patient, without_rank_1(7)).is_empty());
+    }
+}
+
+#[test]
+fn looks_become_rare_until_another_call_is_told_of() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    scene.tell(&mut hang, 0, told());
+    for _ in 0..9 {
+        look(&mut scene, &mut hang, without_rank_1(7));
+    }
+    assert_eq!(hang.deadline(), Some(scene.view.now + PAUSE_MAX));
+    scene.tell(&mut hang, 2, told());
+    assert_eq!(hang.deadline(), Some(scene.view.now + PAUSE_MIN));
+}
+
+#[test]
+fn ranks_that_disagree_without_a_majority_are_a_stall_of_the_job() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    scene.tell(&mut hang, 0, told());
+    let split = |rank: u32, what: &Name| match (*what == COLLECTIVES, rank, groups(8, true)) {
+        (true, 2, _) => Exhibit::Unavailable("its recorder cannot be read".into()),
+        (true, 1, Exhibit::Groups(mut groups)) => {
+            groups[0].recent[8].operation = "barrier".into();
+            Exhibit::Groups(groups)
+        }
+        (true, _, groups) => groups,
+        (false, ..) => Exhibit::Text("state=S".into()),
+    };
+    assert!(look(&mut scene, &mut hang, split).is_empty());
+    let found = look(&mut scene, &mut hang, split);
+    assert_eq!((&fault(&found).prime().domain, &fault(&found).prime().class), (&Domain::Job, &FaultClass::Stall));
+    let text = "the members of group default have called different things under number 8: rank 0 allreduce of 1024 f32, \
+                rank 1 barrier of 1024 f32";
+    assert_eq!(fault(&found).clues[0].text, text);
+}
+
+#[test]
+fn answers_that_do_not_come_are_not_waited_for() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    scene.tell(&mut hang, 0, told());
+    assert_eq!(scene.expire(&mut hang).len(), 2, "two questions");
+    let due = hang.deadline().expect("the look ends");
+    assert_eq!(due, scene.view.now + ANSWERS_WITHIN + ANSWERS_LATE);
+    scene.view.now = due;
+    assert!(scene.expire(&mut hang).is_empty());
+    assert_eq!(hang.deadline(), None, "nothing is known to be under way");
+}
+
+#[test]
+fn while_ranks_are_stopped_or_have_failed_nobody_is_looked_at() {
+    for failed in [false, true] {
+        let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+        if failed {
+            scene.tell(&mut hang, 1, exited(Termination::Code(1)));
+        } else {
+            scene.proc(1).wanted = false;
+        }
+        scene.tell(&mut hang, 0, told());
+        assert!(scene.expire(&mut hang).is_empty());
+        assert_eq!(hang.deadline(), None);
+    }
+}
+
+#[test]
+fn one_that_has_ended_well_too_early_is_blamed() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    scene.tell(&mut hang, 1, exited(Termination::Code(0)));
+    scene.tell(&mut hang, 0, told());
+    let gone = |rank: u32, what: &Name| match rank {
+        1 => Exhibit::Unavailable("it has ended".into()),
+        _ => without_rank_1(7)(rank, what),
+    };
+    assert!(look(&mut scene, &mut hang, gone).is_empty());
+    let found = look(&mut scene, &mut hang, gone);
+    assert_eq!((&fault(&found).prime().domain, &fault(&found).prime().class), (&rank_domain(1), &FaultClass::Exit));
+}
+
+#[test]
+fn when_we_slept_or_the_world_is_a_new_one_it_begins_anew() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default().missing_after(Duration::ZERO));
+    scene.tell(&mut hang, 0, told());
+    look(&mut scene, &mut hang, without_rank_1(7));
+    scene.slept(&mut hang);
+    assert!(look(&mut scene, &mut hang, without_rank_1(7)).is_empty(), "the look before counts for nothing");
+    assert_eq!(look(&mut scene, &mut hang, without_rank_1(7)).len(), 1);
+    scene.restart();
+    scene.tell(&mut hang, 0, Signal::Heartbeat);
+    assert_eq!(hang.deadline(), None);
+}
+
+#[test]
+fn it_keeps_the_contract_also_where_it_has_much_to_say() {
+    let pending = |timeline: Timeline, rank| timeline.rank(rank, told()).wait(Duration::from_secs(3));
+    let timeline = (0..40).fold(Timeline::of_ranks(4), |timeline, i| pending(timeline, i % 4));
+    conformance::fault_detector(HangDetector::default).with_timeline(timeline).assert();
+}

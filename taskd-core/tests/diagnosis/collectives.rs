@@ -1,0 +1,248 @@
+//! A training job as calls of collectives in process groups, in steps of ten milliseconds.
+//!
+//! It knows no detector.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use taskd_core::trace::{Call, GroupPosition, RECENT_CALLS};
+
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+const TICK_MS: u64 = 10;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The rank's process is stopped.
+    Stop,
+    /// The rank leaves out one call.
+    Skip,
+    /// The rank calls with another size, or something else.
+    Mismatch,
+    /// The rank is at work on something else, and does not come back for long.
+    Away,
+}
+
+/// One call in a rank's program.
+#[derive(Clone, Debug, PartialEq)]
+struct Op {
+    group: usize,
+    operation: &'static str,
+    elements: u64,
+    /// The rank goes on while it is under way, until the end of the step.
+    is_async: bool,
+}
+
+struct Rank {
+    step: u64,
+    /// The next call of its step.
+    at: usize,
+    busy_until_ms: u64,
+    /// By group: its calls.
+    calls: BTreeMap<usize, Vec<Made>>,
+    /// The calls that it waits for before it goes on.
+    awaits: Vec<(usize, usize)>,
+}
+
+struct Made {
+    op: Op,
+    begun_ms: u64,
+    over_ms: Option<u64>,
+    was_told: bool,
+}
+
+pub(crate) struct Job {
+    rng: StdRng,
+    pub(crate) now_ms: u64,
+    pub(crate) ranks: u32,
+    names: Vec<String>,
+    members: Vec<Vec<u32>>,
+    all: Vec<Rank>,
+    /// How long a collective takes when all are in it.
+    pub(crate) takes_ms: u64,
+    compute_ms: u64,
+    trouble: Option<(u32, Trouble, u64)>,
+    /// When the trouble began.
+    pub(crate) began_ms: Option<u64>,
+    frozen: BTreeSet<u32>,
+}
+
+impl Job {
+    /// All in one group, or rows and columns of at least three ranks.
+    pub(crate) fn new(seed: u64) -> Job {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let is_grid = rng.random_bool(0.5);
+        let (rows, columns) = (rng.random_range(3..=4), rng.random_range(3..=4));
+        let ranks = if is_grid { rows * columns } else { rng.random_range(3..=16) };
+        let mut names = vec!["default".to_owned()];
+        let mut members = vec![(0..ranks).collect::<Vec<u32>>()];
+        if is_grid {
+            for row in 0..rows {
+                names.push(format!("tp_{row}"));
+                members.push((row * columns..(row + 1) * columns).collect());
+            }
+            for column in 0..columns {
+                names.push(format!("dp_{column}"));
+                members.push((column..ranks).step_by(columns as usize).collect());
+            }
+        }
+        let rank = |_| Rank { step: 0, at: 0, busy_until_ms: 0, calls: BTreeMap::new(), awaits: Vec::new() };
+        let all = (0..ranks).map(rank).collect();
+        let compute_ms = rng.random_range(20..60);
+        let (takes_ms, trouble, began_ms, frozen) = (10, None, None, BTreeSet::new());
+        Job { rng, now_ms: 0, ranks, names, members, all, takes_ms, compute_ms, trouble, began_ms, frozen }
+    }
+
+    pub(crate) fn dice(&mut self) -> &mut StdRng {
+        &mut self.rng
+    }
+
+    /// From that step on something goes wrong.
+    pub(crate) fn inject(&mut self, rank: u32, trouble: Trouble, step: u64) {
+        self.trouble = Some((rank, trouble, step));
+    }
+
+    pub(crate) fn is_frozen(&self, rank: u32) -> bool {
+        self.frozen.contains(&rank)
+    }
+
+    pub(crate) fn step_of(&self, rank: u32) -> u64 {
+        self.all[rank as usize].step
+    }
+
+    /// What a rank calls in each step.
+    fn program(&self, rank: u32) -> Vec<Op> {
+        let op = |group, operation, elements, is_async| Op { group, operation, elements, is_async };
+        let mut ops = Vec::new();
+        for group in 1..self.names.len() {
+            if self.members[group].contains(&rank) && self.names[group].starts_with("tp") {
+                ops.extend((1..4).map(|layer| op(group, "allreduce", 1000 + layer, false)));
+            }
+        }
+        let data_parallel =
+            (1..self.names.len()).find(|g| self.names[*g].starts_with("dp") && self.members[*g].contains(&rank));
+        ops.extend((1..4).map(|bucket| op(data_parallel.unwrap_or(0), "allreduce", 50_000 * bucket, true)));
+        ops.push(op(0, "allreduce", 1, false));
+        ops.push(op(0, "barrier", 0, false));
+        ops
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.now_ms += TICK_MS;
+        for rank in 0..self.ranks {
+            if !self.frozen.contains(&rank) {
+                self.advance(rank);
+            }
+        }
+        self.complete();
+    }
+
+    /// A rank goes on, if it can.
+    fn advance(&mut self, rank: u32) {
+        let state = &self.all[rank as usize];
+        let is_over =
+            |(group, at): &(usize, usize)| state.calls[group][*at].over_ms.is_some_and(|over| over <= self.now_ms);
+        if state.busy_until_ms > self.now_ms || !state.awaits.iter().all(is_over) {
+            return;
+        }
+        let program = self.program(rank);
+        let Some(mut op) = program.get(state.at).cloned() else {
+            let busy = self.compute_ms + self.rng.random_range(0..20);
+            let state = &mut self.all[rank as usize];
+            (state.step, state.at, state.busy_until_ms) = (state.step + 1, 0, self.now_ms + busy);
+            return;
+        };
+        let (step, at) = (state.step, state.at);
+        if let Some((_, trouble, _)) = self.trouble.filter(|(victim, _, from)| (*victim, *from) == (rank, step)) {
+            let chosen = (step * 7 + u64::from(rank)) % program.len() as u64;
+            if at as u64 == chosen && self.began_ms.is_none() {
+                self.began_ms = Some(self.now_ms);
+                match trouble {
+                    Trouble::Stop => {
+                        self.frozen.insert(rank);
+                        return;
+                    }
+                    Trouble::Away => {
+                        self.all[rank as usize].busy_until_ms = self.now_ms + 60_000;
+                        return;
+                    }
+                    Trouble::Skip => {
+                        self.all[rank as usize].at += 1;
+                        return;
+                    }
+                    Trouble::Mismatch if op.operation == "barrier" => op.operation = "broadcast",
+                    Trouble::Mismatch => op.elements = op.elements * 2 + 1,
+                }
+            }
+        }
+        let goes_on = op.is_async && program.get(at + 1).is_some_and(|next| next.is_async);
+        let buckets = if op.is_async { 3 } else { 1 };
+        let state = &mut self.all[rank as usize];
+        let calls = state.calls.entry(op.group).or_default();
+        let group = op.group;
+        calls.push(Made { op, begun_ms: self.now_ms, over_ms: None, was_told: false });
+        let awaited = if goes_on { calls.len() } else { calls.len().saturating_sub(buckets) };
+        state.awaits = (awaited..calls.len()).map(|at| (group, at)).collect();
+        (state.at, state.busy_until_ms) = (state.at + 1, self.now_ms + TICK_MS);
+    }
+
+    /// A collective is over when all members have called the same.
+    fn complete(&mut self) {
+        for (group, members) in self.members.clone().into_iter().enumerate() {
+            let calls = |rank: &u32| self.all[*rank as usize].calls.get(&group).map_or(0, Vec::len);
+            let all_called = members.iter().map(calls).min().unwrap_or_default();
+            for at in (0..all_called).rev() {
+                let call = |rank: &u32| &self.all[*rank as usize].calls[&group][at];
+                if call(&members[0]).over_ms.is_some() {
+                    break;
+                }
+                let first = call(&members[0]).op.clone();
+                if members.iter().all(|rank| call(rank).op == first) {
+                    let over = self.now_ms + self.takes_ms;
+                    for rank in &members {
+                        if let Some(calls) = self.all[*rank as usize].calls.get_mut(&group) {
+                            calls[at].over_ms = Some(over);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls that have been under way for a second, each once: rank, group, number.
+    pub(crate) fn pending(&mut self) -> Vec<(u32, String, u64)> {
+        let mut told = Vec::new();
+        for (rank, state) in (0..).zip(&mut self.all) {
+            for (group, calls) in &mut state.calls {
+                let oldest = calls.len().saturating_sub(RECENT_CALLS);
+                for (at, made) in calls.iter_mut().enumerate().skip(oldest) {
+                    let is_pending = made.over_ms.is_none_or(|over| over > self.now_ms);
+                    if is_pending && !made.was_told && self.now_ms - made.begun_ms >= 1_000 {
+                        made.was_told = true;
+                        told.push((rank, self.names[*group].clone(), at as u64));
+                    }
+                }
+            }
+        }
+        told
+    }
+
+    /// Where a rank stands.
+    pub(crate) fn positions(&self, rank: u32) -> Vec<GroupPosition> {
+        let call = |(at, made): (usize, &Made)| Call {
+            sequence: at as u64,
+            operation: made.op.operation.into(),
+            elements: made.op.elements,
+            data_type: "f32".into(),
+            begun: Duration::from_millis(self.now_ms - made.begun_ms),
+            is_pending: made.over_ms.is_none_or(|over| over > self.now_ms),
+        };
+        let position = |(group, calls): (&usize, &Vec<Made>)| {
+            let evicted = calls.len().saturating_sub(RECENT_CALLS);
+            let recent = calls.iter().enumerate().skip(evicted).map(call).collect();
+            GroupPosition { group: self.names[*group].clone(), members: self.members[*group].clone(), recent }
+        };
+        self.all[rank as usize].calls.iter().map(position).collect()
+    }
+}

@@ -4,7 +4,24 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
+
+/// What a rank of a job records, in batches of so many steps, each thread by thread as it lies in the recorder.
+pub(crate) fn of_job(job: SyntheticJob, rank: u32, steps_per_batch: usize) -> Vec<RecordBatch> {
+    let steps: Vec<RecordBatch> = job.run().filter(|batch| batch.origin.rank == Rank(rank)).collect();
+    let together = |steps: &[RecordBatch]| {
+        let mut records: Vec<TimedRecord> = steps.iter().flat_map(|step| step.records.clone()).collect();
+        records.sort_by_key(|record| record.thread);
+        RecordBatch { records, ..steps[0].clone() }
+    };
+    steps.chunks(steps_per_batch).map(together).collect()
+}
+
+/// What a rank of data-parallel training records.
+pub(crate) fn training(rank: u32, steps: u64, steps_per_batch: usize) -> Vec<RecordBatch> {
+    of_job(SyntheticJob::new(4).steps(steps), rank, steps_per_batch)
+}
 
 /// How a record shows itself, so that figures which are no numbers can be compared too.
 pub(crate) fn shown(batches: &[RecordBatch]) -> Vec<String> {

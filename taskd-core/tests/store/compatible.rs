@@ -1,12 +1,11 @@
 //! The compatible format: what other readers see, what comes back, and files of others.
 
-use super::batches::{batches, shown};
+use super::batches::{batches, shown, training};
 use proptest::prelude::*;
 use std::sync::Arc;
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
 use taskd_core::trace::store::compatible::{CompatibleReader, CompatibleWriter, LINE_BYTES_MAX};
-use taskd_core::trace::store::sample::Training;
 use taskd_core::trace::store::{Problem, Skipped};
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 
@@ -90,7 +89,7 @@ proptest! {
 
 #[test]
 fn a_training_trace_comes_back_from_one_format_to_the_other() {
-    let batches: Vec<RecordBatch> = Training::default().batches(0, 100, 10).collect();
+    let batches = training(0, 100, 10);
     assert!(told(&read(&written(&batches)).0) == told(&batches));
 }
 
@@ -203,7 +202,7 @@ fn files_of_the_reference_are_read() {
 
 #[test]
 fn a_torn_line_is_told_and_costs_itself() {
-    let batches: Vec<RecordBatch> = Training::default().batches(0, 2, 1).collect();
+    let batches = training(0, 2, 1);
     let bytes = written(&batches);
     let whole = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     for cut in 0..bytes.len() {
@@ -232,9 +231,9 @@ fn lines_without_end_and_foreign_files_are_told() {
 
 #[test]
 fn a_name_without_end_is_refused_and_the_next_batch_is_written() {
-    let mut batch = Training::default().batches(0, 1, 1).next().unwrap();
+    let mut batch = training(0, 1, 1).remove(0);
     let whole = batch.clone();
-    batch.names = Arc::new(NameTable::from_iter(["f", &"x".repeat(LINE_BYTES_MAX)]));
+    batch.names = Arc::new(NameTable::from_iter(["x".repeat(LINE_BYTES_MAX)]));
     let mut writer = CompatibleWriter::new(Vec::new());
     assert_eq!(writer.append(&batch).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     assert!(writer.get_ref().is_empty());

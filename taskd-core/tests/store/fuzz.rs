@@ -2,6 +2,7 @@
 //!
 //! `TASKD_SOAK=1` runs ten million cases of each reader, and prints how often each outcome was seen.
 
+use super::batches::of_job;
 use super::{compatible, native};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::store::compatible::CompatibleWriter;
 use taskd_core::trace::store::native::{BLOCK_RECORDS_MAX, NativeHead, NativeWriter};
-use taskd_core::trace::store::sample::Training;
 use taskd_core::trace::store::{PROBLEMS_MAX, Problem, Skipped};
+use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{Origin, RecordBatch};
 
 fn cases() -> u64 {
@@ -18,7 +19,7 @@ fn cases() -> u64 {
 }
 
 fn batches() -> Vec<RecordBatch> {
-    Training { buckets: 1, ..Training::default() }.batches(0, 3, 1).collect()
+    of_job(SyntheticJob::new(1).buckets(1).steps(3), 0, 1)
 }
 
 /// Bytes that are wrong somewhere: arbitrary, or valid ones that were changed, cut, doubled or put together anew.

@@ -1,13 +1,13 @@
 //! The native format: what comes back of whole files, and of those that are not.
 
-use super::batches::{batches, shown};
+use super::batches::{batches, of_job, shown, training};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::store::native::{BLOCK_RECORDS_MAX, NAMES_BYTES_MAX, NativeHead, NativeReader, NativeWriter};
-use taskd_core::trace::store::sample::Training;
 use taskd_core::trace::store::{Problem, Skipped};
+use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{NameTable, Origin, RecordBatch};
 
 fn head() -> NativeHead {
@@ -25,10 +25,6 @@ pub(crate) fn read(bytes: &[u8]) -> (Vec<RecordBatch>, Skipped) {
     let mut reader = NativeReader::new(bytes);
     let batches = reader.by_ref().collect();
     (batches, reader.skipped().clone())
-}
-
-fn training(steps: u64, steps_per_batch: u64) -> Vec<RecordBatch> {
-    Training::default().batches(0, steps, steps_per_batch).collect()
 }
 
 /// Where the head ends in the file, and then each batch.
@@ -70,7 +66,7 @@ proptest! {
 
 #[test]
 fn a_file_cut_at_any_byte_lacks_only_the_block_in_which_it_ends() {
-    let batches = training(12, 2);
+    let batches = training(0, 12, 2);
     let (bytes, ends) = (written(&batches), ends(&batches));
     for cut in 0..=bytes.len() {
         let (back, skipped) = read(&bytes[..cut]);
@@ -85,7 +81,7 @@ fn a_file_cut_at_any_byte_lacks_only_the_block_in_which_it_ends() {
 
 #[test]
 fn damage_costs_what_builds_on_it_and_the_rest_is_read() {
-    let batches = training(6_000, 20);
+    let batches = training(0, 6_000, 20);
     let (mut bytes, ends) = (written(&batches), ends(&batches));
     assert!(bytes.len() > 300_000, "several key blocks: {}", bytes.len());
     bytes[ends[1] + 100] ^= 1;
@@ -100,7 +96,7 @@ fn damage_costs_what_builds_on_it_and_the_rest_is_read() {
 
 #[test]
 fn a_damaged_head_costs_no_batch() {
-    let batches = training(10, 1);
+    let batches = training(0, 10, 1);
     let mut bytes = written(&batches);
     let from = ends(&batches)[0] as u64;
     bytes[21] ^= 1;
@@ -117,7 +113,7 @@ fn files_that_are_none_and_later_versions_are_told() {
     }
     assert!(read(&[]).1.is_empty());
 
-    let mut later = written(&training(10, 1));
+    let mut later = written(&training(0, 10, 1));
     later[8] = 2;
     let text_ends = 20 + later[20..].iter().position(|byte| *byte == b'}').unwrap() + 1;
     let mut hasher = crc32(&later[..16]);
@@ -139,7 +135,7 @@ fn crc32(bytes: &[u8]) -> crc32fast::Hasher {
 
 #[test]
 fn a_batch_of_many_records_becomes_several_blocks() {
-    let mut batch = training(6_000, 6_000).remove(0);
+    let mut batch = training(0, 6_000, 6_000).remove(0);
     batch.lost = 5;
     assert!(batch.records.len() > BLOCK_RECORDS_MAX);
     let (back, skipped) = read(&written(&[batch.clone()]));
@@ -150,7 +146,7 @@ fn a_batch_of_many_records_becomes_several_blocks() {
 
 #[test]
 fn names_without_end_are_refused_and_the_next_batch_is_written() {
-    let batches = training(2, 1);
+    let batches = training(0, 2, 1);
     let mut writer = NativeWriter::create(Vec::new(), &head()).unwrap();
     writer.append(&batches[0]).unwrap();
     let endless = NameTable::from_iter(["x".repeat(NAMES_BYTES_MAX + 1)]);
@@ -184,7 +180,7 @@ impl std::io::Write for Full<'_> {
 
 #[test]
 fn what_follows_a_block_that_did_not_fit_is_read_when_that_is_cut_off() {
-    let batches = training(12, 4);
+    let batches = training(0, 12, 4);
     let ends = ends(&batches);
     let (bytes, room) = (RefCell::default(), Cell::new(ends[1] + 40));
     let mut writer = NativeWriter::create(Full { bytes: &bytes, room: &room }, &head()).unwrap();
@@ -201,8 +197,7 @@ fn what_follows_a_block_that_did_not_fit_is_read_when_that_is_cut_off() {
 #[test]
 fn a_training_trace_takes_at_most_eight_bytes_a_record() {
     for (buckets, steps_per_batch) in [(2, 10), (5, 10), (10, 10), (5, 1000)] {
-        let training = Training { buckets, ..Training::default() };
-        let batches: Vec<RecordBatch> = training.batches(0, 5_000, steps_per_batch).collect();
+        let batches = of_job(SyntheticJob::new(4).buckets(buckets).steps(5_000), 0, steps_per_batch);
         let records: usize = batches.iter().map(|batch| batch.records.len()).sum();
         let each = written(&batches).len() as f64 / records as f64;
         assert!(each <= 8.0, "{each:.2} bytes a record with {buckets} all-reduces a step");

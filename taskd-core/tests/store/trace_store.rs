@@ -1,5 +1,6 @@
 //! The store: what lies on the disk afterwards, and what a disk that takes nothing does to it.
 
+use super::batches::training;
 use super::compatible::told;
 use super::elsewhere::elsewhere;
 use std::fs;
@@ -9,17 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::Rank;
 use taskd_core::trace::RecordBatch;
-use taskd_core::trace::store::sample::Training;
 use taskd_core::trace::store::{Format, Problem, RankFiles, StoreConfig, StoreStatus, TraceStore};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn config(root: &Path) -> StoreConfig {
     StoreConfig { formats: Format::ALL.to_vec(), ..StoreConfig::new(root, "task-1") }
-}
-
-fn training(rank: u32, steps: u64) -> Vec<RecordBatch> {
-    Training::default().batches(rank, steps, 1).collect()
 }
 
 fn records(batches: &[RecordBatch]) -> u64 {
@@ -65,7 +61,7 @@ fn lost(batches: &[RecordBatch]) -> u64 {
 fn both_formats_hold_every_ranks_records() {
     let root = tempfile::tempdir().unwrap();
     let store = TraceStore::open(config(root.path())).unwrap();
-    let of_ranks: Vec<_> = (0..4).map(|rank| training(rank, 20)).collect();
+    let of_ranks: Vec<_> = (0..4).map(|rank| training(rank, 20, 1)).collect();
     for step in 0..20 {
         of_ranks.iter().for_each(|batches| assert!(store.append(Arc::new(batches[step].clone()))));
     }
@@ -99,7 +95,7 @@ fn both_formats_hold_every_ranks_records() {
 fn a_long_file_ends_and_the_next_is_named_after_it() {
     let root = tempfile::tempdir().unwrap();
     let store = TraceStore::open(StoreConfig { file_bytes: 2000, ..config(root.path()) }).unwrap();
-    let batches = training(0, 60);
+    let batches = training(0, 60, 1);
     let status = store_each(&store, &batches);
     assert!(status.native.files > 2 && status.compatible.files > 10, "{status:?}");
     for format in Format::ALL {
@@ -118,7 +114,7 @@ fn a_clock_that_was_set_back_gives_names_above_those_before() {
     fs::write(dir(root.path(), 0).join("9999999990.taskd"), "").unwrap();
     let native = StoreConfig { formats: vec![Format::Native], file_bytes: 1, ..config(root.path()) };
     let store = TraceStore::open(native).unwrap();
-    let batches = training(0, 12);
+    let batches = training(0, 12, 1);
     let status = store_each(&store, &batches);
     assert_eq!((status.native.files, status.native.failures), (9, 3), "{status:?}");
     let newest = RankFiles::list(&dir(root.path(), 0)).unwrap().files.pop().unwrap();
@@ -130,7 +126,7 @@ fn a_clock_that_was_set_back_gives_names_above_those_before() {
 #[test]
 fn lines_go_on_in_the_newest_file_and_a_torn_one_costs_itself() {
     let root = tempfile::tempdir().unwrap();
-    let batches = training(0, 3);
+    let batches = training(0, 3, 1);
     for (batch, torn) in batches.iter().zip([true, true, false]) {
         let store = TraceStore::open(StoreConfig { formats: vec![Format::Compatible], ..config(root.path()) }).unwrap();
         store_each(&store, std::slice::from_ref(batch));
@@ -169,13 +165,13 @@ fn the_oldest_files_go_and_nothing_that_is_not_ours() {
     let quota =
         StoreConfig { formats: vec![Format::Native], bytes_max: 100_000, file_bytes: 10_000, ..config(root.path()) };
     let store = TraceStore::open(quota).unwrap();
-    let status = store_each(&store, &training(0, 1));
+    let status = store_each(&store, &training(0, 1, 1));
     assert_eq!((status.deleted_files, status.deleted_bytes), (1, 25_000), "{status:?}");
     assert_eq!(status.stored_bytes, 75_000 + status.native.bytes);
     assert_eq!(ours.map(|path| at(path).exists()), [false, true, true, true], "the oldest, of whichever task");
     assert!(foreign.iter().all(|path| at(path).exists()));
 
-    let status = store_each(&store, &training(0, 400));
+    let status = store_each(&store, &training(0, 400, 1));
     assert!(status.deleted_files > 1 && status.trouble.is_none(), "{status:?}");
     assert!(status.stored_bytes <= 100_000, "{status:?}");
     let on_disk: u64 = ["other/7", "task-1/0", "other/0"]
@@ -193,7 +189,7 @@ fn a_hundred_thousand_foreign_files_hurt_nobody() {
     fs::create_dir_all(&rank).unwrap();
     (0..100_000).for_each(|n| drop(fs::File::create(rank.join(format!("{n}.foreign"))).unwrap()));
     let store = TraceStore::open(config(root.path())).unwrap();
-    let batches = training(0, 10);
+    let batches = training(0, 10, 1);
     let status = store_each(&store, &batches);
     assert_eq!((status.native.records, status.is_partial), (records(&batches), false));
     let found = RankFiles::list(&rank).unwrap();
@@ -204,7 +200,7 @@ fn a_hundred_thousand_foreign_files_hurt_nobody() {
 fn a_removed_directory_is_made_again_and_what_was_in_it_is_counted() {
     let root = tempfile::tempdir().unwrap();
     let store = TraceStore::open(config(root.path())).unwrap();
-    let batches = training(0, 20);
+    let batches = training(0, 20, 1);
     store_each(&store, &batches[..10]);
     fs::remove_dir_all(root.path().join("task-1")).unwrap();
     let status = store_each(&store, &batches[10..]);
@@ -233,10 +229,10 @@ fn symbolic_links_are_not_followed() {
     fs::write(elsewhere.path().join("victim"), "").unwrap();
     symlink(elsewhere.path().join("victim"), dir(root.path(), 1).join("1700000000")).unwrap();
     let store = TraceStore::open(config(root.path())).unwrap();
-    let status = store_each(&store, &training(0, 2));
+    let status = store_each(&store, &training(0, 2, 1));
     assert_eq!((status.native.records, status.compatible.records), (0, 0));
     assert!(status.trouble.unwrap().contains("symbolic links are not followed"));
-    let status = store_each(&store, &training(1, 2));
+    let status = store_each(&store, &training(1, 2, 1));
     assert!(status.compatible.files == 1 && status.trouble.is_none(), "another file: {status:?}");
     assert_eq!(fs::metadata(elsewhere.path().join("victim")).unwrap().len(), 0);
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
@@ -251,7 +247,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
 fn a_full_disk_loses_records_until_there_is_room_again() {
     let Some(disk) = small_disk("trace_store::a_full_disk_loses_records_until_there_is_room_again") else { return };
     let store = TraceStore::open(config(&disk.join("root"))).unwrap();
-    let batches = training(0, 400);
+    let batches = training(0, 400, 1);
     let mut status = store_each(&store, &batches[..5]);
     fs::write(disk.join("somebody-elses"), vec![0; 200 << 10]).unwrap();
     let mut stored_batches = 5;
@@ -284,7 +280,7 @@ fn a_read_only_root_stops_nobody() {
     let script = "mount -t tmpfs -o ro,size=64k tmpfs \"$0\" && exec \"$@\"";
     let Some(disk) = elsewhere(test, &["--mount", "--map-root-user"], script) else { return };
     let store = TraceStore::open(config(&disk.join("root"))).unwrap();
-    let batches = training(0, 50);
+    let batches = training(0, 50, 1);
     let status = store_each(&store, &batches);
     assert_eq!((status.native.records, status.native.lost), (0, records(&batches)));
     assert!(status.trouble.is_some_and(|why| why.starts_with("records cannot be stored in")));

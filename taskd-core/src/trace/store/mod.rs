@@ -13,8 +13,6 @@ pub mod native;
 mod queue;
 mod quota;
 mod read;
-#[cfg(any(test, feature = "test-util"))]
-pub mod sample;
 mod skipped;
 mod status;
 mod trace_store;

@@ -146,16 +146,18 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::Training;
     use super::*;
+    use crate::trace::synthetic::SyntheticJob;
+
+    fn batches(steps: u64) -> impl Iterator<Item = RecordBatch> {
+        SyntheticJob::new(1).steps(steps).run()
+    }
 
     #[test]
     fn a_full_queue_drops_the_newest_and_counts() {
-        let queue = Queue::new(30, Duration::from_secs(3600));
-        let batches: Vec<_> =
-            Training::default().batches(0, 3, 1).map(|batch| RecordBatch { lost: 7, ..batch }).collect();
+        let batches: Vec<_> = batches(3).map(|batch| RecordBatch { lost: 7, ..batch }).collect();
         let records = batches[0].records.len();
-        assert!(records < 30 && 2 * records > 30);
+        let queue = Queue::new(records + 1, Duration::from_secs(3600));
         let pushed = batches.into_iter().map(|batch| queue.push(Arc::new(batch)));
         assert_eq!(pushed.collect::<Vec<_>>(), [true, false, false]);
         assert_eq!(queue.status().dropped, 2 * records as u64);
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn a_batch_longer_than_the_queue_is_taken_alone() {
         let queue = Queue::new(5, Duration::from_secs(3600));
-        let batches: Vec<_> = Training::default().batches(0, 2, 1).map(Arc::new).collect();
-        assert_eq!(batches.into_iter().map(|batch| queue.push(batch)).collect::<Vec<_>>(), [true, false]);
+        let pushed = batches(2).map(|batch| queue.push(Arc::new(batch)));
+        assert_eq!(pushed.collect::<Vec<_>>(), [true, false]);
     }
 }

@@ -160,20 +160,19 @@ fn unix_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::Training;
     use super::*;
+    use crate::trace::synthetic::SyntheticJob;
 
     #[test]
     fn what_waited_is_one_batch_for_each_process_and_tells_what_was_dropped() {
-        let batches = |rank| Training::default().batches(rank, 2, 1).map(|batch| RecordBatch { lost: 1, ..batch });
-        let waiting = batches(0).chain(batches(1)).map(Arc::new).collect();
+        let batches: Vec<_> =
+            SyntheticJob::new(2).steps(2).run().map(|batch| RecordBatch { lost: 1, ..batch }).collect();
         let mut dropped = BTreeMap::from([(Rank(1), 10), (Rank(2), 20)]);
-        let merged = merged(waiting, &mut dropped);
-        assert_eq!(
-            merged.iter().map(|batch| (batch.origin.rank, batch.lost)).collect::<Vec<_>>(),
-            [(Rank(0), 2), (Rank(1), 12)]
-        );
-        assert!(merged[0].records == batches(0).flat_map(|batch| batch.records).collect::<Vec<_>>());
+        let mut merged = merged(batches.iter().cloned().map(Arc::new).collect(), &mut dropped);
+        merged.sort_by_key(|batch| batch.origin);
+        assert_eq!(merged.iter().map(|batch| (batch.origin.rank.0, batch.lost)).collect::<Vec<_>>(), [(0, 2), (1, 12)]);
+        let of_rank_0 = batches.into_iter().filter(|batch| batch.origin.rank == Rank(0));
+        assert!(merged[0].records == of_rank_0.flat_map(|batch| batch.records).collect::<Vec<_>>());
         assert_eq!(dropped, BTreeMap::from([(Rank(2), 20)]), "rank 2 has to wait for its next batch");
     }
 }

@@ -29,7 +29,7 @@
 //! | four columns, each behind its length | the records' shapes, times, ranges, and figures |
 //!
 //! A *shape* is all of a record that tends to come again. Times and everything that counts on are differences to what was to
-//! be expected ([`model`](self), the same on both sides): time and begun ranges from the thread's last, ended ranges from the
+//! be expected (by the same model on both sides): time and begun ranges from the thread's last, ended ranges from the
 //! kind's last, communications from their group's last.
 
 mod decode;

@@ -9,6 +9,7 @@
 mod cost;
 mod flow;
 mod rivals;
+mod store;
 
 use clap::Parser;
 use serde::Serialize;
@@ -33,6 +34,8 @@ struct Figures {
     cost: cost::Figures,
     #[serde(flatten)]
     flow: flow::Figures,
+    #[serde(flatten)]
+    store: store::Figures,
 }
 
 fn main() -> ExitCode {
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Failure> {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before {}", load.trim());
-    let figures = Figures { cost: cost::measure(options.quick)?, flow: flow::measure(options.quick)? };
+    let figures = Figures {
+        cost: cost::measure(options.quick)?,
+        flow: flow::measure(options.quick)?,
+        store: store::measure(options.quick)?,
+    };
     if options.json {
         println!("{}", serde_json::to_string(&figures)?);
     }

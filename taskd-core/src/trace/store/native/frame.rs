@@ -13,7 +13,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Whose records a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeHead {
-    /// The job's name or id; cut to [`JOB_BYTES_MAX`] in the file.
+    /// The job's name or id; the file has its first 1,024 bytes.
     pub job: String,
     /// The process of the first block. Later ones may be of a later incarnation of the rank.
     pub origin: Origin,

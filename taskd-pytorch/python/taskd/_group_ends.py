@@ -1,12 +1,14 @@
 """When an operation of a process group is over: ends its range when its `Work` completes, whoever waits for it.
 
-Three things tell of it, and the first one ends the range:
+Four things tell of it, and the first one ends the range:
 
   * the program's own `work.wait()`, seen by a function put over `Work.wait`: exact, and all there is for gloo's send
     and receive, which complete in no other way;
   * a thread that waits beside the program, for what only C++ waits for (the buckets of DDP). A callback on the work's
     future would be simpler, but runs on the backend's thread, which would then wait for the interpreter's lock: that
     delays the next operation, deadlocks with a group that is destroyed meanwhile, and aborts a process that exits;
+  * a look at all of them when the next operation is called for, and when an optimizer begins its step: the thread is as
+    late as Python keeps it waiting, and what backward has waited for would seem to be under way beyond the step;
   * the program dropped the work.
 
 The works themselves stay as they are: their type, their results and their exceptions are torch's. It never waits on
@@ -32,7 +34,7 @@ class Ends:
     def __init__(self, work_class, end, fault):
         self.end = end
         self.fault = fault
-        self.open = {}  # id of a work: (weak reference to it, its range)
+        self.open = {}  # id of a work: (weak reference to it, its range, whether it is watched)
         self.watcher = None
         os.register_at_fork(after_in_child=self.open.clear)  # which are the parent's
         self.wait = work_class.wait
@@ -45,7 +47,7 @@ class Ends:
         def dropped(_):
             self.finish(key)
 
-        self.open[key] = (weakref.ref(work, dropped), range_id)
+        self.open[key] = (weakref.ref(work, dropped), range_id, watched)
         if watched:
             if self.watcher is None:
                 self.watcher = Watcher(self)
@@ -55,6 +57,13 @@ class Ends:
         entry = self.open.pop(key, None)  # one thread gets it
         if entry is not None:
             self.end(entry[1])
+
+    def sweep(self):
+        """Ends what has completed."""
+        for key, (reference, _, watched) in list(self.open.items()):
+            work = reference()
+            if watched and work is not None and work.is_completed():
+                self.finish(key)
 
     def seen(self, wait):
         """`Work.wait`, which ends the work's range on its way back."""

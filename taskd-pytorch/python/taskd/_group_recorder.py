@@ -7,7 +7,7 @@ from itertools import count
 
 import torch
 
-from taskd import _hooks
+from taskd import _hooks, _steps
 from taskd._group_calls import NO_PEER, NO_SEQUENCE, amount, first_tensor, group_rank, returns_at_once
 from taskd._group_ends import Ends
 from taskd._kinds import COMMUNICATION as KIND
@@ -44,6 +44,7 @@ class Recorder:
         self.names = {}  # by method
         self.failed = False
         self.ends = Ends(module.Work, self.end, self.fail)
+        _steps.at_begin.append(self.sweep)
 
     def begin(self, group, name, call, args, kwargs):
         """The range of a call; 0 where it is not recorded."""
@@ -52,6 +53,8 @@ class Recorder:
         try:
             arguments = args + tuple(kwargs.values())
             sequence = group._numbers.next(call, arguments)
+            if self.ends.open:
+                self.ends.sweep()
             if not self.native.is_on(KIND):
                 return 0
             data_type, elements, size = amount(call, arguments)
@@ -68,6 +71,13 @@ class Recorder:
         except Exception as error:
             self.fail(error)
             return 0
+
+    def sweep(self):
+        """Ends what is over and nobody has told of yet."""
+        try:
+            self.ends.sweep()
+        except Exception as error:
+            self.fail(error)
 
     def end(self, range_id):
         """Of a call that is over."""

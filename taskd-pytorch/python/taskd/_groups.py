@@ -14,6 +14,7 @@ are the `out` variants of functional collectives, which compiled code may use.
 
 from taskd import _hooks
 from taskd._group_calls import CALLS
+from taskd._group_names import with_members
 from taskd._group_recorder import Numbers, Recorder
 from taskd._kinds import COMMUNICATION as KIND
 
@@ -32,7 +33,8 @@ def install(module, native):
         made = make(*args, **kwargs)
         try:
             if type(made[0]) is module.ProcessGroup:
-                return (replaced(module, made[0], group_class),) + made[1:]
+                ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
+                return (replaced(module, made[0], group_class, ranks),) + made[1:]
             if isinstance(made[0], module.ProcessGroup) and not isinstance(made[0], group_class):
                 native.except_(KIND, "a process group of class %s is not recorded" % type(made[0]).__name__)
         except Exception as error:
@@ -43,11 +45,11 @@ def install(module, native):
     native.hooked(KIND)
 
 
-def replaced(module, inner, group_class):
-    """A group of ours around `inner`, which it replaces in all of torch's tables."""
+def replaced(module, inner, group_class, ranks):
+    """A group of ours around `inner`, which it replaces in all of torch's tables. No ranks are all of them."""
     world = module._world
     name = world.pg_names[inner]
-    group = group_class(inner, name)
+    group = group_class(inner, with_members(name, list(ranks or range(inner.size()))))
     if hasattr(module, "_register_process_group"):
         module._unregister_process_group(name)
         module._register_process_group(name, group)

@@ -7,6 +7,7 @@ from taskd import _hooks, _kinds, _native, _steps
 
 HOOKS = (
     ("torch.nn.modules.module", "_forward", _kinds.FORWARD),
+    ("torch.optim.optimizer", "_steps", _kinds.STEP),
     ("torch.utils.data.dataloader", "_loader", _kinds.DATA_LOADER),
     ("torch.serialization", "_save", _kinds.SAVE_CHECKPOINT),
     ("torch.distributed.checkpoint.state_dict_saver", "_save", _kinds.SAVE_CHECKPOINT),

@@ -13,7 +13,19 @@ The step that was under way then has no end.
 from taskd import _hooks
 from taskd._kinds import STEP as KIND
 
+at_begin = []  # what is to be called when an optimizer begins a step: backward is over then
 at_end = []  # what is to be called at the end of every step of an optimizer
+
+
+def install(module, native):
+    """`module` is torch.optim.optimizer."""
+
+    def before_step(*_):
+        for then in at_begin:
+            then()
+
+    before_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
+    module.register_optimizer_step_pre_hook(before_step)
 
 
 class Steps:

@@ -10,13 +10,14 @@ use taskd_core::job::{Generation, ProcId, Rank};
 macro_rules! python_files {
     ($($path:literal)*) => { [$(($path, include_str!(concat!("../../python/", $path)))),*] };
 }
-const HELPER: [(&str, &str); 16] = python_files! {
+const HELPER: [(&str, &str); 17] = python_files! {
     "sitecustomize.py"
     "taskd/__init__.py"
     "taskd/_c_functions.py"
     "taskd/_forward.py"
     "taskd/_group_calls.py"
     "taskd/_group_ends.py"
+    "taskd/_group_names.py"
     "taskd/_group_recorder.py"
     "taskd/_groups.py"
     "taskd/_hooks.py"

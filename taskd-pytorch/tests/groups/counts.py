@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import ranks
+from taskd._group_names import with_members
 
 STEPS = 4
 
@@ -57,7 +58,8 @@ def main(rank, world, native):
         wraps += [("fsdp", fsdp1, None), ("fsdp2", fsdp2, None)]
     for name, wrap, group in wraps:
         group_used = group or dist.group.WORLD
-        name_used = distributed_c10d._world.pg_names[group_used]
+        members = dist.get_process_group_ranks(group_used)
+        name_used = with_members(distributed_c10d._world.pg_names[group_used], members)
         before, sequence = len(native.records), group_used._get_sequence_number_for_group()
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             train(wrap, group)

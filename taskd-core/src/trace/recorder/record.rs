@@ -167,7 +167,8 @@ pub struct Communication {
     pub bytes: u64,
     /// The other rank of a point-to-point operation, or the root of a collective, as a global rank.
     pub peer: Option<u32>,
-    /// Which operation of its group it is, from 0, in the order of their calls.
+    /// Which collective of its group it is, from 0, in the order of their calls; of what two ranks exchange the how-manieth
+    /// in this direction.
     pub sequence: Option<u64>,
 }
 

@@ -3,7 +3,7 @@
 //! It orders nothing and compares nobody: that is for who has the positions of all ranks.
 
 use super::{GROUPS_MAX, PendingCall};
-use crate::trace::recorder::{Communication, DataType, NameId};
+use crate::trace::recorder::{Communication, DataType, NameId, Op};
 use crate::trace::{Call, GroupPosition, NameTable, RECENT_CALLS};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -39,9 +39,9 @@ struct Made {
 }
 
 impl Groups {
-    /// Notes a call, if it is one of the group's sequence. True: another group was forgotten for it.
+    /// Notes a call, if it is one of all members: what two exchange has a count of its own. True: another group was forgotten for it.
     pub(super) fn call(&mut self, range: u64, name: NameId, what: &Communication, now: u64) -> bool {
-        let Some(sequence) = what.sequence else { return false };
+        let Some(sequence) = what.sequence.filter(|_| !matches!(what.op, Op::Send | Op::Recv)) else { return false };
         let must_forget = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&what.group);
         if must_forget
             && let Some(silent) = self.groups.iter().min_by_key(|(_, group)| group.last_call).map(|(id, _)| *id)

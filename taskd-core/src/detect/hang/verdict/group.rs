@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Operations of which all members give equally many elements of one type. Of others only the operation is compared.
-const SAME_SIZE: [&str; 5] = ["allreduce", "reduce", "broadcast", "_allgather_base", "_reduce_scatter_base"];
+const SAME_SIZE: [&str; 5] = ["allreduce", "reduce", "broadcast", "allgather_base", "reduce_scatter_base"];
 
 /// What all members of a group must call alike.
 pub(super) type Shape<'a> = (&'a str, Option<(u64, &'a str)>);

@@ -2,15 +2,18 @@
 //!
 //! It never blames those who wait, nor a rank that still moves; a job that is only slow does not hang.
 
+mod autopsy;
 mod look;
 mod verdict;
 
-pub use verdict::{Culprit, Dispute, HangCause, HangVerdict, ProcessState, RankReport, judge};
+pub use verdict::{Culprit, Dispute, HangCause, HangVerdict, ProcessState, RankReport, disagreement, judge};
 
+use super::exit::unexpected;
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
 use crate::job::{Domain, Generation, Incarnation, JobTime, Name, Rank, Role};
 use crate::kernel::View;
 use crate::trace::{Ask, COLLECTIVES, Malformed, Observation, PROCESS_STATE, Signal};
+use autopsy::Autopsy;
 use bytes::Bytes;
 use look::Look;
 use serde::{Deserialize, Serialize};
@@ -46,6 +49,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// minutes ([`missing_after`](Self::missing_after)). When ranks disagree and no side is in the majority, the job is blamed
 /// ([`FaultClass::Stall`]) with what differs, and no rank. When all have called the same, nobody is blamed: it may be slow.
 ///
+/// When a rank dies all are asked once where they stand. Who has called something else than the others is blamed then, too
+/// (`hang_skipped`, `hang_mismatch`), and the dead are told to be victims (`hang_aborted`): some libraries do not hang over
+/// calls that do not match, they end a process that did everything right.
+///
 /// Looks go on, less and less often, for as long as a communication is under way, and soon when another one is told of.
 /// What was blamed is taken back when a look does not find it any more. While ranks are stopped for a recovery, or have
 /// failed, nobody is looked at. When the supervisor itself has slept, the looks begin anew.
@@ -61,6 +68,8 @@ struct State {
     /// Number of the latest look.
     tag: u64,
     inquiry: Option<Inquiry>,
+    /// A rank has died in this generation.
+    autopsy: Option<Autopsy>,
     blamed: BTreeMap<Domain, FaultClass>,
 }
 
@@ -120,6 +129,45 @@ impl HangDetector {
         }
         inquiry.open = Some(Look::new(ranks, view.now));
         inquiry.due = view.now + ANSWERS_WITHIN + ANSWERS_LATE;
+    }
+
+    /// A rank has died. The first one of a generation has all asked where they stand; the others may be victims of the same.
+    fn died(&mut self, rank: Rank, view: &View, out: &mut Findings) {
+        if self.state.autopsy.is_some() {
+            return self.absolve(rank, view, out);
+        }
+        let ranks: BTreeSet<u32> = view.world.members().keys().map(|rank| rank.0).collect();
+        self.state.inquiry = None; // who does not answer any more is known
+        self.state.tag = self.state.tag.wrapping_add(1);
+        let about = ranks.iter().map(|rank| process(*rank)).collect();
+        out.ask(Ask { by: NAME, tag: self.state.tag, what: COLLECTIVES, about, within: ANSWERS_WITHIN });
+        let (look, due) = (Look::at_groups(ranks, view.now), view.now + ANSWERS_WITHIN + ANSWERS_LATE);
+        self.state.autopsy = Some(Autopsy::Asked { look, due });
+    }
+
+    /// It is known where all ranks stood when one had died.
+    fn conclude(&mut self, view: &View, out: &mut Findings) {
+        let Some(autopsy) = &mut self.state.autopsy else { return };
+        autopsy.close(view);
+        for culprit in autopsy.culprits() {
+            out.blame(fault(culprit, view.now, view));
+        }
+        for rank in view.failed() {
+            self.absolve(rank, view, out);
+        }
+    }
+
+    /// Says that a rank has died of somebody else's mistake, if it has.
+    fn absolve(&self, rank: Rank, view: &View, out: &mut Findings) {
+        let culprits = self.state.autopsy.as_ref().map(Autopsy::culprits).unwrap_or_default();
+        let Some(culprit) = culprits.first().filter(|_| culprits.iter().all(|culprit| culprit.rank != rank)) else {
+            return;
+        };
+        let domain = process(rank.0);
+        let of = view.proc_of(&domain).map(|proc| proc.incarnation);
+        let text = format!("{rank} has ended because of somebody else: {culprit}");
+        let victim = Suspect::victim(domain, FaultClass::Exit, Damage::PROCESS_GONE);
+        out.blame(Fault::new(NAME, view.now, victim).of(of).because(Clue::text("hang_aborted", text)));
     }
 
     /// All answers are there, or will not come.
@@ -191,9 +239,18 @@ impl FaultDetector for HangDetector {
                 if evidence.by != NAME || evidence.tag != self.state.tag {
                     return;
                 }
+                if self.state.autopsy.as_mut().is_some_and(|autopsy| autopsy.answered(*rank, evidence)) {
+                    self.conclude(view, out);
+                }
                 let look = self.state.inquiry.as_mut().and_then(|inquiry| inquiry.open.as_mut());
                 if look.is_some_and(|look| look.answered(*rank, evidence)) {
                     self.seen(view, out);
+                }
+            }
+            (Signal::Phase(phase), Domain::Process(role @ Role::Rank(rank))) => {
+                let is_failed = phase.termination().is_some_and(|how| !how.is_success());
+                if is_failed && unexpected(role, o.incarnation, view).is_some() {
+                    self.died(*rank, view, out);
                 }
             }
             (Signal::SupervisorSlept { .. }, _) => {
@@ -206,10 +263,15 @@ impl FaultDetector for HangDetector {
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        self.state.inquiry.as_ref().map(|inquiry| inquiry.due)
+        let inquiry = self.state.inquiry.as_ref().map(|inquiry| inquiry.due);
+        let autopsy = self.state.autopsy.as_ref().and_then(Autopsy::due);
+        inquiry.into_iter().chain(autopsy).min()
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
+        if self.state.autopsy.as_ref().and_then(Autopsy::due).is_some_and(|due| due <= view.now) {
+            self.conclude(view, out);
+        }
         let Some(inquiry) = self.state.inquiry.as_ref().filter(|inquiry| inquiry.due <= view.now) else { return };
         match inquiry.open {
             Some(_) => self.seen(view, out),

@@ -126,7 +126,9 @@ impl Kernel {
             let knows_more = fault.error.is_some() && known.error.is_none()
                 || fault.clues.len() > known.clues.len()
                 || fault.prime().confidence_permille != known.prime().confidence_permille;
-            if !known.same_as(fault) || !knows_more {
+            // Whom another detector knows to be a victim stays one.
+            let was_absolved = known.by != fault.by && !known.prime().is_cause() && fault.prime().is_cause();
+            if !known.same_as(fault) || !knows_more || was_absolved {
                 counts.drop(Drop::RepeatedFault);
                 return true;
             }

@@ -35,6 +35,12 @@ impl Look {
         Look { began: now, missing, groups: BTreeMap::new(), states: BTreeMap::new() }
     }
 
+    /// One that only asks where they stand.
+    pub(super) fn at_groups(ranks: BTreeSet<u32>, now: JobTime) -> Look {
+        let missing = ranks.into_iter().map(|rank| (rank, false)).collect();
+        Look { began: now, missing, groups: BTreeMap::new(), states: BTreeMap::new() }
+    }
+
     pub(super) const fn began(&self) -> JobTime {
         self.began
     }
@@ -59,6 +65,11 @@ impl Look {
 
     /// What can be said after this look alone.
     pub(super) fn verdict(&self, view: &View) -> HangVerdict {
+        judge(&self.reports(view), PENDING_MIN)
+    }
+
+    /// What was answered, rank by rank.
+    pub(super) fn reports(&self, view: &View) -> Vec<RankReport> {
         let report = |rank: &Rank| {
             let phase = view.proc(&Role::Rank(*rank)).map(|proc| &proc.phase);
             let has_ended = phase.and_then(|phase| phase.termination()).is_some_and(Termination::is_success);
@@ -66,8 +77,7 @@ impl Look {
             let state = if has_ended { ProcessState::Ended } else { told };
             RankReport { rank: *rank, groups: self.groups.get(&rank.0).cloned(), state }
         };
-        let reports: Vec<RankReport> = view.world.members().keys().map(report).collect();
-        judge(&reports, PENDING_MIN)
+        view.world.members().keys().map(report).collect()
     }
 
     /// What this look and a later one say alike, of ranks that have not moved in between.

@@ -150,7 +150,10 @@ fn while_ranks_are_stopped_or_have_failed_nobody_is_looked_at() {
     for failed in [false, true] {
         let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
         if failed {
-            scene.tell(&mut hang, 1, exited(Termination::Code(1)));
+            let asked = scene.tell(&mut hang, 1, exited(Termination::Code(1)));
+            assert!(matches!(&asked[..], [Finding::Ask(_)]), "where all stood, once: {asked:?}");
+            scene.view.now = hang.deadline().expect("answers are waited for");
+            assert!(scene.expire(&mut hang).is_empty());
         } else {
             scene.proc(1).wanted = false;
         }
@@ -192,4 +195,55 @@ fn it_keeps_the_contract_also_where_it_has_much_to_say() {
     let pending = |timeline: Timeline, rank| timeline.rank(rank, told()).wait(Duration::from_secs(3));
     let timeline = (0..40).fold(Timeline::of_ranks(4), |timeline, i| pending(timeline, i % 4));
     conformance::fault_detector(HangDetector::default).with_timeline(timeline).assert();
+}
+
+/// All but rank 1 reduce under number 8, which it leaves out: it is in what would follow.
+fn rank_1_left_out_8(rank: u32) -> Exhibit {
+    let Exhibit::Groups(mut groups) = groups(8, true) else { return Exhibit::Silence };
+    let calls = &mut groups[0].recent;
+    for call in calls.iter_mut() {
+        call.elements = if call.sequence % 2 == 0 { 2 } else { 1024 };
+    }
+    if rank == 1 {
+        calls[8].elements = 1024;
+    }
+    Exhibit::Groups(groups)
+}
+
+fn dies(scene: &mut Scene, hang: &mut HangDetector, rank: u32, answer: impl Fn(u32) -> Exhibit) -> Vec<Finding> {
+    let aborted = Termination::Signal { number: 6, core_dumped: false };
+    let mut said = Vec::new();
+    for finding in scene.tell(hang, rank, exited(aborted)) {
+        match finding {
+            Finding::Ask(ask) => {
+                assert_eq!(ask.what, COLLECTIVES);
+                for rank in 0..MEMBERS {
+                    said.extend(scene.answer(hang, &ask, rank, answer(rank)));
+                }
+            }
+            other => said.push(other),
+        }
+    }
+    said
+}
+
+#[test]
+fn who_is_aborted_by_another_ones_mistake_is_a_victim() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    let said = dies(&mut scene, &mut hang, 0, rank_1_left_out_8);
+    let [Finding::Blame(culprit), Finding::Blame(victim)] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((&culprit.prime().domain, culprit.clues[0].what.as_str()), (&rank_domain(1), "hang_skipped"));
+    assert_eq!((&victim.prime().domain, &victim.prime().class), (&rank_domain(0), &FaultClass::Exit));
+    assert!(culprit.prime().is_cause() && !victim.prime().is_cause());
+    let said = dies(&mut scene, &mut hang, 2, rank_1_left_out_8);
+    let [Finding::Blame(another)] = &said[..] else { panic!("{said:?}") };
+    assert!(!another.prime().is_cause(), "{another:?}");
+    assert!(hang.deadline().is_none(), "nobody is looked at any more");
+}
+
+#[test]
+fn a_death_among_ranks_that_called_the_same_says_nothing_more() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
+    let said = dies(&mut scene, &mut hang, 1, |rank| if rank == 1 { groups(7, false) } else { groups(8, true) });
+    assert!(said.is_empty(), "{said:?}");
 }

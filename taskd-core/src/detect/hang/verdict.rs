@@ -179,6 +179,16 @@ pub fn judge(reports: &[RankReport], pending_min: Duration) -> HangVerdict {
     HangVerdict { culprits, dispute, is_stuck: !stuck.is_empty() }
 }
 
+/// Who has called something else than most others under the same number of a group, whoever waits or not.
+///
+/// It needs no time: under one number all members of a group call the same, however far each of them is.
+#[must_use]
+pub fn disagreement(reports: &[RankReport]) -> Vec<Culprit> {
+    let groups = Group::gather(reports);
+    let stuck: Vec<Stuck<'_>> = groups.iter().filter_map(|group| group.stuck(reports, Duration::ZERO)).collect();
+    odd(reports, &stuck)
+}
+
 /// Members whose process does not run.
 fn frozen(reports: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
     let mut culprits = Vec::new();

@@ -38,7 +38,7 @@ impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
         let victims = [first, (first + rng.random_range(1..self.ranks)) % self.ranks];
         for ((name, signal, step), victim) in plan.into_iter().zip(victims) {
             self.reach(step).await;
-            let Some(pid) = self.pid_of(victim).await else { continue };
+            let Some(pid) = pid_of(&self.launcher, victim).await else { continue };
             println!("          >>> from outside: {name} to rank {victim} (pid {pid}) at step {step}");
             let at = Instant::now();
             if Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok()) {
@@ -64,10 +64,11 @@ impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
             tokio::time::sleep(READ_EVERY).await;
         }
     }
+}
 
-    async fn pid_of(&self, rank: u32) -> Option<i32> {
-        let listing = self.launcher.list().await.ok()?;
-        let runs = |p: &&ProcStatus| p.proc.role == Role::Rank(Rank(rank)) && p.phase == Phase::Running;
-        listing.procs.iter().find(runs)?.pid?.try_into().ok()
-    }
+/// The process of a rank that runs.
+pub async fn pid_of(launcher: &impl Launcher, rank: u32) -> Option<i32> {
+    let listing = launcher.list().await.ok()?;
+    let runs = |p: &&ProcStatus| p.proc.role == Role::Rank(Rank(rank)) && p.phase == Phase::Running;
+    listing.procs.iter().find(runs)?.pid?.try_into().ok()
 }

@@ -3,11 +3,15 @@
 
 pub mod account;
 pub mod books;
+pub mod breakdown;
 pub mod chaos;
+pub mod culprit;
 pub mod digits;
 pub mod faults;
+pub mod files;
 pub mod observe;
 pub mod program;
 pub mod samples;
 pub mod shards;
+pub mod traced;
 pub mod trainer;

@@ -187,3 +187,40 @@ fn observe_finds_both_faults_and_touches_nothing() {
     }
     assert!(account["supervisor_rss_mib"].as_f64() < Some(20.0), "{account}");
 }
+
+#[test]
+fn find_culprit_names_the_rank_and_what_it_did() {
+    if skips_torch("find_culprit_names_the_rank_and_what_it_did") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    for (injected, cause) in [("stop", "frozen"), ("skip", "skipped"), ("mismatch", "mismatched")] {
+        let verdict =
+            account(&example("find_culprit").args(["--json", "--inject", injected]).output().expect("it runs"));
+        assert_eq!((&verdict["correct"], &verdict["cause"]), (&true.into(), &cause.into()), "{verdict}");
+        assert_eq!(verdict["blamed"], serde_json::json!([verdict["victim"]]), "{verdict}");
+        assert!(verdict["detected_ms"].as_f64() < Some(10_000.0), "{verdict}");
+    }
+}
+
+#[test]
+fn trace_pytorch_breaks_steps_down_and_switches_under_them() {
+    if skips_torch("trace_pytorch_breaks_steps_down_and_switches_under_them") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let out = tempfile::tempdir().expect("a directory");
+    let output = example("trace_pytorch").args(["--json", "--steps", "20", "--out"]).arg(out.path()).output();
+    let account = account(&output.expect("it runs"));
+    let rows = account["rows"].as_array().expect("an array");
+    assert_eq!(rows.len(), 8, "two ranks in four phases: {account}");
+    for row in rows {
+        let figure = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("no {name}: {row}"));
+        let phase = row["phase"].as_str().unwrap_or_default();
+        assert_eq!(figure("steps") > 0.0, phase != "nothing", "{row}");
+        assert_eq!(figure("communications") > 1.9, phase.starts_with("all kinds"), "{row}");
+        assert_eq!(figure("forward_ms") > 10.0, phase != "nothing", "{row}");
+    }
+    assert_eq!(account["written"]["dropped"], 0, "{account}");
+    assert!(out.path().join("trace.pftrace").metadata().is_ok_and(|file| file.len() > 1000), "{account}");
+}

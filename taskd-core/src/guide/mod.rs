@@ -11,6 +11,7 @@
 //! | [`testing`] | find out whether your plugin keeps its contract |
 //! | [`embedding`] | live in a larger program: the guard, and the ways to leave a job |
 //! | [`operators`] | drain, pause, approve, ask why; report faults from outside |
+//! | [`tracing`] | see what every rank does, switch it while it trains, find out who is slow and who hangs |
 //! | [`observing`] | watch a job that something else runs, and touch nothing |
 //! | [`exit_codes`] | tell scripts and service managers how it went |
 //! | [`formats`] | read logs, write jobs as JSON, keep both over versions |
@@ -87,6 +88,9 @@ pub mod embedding {}
 
 #[doc = include_str!("operators.md")]
 pub mod operators {}
+
+#[doc = include_str!("tracing.md")]
+pub mod tracing {}
 
 #[doc = include_str!("observing.md")]
 pub mod observing {}

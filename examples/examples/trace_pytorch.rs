@@ -1,0 +1,128 @@
+//! What the ranks of a real DDP training do, step by step, while kinds are switched off and on under it; then a file for
+//! ui.perfetto.dev.
+//!
+//! `cargo run --release --example trace_pytorch`. The script (`examples/python/train_traced.py`) knows nothing of taskd. What was
+//! recorded stands in `--out`: `trace.pftrace` for Perfetto, and the records themselves below
+//! `records`. The Python environment is
+//! that of `pytorch_ddp`.
+
+use clap::Parser;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use taskd_core::detect::{self, ExitDetector, FaultDetector};
+use taskd_core::job::{Domain, Role};
+use taskd_core::launch::guard;
+use taskd_core::recover::ExitStrategy;
+use taskd_core::runtime::Runtime;
+use taskd_core::trace::Signal;
+use taskd_core::trace::switches::{Mode, Requested, Switch, TraceControl};
+use taskd_examples::breakdown::{Account, Breakdown, Phase};
+use taskd_examples::files::Files;
+use taskd_examples::program::{self, Failure, number};
+use taskd_examples::traced::{Launchers, TracedJob, reach};
+use taskd_pytorch::venv::PythonEnv;
+
+/// A DDP training is recorded, kinds are switched under it, and its steps are broken down.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Ranks of the training.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 2, value_parser = number::<u32>(2, 64))]
+    ranks: u32,
+    /// Steps of each of the four phases.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 40, value_parser = number::<u64>(10, 100_000))]
+    steps: u64,
+    /// Where the files go. Without it they go when the program ends.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    let options: Options = program::options();
+    program::run("trace_pytorch", async {
+        run(&options).await?.print(options.json);
+        Ok(())
+    })
+}
+
+async fn run(options: &Options) -> Result<Account, Failure> {
+    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??.python().to_owned();
+    let dir = tempfile::Builder::new().prefix("taskd-trace-").tempdir()?;
+    let out = options.out.clone().unwrap_or_else(|| dir.path().join("trace"));
+    fs::create_dir_all(&out)?;
+    let job =
+        TracedJob { python, dir: dir.path().to_owned(), ranks: options.ranks, device_ms: 20, checkpoint_every: 20 };
+
+    let files = Files::begin(&out)?;
+    let control = TraceControl::new(Mode::Native);
+    let breakdown = Arc::new(Mutex::new(Breakdown::default()));
+    let launchers = job.launchers().await?;
+    let runtime = runtime(&job, &launchers, &control, &files, Arc::clone(&breakdown))?;
+    let running = tokio::spawn(runtime.run());
+    let phases = switch_under(&job, options.steps, &control).await;
+    job.stop()?;
+    let report = running.await?;
+    launchers.local.shutdown(Duration::ZERO).await?;
+    program::completed(&report)?;
+    let written = files.finish()?;
+    let breakdown = breakdown.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Account::of(&phases?, &breakdown, written))
+}
+
+/// The training, with a source that takes its records out and hands them on.
+fn runtime(
+    job: &TracedJob,
+    at: &Launchers,
+    control: &TraceControl,
+    files: &Files,
+    breakdown: Arc<Mutex<Breakdown>>,
+) -> Result<Runtime, Failure> {
+    let recordings = at.local.recordings().control(control.clone()).sink(files.sink());
+    let runtime = Runtime::builder()
+        .job(job.spec())
+        .source(recordings)
+        .trace(control.clone())
+        .detector(ExitDetector::new())
+        .detector(steps_into(breakdown))
+        .strategy(ExitStrategy::new())
+        .launcher(Arc::clone(&at.torch));
+    Ok(runtime.build()?)
+}
+
+/// A detector that finds nothing, and notes every step.
+fn steps_into(breakdown: Arc<Mutex<Breakdown>>) -> impl FaultDetector {
+    detect::detector("breakdown", move |seen, _job, _out| {
+        if let (Signal::Step(times), Domain::Process(Role::Rank(rank))) = (&seen.signal, &seen.about) {
+            breakdown.lock().unwrap_or_else(PoisonError::into_inner).add(rank.0, times);
+        }
+    })
+}
+
+/// Everything on, no communication, nothing, everything on: each for some steps.
+async fn switch_under(job: &TracedJob, steps: u64, control: &TraceControl) -> Result<Vec<Phase>, Failure> {
+    let no_communication = Requested { communication: Switch::Off, ..Requested::ALL };
+    let plan = [
+        ("all kinds", Requested::ALL),
+        ("without communication", no_communication),
+        ("nothing", Requested::NONE),
+        ("all kinds again", Requested::ALL),
+    ];
+    let mut phases = Vec::new();
+    for (name, requested) in plan {
+        let begun = Instant::now();
+        let ranks = control.switch(requested, "trace_pytorch");
+        let switched = begun.elapsed();
+        let from = phases.last().map_or(0, |phase: &Phase| phase.to);
+        let to = reach(job, from + steps).await?;
+        println!("steps {from:>4} to {to:>4}  {name}; {ranks} ranks were switched in {switched:.1?}");
+        phases.push(Phase { name: name.to_owned(), from, to, switched_us: switched.as_secs_f64() * 1e6 });
+    }
+    Ok(phases)
+}

@@ -1,0 +1,142 @@
+//! What was done and what was said, trial by trial, and how often that was right.
+//!
+//! It only counts and prints.
+
+use super::inject::Injection;
+use super::trial::{Found, Observed};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use taskd_core::job::Domain;
+
+/// One trial's verdict, beside the truth.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// What was injected.
+    pub injected: Injection,
+    /// Into which rank.
+    pub victim: Option<u32>,
+    /// The ranks that were blamed.
+    pub blamed: BTreeSet<u32>,
+    /// Whether exactly the victim was blamed, and for what was done to it.
+    pub correct: bool,
+    /// For what: `slow`, `frozen`, `skipped`, `mismatched`, else what the detector said; `none` for nothing.
+    pub cause: String,
+    /// Since which step, as the detector has it, counted from the injection.
+    pub onset_step: Option<i64>,
+    /// Steps from the injection to the verdict.
+    pub detected_after_steps: Option<u64>,
+    /// Milliseconds from the injection to the verdict.
+    pub detected_ms: Option<f64>,
+    /// Why, in words.
+    pub evidence: Vec<String>,
+}
+
+impl Verdict {
+    /// The verdict of a trial.
+    #[must_use]
+    pub fn of(injected: Injection, observed: &Observed) -> Verdict {
+        let Observed { victim, step, found, blamed } = observed;
+        let names = |found: &&Found| {
+            let prime = found.fault.prime();
+            let rank = match &prime.domain {
+                Domain::Process(role) => role.rank(),
+                _ => None,
+            };
+            prime.is_cause() && rank.is_some_and(|rank| blamed.contains(&rank.0))
+        };
+        let first = found.iter().find(names);
+        let cause = first.map_or("none".to_owned(), cause_of);
+        let onset = first.and_then(|f| f.fault.clues.iter().find(|c| c.what.as_str() == "slow_onset_step")?.value);
+        #[allow(clippy::cast_possible_truncation)] // a step's number
+        let onset_step = onset.map(|at| at as i64 - step.cast_signed());
+        Verdict {
+            injected,
+            victim: *victim,
+            blamed: blamed.clone(),
+            correct: *blamed == victim.iter().copied().collect() && cause == injected.cause(),
+            cause,
+            onset_step,
+            detected_after_steps: first.map(|found| found.steps),
+            detected_ms: first.map(|found| (found.after.as_secs_f64() * 1e6).round() / 1e3),
+            evidence: first.iter().flat_map(|f| &f.fault.clues).map(|clue| clue.text.clone()).collect(),
+        }
+    }
+}
+
+/// In one word: what the detector's clues call it, else the class of the fault.
+fn cause_of(found: &Found) -> String {
+    const WORDS: [(&str, &str); 5] = [
+        ("hang_frozen", "frozen"),
+        ("hang_skipped", "skipped"),
+        ("hang_mismatch", "mismatched"),
+        ("hang_missing", "missing"),
+        ("slow_own_time_ms", "slow"),
+    ];
+    let clues: BTreeSet<&str> = found.fault.clues.iter().map(|clue| clue.what.as_str()).collect();
+    let word = WORDS.iter().find(|(clue, _)| clues.contains(clue)).map(|(_, word)| (*word).to_owned());
+    word.unwrap_or_else(|| found.fault.prime().class.to_string())
+}
+
+/// All trials.
+#[derive(Clone, Debug, Serialize)]
+pub struct Account {
+    /// Trials.
+    pub runs: usize,
+    /// Those in which exactly the victim was blamed, for the right cause.
+    pub correct: usize,
+    /// Those in which somebody else was blamed.
+    pub blamed_wrongly: usize,
+    /// One by one.
+    pub trials: Vec<Verdict>,
+}
+
+impl Account {
+    /// Counts.
+    #[must_use]
+    pub fn of(trials: Vec<Verdict>) -> Account {
+        let innocent = |verdict: &&Verdict| verdict.blamed.iter().any(|rank| Some(*rank) != verdict.victim);
+        Account {
+            runs: trials.len(),
+            correct: trials.iter().filter(|verdict| verdict.correct).count(),
+            blamed_wrongly: trials.iter().filter(innocent).count(),
+            trials,
+        }
+    }
+
+    /// Prints the table, or one line of JSON: of a single trial its verdict, of several all of them.
+    pub fn print(&self, json: bool) {
+        let text = match (json, &self.trials[..]) {
+            (false, _) => Ok(self.table()),
+            (true, [only]) => serde_json::to_string(only),
+            (true, _) => serde_json::to_string(self),
+        };
+        println!("{}", text.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")));
+    }
+
+    fn table(&self) -> String {
+        let mut out = String::from("\n  injected    victim  blamed   cause       onset   steps  after     correct\n");
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        for verdict in &self.trials {
+            let blamed: Vec<String> = verdict.blamed.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                out,
+                "  {:<10}  {:<6}  {:<7}  {:<10}  {:<6}  {:<5}  {:<8}  {}",
+                format!("{:?}", verdict.injected).to_lowercase(),
+                or_dash(verdict.victim.map(|rank| rank.to_string())),
+                if blamed.is_empty() { "nobody".to_owned() } else { blamed.join(",") },
+                verdict.cause,
+                or_dash(verdict.onset_step.map(|step| format!("{step:+}"))),
+                or_dash(verdict.detected_after_steps.map(|steps| steps.to_string())),
+                or_dash(verdict.detected_ms.map(|ms| format!("{ms:.0} ms"))),
+                if verdict.correct { "yes" } else { "NO" },
+            );
+            for line in &verdict.evidence {
+                let _ = writeln!(out, "      because {line}");
+            }
+        }
+        let Account { runs, correct, blamed_wrongly, .. } = self;
+        let _ = writeln!(out, "\n  {correct} of {runs} right, an innocent rank was blamed in {blamed_wrongly}");
+        out
+    }
+}

@@ -1,0 +1,121 @@
+//! What is done to one rank of a training, from outside where that is possible.
+//!
+//! It knows processes and files; what comes of it, others see.
+
+use crate::program::Failure;
+use crate::traced::TracedJob;
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often a slowed rank is held up.
+const PERIOD: Duration = Duration::from_millis(30);
+
+/// One thing that can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Injection {
+    /// Nothing does.
+    None,
+    /// The rank takes 20 % longer for everything: it is held up a sixth of the time.
+    Slow20,
+    /// The rank takes 50 % longer for everything: it is held up a third of the time.
+    Slow50,
+    /// The rank stands still.
+    Stop,
+    /// The rank leaves a collective out. Only its program can do that.
+    Skip,
+    /// The rank calls another collective than everybody else. Only its program can do that.
+    Mismatch,
+}
+
+impl Injection {
+    /// What a verdict must say of it.
+    #[must_use]
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Injection::None => "none",
+            Injection::Slow20 | Injection::Slow50 => "slow",
+            Injection::Stop => "frozen",
+            Injection::Skip => "skipped",
+            Injection::Mismatch => "mismatched",
+        }
+    }
+
+    /// What is done, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Injection::None => "nothing",
+            Injection::Slow20 => "held up a sixth of the time (20 % slower)",
+            Injection::Slow50 => "held up a third of the time (50 % slower)",
+            Injection::Stop => "SIGSTOP",
+            Injection::Skip => "leaves an all-reduce out",
+            Injection::Mismatch => "broadcasts where the others reduce",
+        }
+    }
+
+    /// Does it to a process of the job. It goes on until what is returned is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    pub fn into_rank(self, job: &TracedJob, rank: u32, pid: i32) -> Result<Injected, Failure> {
+        let pid = Pid::from_raw(pid).ok_or("the rank has no process")?;
+        match self {
+            Injection::None => return Ok(Injected::Nothing),
+            Injection::Slow20 => return Ok(Injected::slowed(pid, PERIOD / 6)),
+            Injection::Slow50 => return Ok(Injected::slowed(pid, PERIOD / 3)),
+            Injection::Stop => kill_process(pid, Signal::STOP)?,
+            Injection::Skip => job.tell(&format!("skip-{rank}"))?,
+            Injection::Mismatch => job.tell(&format!("mismatch-{rank}"))?,
+        }
+        Ok(Injected::Once)
+    }
+}
+
+/// Something that was done.
+#[derive(Debug)]
+pub enum Injected {
+    /// Not a thing.
+    Nothing,
+    /// Something that is over.
+    Once,
+    /// Something that goes on.
+    Slowed {
+        /// Raised when it is to end.
+        ends: Arc<AtomicBool>,
+        /// Who does it.
+        worker: Option<JoinHandle<()>>,
+    },
+}
+
+impl Injected {
+    /// Holds a process up for `hold` in every period.
+    fn slowed(pid: Pid, hold: Duration) -> Injected {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let worker = thread::spawn(move || {
+            let mut next = Instant::now();
+            while !told.load(Ordering::Relaxed) && kill_process(pid, Signal::STOP).is_ok() {
+                thread::park_timeout(hold);
+                let _ = kill_process(pid, Signal::CONT); // it is gone: the loop ends
+                next += PERIOD;
+                thread::park_timeout(next.saturating_duration_since(Instant::now()));
+            }
+        });
+        Injected::Slowed { ends, worker: Some(worker) }
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        if let Injected::Slowed { ends, worker } = self {
+            ends.store(true, Ordering::Relaxed);
+            let _ = worker.take().map(JoinHandle::join); // it cannot panic
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! One training, one thing that goes wrong in it, and what the detectors say.
+//!
+//! It compares nothing: what was done and what was said stand side by side in what it returns.
+
+use super::inject::Injection;
+use crate::faults::pid_of;
+use crate::program::Failure;
+use crate::traced::{Launchers, TracedJob, reach, step_of};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use taskd_core::detect::{ExitDetector, Fault, HangDetector, SilenceDetector, SlowRankDetector};
+use taskd_core::kernel::Event;
+use taskd_core::recover::{ExitStrategy, Restart};
+use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use tokio::sync::broadcast::Receiver;
+
+const RANKS: u32 = 4;
+/// The detectors know by then how fast these ranks are.
+const WARM_STEPS: u64 = 120;
+/// A verdict that takes longer is none.
+const VERDICT_WITHIN: Duration = Duration::from_secs(20);
+/// After the first verdict others may follow: whoever is blamed in this time counts.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// How long importing torch may keep a heartbeat waiting here.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// What is to be tried.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// An interpreter with torch.
+    pub python: PathBuf,
+    /// What goes wrong.
+    pub injection: Injection,
+    /// Chooses victim and moment.
+    pub seed: u64,
+}
+
+/// What was done, and what was said of it.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The rank to which it was done; `None` if nothing was done.
+    pub victim: Option<u32>,
+    /// The step that rank 0 had printed then.
+    pub step: u64,
+    /// Everything that was found, in its order.
+    pub found: Vec<Found>,
+    /// The ranks that are blamed in the end, without those to whom it only happened.
+    pub blamed: BTreeSet<u32>,
+}
+
+/// One fault that a detector found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// How long after the injection.
+    pub after: Duration,
+    /// Steps since the injection.
+    pub steps: u64,
+    /// The fault.
+    pub fault: Fault,
+}
+
+impl Trial {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the training cannot be run.
+    pub async fn run(&self) -> Result<Observed, Failure> {
+        let dir = tempfile::Builder::new().prefix("taskd-culprit-").tempdir()?;
+        let (python, dir) = (self.python.clone(), dir.path().to_owned());
+        let job = TracedJob { python, dir, ranks: RANKS, device_ms: 40, checkpoint_every: 0 };
+        let launchers = job.launchers().await?;
+        let runtime = runtime(&job, &launchers)?;
+        let handle = runtime.handle();
+        let running = tokio::spawn(runtime.run());
+        let observed = self.disturb(&job, &launchers, &handle).await;
+        handle.stop_now("the trial is over").await;
+        let report = running.await?;
+        launchers.local.shutdown(Duration::ZERO).await?;
+        let mut observed = observed?;
+        observed.blamed = report.incidents.iter().flat_map(|incident| &incident.blamed).map(|rank| rank.0).collect();
+        Ok(observed)
+    }
+
+    async fn disturb(&self, job: &TracedJob, at: &Launchers, handle: &RuntimeHandle) -> Result<Observed, Failure> {
+        let mut rng = StdRng::seed_from_u64(self.seed);
+        let victim = rng.random_range(0..RANKS);
+        let step = reach(job, WARM_STEPS + rng.random_range(0..20)).await?;
+        handle.pause("only a diagnosis is wanted").await?;
+        let mut events = handle.events();
+        let pid = pid_of(&at.torch, victim).await.ok_or("the victim does not run")?;
+        let begun = Instant::now();
+        let injected = self.injection.into_rank(job, victim, pid)?;
+        let mut found = Vec::new();
+        let mut until = begun + VERDICT_WITHIN;
+        while let Some(fault) = next_fault(&mut events, until).await {
+            let after = begun.elapsed();
+            let steps = step_of(job).unwrap_or(step).saturating_sub(step);
+            if fault.prime().is_cause() {
+                until = until.min(Instant::now() + SETTLED_AFTER);
+            }
+            found.push(Found { after, steps, fault });
+        }
+        drop(injected);
+        let victim = (self.injection != Injection::None).then_some(victim);
+        Ok(Observed { victim, step, found, blamed: BTreeSet::new() })
+    }
+}
+
+fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
+    let runtime = Runtime::builder()
+        .job(job.spec())
+        .source(at.local.heartbeats(SILENT_AFTER / 10))
+        .source(at.local.recordings())
+        .detector(ExitDetector::new())
+        .detector(SilenceDetector::after(SILENT_AFTER))
+        .detector(SlowRankDetector::default())
+        .detector(HangDetector::default())
+        .strategy(Restart::new())
+        .strategy(ExitStrategy::new())
+        .launcher(Arc::clone(&at.torch));
+    Ok(runtime.build()?)
+}
+
+/// The next fault that is found before then.
+async fn next_fault(events: &mut Receiver<Arc<Announcement>>, until: Instant) -> Option<Fault> {
+    loop {
+        let told = tokio::time::timeout_at(until.into(), events.recv()).await.ok()?.ok()?;
+        if let Event::Found { fault, .. } = &told.event {
+            return Some(fault.clone());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The PyTorch job whose ranks are looked into: `python/train_traced.py`, an ordinary DDP script that knows nothing of taskd.
+//!
+//! It starts the job and says where its processes are; faults and verdicts are the business of the programs that use it.
+
+use crate::program::Failure;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use taskd_core::job::{JobSpec, WorkerSpec};
+use taskd_core::launch::LocalLauncher;
+use taskd_pytorch::TorchLauncher;
+
+/// How long the interpreters may take to import torch on a busy machine.
+const START_WITHIN: Duration = Duration::from_secs(300);
+const READ_EVERY: Duration = Duration::from_millis(20);
+
+/// One training of the script.
+#[derive(Clone, Debug)]
+pub struct TracedJob {
+    /// An interpreter with torch.
+    pub python: PathBuf,
+    /// Everything that it writes, and that is written for it, is below this directory.
+    pub dir: PathBuf,
+    /// Its ranks.
+    pub ranks: u32,
+    /// How long the accelerator's stand-in takes for a step, in milliseconds.
+    pub device_ms: u32,
+    /// Steps between two checkpoints; 0 for none.
+    pub checkpoint_every: u32,
+}
+
+/// Where its processes are.
+#[derive(Clone, Debug)]
+pub struct Launchers {
+    /// The launcher of this machine.
+    pub local: Arc<LocalLauncher>,
+    /// The same, for PyTorch ranks.
+    pub torch: Arc<TorchLauncher<Arc<LocalLauncher>>>,
+}
+
+impl TracedJob {
+    /// Launchers for it.
+    ///
+    /// # Errors
+    /// There is no guard to be had.
+    pub async fn launchers(&self) -> Result<Launchers, Failure> {
+        fs::create_dir_all(self.out())?;
+        let local = LocalLauncher::builder(self.dir.join("run")).job_name("traced").build().await?;
+        let local = Arc::new(local);
+        let torch = Arc::new(TorchLauncher::new(Arc::clone(&local), self.dir.join("torch")));
+        Ok(Launchers { local, torch })
+    }
+
+    /// What is to run.
+    #[must_use]
+    pub fn spec(&self) -> JobSpec {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_traced.py");
+        let (python, out) = (self.python.to_string_lossy(), self.out());
+        let (device_ms, every) = (self.device_ms.to_string(), self.checkpoint_every.to_string());
+        let argv = [&*python, "-u", script, "--dir", &out.to_string_lossy(), "--device-ms", &device_ms]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(["--checkpoint-every".to_owned(), every]);
+        let mut spec = JobSpec::new("traced", self.ranks, WorkerSpec::new(argv));
+        spec.policy.start_within = START_WITHIN;
+        spec.policy.stop_grace = Duration::from_millis(500);
+        spec
+    }
+
+    /// Puts a file where the script looks for it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn tell(&self, what: &str) -> Result<(), Failure> {
+        Ok(File::create(self.out().join(what)).map(drop)?)
+    }
+
+    /// Tells the script to end, at its next step.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn stop(&self) -> Result<(), Failure> {
+        self.tell("stop")
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.join("out")
+    }
+}
+
+/// Waits for a step; says which it is then.
+///
+/// # Errors
+/// The training does not get there.
+pub async fn reach(job: &TracedJob, wanted: u64) -> Result<u64, Failure> {
+    let begun = Instant::now();
+    loop {
+        match step_of(job) {
+            Some(step) if step >= wanted => return Ok(step),
+            _ if begun.elapsed() > START_WITHIN => {
+                return Err(format!("the training did not reach step {wanted} within {START_WITHIN:?}").into());
+            }
+            _ => tokio::time::sleep(READ_EVERY).await,
+        }
+    }
+}
+
+/// The step that rank 0 has printed last.
+#[must_use]
+pub fn step_of(job: &TracedJob) -> Option<u64> {
+    let text = fs::read_to_string(job.dir.join("run/procs/rank-0.1/stdout.log")).ok()?;
+    text.lines().rev().find_map(|line| line.strip_prefix("step ")?.split(' ').next()?.parse().ok())
+}

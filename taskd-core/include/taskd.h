@@ -83,13 +83,9 @@ uint32_t taskd_name(const char *text, size_t length);
 /* Begins a range; kind_and_name is made with TASKD_NAMED. Returns what ends it, or 0: its kind is off, or there was no room. */
 uint64_t taskd_begin(uint64_t kind_and_name);
 
-/* Ends a range, on any thread, and also when its kind was switched off meanwhile. 0 is ignored. */
-void taskd_end(uint64_t range);
-
-/* The same for a training step, by its number as the program counts. Its time on the CPU is taken, too, if the same thread
- * ends it. */
+/* Begins a training step, by its number as the program counts. Its time on the CPU is taken, too, if the same thread ends
+ * it. */
 uint64_t taskd_begin_step(uint64_t number);
-void taskd_end_step(uint64_t range);
 
 /* What is communicated. */
 typedef struct {
@@ -104,6 +100,9 @@ typedef struct {
 
 /* Begins a communication. NULL: nothing is known of it. */
 uint64_t taskd_begin_communication(uint32_t name, const taskd_communication *what);
+
+/* Ends a range, a step or a communication, on any thread, and also when its kind was switched off meanwhile. 0 is ignored. */
+void taskd_end(uint64_t range);
 
 /* Records that something happened, or a figure. */
 void taskd_mark(uint64_t kind_and_name);

@@ -302,10 +302,12 @@ impl Shell {
         over
     }
 
-    /// The job is over: the launcher takes its last commands, the logs are written to their end.
+    /// The job is over: sources hand on what they have, the launcher takes its last commands, the logs are written to
+    /// their end.
     async fn finish(self) -> JobReport {
-        let Shell { kernel, carrier, log, mut unattended, .. } = self;
+        let Shell { kernel, sources, carrier, log, mut unattended, .. } = self;
         unattended.launcher = None;
+        sources.close().await;
         carrier.finish().await;
         if let Some(log) = log {
             log.finish().await;

@@ -6,14 +6,20 @@ use crate::kernel::{Input, Request};
 use crate::recover::{Failure, Output};
 use crate::trace::{Ask, Exhibit, SourceError, TraceSource};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// Errors in a row after which a source is ended: it is broken, and only makes noise.
 const ERRORS_IN_ROW_MAX: u32 = 16;
 
 /// Questions that may wait for one source; further ones are answered "unreachable" at once.
 const QUESTIONS_MAX: usize = 64;
+
+/// How long sources may take at the end to hand on what they have.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A question on its way to a source.
 struct Question {
@@ -33,10 +39,12 @@ pub(super) struct Sources {
     running: Arc<Vec<Running>>,
     urgent: mpsc::Sender<Input>,
     tasks: JoinSet<()>,
+    inquiries: JoinSet<()>,
+    closing: CancellationToken,
 }
 
 impl Sources {
-    /// Starts a task for each source. They end when this is dropped.
+    /// Starts a task for each source. They end when this is closed or dropped.
     pub(super) fn spawn(
         sources: Vec<Box<dyn TraceSource>>,
         queues: &Arc<FactQueues>,
@@ -44,23 +52,41 @@ impl Sources {
     ) -> Sources {
         let mut tasks = JoinSet::new();
         let mut running = Vec::new();
-        for source in sources {
+        let closing = CancellationToken::new();
+        for mut source in sources {
             let info = source.info();
             let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
             let queue = queues.add(info.name.clone(), info.queue_max, info.when_full);
             running.push(Running { answers: info.answers, questions });
-            let (queues, urgent) = (Arc::clone(queues), urgent.clone());
-            tasks.spawn(watch_over(info.name, urgent, async move { drain(source, asked, &queues, queue).await }));
+            let (queues, closing) = (Arc::clone(queues), closing.clone());
+            tasks.spawn(watch_over(info.name, urgent.clone(), async move {
+                let work = drain(&mut *source, asked, &queues, queue);
+                let ended = closing.run_until_cancelled(work).await;
+                if ended.is_none() {
+                    source.close().await;
+                }
+                ended.unwrap_or(Ok(()))
+            }));
         }
-        Sources { running: Arc::new(running), urgent: urgent.clone(), tasks }
+        let (running, urgent, inquiries) = (Arc::new(running), urgent.clone(), JoinSet::new());
+        Sources { running, urgent, tasks, inquiries, closing }
+    }
+
+    /// Lets every source hand on what it has, and ends it.
+    pub(super) async fn close(mut self) {
+        self.closing.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(CLOSED_WITHIN, all).await.is_err() {
+            tracing::warn!("a trace source did not end within {CLOSED_WITHIN:?}; what it had to hand on is lost");
+        }
     }
 
     /// Asks about each domain the sources that answer such questions, and sends what the first one finds.
     pub(super) fn collect(&mut self, id: CommandId, ask: &Ask) {
-        while self.tasks.try_join_next().is_some() {}
+        while self.inquiries.try_join_next().is_some() {}
         for about in ask.about.clone() {
             let (running, urgent, ask) = (Arc::clone(&self.running), self.urgent.clone(), ask.clone());
-            self.tasks.spawn(async move {
+            self.inquiries.spawn(async move {
                 let result = inquire(&running, &ask, &about).await;
                 let _ = urgent.send(Input::Answered { id, results: vec![(about, result)] }).await; // closed: the job is over
             });
@@ -105,7 +131,7 @@ async fn watch_over(
 }
 
 async fn drain(
-    mut source: Box<dyn TraceSource>,
+    source: &mut dyn TraceSource,
     mut asked: mpsc::Receiver<Question>,
     queues: &FactQueues,
     queue: usize,
@@ -140,7 +166,7 @@ async fn drain(
 }
 
 /// A source whose facts have ended can still answer questions.
-async fn answer_only(mut source: Box<dyn TraceSource>, mut asked: mpsc::Receiver<Question>) -> Result<(), String> {
+async fn answer_only(source: &mut dyn TraceSource, mut asked: mpsc::Receiver<Question>) -> Result<(), String> {
     while let Some(Question { ask, about, reply }) = asked.recv().await {
         let _ = reply.send(source.collect(&ask, &about).await);
     }

@@ -25,6 +25,8 @@ use std::fmt;
 ///   question that `info` does not name, another one for a domain that it does not know. It MAY take its time:
 ///   the kernel's `within` counts, not the source's. `next` is not polled meanwhile, so a slow collector is best a
 ///   source of its own whose `next` waits for ever.
+/// - `close` is the last call: nothing is asked any more, and facts are of no use. A source that hands things on to others,
+///   such as records to a store, MUST hand on what it has. It is waited for two seconds at most.
 /// - A panic is caught: it ends the source and becomes a fault against it.
 ///
 /// # Units
@@ -77,6 +79,9 @@ pub trait TraceSource: Send {
     async fn collect(&mut self, _ask: &Ask, _about: &Domain) -> Result<Exhibit, SourceError> {
         Err(SourceError::Unsupported)
     }
+
+    /// The job is over, or handed to another supervisor: hands on what there is still to hand on. Nothing, by default.
+    async fn close(&mut self) {}
 }
 
 #[async_trait]
@@ -90,6 +95,9 @@ impl<T: TraceSource + ?Sized> TraceSource for Box<T> {
     }
     async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
         (**self).collect(ask, about).await
+    }
+    async fn close(&mut self) {
+        (**self).close().await;
     }
 }
 
@@ -129,6 +137,9 @@ impl<S: TraceSource> TraceSource for Tagged<S> {
     }
     async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
         self.inner.collect(ask, about).await
+    }
+    async fn close(&mut self) {
+        self.inner.close().await;
     }
 }
 

@@ -24,7 +24,7 @@ const FAILS: &str = r#"
 say("open", T.taskd_open(), T.taskd_why().decode())
 assert T.taskd_open() < 0 and T.taskd_switches()[0] == 0 and T.taskd_name(b"x", 1) == 0
 for i in range(1000):
-    T.taskd_end(T.taskd_begin(USER)), T.taskd_mark(USER), T.taskd_end_step(T.taskd_begin_step(i))
+    T.taskd_end(T.taskd_begin(USER)), T.taskd_mark(USER), T.taskd_end(T.taskd_begin_step(i))
 T.taskd_hooked(STEP), T.taskd_except(STEP, b"x", 1)
 say("done")
 signal.pause()

@@ -20,7 +20,7 @@ int main(void) {
   uint64_t range = taskd_begin(named), step = taskd_begin_step(1);
   taskd_communication what = {TASKD_SEND, TASKD_U8, 0, 1, 5, 5, UINT64_MAX};
   taskd_end(taskd_begin_communication(0, &what));
-  taskd_end_step(step), taskd_end(range);
+  taskd_end(step), taskd_end(range);
   taskd_mark(named), taskd_counter(named, -1.5);
   taskd_hooked(TASKD_FORWARD), taskd_except(TASKD_FORWARD, "why", 3), taskd_except(TASKD_FORWARD, "", 0);
   printf("memory %s\ndone\n", getenv("TASKD_LIFELINE")), fflush(stdout);
@@ -85,7 +85,7 @@ raises(OverflowError, taskd.begin, -1), raises(OverflowError, taskd.begin, 2**64
 assert "number of arguments" in raises(TypeError, taskd.begin_communication, 1, 2)
 range_, step = taskd.begin(named), taskd.begin_step(3)
 taskd.end(taskd.begin_communication(0, 9, 0, taskd.name("dp:0"), 0xffffffff, 0, 0, 2**64 - 1))
-taskd.end_step(step), taskd.end(range_), taskd.mark(named), taskd.counter(named, 2)
+taskd.end(step), taskd.end(range_), taskd.mark(named), taskd.counter(named, 2)
 taskd.hooked(2), taskd.except_(5, "another profiler is active"), taskd.except_(4, "x"), taskd.except_(4, "")
 sys.stdout.write("memory %s\ndone\n" % os.environ["TASKD_LIFELINE"]), sys.stdout.flush()
 signal.pause()

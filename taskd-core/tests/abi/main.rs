@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
 
 /// The library's source, compiled into this program: here it is in a process that no launcher has started.
-#[allow(unsafe_code, unreachable_pub)] // a C ABI
+#[allow(unsafe_code, unreachable_pub, dead_code, unused_imports, reason = "a C ABI, and all of the recorder's source")]
 #[path = "../../src/worker/abi/lib.rs"]
 mod library;
 

@@ -19,7 +19,6 @@ fn a_process_that_no_launcher_has_started_records_nothing() {
             taskd_mark(kind_and_name);
             taskd_counter(kind_and_name, 1.0);
             taskd_end(kind_and_name);
-            taskd_end_step(kind_and_name);
             taskd_hooked(kind_and_name as u32);
         }
         // SAFETY: null, or what is there and as long as is said.

@@ -25,7 +25,7 @@ T.taskd_name.argtypes, T.taskd_name.restype = [ctypes.c_char_p, ctypes.c_size_t]
 for name in ("begin", "begin_step"):
     f = getattr(T, "taskd_" + name)
     f.argtypes, f.restype = [u64], u64
-for name in ("end", "end_step", "mark"):
+for name in ("end", "mark"):
     f = getattr(T, "taskd_" + name)
     f.argtypes, f.restype = [u64], None
 T.taskd_begin_communication.argtypes, T.taskd_begin_communication.restype = [u32, ctypes.c_void_p], u64

@@ -6,8 +6,11 @@ use rustix::process::{Pid, Signal as Kill, kill_process};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use taskd_core::job::{Domain, Incarnation, Member, Name, ProcId, Rank, Role, WorkerSpec, World};
+use taskd_core::detect::ExitDetector;
+use taskd_core::job::{Domain, Incarnation, JobSpec, Member, Name, ProcId, Rank, Role, WorkerSpec, World};
 use taskd_core::launch::*;
+use taskd_core::recover::ExitStrategy;
+use taskd_core::runtime::Runtime;
 use taskd_core::trace::*;
 use tokio::time::timeout;
 
@@ -23,7 +26,7 @@ u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 class What(ctypes.Structure):
     _fields_ = [(n, u32) for n in ("op", "data_type", "group", "peer")] + [(n, u64) for n in ("elements", "bytes", "sequence")]
 T.taskd_begin_step.argtypes, T.taskd_begin_step.restype = [u64], u64
-T.taskd_end.argtypes, T.taskd_end_step.argtypes = [u64], [u64]
+T.taskd_end.argtypes = [u64]
 T.taskd_name.argtypes, T.taskd_name.restype = [ctypes.c_char_p, ctypes.c_size_t], u32
 T.taskd_begin_communication.argtypes, T.taskd_begin_communication.restype = [u32, ctypes.c_void_p], u64
 assert T.taskd_open() == 1
@@ -36,7 +39,7 @@ for step in range(1, last + 1):
     if step == last:
         os.kill(os.getpid(), signal.SIGKILL if last == 2000 else signal.SIGSTOP)
     T.taskd_end(reduce)
-    T.taskd_end_step(begun)
+    T.taskd_end(begun)
 "#;
 
 /// A launcher whose two ranks run the program.
@@ -67,6 +70,37 @@ async fn last_call(source: &mut Recordings, rank: u32) -> Option<(u64, bool)> {
     let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about(rank)], within: Duration::from_secs(1) };
     let Ok(Exhibit::Groups(groups)) = source.collect(&ask, &about(rank)).await else { return None };
     groups.first().and_then(|group| group.recent.last()).map(|call| (call.sequence, call.is_pending))
+}
+
+/// Records a thousand moments, and ends at once.
+const BRIEF: &str = r#"
+import ctypes, os, time
+T = ctypes.CDLL(os.environ["TASKD_LIB"])
+T.taskd_mark.argtypes = [ctypes.c_uint64]
+time.sleep(0.5)
+assert T.taskd_open() == 1
+for _ in range(1000):
+    T.taskd_mark(16)
+"#;
+
+#[tokio::test]
+async fn what_was_recorded_last_reaches_the_sinks_though_the_job_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let guard = GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into());
+    let launcher = Arc::new(LocalLauncher::builder(dir.path()).guard(guard).build().await.unwrap());
+    let records: Arc<Mutex<usize>> = Arc::default();
+    let count = Arc::clone(&records);
+    let sink = move |batch: &Arc<RecordBatch>| *count.lock().unwrap() += batch.records.len();
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("brief", 2, WorkerSpec::new(["python3", "-c", BRIEF])))
+        .source(launcher.recordings().sink(sink))
+        .detector(ExitDetector::new())
+        .strategy(ExitStrategy::new())
+        .launcher(Arc::clone(&launcher));
+    let report = timeout(PATIENCE, runtime.build().unwrap().run()).await.unwrap();
+    assert!(report.ok, "{}; {}", report.reason, printed(dir.path()));
+    assert_eq!(*records.lock().unwrap(), 2000);
+    launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test]

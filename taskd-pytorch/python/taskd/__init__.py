@@ -22,10 +22,9 @@ from taskd._native import Nothing, native
 __all__ = ["counter", "mark", "range", "range_end", "range_start"]
 
 NAMES_MAX = 4096  # that are remembered here; for others the library is asked each time
-AFTER_STEPS = STEP + 1 << 58  # a range's number has its kind in front
 _ranges = {}  # what to begin a range with, by its name, or its name and kind
 _moments = {}  # what to record for a mark or a counter, by its name
-_begin, _end, _end_step = native.begin, native.end, native.end_step
+_begin, _end = native.begin, native.end
 _mark, _counter = native.mark, native.counter
 
 
@@ -40,11 +39,9 @@ def range_start(name, kind=None):
 def range_end(range):
     """Ends a range."""
     try:
-        if range >= AFTER_STEPS:
+        if range:
             _end(range)
-        elif range:
-            _end_step(range)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:
         pass  # nothing that began a range
 
 

@@ -4,6 +4,9 @@ What is switched off does not get as far as a C function: that alone would take 
 """
 
 
+PLACES_MAX = 4096  # that are remembered; then all are forgotten
+
+
 class Functions:
     """The functions of the library under the names that its Python module has."""
 
@@ -35,8 +38,20 @@ class Functions:
         begin_communication = function("begin_communication", u64, u32, ctypes.POINTER(Communication))
         pointer = ctypes.byref
 
+        places = {}  # by kind and name: the byte that has the kind's bit, and the bit
+
+        def place_of(kind_and_name):
+            if len(places) >= PLACES_MAX:
+                places.clear()
+            place = places[kind_and_name] = (kind_and_name >> 3 & 7, 1 << (kind_and_name & 7))
+            return place
+
         def on_begin(kind_and_name):
-            return begin(kind_and_name) if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1 else 0
+            try:
+                at, bit = places[kind_and_name]
+            except KeyError:
+                at, bit = place_of(kind_and_name)
+            return begin(kind_and_name) if kinds[at] & bit else 0
 
         def on_begin_step(number):
             return begin_step(number) if kinds[0] & 2 else 0
@@ -48,12 +63,16 @@ class Functions:
                 name, pointer(Communication(op, data_type, group, peer, elements, bytes, sequence))
             )
 
+        def is_on(kind_and_name):
+            at, bit = places.get(kind_and_name) or place_of(kind_and_name)
+            return kinds[at] & bit
+
         def on_mark(kind_and_name):
-            if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1:
+            if is_on(kind_and_name):
                 mark(kind_and_name)
 
         def on_counter(kind_and_name, value):
-            if kinds[kind_and_name >> 3 & 7] >> (kind_and_name & 7) & 1:
+            if is_on(kind_and_name):
                 counter(kind_and_name, value)
 
         def encoded(text):
@@ -73,11 +92,10 @@ class Functions:
         self.begin = on_begin
         self.end = function("end", None, long)
         self.begin_step = on_begin_step
-        self.end_step = function("end_step", None, long)
         self.begin_communication = on_begin_communication
         self.mark = on_mark
         self.counter = on_counter
         self.hooked = function("hooked", None, u32)
         self.except_ = set_exception
-        self.is_on = lambda kind: kinds[kind >> 3] >> (kind & 7) & 1 == 1
+        self.is_on = lambda kind: is_on(kind) != 0
         self.switches_address = lambda: address

@@ -5,9 +5,10 @@ nothing: outside of a job, with TASKD_HOOKS=0, and in every process that is not 
 None of them ever raises for a reason that lies in the recorder.
 
     name(text) -> id               of a name, 0 where there is no room for another
-    begin(kind | id << 32) -> range, 0 where the kind is off          end(range), on any thread
-    begin_step(number) -> range                                       end_step(range)
+    begin(kind | id << 32) -> range, 0 where the kind is off
+    begin_step(number) -> range
     begin_communication(name, op, data_type, group, peer, elements, bytes, sequence) -> range
+    end(range)                     of any of these, on any thread
     mark(kind | id << 32), counter(kind | id << 32, value)
     is_on(kind) -> bool            whether the kind is recorded now
     hooked(kind)                   this process has a hook for the kind
@@ -44,7 +45,7 @@ class Nothing:
         pass
 
     name = begin_step = begin
-    end = end_step = hooked = mark
+    end = hooked = mark
 
 
 def load():

@@ -47,7 +47,7 @@ class Steps:
         """An optimizer has completed this step."""
         try:
             if not self.is_marked:
-                self.native.end_step(self.range)
+                self.native.end(self.range)
                 self.range = self.native.begin_step(number + 1)
             for then in at_end:
                 then()

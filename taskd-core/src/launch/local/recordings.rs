@@ -210,6 +210,11 @@ impl TraceSource for Recordings {
         let nothing = || SourceError::Unavailable(format!("{rank} has recorded nothing here"));
         positions.map(Exhibit::Groups).ok_or_else(nothing)
     }
+
+    /// What was recorded since the last round goes to the sinks.
+    async fn close(&mut self) {
+        self.round().await;
+    }
 }
 
 impl fmt::Debug for Recordings {

@@ -86,7 +86,7 @@ pub extern "C" fn taskd_begin(kind_and_name: u64) -> u64 {
 pub extern "C" fn taskd_end(range: u64) {
     guarded(|| {
         if let Some(range) = Range::of_number(range) {
-            with_own(|own| own.recorder().end(range));
+            with_own(|own| own.end(range));
         }
     });
 }
@@ -95,16 +95,6 @@ pub extern "C" fn taskd_end(range: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn taskd_begin_step(step: u64) -> u64 {
     guarded(|| with_own_if_on(Kind::Step, |own| number(own.begin_step(step))))
-}
-
-/// Ends a training step.
-#[unsafe(no_mangle)]
-pub extern "C" fn taskd_end_step(range: u64) {
-    guarded(|| {
-        if let Some(range) = Range::of_number(range) {
-            with_own(|own| own.end_step(range));
-        }
-    });
 }
 
 /// Begins a communication.

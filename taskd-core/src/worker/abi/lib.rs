@@ -18,5 +18,4 @@ mod python;
 mod thread;
 
 #[path = "../../trace/recorder/mod.rs"]
-#[allow(dead_code, unused_imports, unreachable_pub)] // reading is for others
-mod recorder;
+pub mod recorder;

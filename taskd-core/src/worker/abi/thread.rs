@@ -57,8 +57,17 @@ impl Thread {
         Some(step.range())
     }
 
+    /// Ends a range.
+    #[inline]
+    pub(super) fn end(&mut self, range: Range) {
+        match range.kind() {
+            Kind::Step => self.end_step(range),
+            _ => self.recorder.end(range),
+        }
+    }
+
     /// Ends a step; one that was begun by another thread is told without its time on the CPU.
-    pub(super) fn end_step(&mut self, range: Range) {
+    fn end_step(&mut self, range: Range) {
         let open = self.steps.iter_mut().find(|open| open.is_some_and(|step| step.range() == range));
         match open.and_then(Option::take) {
             Some(step) => self.recorder.end_step(step),

@@ -120,6 +120,20 @@ async fn steps_of_all_ranks_are_told_and_every_batch_is_handed_on_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_recorder_of_another_version_is_told_of_once() {
+    let history = history();
+    let played = Played::new(&history, 0, 1);
+    let version_at = 4096 + 8;
+    std::os::unix::fs::FileExt::write_all_at(&played.memory, &9u32.to_ne_bytes(), version_at).unwrap();
+    let mut source = Recordings::new(Arc::clone(&history));
+    let told = source.next().await.unwrap().unwrap_err().to_string();
+    let words = "the records of rank 0 #1 cannot be had any more: \
+        a recorder's file of version 9, and this program reads version 1";
+    assert!(told.ends_with(words), "{told}");
+    assert_eq!(facts(&mut source).await, []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_process_recorded_last_is_had_after_its_exit_is_acknowledged() {
     let history = history();
     let first = Played::new(&history, 0, 1);

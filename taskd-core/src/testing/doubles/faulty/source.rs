@@ -31,4 +31,8 @@ impl<S: TraceSource> TraceSource for Faulty<S> {
         sleep(self.delay()).await;
         self.inner.collect(ask, about).await
     }
+
+    async fn close(&mut self) {
+        self.inner.close().await;
+    }
 }

@@ -121,13 +121,6 @@ pub(super) extern "C" fn begin_step(_module: *mut Object, number: *mut Object) -
     call(|call| call.answer_int(exports::taskd_begin_step(call.int(number)?)))
 }
 
-pub(super) extern "C" fn end_step(_module: *mut Object, range: *mut Object) -> *mut Object {
-    call(|call| {
-        exports::taskd_end_step(call.int(range)?);
-        call.answer_none()
-    })
-}
-
 pub(super) extern "C" fn begin_communication(
     _module: *mut Object,
     first: *const *mut Object,

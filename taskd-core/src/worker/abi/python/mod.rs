@@ -35,16 +35,15 @@ macro_rules! methods {
     };
 }
 
-static METHODS: api::Static<[Method; 15]> = api::Static::new(methods! {
+static METHODS: api::Static<[Method; 14]> = api::Static::new(methods! {
     c"open" NONE functions::open, c"Begins to record, if this process is a rank: 1 it does, 0 it is not to, below 0 it cannot.";
     c"why" NONE functions::why, c"Why this process does not record, or an empty string.";
     c"name" ONE functions::name, c"The number of a name (a str), 0 where there is no room for another.";
     c"begin" ONE functions::begin, c"Begins a range of kind | name << 32; what is returned ends it, 0 where it is off.";
-    c"end" ONE functions::end, c"Ends a range.";
     c"begin_step" ONE functions::begin_step, c"Begins a training step by its number.";
-    c"end_step" ONE functions::end_step, c"Ends a training step.";
     c"begin_communication" ANY functions::begin_communication,
         c"Begins a communication: name, op, data_type, group, peer, elements, bytes, sequence.";
+    c"end" ONE functions::end, c"Ends a range, a step or a communication.";
     c"mark" ONE functions::mark, c"Records that something of kind | name << 32 happened.";
     c"counter" ANY functions::counter, c"Records a figure: kind | name << 32, and a float.";
     c"hooked" ONE functions::hooked, c"Says that this process has a hook for a kind.";

@@ -98,6 +98,15 @@ impl Damage {
     pub const PROCESS_GONE: Damage =
         Damage { process: Sound::No, state: Sound::No, device: Sound::Unknown, program: Sound::Unknown };
 
+    /// Whether process and state are known to be sound, and nothing else is known to be broken: it is slow, for instance.
+    /// Starting it again where it is would mend nothing.
+    #[must_use]
+    pub const fn still_trains(&self) -> bool {
+        matches!((self.process, self.state), (Sound::Yes, Sound::Yes))
+            && !matches!(self.device, Sound::No)
+            && !matches!(self.program, Sound::No)
+    }
+
     /// A program that fails wherever it runs.
     pub const PROGRAM_BROKEN: Damage =
         Damage { process: Sound::No, state: Sound::No, device: Sound::Unknown, program: Sound::No };

@@ -49,9 +49,9 @@ const WARM_UP_STEPS: u32 = 5;
 /// started anew, begin from nothing: a rank that was slow from the beginning is not found. What is usual follows slow changes
 /// (over hundreds of steps). Steps in which records of a rank were lost are not used for it.
 ///
-/// It is not among the [`defaults`](super::defaults): what is slow still trains, and of the built-in strategies none mends it.
-/// Register it to be told, for instance with [`Mode::Observe`](crate::job::Mode::Observe), or beside a strategy that replaces
-/// slow ranks.
+/// It is not among the [`defaults`](super::defaults). Register it to be told: what is slow still trains, and the built-in
+/// strategies leave it alone, so the incident says who it is and that nothing was done. A strategy that replaces slow ranks
+/// acts on it.
 #[derive(Debug)]
 pub struct SlowRankDetector {
     percent: u32,

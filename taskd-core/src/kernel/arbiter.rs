@@ -20,7 +20,7 @@ pub(super) struct Bench<'a> {
     pub(super) paid: bool,
     /// It is only an operator's wish.
     pub(super) ordered: bool,
-    /// It is only over what was said of hosts: see [`Incident::harms_nobody`].
+    /// The job goes on, whatever becomes of it: see [`Incident::harms_nobody`].
     pub(super) harms_nobody: bool,
     /// Strategies that an operator has declined for this incident.
     pub(super) declined: &'a BTreeSet<Name>,
@@ -133,7 +133,7 @@ fn ask(
         }
     };
     if proposal.cost.ends_job && bench.harms_nobody && !bench.ordered {
-        return Err("no rank was lost, and the job does not end over what is said of a host".into());
+        return Err("no rank was lost: the job goes on".into());
     }
     if bench.ordered && proposal.cost.ends_job {
         return Err("the job does not end over an operator's wish".into());

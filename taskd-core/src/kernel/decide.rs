@@ -20,7 +20,7 @@ fn is_wish(open: &Open) -> bool {
     open.incident.is_ordered() && !open.begun
 }
 
-/// Whether an incident is over nothing but what was said of hosts, for which nothing was stopped yet.
+/// Whether the job goes on though nothing is done for an incident, for which nothing was stopped yet.
 fn harms_nobody(open: &Open, view: &View) -> bool {
     !open.begun && open.incident.harms_nobody(view)
 }

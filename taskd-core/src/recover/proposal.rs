@@ -285,17 +285,25 @@ impl Incident {
         self.attempts.is_empty() && causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
     }
 
-    /// Whether no rank was lost, and nothing was tried yet: all that is known is what was said of hosts and their devices, and
-    /// what an operator wants. The job does not end over it.
+    /// Whether no rank was lost, and nothing was tried yet: all that is known is what was said of hosts and their devices, of
+    /// ranks that still train, and what an operator wants. The job does not end over it.
     #[must_use]
     pub fn harms_nobody(&self, view: &View) -> bool {
         let is_harmless = |fault: &Fault| {
             let suspect = fault.prime();
             let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
-            fault.by == OPERATOR || suspect.damage.process != Sound::No && (is_of_a_host || !suspect.is_cause())
+            let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause();
+            fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on
         };
         let has_stopped_some = view.stopped_for(self.id).next().is_some();
         self.attempts.is_empty() && !has_stopped_some && self.faults.iter().all(is_harmless)
+    }
+
+    /// Whether all that was blamed [still trains](crate::detect::Damage::still_trains): it is slow, for instance.
+    #[must_use]
+    pub fn still_trains(&self) -> bool {
+        let mut causes = self.faults.iter().map(Fault::prime).filter(|suspect| suspect.is_cause()).peekable();
+        causes.peek().is_some() && causes.all(|suspect| suspect.damage.still_trains())
     }
 
     /// Hosts that are to be left: a cause of the incident is a host, or a device, that does not work.

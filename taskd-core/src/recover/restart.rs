@@ -32,8 +32,8 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 ///   have left, and processes may have come to light whose incarnation must not be used again.
 /// - It does not count when all causes of the incident are races lost at start-up
 ///   ([`retry_free`](crate::job::ErrorReport::retry_free)).
-/// - It refuses when the program itself is broken, when a service is lost (a world does not say how to start one), and
-///   when ranks find no host.
+/// - It refuses when the program itself is broken, when a service is lost (a world does not say how to start one), when
+///   ranks find no host, and when all that was blamed still trains: who is slow would start again where it is.
 ///
 /// A strategy does not know when the last checkpoint was: the cost assumes half of the usual interval
 /// ([`with_checkpoint_every`](Self::with_checkpoint_every)).
@@ -143,6 +143,9 @@ fn check(incident: &Incident) -> Result<(), String> {
         {
             return Err(format!("service {name} is lost, and starting the ranks does not bring it back"));
         }
+    }
+    if incident.still_trains() && !incident.is_ordered() {
+        return Err("what was blamed still trains, and would only start again where it is".into());
     }
     Ok(())
 }

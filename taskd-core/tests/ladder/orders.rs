@@ -270,9 +270,27 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
     let incident = job.last();
     let words = "not done: device in node a; \
         restart: node a takes nothing new, and no other host has room for rank 0; \
-        exit: no rank was lost, and the job does not end over what is said of a host";
+        exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     kill(&mut job, 0);
+    assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
+}
+
+#[test]
+fn a_rank_that_is_only_slow_is_told_and_left_alone() {
+    let mut job = Job::on(2, &["a"]);
+    let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+    let domain = Domain::Process(Role::Rank(Rank(1)));
+    let slow = Suspect { domain, class: FaultClass::Slow, damage, confidence_permille: 900 };
+    job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("slow-rank"), job.now, slow)))));
+    job.pass(100);
+    let incident = job.last();
+    let words = "not done: slow in rank 1; \
+        restart: what was blamed still trains, and would only start again where it is; \
+        exit: no rank was lost: the job goes on";
+    assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
+    assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
+    kill(&mut job, 1);
     assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
 }
 

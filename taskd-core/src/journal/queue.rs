@@ -6,7 +6,7 @@ use super::status::{Health, JournalCounts, LogHealth};
 use super::{Log, Written};
 use crate::job::Seq;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Waiting records are put together up to this size, so that a busy log costs one system call for many of them.
@@ -221,15 +221,7 @@ impl Queue {
     }
 
     fn wait_until(&self, limit: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut state = self.state();
-        while !condition(&state) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let waited = self.done.wait_timeout_while(self.state(), limit, |state| !condition(state));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }

@@ -81,8 +81,11 @@ impl Following {
     /// Opens the recorder, if it was begun.
     fn open(&mut self, control: Option<&TraceControl>) -> io::Result<()> {
         let Stage::Waiting(memory) = &self.stage else { return Ok(()) };
-        // Memory without a recorder cannot be opened, and most programs have none.
-        let Ok(recording) = Recording::open(memory.try_clone()?) else { return Ok(()) };
+        let recording = match Recording::open(memory.try_clone()?) {
+            Ok(recording) => recording,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
+            Err(_) => return Ok(()), // memory without a recorder, as most programs have it
+        };
         if recording.pid() != self.origin.pid {
             self.stage = Stage::Over; // it was another's memory by the time it was opened
             return Ok(());

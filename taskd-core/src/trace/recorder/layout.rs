@@ -229,6 +229,7 @@ impl Layout {
             nanos: header.anchor_nanos.load(Ordering::Relaxed),
         };
         let is_whole = is_possible(rings, slots) && Layout::bytes(rings, slots) as u64 <= length;
+        let is_begun = magic == MAGIC;
         let problem = match (magic, version, clock) {
             (MAGIC, VERSION, Some(clock)) if is_whole => {
                 (self.rings, self.slots, self.clock, self.anchor) = (rings, slots, clock, anchor);
@@ -238,7 +239,7 @@ impl Layout {
             (MAGIC, ..) => format!("a recorder's file of version {version}, and this program reads version {VERSION}"),
             _ => "no recorder's file, or one that is not begun yet".to_owned(),
         };
-        Err(io::Error::other(problem))
+        Err(io::Error::new(if is_begun { io::ErrorKind::InvalidData } else { io::ErrorKind::NotFound }, problem))
     }
 
     #[inline]

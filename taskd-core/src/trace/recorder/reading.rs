@@ -93,7 +93,8 @@ impl Recording {
     /// Opens a file to take records out of it.
     ///
     /// # Errors
-    /// When it is none of a recorder, or of a version that this program does not read, or its length is not sealed.
+    /// When it is none of a recorder, or its length is not sealed; with the kind `InvalidData`, when a recorder has begun it
+    /// that this program does not read, such as one of another version.
     pub fn open(file: File) -> io::Result<Recording> {
         Recording::over(Layout::open(file, true)?)
     }

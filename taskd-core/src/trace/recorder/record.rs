@@ -205,7 +205,7 @@ pub struct Record {
 }
 
 macro_rules! codes {
-    ($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $code:literal;)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $code:literal, $word:literal;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
@@ -229,6 +229,12 @@ macro_rules! codes {
             pub const fn of_code(code: u8) -> $name {
                 match code { $($code => $name::$variant,)* _ => $name::Other }
             }
+
+            /// What it is called in exported files, whose format this word is part of: it stays.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $name::Other => "other", $($name::$variant => $word,)* }
+            }
         }
     };
 }
@@ -237,27 +243,27 @@ codes! {
     /// An operation of a process group.
     Op {
         /// Everybody has the reduction of all.
-        AllReduce = 1;
+        AllReduce = 1, "all_reduce";
         /// Everybody has all inputs.
-        AllGather = 2;
+        AllGather = 2, "all_gather";
         /// Everybody has its part of the reduction of all.
-        ReduceScatter = 3;
+        ReduceScatter = 3, "reduce_scatter";
         /// Everybody has the root's input.
-        Broadcast = 4;
+        Broadcast = 4, "broadcast";
         /// The root has the reduction of all.
-        Reduce = 5;
+        Reduce = 5, "reduce";
         /// The root has all inputs.
-        Gather = 6;
+        Gather = 6, "gather";
         /// Everybody has its part of the root's input.
-        Scatter = 7;
+        Scatter = 7, "scatter";
         /// Everybody has a part of everybody's input.
-        AllToAll = 8;
+        AllToAll = 8, "all_to_all";
         /// Everybody has arrived.
-        Barrier = 9;
+        Barrier = 9, "barrier";
         /// To one peer.
-        Send = 10;
+        Send = 10, "send";
         /// From one peer.
-        Recv = 11;
+        Recv = 11, "recv";
     }
 }
 
@@ -265,31 +271,31 @@ codes! {
     /// The type of an element.
     DataType {
         /// IEEE 754 binary32.
-        F32 = 1;
+        F32 = 1, "f32";
         /// IEEE 754 binary16.
-        F16 = 2;
+        F16 = 2, "f16";
         /// bfloat16.
-        Bf16 = 3;
+        Bf16 = 3, "bf16";
         /// IEEE 754 binary64.
-        F64 = 4;
+        F64 = 4, "f64";
         /// Signed, 8 bits.
-        I8 = 5;
+        I8 = 5, "i8";
         /// Signed, 16 bits.
-        I16 = 6;
+        I16 = 6, "i16";
         /// Signed, 32 bits.
-        I32 = 7;
+        I32 = 7, "i32";
         /// Signed, 64 bits.
-        I64 = 8;
+        I64 = 8, "i64";
         /// Unsigned, 8 bits.
-        U8 = 9;
+        U8 = 9, "u8";
         /// Unsigned, 16 bits.
-        U16 = 10;
+        U16 = 10, "u16";
         /// Unsigned, 32 bits.
-        U32 = 11;
+        U32 = 11, "u32";
         /// Unsigned, 64 bits.
-        U64 = 12;
+        U64 = 12, "u64";
         /// True or false.
-        Bool = 13;
+        Bool = 13, "bool";
     }
 }
 

@@ -101,7 +101,7 @@ impl Made {
             sequence: self.sequence,
             operation: names.get(self.name).to_owned(),
             elements: self.elements,
-            data_type: format!("{:?}", self.data_type).to_lowercase(),
+            data_type: self.data_type.name().to_owned(),
             begun: Duration::from_nanos(now.saturating_sub(self.begun)),
             is_pending: self.is_pending,
         }

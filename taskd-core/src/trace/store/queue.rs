@@ -131,16 +131,8 @@ impl Queue {
     }
 
     fn wait_until(&self, limit: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut state = self.state();
-        while !condition(&state) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let waited = self.done.wait_timeout_while(self.state(), limit, |state| !condition(state));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 

@@ -266,7 +266,7 @@ fn shown(nanos: u64) -> u64 {
 fn called<'a>(record: &TimedRecord, names: &'a NameTable) -> Cow<'a, str> {
     match (names.get(record.name), record.detail) {
         ("", Detail::Step { number, .. }) => Cow::Owned(format!("step {number}")),
-        ("", Detail::Communication(Communication { op, .. })) => Cow::Borrowed(words::op(op)),
+        ("", Detail::Communication(Communication { op, .. })) => Cow::Borrowed(op.name()),
         ("", Detail::None) => words::kind(record.kind),
         (name, _) => Cow::Borrowed(name),
     }
@@ -284,8 +284,8 @@ fn arguments(event: &mut packets::Event<'_>, detail: &Detail, names: &NameTable)
         Detail::None => {}
         Detail::Step { number, .. } => event.number(packets::STEP, number),
         Detail::Communication(c) => {
-            event.text(packets::OP, words::op(c.op));
-            event.text(packets::DATA_TYPE, words::data_type(c.data_type));
+            event.text(packets::OP, c.op.name());
+            event.text(packets::DATA_TYPE, c.data_type.name());
             let group = names.get(c.group);
             let (group, members) = group.rsplit_once('|').unwrap_or((group, ""));
             for (argument, text) in [(packets::GROUP, group), (packets::MEMBERS, members)] {

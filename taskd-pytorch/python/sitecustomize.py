@@ -128,6 +128,7 @@ def join_page(fd):
     start_heartbeat(long_word(AT_BEAT_TIME))
     step, completed, imports = long_word(AT_STEP), [], AfterImport()
     imports.wait("torch.optim.optimizer", step_counter(pid, step, long_word(AT_STEP_TIME), completed))
+    imports.wait("torch._dynamo.eval_frame", keep_step_hooks)
     record_uncaught(pid, step)
     record_what_is_done(imports.wait, completed)
 
@@ -233,6 +234,28 @@ def step_counter(pid, step, step_time, completed):
         module.register_optimizer_step_post_hook(after_step)
 
     return register
+
+
+def keep_step_hooks(module):
+    """Before 2.2 torch.compile takes all hooks out of torch's optimizers, for good: no step would be seen any more. They are
+    put back, where the compiler does not look into them."""
+    torch = sys.modules["torch"]
+    if torch.__version__.split(".")[:2] not in (["2", "0"], ["2", "1"]):
+        return
+    patch = module.TorchPatcher.patch
+
+    def patch_and_keep():
+        classes = [one for one in vars(torch.optim).values() if isinstance(one, type) and hasattr(one, "step")]
+        hooked = [one.step if getattr(one.step, "hooked", False) else None for one in classes]
+        patch()
+        for one, step in zip(classes, hooked):
+            if step:
+                step._torchdynamo_disable = True
+                one.step = step
+            elif getattr(one.step, "hooked", False):
+                one.step.hooked = False  # by the first optimizer of the class
+
+    module.TorchPatcher.patch = staticmethod(patch_and_keep)
 
 
 def is_inside_of_another(optimizer):

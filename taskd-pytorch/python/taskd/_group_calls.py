@@ -10,7 +10,11 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_
 NO_PEER, NO_SEQUENCE = 2**32 - 1, 2**64 - 1
 OTHER_TYPE = 0
 TYPE_NAMES = "float32 float16 bfloat16 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-TYPES = {getattr(torch, name): code for code, name in enumerate(TYPE_NAMES, 1) if hasattr(torch, name)}
+WIDTHS = (4, 2, 2, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1)
+# By torch's type: its number, and the bytes of an element.
+TYPES = {
+    getattr(torch, name): (code, width) for code, (name, width) in enumerate(zip(TYPE_NAMES, WIDTHS), 1) if hasattr(torch, name)
+}
 
 
 class Call:
@@ -58,7 +62,7 @@ def amount(call, arguments):
     if first is None:
         return OTHER_TYPE, 0, 0
     try:
-        return (TYPES.get(first.dtype, OTHER_TYPE), *total(arguments[call.tensors]))
+        return (TYPES.get(first.dtype, (OTHER_TYPE, 0))[0], *total(arguments[call.tensors]))
     except AttributeError:  # no tensors: torch is going to refuse them, or they are elsewhere among named arguments
         return OTHER_TYPE, 0, 0
 

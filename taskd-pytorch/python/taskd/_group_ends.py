@@ -31,8 +31,8 @@ STOP_SECONDS = 1
 class Ends:
     """The ranges whose works have not completed."""
 
-    def __init__(self, work_class, end, fault):
-        self.end = end
+    def __init__(self, work_class, native, fault):
+        self.native = native
         self.fault = fault
         self.open = {}  # id of a work: (weak reference to it, its range, whether it is watched)
         self.watcher = None
@@ -45,7 +45,10 @@ class Ends:
         key = id(work)
 
         def dropped(_):
-            self.finish(key)
+            try:
+                self.finish(key)
+            except Exception as error:
+                self.fault(error)
 
         self.open[key] = (weakref.ref(work, dropped), range_id, watched)
         if watched:
@@ -56,7 +59,7 @@ class Ends:
     def finish(self, key):
         entry = self.open.pop(key, None)  # one thread gets it
         if entry is not None:
-            self.end(entry[1])
+            self.native.end(entry[1])
 
     def sweep(self):
         """Ends what has completed."""

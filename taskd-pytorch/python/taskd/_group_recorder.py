@@ -1,16 +1,22 @@
 """Records what process groups are asked to do: what, in which group, with whom, how much, the how-manieth, how long.
 
 It never raises: its first failure is told, and ends the recording of this kind.
+
+What every operation comes through is written in few functions, and reads few objects: between two operations a program does
+so much else that each of them is out of the processor's caches, and takes microseconds.
 """
 
 from itertools import count
 
-import torch
+from torch import Tensor
 
 from taskd import _hooks, _steps
-from taskd._group_calls import NO_PEER, NO_SEQUENCE, amount, first_tensor, group_rank, returns_at_once
+from taskd._group_calls import NO_PEER, NO_SEQUENCE, OTHER_TYPE, TYPES, amount, first_tensor, group_rank, returns_at_once
 from taskd._group_ends import Ends
 from taskd._kinds import COMMUNICATION as KIND
+
+
+OTHER = (OTHER_TYPE, 0)
 
 
 class Numbers:
@@ -26,6 +32,7 @@ class Numbers:
         self.collectives = count()
         self.between = {}  # (operation, peer): its count
         self.global_ranks = None  # by rank of the group
+        self.is_on_host = False  # whatever the device: see `completes_on_host`
         self.completes_on_host = {}  # by device, None for an operation without tensors
 
     def next(self, call, arguments):
@@ -41,36 +48,47 @@ class Recorder:
     def __init__(self, module, native):
         self.native = native
         self.world = module._world
-        self.names = {}  # by method
         self.failed = False
-        self.ends = Ends(module.Work, self.end, self.fail)
+        self.ends = Ends(module.Work, native, self.fail)
         _steps.at_begin.append(self.sweep)
 
-    def begin(self, group, name, call, args, kwargs):
-        """The range of a call; 0 where it is not recorded."""
-        if self.failed:
-            return 0
-        try:
-            arguments = args + tuple(kwargs.values())
-            sequence = group._numbers.next(call, arguments)
-            if self.ends.open:
-                self.ends.sweep()
-            if not self.native.is_on(KIND):
+    def beginner(self, name, call):
+        """What begins the range of a call of that method: a function of the group and of the call's arguments, whose answer
+        is 0 where nothing is recorded."""
+        native, ends, op, between_two, has_peer = self.native, self.ends, call.op, call.between_two, call.whom is not None
+        position, is_on, one_of, called = call.tensors, native.is_on, Tensor, None
+
+        def begin(group, args, kwargs):
+            nonlocal called
+            if self.failed:
                 return 0
-            data_type, elements, size = amount(call, arguments)
-            return self.native.begin_communication(
-                self.name_of(name),
-                call.op,
-                data_type,
-                group._numbers.name,
-                self.global_rank(group, group_rank(call, arguments)),
-                elements,
-                size,
-                sequence,
-            )
-        except Exception as error:
-            self.fail(error)
-            return 0
+            try:
+                if kwargs:
+                    args += tuple(kwargs.values())
+                numbers = group._numbers
+                sequence = numbers.next(call, args) if between_two else next(numbers.collectives)
+                if ends.open:
+                    ends.sweep()
+                if not is_on(KIND):
+                    return 0
+                what = args[position] if position is not None and len(args) > position else None
+                if type(what) is list and len(what) == 1:
+                    what = what[0]
+                if type(what) is one_of:
+                    data_type, width = TYPES.get(what.dtype, OTHER)
+                    elements = what.numel()
+                    size = elements * (width or what.element_size())
+                else:
+                    data_type, elements, size = amount(call, args)
+                peer = self.global_rank(group, group_rank(call, args)) if has_peer else NO_PEER
+                if called is None:
+                    called = native.name(name.lstrip("_"))
+                return native.begin_communication(called, op, data_type, numbers.name, peer, elements, size, sequence)
+            except Exception as error:
+                self.fail(error)
+                return 0
+
+        return begin
 
     def sweep(self):
         """Ends what is over and nobody has told of yet."""
@@ -93,8 +111,10 @@ class Recorder:
         try:
             if work is None:
                 self.end(range_id)
-            else:
-                self.ends.expect(work, range_id, self.to_be_watched(group, call, args + tuple(kwargs.values())))
+                return
+            if kwargs:
+                args += tuple(kwargs.values())
+            self.ends.expect(work, range_id, self.to_be_watched(group, call, args))
         except Exception as error:
             self.fail(error)
 
@@ -102,17 +122,14 @@ class Recorder:
         """Whether the program may never wait itself, and waiting beside it is harmless: on the host."""
         if call.between_two or not returns_at_once(arguments):
             return False
+        if group._numbers.is_on_host:
+            return True
         device = getattr(first_tensor(call, arguments), "device", None)
         known = group._numbers.completes_on_host
         if device not in known:
             backend = group._inner if device is None else group._inner._get_backend(device)
             known[device] = backend.name() == "gloo"
         return known[device]
-
-    def name_of(self, method):
-        if method not in self.names:
-            self.names[method] = self.native.name(method.lstrip("_"))
-        return self.names[method]
 
     def global_rank(self, group, rank):
         if rank is None:

@@ -12,6 +12,8 @@ What it does not see is what C++ calls for in ways that torch lets no Python cla
 are the `out` variants of functional collectives, which compiled code may use.
 """
 
+from operator import attrgetter
+
 from taskd import _hooks
 from taskd._group_calls import CALLS
 from taskd._group_names import with_members
@@ -112,6 +114,7 @@ def share_backends(torch_class, group, inner):
         backend = inner._get_backend(device)
         names.add(backend.name().upper())
         torch_class._register_backend(group, device, types.get(backend.name().upper(), types["CUSTOM"]), backend)
+    group._numbers.is_on_host = names == {"GLOO"}
     default = inner.name().upper()
     if default not in types:  # an older torch, which names them all
         default = "NCCL" if "NCCL" in names else "GLOO"
@@ -126,11 +129,12 @@ def share_backends(torch_class, group, inner):
 def recorded(name, recorder):
     """The method of that name, which records its call and passes it on."""
     call = CALLS[name]
+    begin, passed_to = recorder.beginner(name, call), attrgetter(name)
 
     def method(self, *args, **kwargs):
-        range_id = recorder.begin(self, name, call, args, kwargs)
+        range_id = begin(self, args, kwargs)
         try:
-            work = getattr(self._inner, name)(*args, **kwargs)
+            work = passed_to(self._inner)(*args, **kwargs)
         except BaseException:
             recorder.end(range_id)
             raise

@@ -1,6 +1,11 @@
 #!/usr/bin/env python3
-"""What a mark costs a Python program, in nanoseconds: run by `bench_trace` in a rank, prints one line of JSON."""
+"""What a mark costs a Python program, in nanoseconds, round after round: run by `bench_trace` in a rank, prints one line of
+JSON.
 
+    bench_calls.py ROUNDS TIMES
+"""
+
+import ctypes
 import json
 import sys
 import time
@@ -9,16 +14,7 @@ import taskd
 from taskd._native import native
 
 USER = 16
-
-
-def per_call(function, times):
-    """The least of five rounds: what else runs here only ever adds."""
-    rounds = []
-    for _ in range(5):
-        begun = time.perf_counter_ns()
-        function(times)
-        rounds.append((time.perf_counter_ns() - begun) / times)
-    return min(rounds)
+ON, OFF = 2**64 - 1, 0
 
 
 def loop(times):
@@ -44,11 +40,24 @@ def context(times):
             pass
 
 
+def per_call(function, times):
+    begun = time.perf_counter_ns()
+    function(times)
+    return (time.perf_counter_ns() - begun) / times
+
+
 def main():
-    times = int(sys.argv[1])
-    empty = per_call(loop, times)
-    cost = {f.__name__: per_call(f, times) - empty for f in (bare, public, context)}
-    print(json.dumps({"native": type(native).__name__, "is_on": native.is_on(USER), **cost}), flush=True)
+    rounds, times = int(sys.argv[1]), int(sys.argv[2])
+    switches = ctypes.c_uint64.from_address(native.switches_address())
+    measured = [("bare", bare, ON), ("public", public, ON), ("context", context, ON), ("off", public, OFF)]
+    taken = {name: [] for name, _, _ in measured}
+    for _ in range(rounds):
+        empty = per_call(loop, times)
+        for name, function, state in measured:
+            switches.value = state
+            taken[name].append(per_call(function, times) - empty)
+    switches.value = ON
+    print(json.dumps({"native": getattr(native, "__name__", type(native).__name__), **taken}), flush=True)
 
 
 if __name__ == "__main__":

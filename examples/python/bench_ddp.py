@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What recording costs a DDP training: run by `bench_trace` as two ranks, rank 0 prints one line of JSON.
 
-Two figures. The time inside of our hooks, counted call by call, beside the length of the steps. And the length of steps with
-all kinds on beside that of steps with all of them off, in blocks that take turns within the run.
+`--what hooks`: the time inside of our hooks, call by call, beside the length of the steps, and how many collectives there
+were by the group's own count. `--what blocks`: the steps' lengths with all kinds on and with all of them off, in blocks
+that take turns within the run.
 """
 
 import argparse
@@ -15,54 +16,125 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
 
-from taskd import _group_ends, _group_recorder
+from taskd import _group_ends, _hooks, _steps
+from taskd._kinds import STEP
 from taskd._native import native
 
 ON, OFF = 2**64 - 1, 0
 BLOCK = 20  # steps
 WARM = 20  # steps
 
-spent = []  # nanoseconds in our hooks, by call
+spent = []  # nanoseconds in our hooks: which, how long
 
 
-def timed(owner, name):
-    """Counts what a method takes."""
-    method = getattr(owner, name)
+def timed(what, name):
+    """The same function; counts what it takes."""
 
     def counting(*args, **kwargs):
         begun = time.perf_counter_ns()
         try:
-            return method(*args, **kwargs)
+            return what(*args, **kwargs)
         finally:
             spent.append((name, time.perf_counter_ns() - begun))
 
-    setattr(owner, name, counting)
+    return counting
 
 
-class Device(nn.Module):
-    """Stands for an accelerator: takes a while."""
+class TimedLibrary:
+    """What the hook of the steps calls."""
+
+    begin_step, end = timed(native.begin_step, "step"), timed(native.end, "step")
+
+
+class TimedGroup:
+    """The group that torch made, inside of ours: notes how long a call takes it."""
+
+    def __init__(self, group):
+        self.group = group
+        self.nanos = 0
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def allreduce(self, *args):
+        begun = time.perf_counter_ns()
+        work = self.group.allreduce(*args)
+        self.nanos = time.perf_counter_ns() - begun
+        return work
+
+
+def time_collectives():
+    """A call of our group, less what the inner group takes."""
+    group = dist.group.WORLD
+    inner = group._inner = TimedGroup(group._inner)
+    method = type(group).allreduce
+
+    def allreduce(self, *args):
+        begun = time.perf_counter_ns()
+        work = method(self, *args)
+        spent.append(("call", time.perf_counter_ns() - begun - inner.nanos))
+        return work
+
+    type(group).allreduce = allreduce
+
+
+def time_hooks():
+    time_collectives()
+    for owner, name, label in ((_group_ends.Ends, "finish", "end"), (_hooks.Hook, "begin", "other"), (_hooks.Hook, "end", "other")):
+        setattr(owner, name, timed(getattr(owner, name), label))
+    _hooks.hooks[STEP].native = TimedLibrary()
+    for functions in (_steps.at_begin, _steps.at_end):
+        functions[:] = [timed(function, "step") for function in functions]
+
+
+class Layers(nn.Module):
+    """The bulk of a model: multiplies until so many milliseconds have gone by, without parameters of its own."""
+
+    WIDTH = 512
 
     def __init__(self, milliseconds):
         super().__init__()
-        self.seconds = milliseconds / 1000
+        self.weights = torch.randn(self.WIDTH, self.WIDTH) / self.WIDTH**0.5
+        self.times = torch.tensor([100])
+        self.work()
+        begun = time.perf_counter()
+        self.work()
+        self.times = (self.times * milliseconds / 1e3 / (time.perf_counter() - begun)).long()
+        dist.broadcast(self.times, src=0)  # the same work for every rank
+
+    def work(self):
+        state = torch.randn(64, self.WIDTH)
+        for _ in range(int(self.times)):
+            state = torch.tanh(state @ self.weights)
 
     def forward(self, x):
-        time.sleep(self.seconds)
+        self.work()
         return x
 
 
+class Samples(IterableDataset):
+    """The same batch for ever."""
+
+    def __iter__(self):
+        batch = torch.randn(32, 64), torch.randint(10, (32,))
+        while True:
+            yield batch
+
+
 class Training:
-    def __init__(self, device_ms, extra):
-        network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), Device(device_ms), nn.Linear(256, 10))
+    def __init__(self, step_ms, extra):
+        network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), Layers(step_ms), nn.Linear(256, 10))
         self.model = DistributedDataParallel(network)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.x, self.y = torch.randn(32, 64), torch.randint(10, (32,))
+        self.data = iter(DataLoader(Samples(), batch_size=None))
         self.extra = extra
 
     def step(self):
         begun = time.perf_counter_ns()
-        loss = nn.functional.cross_entropy(self.model(self.x), self.y)
+        x, y = next(self.data)
+        loss = nn.functional.cross_entropy(self.model(x), y)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -73,20 +145,19 @@ class Training:
 
 def hooks(training, steps):
     """Time in our hooks, by collective and by step."""
-    for owner, name in ((_group_recorder.Recorder, "begin"), (_group_recorder.Recorder, "end_with"), (_group_ends.Ends, "finish")):
-        timed(owner, name)
+    time_hooks()
     for _ in range(WARM):
         training.step()
     spent.clear()
     lengths = [training.step() for _ in range(steps)]
-    parts = {name: [ns for of, ns in spent if of == name] for name in ("begin", "end_with", "finish")}
-    each = sum(statistics.median(ns) for ns in parts.values() if ns)
+    parts = {name: [ns for of, ns in spent if of == name] for name in ("call", "end")}
     return {
-        "collectives": len(parts["begin"]),
-        "hook_us_p50": each / 1e3,
-        "hook_us_mean": sum(ns for _, ns in spent) / max(len(parts["begin"]), 1) / 1e3,
+        "collectives_a_step": len(parts["call"]) / steps,
+        "hook_us": sum(statistics.median(ns) for ns in parts.values()) / 1e3,
         "hook_percent": 100 * sum(ns for _, ns in spent) / sum(lengths),
+        "parts_us": {name: statistics.median(ns for of, ns in spent if of == name) / 1e3 for name, _ in spent},
         "step_ms": statistics.median(lengths) / 1e6,
+        "issued": dist.group.WORLD._get_sequence_number_for_group(),
     }
 
 
@@ -95,24 +166,24 @@ def blocks(training, steps):
     switches = ctypes.c_uint64.from_address(native.switches_address())
     lengths = {ON: [], OFF: []}
     for block in range(steps // BLOCK):
-        state = (ON, OFF)[block % 2]
+        state = (ON, OFF, OFF, ON)[block % 4]  # a trend of the machine's own does not count
         switches.value = state
         took = [training.step() for _ in range(BLOCK)]
-        if block > 1:
-            lengths[state].append(statistics.median(took) / 1e6)
+        lengths[state].append(statistics.median(took) / 1e6)
     switches.value = ON
     return {"on_ms": lengths[ON], "off_ms": lengths[OFF]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device-ms", type=float, required=True)
+    parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--extra", type=int, default=1, help="all-reduces a step besides DDP's own")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--what", choices=["hooks", "blocks"], required=True)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    training = Training(options.device_ms, options.extra)
+    training = Training(options.step_ms, options.extra)
     result = (hooks if options.what == "hooks" else blocks)(training, options.steps)
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)

@@ -3,6 +3,7 @@
 //! It listens to the runtime's events with a clock of its own and compares with what was injected. It never touches the
 //! job.
 
+use crate::program;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -266,10 +267,6 @@ impl Account {
 
     /// Prints the account: a table, or one line of JSON as the last line.
     pub fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
-        } else {
-            println!("{}", self.table());
-        }
+        program::print(self, json, || self.table());
     }
 }

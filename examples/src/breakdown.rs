@@ -3,6 +3,7 @@
 //! It only adds up and prints.
 
 use crate::files::Written;
+use crate::program;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,11 +87,7 @@ impl Account {
 
     /// Prints a table, or one line of JSON.
     pub fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
-        } else {
-            println!("{}", self.table());
-        }
+        program::print(self, json, || self.table());
     }
 
     fn table(&self) -> String {

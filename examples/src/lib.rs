@@ -10,6 +10,7 @@ pub mod digits;
 pub mod faults;
 pub mod files;
 pub mod observe;
+pub mod overhead;
 pub mod program;
 pub mod samples;
 pub mod shards;

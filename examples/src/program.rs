@@ -1,9 +1,10 @@
 //! What every example program does around its own story: warnings on stderr, one sentence for a failure, numbers on the
 //! command line that name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a job.
 //!
-//! It never writes to stdout: that belongs to the program's account, whose last line may be JSON.
+//! On stdout it puts nothing but the program's account, whose last line may be JSON.
 
 use clap::Parser;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{IsTerminal, stderr};
@@ -55,6 +56,15 @@ pub fn options_from<O: Parser>(words: impl Iterator<Item = OsString>) -> O {
         let _ = said.print(); // nobody reads it: nobody misses it
         std::process::exit(if said.use_stderr() { exit_code::USAGE.into() } else { exit_code::COMPLETED.into() })
     })
+}
+
+/// Prints a program's account: a table, or one line of JSON as the last line.
+pub fn print(account: &impl Serialize, json: bool, table: impl FnOnce() -> String) {
+    match serde_json::to_string(account) {
+        _ if !json => println!("{}", table()),
+        Ok(line) => println!("{line}"),
+        Err(error) => println!("{{\"error\":\"{error}\"}}"),
+    }
 }
 
 /// Runs a program's story to its end on two threads. A failure is one sentence on stderr, after the program's name.

@@ -111,8 +111,8 @@ fn chaos_recorder_loses_and_tears_nothing() {
 
 #[test]
 fn bench_trace_gives_a_figure_for_everything() {
-    let output = example("bench_trace").args(["--json", "--quick"]).output().expect("it runs");
-    let figures = account(&output);
+    let output = example("bench_trace").args(["--json", "--quick", "--only", "cost,flow,store"]).output();
+    let figures = account(&output.expect("it runs"));
     let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
     for name in [
         "record_ns_1thread",
@@ -201,6 +201,25 @@ fn find_culprit_names_the_rank_and_what_it_did() {
         assert_eq!(verdict["blamed"], serde_json::json!([verdict["victim"]]), "{verdict}");
         assert!(verdict["detected_ms"].as_f64() < Some(10_000.0), "{verdict}");
     }
+}
+
+#[test]
+fn bench_trace_measures_python_programs_and_counts_every_collective() {
+    if skips_torch("bench_trace_measures_python_programs_and_counts_every_collective") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = example("bench_trace").args(["--json", "--quick", "--only", "python,training"]).output();
+    let figures = account(&output.expect("it runs"));
+    for name in
+        ["python_range_ns_ctypes", "python_range_ns_abi3", "hook_us_per_collective_p50", "ddp_hook_percent_10ms"]
+    {
+        assert!(figures[name].as_f64() > Some(0.0), "{name}: {figures}");
+    }
+    let [low, high] = [0, 1].map(|end| figures["ddp_wall_ci"][end].as_f64().expect("an interval"));
+    assert!((low..=high).contains(&figures["ddp_wall_percent"].as_f64().expect("a figure")), "{figures}");
+    assert_eq!(figures["collectives_seen"], figures["collectives_expected"], "{figures}");
+    assert!(figures["collectives_seen"].as_u64() > Some(3 * 30 * 2), "{figures}");
 }
 
 #[test]

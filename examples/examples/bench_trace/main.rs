@@ -1,24 +1,30 @@
 //! What recording costs on this machine, each figure beside its rival's in the same process.
 //!
-//! `cargo run --release --example bench_trace` prints the tables, `--json` the figures as the last line. `--quick` shrinks
-//! everything until it only shows that the program works.
+//! `cargo run --release --example bench_trace` prints the tables, `--json` the figures as the last line. `--only cost,flow`
+//! runs some of the measurements; `python` and `training` use the Python environment of `pytorch_ddp`. `--quick` shrinks
+//! everything until it only shows that the program works. With `--features parquet` stored records stand beside Parquet.
 //!
 //! All that is compared is measured in turns, round after round; what is printed is the median of the rounds, the least and
 //! the most.
 
 mod cost;
 mod flow;
+mod python;
 mod rivals;
 mod store;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use std::process::ExitCode;
+use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure};
 
 /// Measures what recording costs.
 #[derive(Debug, Parser)]
 struct Options {
+    /// Only these measurements.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Measurement>,
     /// Few and short rounds: shows that the program works, and no figure that means anything.
     #[arg(long)]
     quick: bool,
@@ -27,30 +33,62 @@ struct Options {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Debug, Serialize)]
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measurement {
+    /// What a record costs the thread that makes it.
+    Cost,
+    /// How many records go through.
+    Flow,
+    /// What stored records take, and how fast they are written and read.
+    Store,
+    /// What a mark costs a Python program.
+    Python,
+    /// What recording costs a PyTorch training.
+    Training,
+}
+
+/// What `--json` prints: the figures of what was measured.
+#[derive(Debug, Default, Serialize)]
 struct Figures {
     #[serde(flatten)]
-    cost: cost::Figures,
+    cost: Option<cost::Figures>,
     #[serde(flatten)]
-    flow: flow::Figures,
+    flow: Option<flow::Figures>,
     #[serde(flatten)]
-    store: store::Figures,
+    store: Option<store::Figures>,
+    #[serde(flatten)]
+    calls: Option<python::Calls>,
+    #[serde(flatten)]
+    training: Option<python::Training>,
 }
 
 fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
     let options: Options = program::options();
-    program::run("bench_trace", async move { run(&options) })
+    program::run("bench_trace", async move { run(&options).await })
 }
 
-fn run(options: &Options) -> Result<(), Failure> {
+async fn run(options: &Options) -> Result<(), Failure> {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before {}", load.trim());
-    let figures = Figures {
-        cost: cost::measure(options.quick)?,
-        flow: flow::measure(options.quick)?,
-        store: store::measure(options.quick)?,
-    };
+    let wanted = |what| options.only.is_empty() || options.only.contains(&what);
+    let mut figures = Figures::default();
+    if wanted(Measurement::Cost) {
+        figures.cost = Some(cost::measure(options.quick)?);
+    }
+    if wanted(Measurement::Flow) {
+        figures.flow = Some(flow::measure(options.quick)?);
+    }
+    if wanted(Measurement::Store) {
+        figures.store = Some(store::measure(options.quick)?);
+    }
+    if wanted(Measurement::Python) {
+        figures.calls = Some(python::calls(&python::interpreter().await?, options.quick).await?);
+    }
+    if wanted(Measurement::Training) {
+        figures.training = Some(python::training(&python::interpreter().await?, options.quick).await?);
+    }
     if options.json {
         println!("{}", serde_json::to_string(&figures)?);
     }

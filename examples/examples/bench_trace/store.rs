@@ -25,6 +25,9 @@ pub(crate) struct Figures {
     read_records_per_s: f64,
     jsonl_store_records_per_s: f64,
     jsonl_read_records_per_s: f64,
+    /// With the feature `parquet`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parquet_bytes_per_record: Option<f64>,
 }
 
 /// Steps of a batch: those of a second, which the store writes at once.
@@ -48,6 +51,10 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     println!("of one thread's time on the CPU: median (least to most)\n");
     println!("| stored as | bytes a record | million records a second written | read |\n|---|---|---|---|");
     println!("| native | {native} |\n| JSON lines | {lines} |\n| JSON lines, gzip | {gzip} |");
+    let parquet = parquet(&batches)?;
+    if let Some(bytes) = parquet {
+        println!("| Parquet, zstd | {bytes:.2} | | |");
+    }
     Ok(Figures {
         bytes_per_record: native.bytes,
         jsonl_bytes_per_record: lines.bytes,
@@ -56,6 +63,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
         read_records_per_s: native.read.median() * 1e6,
         jsonl_store_records_per_s: lines.written.median() * 1e6,
         jsonl_read_records_per_s: lines.read.median() * 1e6,
+        parquet_bytes_per_record: parquet,
     })
 }
 
@@ -127,6 +135,20 @@ fn to_gzip(batches: &[RecordBatch]) -> io::Result<Vec<u8>> {
     let mut writer = CompatibleWriter::new(GzEncoder::new(Vec::new(), Compression::default()));
     batches.iter().try_for_each(|batch| writer.append(batch))?;
     writer.into_inner().finish()
+}
+
+/// Bytes of a record in a Parquet file of all of them.
+#[cfg(feature = "parquet")]
+fn parquet(batches: &[RecordBatch]) -> io::Result<Option<f64>> {
+    let mut writer = taskd_core::trace::export::parquet::ParquetWriter::new(Vec::new())?;
+    batches.iter().try_for_each(|batch| writer.batch(batch))?;
+    let (file, summary) = writer.finish()?;
+    Ok(Some(file.len() as f64 / summary.records as f64))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_batches: &[RecordBatch]) -> io::Result<Option<f64>> {
+    Ok(None)
 }
 
 fn count(batch: RecordBatch) -> usize {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use taskd_examples::program::Failure;
+use taskd_examples::program::{self, Failure};
 use taskd_examples::trainer;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -127,10 +127,10 @@ pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
 impl Story {
     /// Prints it: a table, or one line of JSON as the last line.
     pub(crate) fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
-            return;
-        }
+        program::print(self, json, || self.table());
+    }
+
+    fn table(&self) -> String {
         let mut out = String::from("\n  incident  class   where                 decided   outcome\n");
         for incident in self.incidents.as_array().into_iter().flatten() {
             let text = |key: &str| incident[key].as_str().map_or_else(|| incident[key].to_string(), str::to_owned);
@@ -148,7 +148,7 @@ impl Story {
             "  the service reaped {} children of its own; {} processes left",
             self.own_children, self.leftovers
         );
-        println!("{out}  {}", if self.completed { "all went as it should" } else { "SOMETHING WENT WRONG" });
+        out + if self.completed { "  all went as it should" } else { "  SOMETHING WENT WRONG" }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::inject::Injection;
 use super::trial::{Found, Observed};
+use crate::program;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -106,12 +107,10 @@ impl Account {
 
     /// Prints the table, or one line of JSON: of a single trial its verdict, of several all of them.
     pub fn print(&self, json: bool) {
-        let text = match (json, &self.trials[..]) {
-            (false, _) => Ok(self.table()),
-            (true, [only]) => serde_json::to_string(only),
-            (true, _) => serde_json::to_string(self),
-        };
-        println!("{}", text.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")));
+        match &self.trials[..] {
+            [only] => program::print(only, json, || self.table()),
+            _ => program::print(self, json, || self.table()),
+        }
     }
 
     fn table(&self) -> String {

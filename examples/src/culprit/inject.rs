@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often a slowed rank is held up.
 const PERIOD: Duration = Duration::from_millis(30);
+/// How much of each hold the accelerator's stand-in makes up for (`Device` in `train_traced.py`): its queue holds one kernel.
+const MADE_UP: Duration = Duration::from_millis(1);
 
 /// One thing that can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -21,9 +23,9 @@ const PERIOD: Duration = Duration::from_millis(30);
 pub enum Injection {
     /// Nothing does.
     None,
-    /// The rank takes 20 % longer for everything: it is held up a sixth of the time.
+    /// The rank takes 20 % longer for everything: it loses a sixth of the time.
     Slow20,
-    /// The rank takes 50 % longer for everything: it is held up a third of the time.
+    /// The rank takes 50 % longer for everything: it loses a third of the time.
     Slow50,
     /// The rank stands still.
     Stop,
@@ -67,8 +69,8 @@ impl Injection {
         let pid = Pid::from_raw(pid).ok_or("the rank has no process")?;
         match self {
             Injection::None => return Ok(Injected::Nothing),
-            Injection::Slow20 => return Ok(Injected::slowed(pid, PERIOD / 6)),
-            Injection::Slow50 => return Ok(Injected::slowed(pid, PERIOD / 3)),
+            Injection::Slow20 => return Ok(Injected::slowed(pid, PERIOD / 6 + MADE_UP)),
+            Injection::Slow50 => return Ok(Injected::slowed(pid, PERIOD / 3 + MADE_UP)),
             Injection::Stop => kill_process(pid, Signal::STOP)?,
             Injection::Skip => job.tell(&format!("skip-{rank}"))?,
             Injection::Mismatch => job.tell(&format!("mismatch-{rank}"))?,

@@ -25,6 +25,8 @@ const WARM_STEPS: u64 = 120;
 const VERDICT_WITHIN: Duration = Duration::from_secs(20);
 /// After the first verdict others may follow: whoever is blamed in this time counts.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// How often records are taken: twice a step.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// How long importing torch may keep a heartbeat waiting here.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
@@ -114,7 +116,7 @@ fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
     let runtime = Runtime::builder()
         .job(job.spec())
         .source(at.local.heartbeats(SILENT_AFTER / 10))
-        .source(at.local.recordings())
+        .source(at.local.recordings().every(LOOK_EVERY))
         .detector(ExitDetector::new())
         .detector(SilenceDetector::after(SILENT_AFTER))
         .detector(SlowRankDetector::default())

@@ -2,6 +2,7 @@
 
 use super::inject::Injection;
 use super::watch::{Incident, Seen};
+use crate::program;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -112,7 +113,7 @@ pub struct Account {
     /// The most processor time that a supervisor used, in percent of one processor.
     pub supervisor_cpu_percent: f64,
     /// What observing costs the job, if that was measured.
-    pub overhead: Option<super::overhead::Overhead>,
+    pub overhead: Option<crate::overhead::Overhead>,
 }
 
 impl Account {
@@ -136,11 +137,7 @@ impl Account {
 
     /// Prints the account: a table, or one line of JSON as the last line.
     pub fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
-        } else {
-            println!("{}", self.table());
-        }
+        program::print(self, json, || self.table());
     }
 
     fn table(&self) -> String {

@@ -127,8 +127,8 @@ def join_page(fd):
             say("no lifeline: %s" % error)
     start_heartbeat(long_word(AT_BEAT_TIME))
     step, completed, imports = long_word(AT_STEP), [], AfterImport()
-    imports.wait("torch.optim.optimizer", step_counter(pid, step, long_word(AT_STEP_TIME), completed))
-    imports.wait("torch._dynamo.eval_frame", keep_step_hooks)
+    counter = step_counter(pid, step, long_word(AT_STEP_TIME), completed, imports.wait)
+    imports.wait("torch.optim.optimizer", counter)
     record_uncaught(pid, step)
     record_what_is_done(imports.wait, completed)
 
@@ -208,7 +208,7 @@ def start_heartbeat(beat_time):
     _thread.start_new_thread(beat, ())
 
 
-def step_counter(pid, step, step_time, completed):
+def step_counter(pid, step, step_time, completed, after_import):
     """What to do with the module torch.optim.optimizer: have it tell of every completed step, also those in `completed`."""
 
     def after_step(optimizer, *_):
@@ -232,6 +232,9 @@ def step_counter(pid, step, step_time, completed):
 
     def register(module):
         module.register_optimizer_step_post_hook(after_step)
+        version = getattr(sys.modules["torch"], "__version__", "")
+        if version.split(".")[:2] in (["2", "0"], ["2", "1"]):
+            after_import("torch._dynamo.eval_frame", keep_step_hooks)
 
     return register
 
@@ -239,13 +242,10 @@ def step_counter(pid, step, step_time, completed):
 def keep_step_hooks(module):
     """Before 2.2 torch.compile takes all hooks out of torch's optimizers, for good: no step would be seen any more. They are
     put back, where the compiler does not look into them."""
-    torch = sys.modules["torch"]
-    if torch.__version__.split(".")[:2] not in (["2", "0"], ["2", "1"]):
-        return
     patch = module.TorchPatcher.patch
 
     def patch_and_keep():
-        classes = [one for one in vars(torch.optim).values() if isinstance(one, type) and hasattr(one, "step")]
+        classes = [one for one in vars(sys.modules["torch.optim"]).values() if isinstance(one, type) and hasattr(one, "step")]
         hooked = [one.step if getattr(one.step, "hooked", False) else None for one in classes]
         patch()
         for one, step in zip(classes, hooked):

@@ -127,7 +127,7 @@ pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Fai
     let (mut seen, mut expected) = (0, 0);
     println!("\na DDP training of two ranks (gloo), all kinds on; time in hooks by the clock of rank 0\n");
     println!(
-        "| collectives a step | a step, ms | hooks, µs a collective (median) | of the step, % |\n|---|---|---|---|"
+        "| collectives a step | a step, ms | hooks, µs a collective (median) | of the step, % | µs a call |\n|---|---|---|---|---|"
     );
     let mut hooks = Vec::new();
     for (step_ms, extra) in [(100, 1), (10, 1), (100, 9)] {

@@ -123,11 +123,12 @@ impl Kernel {
         }
     }
 
-    fn has_ended(&self, role: &Role, incarnation: Incarnation, exact: bool) -> bool {
+    pub(super) fn has_ended(&self, role: &Role, incarnation: Incarnation, exact: bool) -> bool {
         self.state.view.procs.get(role).is_none_or(|known| {
             known.incarnation != incarnation || known.phase.is_exited() || (!exact && known.phase.is_over())
         })
     }
+
     pub(super) fn void_commands(&mut self, id: PlanId) {
         let ours: Vec<CommandId> =
             self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect();

@@ -141,8 +141,8 @@ impl Kernel {
         let Some(open) = self.state.incidents.get(&id) else { return };
         let (is_wish, harms_nobody) = (is_wish(open), harms_nobody(open, &self.state.view));
         let is_none = verdict.chosen.is_none();
-        let held = if is_none && harms_nobody && !is_wish { None } else { self.hold(id, verdict.chosen.as_ref()) };
-        let is_dropped = is_none && held.is_none() && (is_wish || harms_nobody);
+        let held = if is_none && (harms_nobody || is_wish) { None } else { self.hold(id, verdict.chosen.as_ref()) };
+        let is_dropped = is_none && (is_wish || harms_nobody);
         let at = self.now();
         self.book(id, held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() }), price);
         let Some(open) = self.state.incidents.get(&id) else { return };

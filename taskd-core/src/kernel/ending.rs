@@ -107,14 +107,25 @@ impl Kernel {
             let open = self.state.pending.iter().filter(|(_, p)| !p.waiting.is_empty());
             let again = open.map(|(id, p)| {
                 let incident = p.plan.and_then(PlanId::incident);
-                Command { id: *id, generation, incident, action: p.action.clone() }
+                Command { id: *id, generation, incident, action: self.not_ended(&p.action) }
             });
+            let again: Vec<Command> = again.collect();
             self.out.extend(again); // they may have been written but never carried out; every one may be repeated
             self.switch_again();
             if !self.observes() {
                 self.release(|held| held == Held::Observing); // the supervisor before this one only observed
             }
         }
+    }
+
+    /// The action, less the start of processes that have been there and are gone: a launcher that has forgotten them would start
+    /// them a second time.
+    fn not_ended(&self, action: &Action) -> Action {
+        let mut action = action.clone();
+        if let Action::Start { batch, .. } = &mut action {
+            batch.orders.retain(|order| !self.has_ended(&order.proc.role, order.proc.incarnation, true));
+        }
+        action
     }
 
     /// Starts the first world, after what is left of an earlier life of the job has been stopped.

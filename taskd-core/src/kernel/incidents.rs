@@ -30,7 +30,7 @@ pub(super) struct Open {
     pub(super) rests_on: (Seq, Seq),
     /// Causes and failed attempts for which the budget has paid.
     pub(super) paid: usize,
-    /// A recovery of it has begun: what it has stopped, somebody has to start again.
+    /// A recovery of it has begun to stop or start processes: somebody has to carry that through.
     pub(super) begun: bool,
     /// What was decided and is not carried out.
     #[serde(default)]

@@ -66,9 +66,6 @@ impl Kernel {
     pub(super) fn begin(&mut self, id: PlanId, strategy: Name, proposal: Proposal) {
         let run = Run { strategy, proposal, stage: 0, done: Vec::new(), began: self.now() };
         self.state.plans.insert(id, Plan { run });
-        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident)) {
-            open.begun = true;
-        }
         self.enter_stage(id);
     }
 
@@ -81,6 +78,9 @@ impl Kernel {
         if let Some(node) = self.left_host(&stage).filter(|_| id.incident().is_some()) {
             self.state.counts.branch(Branch::StageFailed);
             return self.fail(id, format!("stage {}: {node} was taken out of the job meanwhile", stage.name));
+        }
+        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident)) {
+            open.begun |= stage.actions.iter().any(moves_processes);
         }
         for action in stage.actions {
             self.command(Some(id), action, stage.within);
@@ -231,6 +231,11 @@ impl Kernel {
         }
         true
     }
+}
+
+/// Whether an action stops or starts processes; the others only ask, tell or note something.
+const fn moves_processes(action: &Action) -> bool {
+    matches!(action, Action::Stop { .. } | Action::Enter(_) | Action::Start { .. })
 }
 
 /// Why a stage has failed, if it has: which targets did not answer well.

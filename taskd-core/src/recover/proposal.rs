@@ -277,16 +277,16 @@ impl Incident {
         [root].into_iter().chain(self.faults.iter().filter(certain)).collect()
     }
 
-    /// Whether all that is to be mended is an operator's wish, which nothing has been tried for: no budget pays for it, and
+    /// Whether all that is to be mended is an operator's wish: no budget pays for it, and as long as nothing was stopped for it
     /// the job does not end over it.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         let mut causes = self.faults.iter().filter(|f| f.prime().is_cause()).peekable();
-        self.attempts.is_empty() && causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
+        causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
     }
 
-    /// Whether no rank was lost, and nothing was tried yet: all that is known is what was said of hosts and their devices, of
-    /// ranks that still train, and what an operator wants. The job does not end over it.
+    /// Whether no rank was lost: all that is known is what was said of hosts and their devices, of ranks that still train,
+    /// and what an operator wants. As long as nothing was stopped for it the job does not end over it.
     #[must_use]
     pub fn harms_nobody(&self, view: &View) -> bool {
         let is_harmless = |fault: &Fault| {
@@ -295,8 +295,7 @@ impl Incident {
             let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause();
             fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on
         };
-        let has_stopped_some = view.stopped_for(self.id).next().is_some();
-        self.attempts.is_empty() && !has_stopped_some && self.faults.iter().all(is_harmless)
+        view.stopped_for(self.id).next().is_none() && self.faults.iter().all(is_harmless)
     }
 
     /// Whether all that was blamed [still trains](crate::detect::Damage::still_trains): it is slow, for instance.

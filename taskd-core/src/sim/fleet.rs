@@ -43,6 +43,8 @@ pub(super) struct Process {
     pub(super) stop_missed: bool,
     /// The launcher does not know it any more.
     pub(super) forgotten: bool,
+    /// Nor has it told of its end: ordered again, it is started again.
+    pub(super) lost: bool,
     /// It has really run.
     pub(super) ran: bool,
 }

@@ -97,7 +97,7 @@ impl Sim<'_> {
             _ => None,
         };
         for (index, order) in batch.orders.iter().enumerate() {
-            if self.fleet.procs.contains_key(&order.proc) {
+            if self.fleet.procs.get(&order.proc).is_some_and(|known| !known.lost) {
                 continue; // it runs, or has run
             }
             let host = match &order.place {
@@ -113,6 +113,7 @@ impl Sim<'_> {
                 stopping: false,
                 stop_missed: false,
                 forgotten: false,
+                lost: false,
                 ran: false,
             };
             self.fleet.procs.insert(order.proc.clone(), process);

@@ -75,6 +75,20 @@ fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_afte
 }
 
 #[test]
+fn what_was_lost_meanwhile_is_not_ordered_a_second_time() {
+    let mut bench = Bench::new(3, |_| ());
+    bench.give(Input::Listed(Listing::default()));
+    bench.tell(0, 1, Phase::Pending("accepted".into()));
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
+    bench.kernel = Kernel::restore(plugins, &bench.kernel.snapshot()).expect("the same version").0;
+    let spec = Arc::clone(&bench.kernel.view().spec);
+    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
+    let again = bench.give(Input::Listed(Listing::default()));
+    let (_, ordered) = start_of(&again).expect("the others may never have reached the launcher");
+    assert_eq!(ordered, [ProcId::rank(1, 1), ProcId::rank(2, 1)], "rank 0's process was there and is gone");
+}
+
+#[test]
 fn a_refusal_of_what_runs_already_is_void() {
     let mut bench = Bench::new(2, |_| {}).up();
     bench.tell(1, 1, killed());

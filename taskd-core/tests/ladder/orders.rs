@@ -8,7 +8,7 @@ use taskd_core::detect::{Damage, Fault, FaultClass, OPERATOR, Sound, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
 use taskd_core::trace::Signal;
 
 fn node(name: &'static str) -> NodeId {
@@ -187,6 +187,59 @@ fn a_wish_waits_for_the_first_start_and_may_come_to_nothing() {
         job.tell(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
+}
+
+#[test]
+fn a_wish_that_is_declined_during_a_pause_is_over_and_what_happens_later_is_a_matter_of_its_own() {
+    let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
+    let wish =
+        job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them").incident.expect("an incident");
+    job.pass(100);
+    job.order(Order::Pause).expect("it runs");
+    job.order(Order::Decline { incident: wish }).expect("it asks");
+    assert!(job.last().outcome.starts_with("not done: leave in the job"), "{}", job.last().outcome);
+    kill(&mut job, 2);
+    job.order(Order::Resume).expect("it is paused");
+    job.pass(100);
+    assert_eq!((job.last().id, job.last().held, job.finished), (IncidentId(2), Some(Held::Asking), None));
+}
+
+/// Thinks that it may pass, and then not any more.
+struct Vain;
+
+impl RecoveryStrategy for Vain {
+    fn name(&self) -> Name {
+        Name::new("vain")
+    }
+
+    fn propose(&self, incident: &Incident, _: &View) -> Result<Proposal, String> {
+        let stages = vec![Stage::new("hope", Duration::from_secs(1), vec![])];
+        let touches = incident.faults.iter().map(|fault| fault.prime().domain.clone()).collect();
+        let cost = Cost::downtime(Duration::ZERO);
+        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "it may pass".into() })
+    }
+
+    fn advance(&self, _: &Run, _: &View) -> Next {
+        Next::GiveUp("it did not pass".into())
+    }
+}
+
+#[test]
+fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
+    let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
+    let told = |job: &mut Job| {
+        job.give(said(job, Domain::Node(node("a"))));
+        Ok(())
+    };
+    for (what, cause) in [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is said of a host", told)] {
+        let mut job = four_with(Vain);
+        job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");
+        cause(&mut job).expect("it is taken");
+        job.pass(10_000);
+        let outcome = job.last().outcome;
+        assert!(outcome.starts_with("not done: ") && outcome.contains("it did not pass"), "{what}: {outcome}");
+        assert_eq!((job.generation(), job.finished), (1, None), "{what}");
+    }
 }
 
 #[test]

@@ -63,16 +63,16 @@ class Functions:
                 name, pointer(Communication(op, data_type, group, peer, elements, bytes, sequence))
             )
 
-        def is_on(kind_and_name):
+        def is_recorded(kind_and_name):
             at, bit = places.get(kind_and_name) or place_of(kind_and_name)
             return kinds[at] & bit
 
         def on_mark(kind_and_name):
-            if is_on(kind_and_name):
+            if is_recorded(kind_and_name):
                 mark(kind_and_name)
 
         def on_counter(kind_and_name, value):
-            if is_on(kind_and_name):
+            if is_recorded(kind_and_name):
                 counter(kind_and_name, value)
 
         def encoded(text):
@@ -97,5 +97,5 @@ class Functions:
         self.counter = on_counter
         self.hooked = function("hooked", None, u32)
         self.except_ = set_exception
-        self.is_on = lambda kind: is_on(kind) != 0
+        self.is_on = lambda kind: kinds[kind >> 3] >> (kind & 7) & 1 == 1
         self.switches_address = lambda: address

@@ -23,10 +23,14 @@ impl Answers {
         match &command.action {
             Action::Stop { procs, .. } => self.open.retain(|c| !c.proc.as_ref().is_some_and(|p| procs.contains(p))),
             Action::Start { batch, .. } => {
-                let replaced = |p: &ProcId| {
-                    batch.orders.iter().any(|o| o.proc.role == p.role && o.proc.incarnation > p.incarnation)
+                let replaces = |new: &ProcId, old: &ProcId, kind: FaultKind| {
+                    let again = kind == FaultKind::ProcessesLost && new == old; // by who has not heard of the first start
+                    again || new.role == old.role && new.incarnation > old.incarnation
                 };
-                self.open.retain(|c| !c.proc.as_ref().is_some_and(replaced));
+                let is_replaced = |c: &Charge| {
+                    c.proc.as_ref().is_some_and(|p| batch.orders.iter().any(|o| replaces(&o.proc, p, c.kind)))
+                };
+                self.open.retain(|c| !is_replaced(c));
             }
             Action::Finish { .. } => self.open.clear(),
             _ => {}

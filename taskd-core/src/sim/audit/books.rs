@@ -20,7 +20,7 @@ pub(super) struct Books {
     pub(super) running: BTreeMap<IncidentId, Running>,
     /// Incidents in which there is more than what an operator wants.
     pub(super) real: BTreeSet<IncidentId>,
-    /// Incidents of which a recovery has begun, whatever became of it.
+    /// Incidents for which processes were to be stopped or started, whatever became of it.
     pub(super) begun: BTreeSet<IncidentId>,
     /// The first start is being carried out.
     pub(super) starting: bool,
@@ -35,6 +35,7 @@ impl Books {
         match &command.action {
             Action::Enter(_) if command.incident.is_none() && !self.training => self.starting = true,
             Action::Announce(event) => self.enter_event(event),
+            Action::Enter(_) | Action::Stop { .. } | Action::Start { .. } => self.begun.extend(command.incident),
             _ => {}
         }
     }
@@ -85,17 +86,27 @@ impl Books {
             return; // nothing follows from it
         }
         let Some(chosen) = &decision.chosen else {
-            self.decided_to_end |= !self.is_mere_wish(decision) && !is_said_of_hosts(decision);
+            self.decided_to_end |= !self.harms_nobody(decision);
             return;
         };
         self.decided_to_end |= chosen.proposal.cost.ends_job;
-        self.begun.insert(decision.incident.id);
         self.running.insert(decision.incident.id, Running { touches: chosen.proposal.touches.clone() });
     }
 
     /// Whether it is about what an operator wants, and nothing was stopped for it: the job does not end over that.
     pub(super) fn is_mere_wish(&self, decision: &Decision) -> bool {
         decision.incident.is_ordered() && !self.begun.contains(&decision.incident.id)
+    }
+
+    /// Whether nothing was stopped for what was only said of hosts, or is wanted: the job goes on, whatever becomes of it.
+    pub(super) fn harms_nobody(&self, decision: &Decision) -> bool {
+        let is_harmless = |fault: &Fault| {
+            let suspect = fault.prime();
+            let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
+            fault.by == OPERATOR || is_of_a_host && suspect.damage.process != Sound::No
+        };
+        let incident = &decision.incident;
+        self.is_mere_wish(decision) || !self.begun.contains(&incident.id) && incident.faults.iter().all(is_harmless)
     }
 
     pub(super) fn has_failed_attempts(&self) -> bool {
@@ -109,13 +120,4 @@ pub(super) fn event(command: &Command) -> Option<&Event> {
         Action::Announce(event) => Some(event),
         _ => None,
     }
-}
-
-/// Whether there is nothing in an incident but what was said of hosts that have lost no process.
-pub(super) fn is_said_of_hosts(decision: &Decision) -> bool {
-    let is_said = |fault: &Fault| {
-        let suspect = fault.prime();
-        matches!(suspect.domain, Domain::Node(_) | Domain::Device(..)) && suspect.damage.process != Sound::No
-    };
-    decision.incident.attempts.is_empty() && decision.incident.faults.iter().all(is_said)
 }

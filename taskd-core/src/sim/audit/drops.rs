@@ -227,7 +227,7 @@ impl Drops {
                 self.stage.remove(&Some(*incident));
             }
             Event::Decided(decision) if decision.held.is_none() => {
-                let nothing_left = || !books.is_mere_wish(decision);
+                let nothing_left = || !books.harms_nobody(decision);
                 self.ending |= decision.chosen.as_ref().map_or_else(nothing_left, |c| c.proposal.cost.ends_job);
             }
             _ => {}

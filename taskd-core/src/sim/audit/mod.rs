@@ -79,7 +79,7 @@ impl Audit {
         if !m.commands.is_empty() {
             for command in m.commands {
                 observing::check(m, command)?;
-                self.orders.check(m, command)?;
+                self.orders.check(m, command, &self.books)?;
                 exclusion::check(m, command, &self.books)?;
                 self.incarnations.check(m, command)?;
                 self.stages.check(m, command)?;

@@ -4,7 +4,7 @@
 use super::super::operator::SLIP;
 use super::super::outcome::Violation;
 use super::Moment;
-use super::books::{event, is_said_of_hosts};
+use super::books::{Books, event};
 use crate::detect::OPERATOR;
 use crate::job::{CommandId, Domain, IncidentId, JobTime, Mode, Name, NodeId, Permission, Policy, RemovalCap};
 use crate::kernel::{Chosen, Command, Decision, Denial, Event, Held, Input, Order, Ordered, Taken};
@@ -55,7 +55,7 @@ impl Orders {
         Ok(())
     }
 
-    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
+    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command, books: &Books) -> Result<(), Violation> {
         match &command.action {
             Action::Reply { result, .. } => return self.replied(m, command, result),
             Action::Start { batch, .. } if self.given.insert(command.id) => return self.starts(batch),
@@ -72,7 +72,7 @@ impl Orders {
             _ => {}
         }
         match event(command) {
-            Some(Event::Decided(decision)) => self.decided(m, decision),
+            Some(Event::Decided(decision)) => self.decided(m, decision, books),
             Some(Event::Merged { incident, into }) => {
                 self.merged(*incident, *into);
                 Ok(())
@@ -153,10 +153,10 @@ impl Orders {
         Ok(())
     }
 
-    fn decided(&mut self, m: &Moment<'_>, decision: &Decision) -> Result<(), Violation> {
+    fn decided(&mut self, m: &Moment<'_>, decision: &Decision, books: &Books) -> Result<(), Violation> {
         let id = decision.incident.id;
-        let is_told = decision.chosen.is_none() && is_said_of_hosts(decision);
-        let must = if is_told { None } else { self.must_hold(m, id, decision.chosen.as_ref()) };
+        let is_dropped = decision.chosen.is_none() && books.harms_nobody(decision);
+        let must = if is_dropped { None } else { self.must_hold(m, id, decision.chosen.as_ref()) };
         if decision.held != must {
             return Err(Violation::WronglyHeld { incident: id, held: decision.held, must });
         }

@@ -148,7 +148,7 @@ impl Sim<'_> {
             self.accuse(FaultKind::ProcessesLost, &proc);
             if let Some(process) = self.fleet.procs.get_mut(&proc) {
                 process.phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
-                process.forgotten = true;
+                (process.forgotten, process.lost) = (true, true);
             }
             self.leaves_seat(&proc, false);
         }

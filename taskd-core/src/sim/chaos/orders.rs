@@ -28,9 +28,10 @@ impl Sim<'_> {
     pub(super) fn order_drain(&mut self) -> bool {
         let usable: Vec<usize> = (0..self.fleet.hosts.len()).filter(|h| self.is_usable(*h)).collect();
         let Some(host) = self.dice.pick(&usable).copied() else { return false };
-        // Where the room is scarce nobody may be lost of whom the supervisor has not heard: it could not know better.
+        // Where the room is scarce nobody may be lost of whom the supervisor has not heard, and it may be about to move ranks
+        // there: it could not know better.
         let in_sight = self.fleet.hosts.iter().all(|h| h.state != crate::launch::NodeState::OutOfSight);
-        let well_known = in_sight && self.is_up_to_date() && !self.audit.has_failed_attempts();
+        let well_known = in_sight && self.is_up_to_date() && self.audit.open_incidents() == 0;
         if !well_known && !self.may_lose_a_host() {
             return false;
         }

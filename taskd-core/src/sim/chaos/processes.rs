@@ -5,7 +5,7 @@ use super::super::supervisor::Away;
 use super::super::world::World as Sim;
 use super::{Charge, FaultKind, Relief, Strike};
 use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
-use crate::job::{Domain, ErrorReport, Exit, Incarnation, Name, ProcId, Rank, Role, Termination};
+use crate::job::{Domain, ErrorReport, Exit, Incarnation, Name, ProcId, Rank, Ready, Role, Termination};
 use crate::kernel::Request;
 use crate::trace::{Fact, Signal};
 use std::time::Duration;
@@ -79,13 +79,14 @@ impl Sim<'_> {
         self.kill(FaultKind::CrashAgain, &proc);
     }
 
-    /// A rank that can be frozen. Where the supervisor has heard nothing from it nobody notices, and the start fails after a
-    /// long time: not when another attempt has failed already.
+    /// A rank that can be frozen. Of one that the supervisor has heard nothing from nobody notices before the start fails, after
+    /// a long time: not when another attempt has failed already, and never where a start only waits for processes to run.
     fn rank_to_freeze(&mut self) -> Option<ProcId> {
         let proc = self.running_rank()?;
         let known = self.supervisor.kernel.view().proc(&proc.role);
         let is_heard = known.is_some_and(|k| k.incarnation == proc.incarnation && k.step.is_some());
-        (is_heard || !self.audit.has_failed_attempts()).then_some(proc)
+        let start_fails = self.scene.spec.policy.ready == Ready::Stepping && !self.audit.has_failed_attempts();
+        (is_heard || start_fails).then_some(proc)
     }
 
     fn freeze(&mut self, proc: &ProcId) {

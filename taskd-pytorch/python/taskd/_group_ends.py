@@ -117,6 +117,7 @@ class Watcher:
 
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         try:
+            give_way()
             self.watch()
         except Exception as error:
             self.ends.fault(error)
@@ -151,3 +152,13 @@ class Watcher:
         if completed:
             self.ends.finish(id(work))
         return completed
+
+
+def give_way():
+    """The program's thread, which wakes this one, goes on: it holds the interpreter's lock, so there would be nothing to do
+    in its place but to wait for it. Where nobody may say so, the kernel decides."""
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (AttributeError, OSError):
+        pass

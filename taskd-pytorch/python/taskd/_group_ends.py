@@ -28,6 +28,12 @@ PAUSE_SECONDS = 0.001  # where nothing has completed
 STOP_SECONDS = 1
 
 
+class Reference(weakref.ref):
+    """To a work, whose id it remembers."""
+
+    __slots__ = ("key",)
+
+
 class Ends:
     """The ranges whose works have not completed."""
 
@@ -42,19 +48,19 @@ class Ends:
 
     def expect(self, work, range_id, watched):
         """Ends the range when the work completes, which the thread finds out if it is to be watched."""
-        key = id(work)
-
-        def dropped(_):
-            try:
-                self.finish(key)
-            except Exception as error:
-                self.fault(error)
-
-        self.open[key] = (weakref.ref(work, dropped), range_id, watched)
+        reference = Reference(work, self.dropped)
+        reference.key = key = id(work)
+        self.open[key] = (reference, range_id, watched)
         if watched:
             if self.watcher is None:
                 self.watcher = Watcher(self)
             self.watcher.works.put(work)
+
+    def dropped(self, reference):
+        try:
+            self.finish(reference.key)
+        except Exception as error:
+            self.fault(error)
 
     def finish(self, key):
         entry = self.open.pop(key, None)  # one thread gets it

@@ -105,25 +105,28 @@ class Recorder:
         except Exception as error:
             self.fail(error)
 
-    def end_with(self, work, range_id, group, call, args, kwargs):
-        """Of a call that is over when its work completes. None is torch's answer where it has waited itself, and for a
-        call that is issued together with others later."""
-        try:
-            if work is None:
-                self.end(range_id)
-                return
-            if kwargs:
-                args += tuple(kwargs.values())
-            self.ends.expect(work, range_id, self.to_be_watched(group, call, args))
-        except Exception as error:
-            self.fail(error)
+    def ender(self, call):
+        """What ends the range of a call of that method when its work completes: a function of the work, the range, the group
+        and the call's arguments. No work is torch's answer where it has waited itself, and for a call that is issued
+        together with others later."""
+        ends, may_be_watched = self.ends, not call.between_two
 
-    def to_be_watched(self, group, call, arguments):
-        """Whether the program may never wait itself, and waiting beside it is harmless: on the host."""
-        if call.between_two or not returns_at_once(arguments):
-            return False
-        if group._numbers.is_on_host:
-            return True
+        def end_with(work, range_id, group, args, kwargs):
+            try:
+                if work is None:
+                    self.end(range_id)
+                    return
+                if kwargs:
+                    args += tuple(kwargs.values())
+                # Whether the program may never wait itself, and waiting beside it is harmless: on the host.
+                watched = may_be_watched and returns_at_once(args)
+                ends.expect(work, range_id, watched and (group._numbers.is_on_host or self.completes_on_host(group, call, args)))
+            except Exception as error:
+                self.fail(error)
+
+        return end_with
+
+    def completes_on_host(self, group, call, arguments):
         device = getattr(first_tensor(call, arguments), "device", None)
         known = group._numbers.completes_on_host
         if device not in known:

@@ -129,7 +129,7 @@ def share_backends(torch_class, group, inner):
 def recorded(name, recorder):
     """The method of that name, which records its call and passes it on."""
     call = CALLS[name]
-    begin, passed_to = recorder.beginner(name, call), attrgetter(name)
+    begin, end_with, passed_to = recorder.beginner(name, call), recorder.ender(call), attrgetter(name)
 
     def method(self, *args, **kwargs):
         range_id = begin(self, args, kwargs)
@@ -139,7 +139,7 @@ def recorded(name, recorder):
             recorder.end(range_id)
             raise
         if range_id:
-            recorder.end_with(work, range_id, self, call, args, kwargs)
+            end_with(work, range_id, self, args, kwargs)
         return work
 
     method.__name__ = name

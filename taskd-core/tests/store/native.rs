@@ -44,8 +44,8 @@ proptest! {
     #[test]
     fn what_was_written_comes_back(batches in batches()) {
         let bytes = written(&batches);
-        let mut reader = NativeReader::new(&bytes[..]);
-        prop_assert_eq!(reader.head(), Some(&head()));
+        let (mut reader, head) = (NativeReader::new(&bytes[..]), head());
+        prop_assert_eq!(reader.head(), Some(&head));
         let back: Vec<RecordBatch> = reader.by_ref().collect();
         prop_assert_eq!(shown(&back), shown(&batches));
         prop_assert!(reader.skipped().is_empty());

@@ -4,8 +4,10 @@ takes the time. The group hook is put in place in each of them, or not, by `hook
 
 import json
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from datetime import timedelta
 
@@ -17,6 +19,7 @@ import stand_in
 
 OFF, QUIET, ON = "off", "quiet", "on"
 SOAK = os.environ.get("TASKD_SOAK") == "1"
+PATIENCE_SECONDS = 60
 
 
 def run(main, world, hook):
@@ -35,7 +38,19 @@ def exit_codes(main, world, hook):
     """How the ranks end when they end in Python, as a program does: the exit codes, or less than 0 for a signal."""
     with tempfile.TemporaryDirectory() as directory:
         pids = [start(main, rank, world, hook, directory, end_in_python=True) for rank in range(world)]
-        return [code(os.waitpid(pid, 0)[1]) for pid in pids]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        return [code(ended(pid, deadline)) for pid in pids]
+
+
+def ended(pid, deadline):
+    """The status of a rank that has ended; one that hangs is killed."""
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
 
 
 def code(status):

@@ -191,10 +191,11 @@ def forks(rank, world, native):
 
 
 def programs():
-    """An older torch (seen with 2.1 and 2.4) waits for a group's threads with the interpreter's lock in its hands, and they
-    wait for that: it hangs where a group goes that has work in flight, without the hook as with it."""
+    """An older torch (seen with 2.1 and 2.4) ends some of these in its own way, without the hook as with it. It waits for a
+    group's threads with the interpreter's lock in its hands, and they wait for that: it hangs where a group goes that has
+    work in flight. And where a peer has ended, a thread of its own now and then aborts the process on its way out."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return (exits_in_flight, forks) + ((destroys_in_flight,) if version >= (2, 9) else ())
+    return (exits_in_flight,) + ((destroys_in_flight, forks) if version >= (2, 9) else ())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,7 @@
+//! Ascend for taskd: what only this vendor's systems know, in the terms of `taskd-core`.
+//!
+//! [`ranktable`] reads, checks, writes and patches the files that tell HCCL which device is which rank.
+//!
+//! Nothing here links a library of the vendor's.
+
+pub mod ranktable;

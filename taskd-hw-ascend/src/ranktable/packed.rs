@@ -1,0 +1,49 @@
+//! Rank tables as they are delivered in a value of a ConfigMap: as JSON, or that compressed with gzip and put into base64.
+//!
+//! It knows nothing of what is in them.
+
+use super::{Problems, RankTable};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::read::{GzDecoder, GzEncoder};
+use std::io::{self, Read as _};
+
+/// What comes out may not be longer: HCCL takes no more than 1 GB.
+pub(super) const BYTES_MAX: u64 = 1_000_000_000;
+
+impl RankTable {
+    /// Reads a table from JSON, or from JSON that was compressed with gzip and put into base64.
+    ///
+    /// # Errors
+    /// It is neither, is longer than a gigabyte, or is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Result<RankTable, Problems> {
+        let bytes = bytes.trim_ascii();
+        let wrong = |what: String| Problems::one("$", what);
+        let text = match bytes.first() {
+            Some(b'{') => String::from_utf8(bytes.to_vec()).map_err(|error| wrong(format!("no JSON: {error}")))?,
+            _ => unpacked(bytes).map_err(|error| wrong(format!("neither JSON nor gzip in base64: {error}")))?,
+        };
+        RankTable::from_json(&text)
+    }
+
+    /// The table as JSON, compressed with gzip and put into base64.
+    #[must_use]
+    pub fn to_packed(&self) -> String {
+        let mut packed = Vec::new();
+        let json = self.to_json();
+        let read = GzEncoder::new(json.as_bytes(), Compression::default()).read_to_end(&mut packed);
+        debug_assert!(read.is_ok(), "it reads from memory, into memory");
+        BASE64_STANDARD.encode(packed)
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> io::Result<String> {
+    let packed = BASE64_STANDARD.decode(bytes).map_err(io::Error::other)?;
+    let mut text = String::new();
+    let length = GzDecoder::new(packed.as_slice()).take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if length as u64 > BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {BYTES_MAX} bytes")));
+    }
+    Ok(text)
+}

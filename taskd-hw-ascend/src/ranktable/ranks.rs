@@ -1,0 +1,243 @@
+//! Rank table 2.0: a list of ranks, each with its addresses on every level of the network.
+//!
+//! It knows nothing of the other forms.
+
+use super::fields::{Fields, Found, Path, RanksOnce, Unique};
+use super::servers::check_address;
+use super::{Other, Problems, Status};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// The highest level of the network: 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
+const NET_LAYER_MAX: u32 = 3;
+/// What a level's network is described by.
+const NET_TYPES: [&str; 2] = ["TOPO_FILE_DESC", "CLOS"];
+
+/// A rank table of version 2.0. `rank_count` is written as there are ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankList {
+    /// How far it is, where it says so.
+    pub status: Option<Status>,
+    /// `rank_list`, by rank.
+    pub ranks: Vec<RankEntry>,
+    /// What has no rule.
+    pub other: Other,
+}
+
+/// A rank, in `rank_list`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankEntry {
+    /// `rank_id`.
+    pub rank_id: u32,
+    /// `local_id`: its number among the devices of its host.
+    pub local_id: u32,
+    /// `device_id`.
+    pub device_id: u32,
+    /// `level_list`.
+    #[serde(rename = "level_list")]
+    pub levels: Vec<Level>,
+    /// What has no rule.
+    #[serde(flatten)]
+    pub other: Other,
+}
+
+/// A rank's place on one level of the network.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Level {
+    /// `net_layer`: 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
+    pub net_layer: u32,
+    /// `net_instance_id`: ranks with the same one reach each other there.
+    pub net_instance_id: String,
+    /// `net_type`: `TOPO_FILE_DESC` or `CLOS`; empty where there are no addresses.
+    pub net_type: String,
+    /// `rank_addr_list`.
+    #[serde(rename = "rank_addr_list")]
+    pub addresses: Vec<Address>,
+    /// What has no rule: `net_attr`, for instance.
+    #[serde(flatten)]
+    pub other: Other,
+}
+
+/// An address of a rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Address {
+    /// `addr_type`.
+    #[serde(rename = "addr_type")]
+    pub kind: AddressKind,
+    /// `addr`.
+    pub addr: String,
+    /// `ports`: each is `die/port`.
+    pub ports: Vec<String>,
+    /// What has no rule: `plane_id`, for instance.
+    #[serde(flatten)]
+    pub other: Other,
+}
+
+/// What an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum AddressKind {
+    /// An entity id of the unified bus.
+    #[serde(rename = "EID")]
+    Eid,
+    /// An IP address.
+    #[serde(rename = "IP")]
+    Ip,
+}
+
+impl RankList {
+    /// Makes a table of these ranks.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn new(ranks: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
+        let mut ranks: Vec<RankEntry> = ranks.into_iter().collect();
+        let found = Found::default();
+        check_all(&ranks, &found);
+        ranks.sort_by_key(|rank| rank.rank_id);
+        found.unless_any(Some(RankList { status: Some(Status::Completed), ranks, other: Other::new() }))
+    }
+
+    /// The table with other devices in the place of those of the same ranks, after a node was replaced.
+    ///
+    /// # Errors
+    /// One of the ranks is not in the table, or what is wrong with the table that comes out. The table stays as it was.
+    pub fn replaced(&self, entries: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
+        let mut table = self.clone();
+        for entry in entries {
+            let Some(place) = table.ranks.iter_mut().find(|rank| rank.rank_id == entry.rank_id) else {
+                return Err(Problems::one("$.rank_list", format!("has no rank {}", entry.rank_id)));
+            };
+            *place = entry;
+        }
+        let found = Found::default();
+        table.check(&found);
+        found.unless_any(Some(table))
+    }
+
+    pub(super) fn read(mut fields: Fields<'_>, status: Option<Status>) -> Option<RankList> {
+        fields.text("version")?;
+        let count = fields.number("rank_count");
+        let ranks = fields.objects("rank_list", RankEntry::read);
+        let (count, mut ranks) = (count?, ranks?);
+        if count as usize != ranks.len() {
+            return fields.wrong("rank_count", format!("is {count}, and there are {} ranks", ranks.len()));
+        }
+        let found = fields.found();
+        let table = RankList { status, ranks: Vec::new(), other: fields.rest() };
+        check_all(&ranks, found);
+        ranks.sort_by_key(|rank| rank.rank_id);
+        Some(RankList { ranks, ..table })
+    }
+
+    /// Notes everything that is wrong with it.
+    pub(super) fn check(&self, found: &Found) {
+        check_all(&self.ranks, found);
+    }
+}
+
+fn check_all(ranks: &[RankEntry], found: &Found) {
+    let list = Path::Field(Path::ROOT, "rank_list");
+    if ranks.is_empty() {
+        found.note(list, "is empty");
+    }
+    let mut once = RanksOnce::of(ranks.len());
+    for (index, rank) in ranks.iter().enumerate() {
+        let at = Path::Item(&list, index);
+        once.add(rank.rank_id, Path::Field(&at, "rank_id"), found);
+        let levels = Path::Field(&at, "level_list");
+        let mut layers = Unique::new();
+        for (index, level) in rank.levels.iter().enumerate() {
+            let at = Path::Item(&levels, index);
+            layers.add(level.net_layer, Path::Field(&at, "net_layer"), found);
+            level.check(at, found);
+        }
+    }
+}
+
+impl RankEntry {
+    fn read(mut fields: Fields<'_>) -> Option<RankEntry> {
+        let (rank_id, local_id) = (fields.number("rank_id"), fields.number("local_id"));
+        let device_id = fields.number("device_id");
+        let levels = fields.objects("level_list", Level::read);
+        let (rank_id, local_id, device_id, levels) = (rank_id?, local_id?, device_id?, levels?);
+        Some(RankEntry { rank_id, local_id, device_id, levels, other: fields.rest() })
+    }
+}
+
+impl Level {
+    fn read(mut fields: Fields<'_>) -> Option<Level> {
+        let net_layer = fields.number("net_layer");
+        let (net_instance_id, net_type) = (fields.text("net_instance_id"), fields.text("net_type"));
+        let addresses = fields.objects("rank_addr_list", Address::read);
+        let (net_layer, net_instance_id, net_type) = (net_layer?, net_instance_id?, net_type?);
+        Some(Level { net_layer, net_instance_id, net_type, addresses: addresses?, other: fields.rest() })
+    }
+
+    fn check(&self, at: Path<'_>, found: &Found) {
+        if self.net_layer > NET_LAYER_MAX {
+            let what = format!("is {}, and the layers are 0 to {NET_LAYER_MAX}", self.net_layer);
+            found.note(Path::Field(&at, "net_layer"), what);
+        }
+        let is_left_empty = self.net_type.is_empty() && self.addresses.is_empty();
+        if !is_left_empty && !NET_TYPES.contains(&self.net_type.as_str()) {
+            let what = format!("is {:?}, and is to be {}", self.net_type, NET_TYPES.join(" or "));
+            found.note(Path::Field(&at, "net_type"), what);
+        }
+        let list = Path::Field(&at, "rank_addr_list");
+        for (index, address) in self.addresses.iter().enumerate() {
+            address.check(Path::Item(&list, index), found);
+        }
+    }
+}
+
+impl Address {
+    fn read(mut fields: Fields<'_>) -> Option<Address> {
+        let kind = match fields.text("addr_type")?.as_str() {
+            "EID" => Some(AddressKind::Eid),
+            "IP" => Some(AddressKind::Ip),
+            other => fields.wrong("addr_type", format!("is {other:?}, and is to be EID or IP")),
+        };
+        let addr = fields.text("addr");
+        let found = fields.found();
+        let ports = fields.list("ports", |port, at| match port {
+            Value::String(port) => Some(port),
+            _ => {
+                found.note(*at, "is no string, and is to be a port such as \"1/0\"");
+                None
+            }
+        });
+        Some(Address { kind: kind?, addr: addr?, ports: ports?, other: fields.rest() })
+    }
+
+    fn check(&self, at: Path<'_>, found: &Found) {
+        match self.kind {
+            AddressKind::Ip => check_address(Some(&self.addr), Path::Field(&at, "addr"), found),
+            AddressKind::Eid if self.addr.is_empty() => found.note(Path::Field(&at, "addr"), "is empty"),
+            AddressKind::Eid => {}
+        }
+        let list = Path::Field(&at, "ports");
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        for (index, port) in self.ports.iter().enumerate() {
+            if !port.split_once('/').is_some_and(|(die, port)| is_number(die) && is_number(port)) {
+                found.note(Path::Item(&list, index), format!("is {port:?}, and is to be a port such as \"1/0\""));
+            }
+        }
+    }
+}
+
+impl Serialize for RankList {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            status: Option<Status>,
+            version: &'static str,
+            rank_count: usize,
+            rank_list: &'a [RankEntry],
+            #[serde(flatten)]
+            other: &'a Other,
+        }
+        let (rank_count, rank_list) = (self.ranks.len(), self.ranks.as_slice());
+        Written { status: self.status, version: "2.0", rank_count, rank_list, other: &self.other }.serialize(to)
+    }
+}

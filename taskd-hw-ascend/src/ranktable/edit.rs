@@ -4,7 +4,7 @@
 
 use super::fields::Found;
 use super::servers::{Device, Server, ServerTable, SuperPod, Version};
-use super::{Other, Problems, Status};
+use super::{Other, Problems, RankTable, Status};
 
 /// A server that a table is made from, or that takes another one's place.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,5 +106,20 @@ impl ServerTable {
         let found = Found::default();
         table.check(&found);
         found.unless_any(Some(table))
+    }
+
+    /// The same table by the rules of another version. What that has no rule for is kept: a table that became one of version
+    /// 1.0 still names its super pods, which nobody reads there, and can become what it was.
+    ///
+    /// # Errors
+    /// What the other version needs and is not there: addresses in 1.0, super pods in 1.2.
+    pub fn converted(&self, version: Version) -> Result<ServerTable, Problems> {
+        let read = |error: serde_json::Error| Problems::one("$", error.to_string());
+        let mut value = serde_json::to_value(self).map_err(read)?;
+        value["version"] = serde_json::to_value(version).map_err(read)?;
+        match RankTable::from_value(value)? {
+            RankTable::Servers(table) => Ok(table),
+            _ => Err(Problems::one("$.group_list", "stands in a table of servers".into())),
+        }
     }
 }

@@ -87,8 +87,11 @@ impl RankTable {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_json(text: &str) -> Result<RankTable, Problems> {
-        let value: Value =
-            serde_json::from_str(text).map_err(|error| Problems::one("$", format!("no JSON: {error}")))?;
+        let value = serde_json::from_str(text).map_err(|error| Problems::one("$", format!("no JSON: {error}")))?;
+        RankTable::from_value(value)
+    }
+
+    fn from_value(value: Value) -> Result<RankTable, Problems> {
         let found = Found::default();
         let table = Fields::of(value, Path::ROOT, &found).and_then(read);
         found.unless_any(table)

@@ -88,6 +88,18 @@ fn a_server_takes_the_place_of_another_and_nobody_elses_rank_changes() {
 }
 
 #[test]
+fn a_table_of_one_version_is_one_of_the_other_where_that_has_what_it_needs() {
+    let RankTable::Servers(super_pods) = read(V1_2) else { panic!() };
+    let plain = super_pods.converted(Version::V1_0).unwrap();
+    assert_eq!((plain.version, plain.super_pods.len()), (Version::V1_0, 0));
+    assert_eq!(plain.servers[0].devices[0].other["super_device_id"], "0");
+    assert_eq!(plain.converted(Version::V1_2).unwrap(), super_pods, "nothing is lost");
+    let RankTable::Servers(servers) = read(V1_0) else { panic!() };
+    let why = servers.converted(Version::V1_2).expect_err("it has no super pods").to_string();
+    assert_eq!(why, "$.super_pod_list is missing");
+}
+
+#[test]
 fn groups_become_servers_where_nothing_is_lost() {
     let RankTable::Groups(groups) = read(GROUPS) else { panic!() };
     let ranks: Vec<_> = groups.devices().map(|(server, device)| (server, device.device_id)).collect();

@@ -37,3 +37,21 @@ fn what_cannot_be_read_or_written_says_which_file_and_why() {
     );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half is left there");
 }
+
+#[test]
+fn of_two_who_write_at_once_nobody_sees_half() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hccl.json");
+    let tables = [read(V1_0), read(V2_0)];
+    std::thread::scope(|threads| {
+        for table in &tables {
+            threads.spawn(|| {
+                for version in 0..200 {
+                    table.write(&path, version).unwrap();
+                    let seen = RankTable::read(&path).unwrap();
+                    assert!(tables.contains(&seen), "{seen:?}");
+                }
+            });
+        }
+    });
+}

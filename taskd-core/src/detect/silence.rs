@@ -29,6 +29,10 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Heartbeats should arrive at least four times within the limit. Progress counts as a sign of life too. A sign of life
 /// counts from when it was given ([`Observation::at`]), so a source may tell the same old one again and again.
 ///
+/// A rank that freezes before its first heartbeat is noticed by nobody but a start that waits for steps
+/// ([`Ready::Stepping`](crate::job::Ready::Stepping)), and by [`StallDetector`](super::StallDetector) once the job has stepped:
+/// a rank without heartbeats may as well be one whose helper could not be put in place.
+///
 /// A heartbeat takes suspicion and blame back. While a rank stays silent it is asked about once every limit. When the
 /// supervisor itself has slept, all ages start anew.
 #[derive(Debug)]

@@ -31,9 +31,9 @@ pub struct NewDevice {
 }
 
 impl NewDevice {
-    fn with_rank(self, rank_id: u32, other: Other) -> Device {
+    fn with_rank(self, rank_id: u32) -> Device {
         let NewDevice { device_id, device_ip, super_device_id } = self;
-        Device { device_id, device_ip, rank_id, super_device_id, other }
+        Device { device_id, device_ip, rank_id, super_device_id, other: Other::new() }
     }
 }
 
@@ -54,8 +54,7 @@ impl ServerTable {
         for server in servers {
             let NewServer { server_id, devices, super_pod_id, other } = server;
             table.enter_super_pod(&server_id, super_pod_id);
-            let devices =
-                devices.into_iter().zip(&mut ranks).map(|(device, rank)| device.with_rank(rank, Other::new()));
+            let devices = devices.into_iter().zip(&mut ranks).map(|(device, rank)| device.with_rank(rank));
             table.servers.push(Server { devices: devices.collect(), server_id, other });
         }
         let found = Found::default();
@@ -91,8 +90,7 @@ impl ServerTable {
         }
         let NewServer { server_id, devices, super_pod_id, other } = new;
         let ranks = std::mem::take(&mut server.devices).into_iter().map(|device| device.rank_id);
-        server.devices =
-            devices.into_iter().zip(ranks).map(|(device, rank)| device.with_rank(rank, Other::new())).collect();
+        server.devices = devices.into_iter().zip(ranks).map(|(device, rank)| device.with_rank(rank)).collect();
         (server.server_id, server.other) = (server_id.clone(), other);
         for pod in &mut table.super_pods {
             let moves = super_pod_id.as_ref().is_some_and(|id| *id != pod.super_pod_id);

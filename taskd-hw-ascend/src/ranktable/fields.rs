@@ -72,7 +72,7 @@ impl Found {
     }
 }
 
-/// Where a value is: written out only where something is wrong.
+/// Where a value is: a chain on the stack, written out where somebody is to read it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Path<'a> {
     Root,

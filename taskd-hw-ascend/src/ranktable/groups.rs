@@ -1,6 +1,6 @@
 //! The older form: groups of instances (pods) with their devices. Ranks follow from the order in which they stand.
 //!
-//! CCE's plugin makes it for a Volcano job, whatever version it was asked for by name.
+//! It knows nothing of the other forms but how to become one of version 1.0.
 
 use super::edit::{NewDevice, NewServer};
 use super::fields::{Fields, Found, Path, Unique, in_quotes, in_quotes_if_any};
@@ -69,27 +69,25 @@ impl GroupTable {
     /// # Errors
     /// Where something would be lost: two instances on one server, several groups, or what stands beside a group or a device.
     pub fn to_servers(&self) -> Result<ServerTable, Problems> {
-        let list = "$.group_list";
+        let list = Path::Field(Path::ROOT, "group_list");
         let [group] = self.groups.as_slice() else {
-            return Err(Problems::one(list, format!("has {} groups, and version 1.0 has none", self.groups.len())));
+            let what = format!("has {} groups, and version 1.0 has none", self.groups.len());
+            return Err(Problems::one(&list.to_string(), what));
         };
-        if let Some(name) = group.other.keys().next() {
-            return Err(Problems::one(&format!("{list}[0].{name}"), "has no place in version 1.0".into()));
-        }
-        let mut names = Unique::new();
         let found = Found::default();
-        let group_at = (Path::Field(Path::ROOT, "group_list"), 0);
-        let at = Path::Item(&group_at.0, group_at.1);
+        let has_no_place = |other: &Other, at: &Path<'_>| {
+            other.keys().for_each(|name| found.note(Path::Field(at, name), "has no place in version 1.0"));
+        };
+        let at = Path::Item(&list, 0);
+        has_no_place(&group.other, &at);
+        let mut names = Unique::new();
         let instances = Path::Field(&at, "instance_list");
         for (index, instance) in group.instances.iter().enumerate() {
             let at = Path::Item(&instances, index);
             names.add(&instance.server_id, Path::Field(&at, "server_id"), &found);
             let devices = Path::Field(&at, "devices");
             for (index, device) in instance.devices.iter().enumerate() {
-                if let Some(name) = device.other.keys().next() {
-                    let at = Path::Item(&devices, index);
-                    found.note(Path::Field(&at, name), "has no place in version 1.0");
-                }
+                has_no_place(&device.other, &Path::Item(&devices, index));
             }
         }
         found.unless_any(Some(()))?;

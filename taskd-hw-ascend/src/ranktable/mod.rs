@@ -13,8 +13,7 @@
 //! written is the same table.
 //!
 //! CCE delivers tables also [compressed](RankTable::from_bytes). Its plugin's argument `--rank-table-version=v2` means version
-//! 1.0 for a Job and 1.2 for a HyperJob, never 2.0; without it, or with `v1`, the table is one of groups. What a table is says
-//! the table alone.
+//! 1.0 for a Job and 1.2 for a HyperJob, never 2.0: what a table is says the table alone.
 //!
 //! It starts nothing and asks no device: where addresses come from is its user's affair.
 //!

@@ -122,11 +122,9 @@ impl RankList {
         if count as usize != ranks.len() {
             return fields.wrong("rank_count", format!("is {count}, and there are {} ranks", ranks.len()));
         }
-        let found = fields.found();
-        let table = RankList { status, ranks: Vec::new(), other: fields.rest() };
-        check_all(&ranks, found);
+        check_all(&ranks, fields.found()); // ahead of the sorting: paths are those of the file
         ranks.sort_by_key(|rank| rank.rank_id);
-        Some(RankList { ranks, ..table })
+        Some(RankList { status, ranks, other: fields.rest() })
     }
 
     /// Notes everything that is wrong with it.

@@ -1,6 +1,6 @@
-//! Blames ranks that had a heartbeat and then none: frozen, or running without giving a sign of life.
+//! Blames processes that had a heartbeat and then none: frozen, or running without giving a sign of life.
 //!
-//! It never blames a rank without a heartbeat of its own, and never one for the silence of whoever tells us.
+//! It never blames one without a heartbeat of its own, and never one for the silence of whoever tells us.
 
 use super::exit::one_line;
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NAME: Name = Name::new("silence");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// How long an answer to [`PROCESS_STATE`] is waited for.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// Blames ranks whose heartbeat stays away.
+/// Blames ranks, and services, whose heartbeat stays away. What is said here of ranks is true of services.
 ///
 /// A rank that has had a heartbeat in its incarnation, and then none for the limit, is asked about
 /// ([`PROCESS_STATE`]). If it is stopped (`T`, `t`), it is blamed for certain: frozen. If not, or if no answer comes,
@@ -43,15 +43,22 @@ pub struct SilenceDetector {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
-    /// By rank.
-    ranks: Vec<Watch>,
+    watches: Watches,
     /// When the first rank may have been silent for too long; may be early.
     due: Option<JobTime>,
     /// Number of the latest question.
     tag: u64,
 }
 
-/// What is known of one rank.
+/// All that is watched.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Watches {
+    /// By rank: a job has many, and each tells of itself all the time.
+    ranks: Vec<Watch>,
+    services: BTreeMap<Name, Watch>,
+}
+
+/// What is known of one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Watch {
     incarnation: Incarnation,
@@ -93,8 +100,8 @@ impl SilenceDetector {
     }
 
     /// A sign of life. Only a heartbeat begins the watch: a job without heartbeats is not watched.
-    fn heard(&mut self, rank: Rank, o: &Observation, is_heartbeat: bool, view: &View, out: &mut Findings) {
-        let Some(watch) = self.state.watch(rank, o.incarnation, view) else { return };
+    fn heard(&mut self, role: &Role, o: &Observation, is_heartbeat: bool, view: &View, out: &mut Findings) {
+        let Some(watch) = self.state.watches.of(role, o.incarnation, view) else { return };
         if watch.over || watch.heard.is_some_and(|heard| o.at <= heard) {
             return;
         }
@@ -102,7 +109,7 @@ impl SilenceDetector {
             if !is_heartbeat {
                 return;
             }
-            let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
+            let Some(proc) = view.proc(role) else { return };
             watch.incarnation = proc.incarnation; // the source may not have said
         }
         let blamed = watch.lives(o.at);
@@ -112,24 +119,24 @@ impl SilenceDetector {
         }
     }
 
-    /// Some rank was heard last at this time.
+    /// Somebody was heard last at this time.
     fn counts_from(&mut self, heard: JobTime) {
         let due = heard + self.limit;
         self.state.due = Some(self.state.due.map_or(due, |d| d.min(due)));
     }
 
     /// A new incarnation begins unwatched, one that is over is not watched any more.
-    fn changed(&mut self, rank: Rank, incarnation: Option<Incarnation>, phase: &Phase, view: &View) {
-        let Some(watch) = self.state.watch(rank, incarnation, view) else { return };
+    fn changed(&mut self, role: &Role, incarnation: Option<Incarnation>, phase: &Phase, view: &View) {
+        let Some(watch) = self.state.watches.of(role, incarnation, view) else { return };
         if is_known_over(phase) {
             watch.end();
         }
     }
 
-    fn answered(&mut self, rank: Rank, evidence: &Evidence, view: &View, out: &mut Findings) {
-        let Some(watch) = self.state.ranks.get_mut(rank.0 as usize) else { return };
+    fn answered(&mut self, role: &Role, evidence: &Evidence, view: &View, out: &mut Findings) {
+        let Some(watch) = self.state.watches.get_mut(role) else { return };
         let (Some(asked), Some(heard)) = (watch.asked, watch.heard) else { return };
-        if asked.tag != evidence.tag || !watch.is_wanted(rank, view) {
+        if asked.tag != evidence.tag || !watch.is_wanted(role, view) {
             return;
         }
         let found = Found::of(&evidence.exhibit);
@@ -137,17 +144,17 @@ impl SilenceDetector {
             && beat > heard
         {
             if watch.lives(beat) {
-                out.clear(Domain::Process(Role::Rank(rank)), FaultClass::Silence);
+                out.clear(Domain::Process(role.clone()), FaultClass::Silence);
             }
             return self.counts_from(beat); // it was us who did not hear it
         }
         let frozen = matches!(found.state, Some('T' | 't'));
-        let peers_are_heard = asked.at.since(asked.peers.heard) <= self.limit / 2;
-        if !frozen && !peers_are_heard {
+        let others_are_heard = asked.at.since(asked.peers.heard) <= self.limit / 2;
+        if !frozen && !others_are_heard {
             return;
         }
         watch.blamed = true;
-        let domain = Domain::Process(Role::Rank(rank));
+        let domain = Domain::Process(role.clone());
         let damage = Damage { process: Sound::No, ..Damage::default() };
         let confidence_permille = if frozen { 1000 } else { 850 };
         let suspect = Suspect { domain, class: FaultClass::Silence, damage, confidence_permille };
@@ -162,7 +169,7 @@ impl SilenceDetector {
         Clue::figure("heartbeat_age_ms", age.as_secs_f64() * 1e3, self.limit.as_secs_f64() * 1e3, text)
     }
 
-    /// Since when a rank is silent, or was last asked about.
+    /// When one will have been silent, or not been asked about, for too long.
     fn due_of(&self, watch: &Watch) -> Option<JobTime> {
         let heard = watch.heard?;
         Some(watch.asked.map_or(heard, |a| a.at) + self.limit)
@@ -182,12 +189,12 @@ impl FaultDetector for SilenceDetector {
         if let Signal::SupervisorSlept { .. } = o.signal {
             return self.state.start_anew(view.now, self.limit);
         }
-        let Domain::Process(Role::Rank(rank)) = o.about else { return };
+        let Domain::Process(role) = &o.about else { return };
         match &o.signal {
-            Signal::Heartbeat => self.heard(rank, o, true, view, out),
-            Signal::Progress { .. } => self.heard(rank, o, false, view, out),
-            Signal::Phase(phase) => self.changed(rank, o.incarnation, phase, view),
-            Signal::Evidence(e) if e.by == NAME && e.what == PROCESS_STATE => self.answered(rank, e, view, out),
+            Signal::Heartbeat => self.heard(role, o, true, view, out),
+            Signal::Progress { .. } => self.heard(role, o, false, view, out),
+            Signal::Phase(phase) => self.changed(role, o.incarnation, phase, view),
+            Signal::Evidence(e) if e.by == NAME && e.what == PROCESS_STATE => self.answered(role, e, view, out),
             _ => {}
         }
     }
@@ -199,21 +206,24 @@ impl FaultDetector for SilenceDetector {
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let mut silent = Vec::new();
         let mut due = None;
-        for index in 0..self.state.ranks.len() {
-            let Some(at) = self.due_of(&self.state.ranks[index]) else { continue };
-            let rank = rank_at(index);
+        let mut over = Vec::new();
+        for (role, watch) in self.state.watches.all() {
+            let Some(at) = self.due_of(watch) else { continue };
             if at > view.now {
                 due = Some(due.map_or(at, |d: JobTime| d.min(at)));
-            } else if self.state.ranks[index].is_wanted(rank, view) {
-                silent.push(rank);
+            } else if watch.is_wanted(&role, view) {
+                silent.push(role);
             } else {
-                self.state.ranks[index].end();
+                over.push(role);
             }
+        }
+        for role in over {
+            self.state.watches.get_mut(&role).into_iter().for_each(Watch::end);
         }
         if !silent.is_empty() {
             let again = view.now + self.limit;
             due = Some(due.map_or(again, |d| d.min(again)));
-            self.state.ask(&silent, view, out);
+            self.state.ask(silent, view, out);
         }
         self.state.due = due;
     }
@@ -229,15 +239,47 @@ impl FaultDetector for SilenceDetector {
 }
 
 impl State {
-    /// What is known of the incarnation that is told of, begun anew if it is a new one. `None`: an older one, or a rank
-    /// that the job does not have.
-    fn watch(&mut self, rank: Rank, incarnation: Option<Incarnation>, view: &View) -> Option<&mut Watch> {
-        let index = rank.0 as usize;
-        if index >= self.ranks.len() {
-            view.proc(&Role::Rank(rank))?;
-            self.ranks.resize(index + 1, Watch::default());
+    fn start_anew(&mut self, now: JobTime, limit: Duration) {
+        for watch in self.watches.all_mut().filter(|w| w.heard.is_some()) {
+            (watch.heard, watch.asked) = (Some(now), None);
+            self.due = Some(now + limit);
         }
-        let watch = &mut self.ranks[index];
+    }
+
+    /// Asks about silent ones, and notes how their hosts' others were heard.
+    fn ask(&mut self, silent: Vec<Role>, view: &View, out: &mut Findings) {
+        let host = |role: &Role| view.proc(role).and_then(|p| p.node.as_ref());
+        let mut hosts: BTreeMap<Option<&NodeId>, Peers> = BTreeMap::new();
+        for (role, watch) in self.watches.all() {
+            let Some(heard) = watch.heard else { continue };
+            let peers = hosts.entry(host(&role)).or_default();
+            peers.watched += 1;
+            peers.heard = peers.heard.max(heard);
+        }
+        self.tag = self.tag.wrapping_add(1);
+        for role in &silent {
+            let peers = hosts.get(&host(role)).copied().unwrap_or_default();
+            if let Some(watch) = self.watches.get_mut(role) {
+                watch.asked = Some(Asked { tag: self.tag, at: view.now, peers });
+            }
+        }
+        let about = silent.into_iter().map(Domain::Process).collect();
+        out.ask(Ask { by: NAME, tag: self.tag, what: PROCESS_STATE, about, within: ANSWER_WITHIN });
+    }
+}
+
+impl Watches {
+    /// What is known of the incarnation that is told of, begun anew if it is a new one. `None`: an older one, or a process
+    /// that the job does not have.
+    fn of(&mut self, role: &Role, incarnation: Option<Incarnation>, view: &View) -> Option<&mut Watch> {
+        if self.get_mut(role).is_none() {
+            view.proc(role)?;
+            match role {
+                Role::Rank(rank) => self.ranks.resize(rank.0 as usize + 1, Watch::default()),
+                Role::Service(name) => drop(self.services.insert(name.clone(), Watch::default())),
+            }
+        }
+        let watch = self.get_mut(role)?;
         let Some(incarnation) = incarnation else { return Some(watch) };
         if incarnation > watch.incarnation {
             *watch = Watch { incarnation, ..Watch::default() };
@@ -245,30 +287,20 @@ impl State {
         (incarnation == watch.incarnation).then_some(watch)
     }
 
-    fn start_anew(&mut self, now: JobTime, limit: Duration) {
-        for watch in self.ranks.iter_mut().filter(|w| w.heard.is_some()) {
-            (watch.heard, watch.asked) = (Some(now), None);
-            self.due = Some(now + limit);
+    fn get_mut(&mut self, role: &Role) -> Option<&mut Watch> {
+        match role {
+            Role::Rank(rank) => self.ranks.get_mut(rank.0 as usize),
+            Role::Service(name) => self.services.get_mut(name),
         }
     }
 
-    /// Asks about silent ranks, and notes how their hosts' ranks were heard.
-    fn ask(&mut self, silent: &[Rank], view: &View, out: &mut Findings) {
-        let host = |rank: Rank| view.proc(&Role::Rank(rank)).and_then(|p| p.node.as_ref());
-        let mut hosts: BTreeMap<Option<&NodeId>, Peers> = BTreeMap::new();
-        for (index, watch) in self.ranks.iter().enumerate() {
-            let Some(heard) = watch.heard else { continue };
-            let peers = hosts.entry(host(rank_at(index))).or_default();
-            peers.watched += 1;
-            peers.heard = peers.heard.max(heard);
-        }
-        self.tag = self.tag.wrapping_add(1);
-        for rank in silent {
-            let peers = hosts.get(&host(*rank)).copied().unwrap_or_default();
-            self.ranks[rank.0 as usize].asked = Some(Asked { tag: self.tag, at: view.now, peers });
-        }
-        let about = silent.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect();
-        out.ask(Ask { by: NAME, tag: self.tag, what: PROCESS_STATE, about, within: ANSWER_WITHIN });
+    fn all(&self) -> impl Iterator<Item = (Role, &Watch)> {
+        let ranks = (0..).map(|rank| Role::Rank(Rank(rank))).zip(&self.ranks);
+        ranks.chain(self.services.iter().map(|(name, watch)| (Role::Service(name.clone()), watch)))
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Watch> {
+        self.ranks.iter_mut().chain(self.services.values_mut())
     }
 }
 
@@ -284,9 +316,9 @@ impl Watch {
         *self = Watch { incarnation: self.incarnation, over: true, ..Watch::default() };
     }
 
-    /// Whether it is still the rank's process, and meant to run.
-    fn is_wanted(&self, rank: Rank, view: &View) -> bool {
-        let current = view.proc(&Role::Rank(rank)).filter(|p| p.wanted && p.incarnation == self.incarnation);
+    /// Whether it is still the role's process, and meant to run.
+    fn is_wanted(&self, role: &Role, view: &View) -> bool {
+        let current = view.proc(role).filter(|p| p.wanted && p.incarnation == self.incarnation);
         current.is_some_and(|p| !is_known_over(&p.phase))
     }
 }
@@ -295,10 +327,6 @@ impl Watch {
 /// might never come: silence goes on counting.
 fn is_known_over(phase: &Phase) -> bool {
     phase.is_over() && *phase != Phase::Dead(Termination::Unknown)
-}
-
-fn rank_at(index: usize) -> Rank {
-    Rank(u32::try_from(index).unwrap_or(u32::MAX)) // there are no more entries than ranks
 }
 
 /// What an answer to [`PROCESS_STATE`] says.
@@ -339,7 +367,7 @@ impl<'a> Found<'a> {
 fn peers_clue(asked: &Asked) -> Clue {
     let Peers { watched, heard } = asked.peers;
     let age = asked.at.since(heard);
-    let text = format!("of the {watched} ranks of its host the latest was heard {:.1} s before", age.as_secs_f64());
+    let text = format!("of the {watched} processes of its host the latest was heard {:.1} s before", age.as_secs_f64());
     Clue::figure("peers_heartbeat_age_ms", age.as_secs_f64() * 1e3, None, text)
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct Document {
     ranks: u32,
     /// How each rank is started.
     worker: Arc<WorkerSpec>,
+    /// Processes that the ranks need but that do not train, by name: started anew whenever all ranks are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    services: BTreeMap<Name, Arc<WorkerSpec>>,
     /// Hosts to use, in rank order, filled one after the other. Empty: wherever the launcher finds room.
     #[serde(default)]
     nodes: Vec<NodeId>,
@@ -97,8 +100,8 @@ impl JobSpec {
             return Err(SpecError::Version { found: version });
         }
         let document = serde_json::from_str(text).map_err(SpecError::Form)?;
-        let Document { version: _, name, ranks, worker, nodes, groups, policy } = document;
-        Ok(JobSpec { name, ranks, worker, nodes, groups, policy })
+        let Document { version: _, name, ranks, worker, services, nodes, groups, policy } = document;
+        Ok(JobSpec { name, ranks, worker, services, nodes, groups, policy })
     }
 
     /// The job as a JSON document that [`from_json`](JobSpec::from_json) reads, with every value spelled out.
@@ -106,8 +109,8 @@ impl JobSpec {
     /// # Errors
     /// [`SpecError::Unwritable`] when something in it is not text.
     pub fn to_json(&self) -> Result<String, SpecError> {
-        let JobSpec { name, ranks, worker, nodes, groups, policy } = self.clone();
-        let document = Document { version: SPEC_VERSION, name, ranks, worker, nodes, groups, policy };
+        let JobSpec { name, ranks, worker, services, nodes, groups, policy } = self.clone();
+        let document = Document { version: SPEC_VERSION, name, ranks, worker, services, nodes, groups, policy };
         serde_json::to_string_pretty(&document).map_err(SpecError::Unwritable)
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Most ranks that one job can have. A bound for mistakes, not for clusters: the largest known jobs are below it.
 pub const RANKS_MAX: u32 = 1 << 20;
+/// Most services that one job can have.
+const SERVICES_MAX: usize = 16;
 
 /// How one supervised process is started.
 ///
@@ -85,6 +87,22 @@ impl WorkerSpec {
     pub fn with_affinity(mut self, affinity: Affinity) -> WorkerSpec {
         self.affinity = affinity;
         self
+    }
+
+    /// Notes what is not sound, under the names that its settings have where it stands.
+    fn check(&self, problems: &mut ConfigProblems, [argv, env, cwd, nice]: [&'static str; 4]) {
+        let has_nul = |s: &String| s.contains('\0');
+        problems.check(self.argv.first().is_some_and(|p| !p.is_empty()), argv, "must name a program");
+        problems.check(!self.argv.iter().any(has_nul), argv, "must not contain a NUL byte");
+        let env_is_sound = self.env.iter().all(|(k, v)| !k.is_empty() && !k.contains(['=', '\0']) && !has_nul(v));
+        problems.check(
+            env_is_sound,
+            env,
+            "names must not be empty nor contain '=' or NUL, values must not contain NUL",
+        );
+        let cwd_is_text = self.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
+        problems.check(cwd_is_text, cwd, "must be UTF-8: it stands in the log");
+        problems.check(self.nice <= 19, nice, "must be 0 to 19");
     }
 }
 
@@ -279,6 +297,12 @@ pub struct JobSpec {
     pub ranks: u32,
     /// The training program.
     pub worker: Arc<WorkerSpec>,
+    /// Processes that the ranks need but that do not train, by name, such as MindSpore's scheduler.
+    ///
+    /// They belong to the world: whoever starts all ranks starts them anew as well, on the host of the world's first rank. One
+    /// that fails is a fault like a rank that fails; one that ends well is not missed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub services: BTreeMap<Name, Arc<WorkerSpec>>,
     /// Where ranks are placed: rank by rank in turn over these hosts in equal blocks. Empty: the launcher decides.
     pub nodes: Vec<NodeId>,
     /// Communication groups, where they are known beforehand.
@@ -294,10 +318,18 @@ impl JobSpec {
             name: name.into(),
             ranks,
             worker: Arc::new(worker),
+            services: BTreeMap::new(),
             nodes: Vec::new(),
             groups: BTreeMap::new(),
             policy: Policy::default(),
         }
+    }
+
+    /// Adds a process that the ranks need but that does not train.
+    #[must_use]
+    pub fn with_service(mut self, name: impl Into<Name>, program: WorkerSpec) -> JobSpec {
+        self.services.insert(name.into(), Arc::new(program));
+        self
     }
 
     /// Places ranks over these hosts.
@@ -348,19 +380,12 @@ impl JobSpec {
             "must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'",
         );
         problems.check((1..=RANKS_MAX).contains(&self.ranks), "ranks", "must be 1 to 1048576");
-        problems.check(self.worker.argv.first().is_some_and(|p| !p.is_empty()), "worker.argv", "must name a program");
-        let has_nul = |s: &String| s.contains('\0');
-        problems.check(!self.worker.argv.iter().any(has_nul), "worker.argv", "must not contain a NUL byte");
-        let env_is_sound =
-            self.worker.env.iter().all(|(k, v)| !k.is_empty() && !k.contains(['=', '\0']) && !has_nul(v));
-        problems.check(
-            env_is_sound,
-            "worker.env",
-            "names must not be empty nor contain '=' or NUL, values must not contain NUL",
-        );
-        let cwd_is_text = self.worker.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
-        problems.check(cwd_is_text, "worker.cwd", "must be UTF-8: it stands in the log");
-        problems.check(self.worker.nice <= 19, "worker.nice", "must be 0 to 19");
+        self.worker.check(&mut problems, ["worker.argv", "worker.env", "worker.cwd", "worker.nice"]);
+        problems.check(self.services.len() <= SERVICES_MAX, "services", "must be 16 at most");
+        problems.check(!self.services.keys().any(|name| name.as_str().is_empty()), "services", "must have names");
+        for program in self.services.values() {
+            program.check(&mut problems, ["services.*.argv", "services.*.env", "services.*.cwd", "services.*.nice"]);
+        }
         let kind_is_itself =
             |kind: &GroupKind| !kind.to_string().is_empty() && GroupKind::named(&kind.to_string()) == *kind;
         problems.check(

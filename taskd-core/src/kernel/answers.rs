@@ -128,6 +128,7 @@ impl Kernel {
                 }
                 (Action::Start { until: Ready::Accepted, .. }, Phase::Pending(_) | Phase::Running)
                 | (Action::Start { until: Ready::Running, .. }, Phase::Running) => Ok(Output::Accepted),
+                (Action::Start { .. }, Phase::Running) if proc.role.rank().is_none() => Ok(Output::Accepted), // it never steps
                 // Not yet at `Dead`: the exact exit is what detectors judge, and their verdict should come first.
                 (Action::Start { .. }, Phase::Exited(exit)) => {
                     if exit.how.is_success() {

@@ -5,7 +5,7 @@
 use super::placement::{self, Seats};
 use super::stages::{STOP_MARGIN, start_all};
 use super::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
-use crate::detect::Sound;
+use crate::detect::{Fault, Sound};
 use crate::job::{Counted, Domain, Name, NodeId, ProcId, Rank, Role, World};
 use crate::kernel::View;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ const START: Name = Name::new("start");
 /// How long a restart is taken to keep the job from training, where nobody says otherwise.
 const DOWNTIME: Duration = Duration::from_secs(60);
 
-/// Stops all ranks and starts them anew, in a new world, from the program's last checkpoint.
+/// Stops all ranks, and the job's services, and starts them anew, in a new world, from the program's last checkpoint.
 ///
 /// - Stages: `stop` (exactly, so that memory, ports and devices are free), `start` (enter the new world, start everybody,
 ///   until [`Policy::ready`](crate::job::Policy::ready)). Processes that are known to be lost are killed at once: they
@@ -32,8 +32,8 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 ///   have left, and processes may have come to light whose incarnation must not be used again.
 /// - It does not count when all causes of the incident are races lost at start-up
 ///   ([`retry_free`](crate::job::ErrorReport::retry_free)).
-/// - It refuses when the program itself is broken, when a service is lost (a world does not say how to start one), when
-///   ranks find no host, and when all that was blamed still trains: who is slow would start again where it is.
+/// - It refuses when the program itself is broken, when a service is lost that is none of the job's, when ranks find no
+///   host, and when all that was blamed still trains: who is slow would start again where it is.
 ///
 /// A strategy does not know when the last checkpoint was: the cost assumes half of the usual interval
 /// ([`with_checkpoint_every`](Self::with_checkpoint_every)).
@@ -81,7 +81,7 @@ impl RecoveryStrategy for Restart {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        check(incident)?;
+        check(incident, view)?;
         let broken: BTreeSet<NodeId> = incident.broken_hosts();
         let usable = view.without(&broken);
         let before = placement::current(view);
@@ -117,22 +117,21 @@ impl RecoveryStrategy for Restart {
         if run.ended_stage().is_none_or(|stage| stage.name != STOP) {
             return Next::AsProposed;
         }
-        let Some(proposed) = run.proposal.stages.get(run.stage).and_then(entered) else { return Next::AsProposed };
-        match placement::settle(view, seats_of(proposed)) {
+        let Some(proposed) = run.proposal.stages.get(run.stage) else { return Next::AsProposed };
+        let Some(world) = entered(proposed) else { return Next::AsProposed };
+        match placement::settle(view, seats_of(world)) {
             Err(reason) => Next::GiveUp(reason),
             Ok(seats) => {
                 let world = next_world(view, run.proposal.counted, seats);
-                if world == *proposed {
-                    return Next::AsProposed;
-                }
-                Next::Instead(vec![start_all(START, Arc::new(world), view)])
+                let anew = start_all(START, Arc::new(world), view);
+                if anew == *proposed { Next::AsProposed } else { Next::Instead(vec![anew]) }
             }
         }
     }
 }
 
 /// Whether starting the ranks again can help at all.
-fn check(incident: &Incident) -> Result<(), String> {
+fn check(incident: &Incident, view: &View) -> Result<(), String> {
     for fault in &incident.faults {
         let suspect = fault.prime();
         if suspect.damage.program == Sound::No {
@@ -140,8 +139,9 @@ fn check(incident: &Incident) -> Result<(), String> {
         }
         if let Domain::Process(Role::Service(name)) = &suspect.domain
             && suspect.damage.process == Sound::No
+            && !view.spec.services.contains_key(name)
         {
-            return Err(format!("service {name} is lost, and starting the ranks does not bring it back"));
+            return Err(format!("service {name} is lost, and the job does not say how it is started"));
         }
     }
     if incident.still_trains() && !incident.is_ordered() {
@@ -195,13 +195,20 @@ fn stop(incident: &Incident, view: &View) -> Stage {
     view.stopped().for_each(|rank| {
         lost.remove(&rank); // its grace time has begun, and may go on
     });
-    let ranks = view.alive().filter_map(|proc| Some((proc.role.rank()?, proc)));
-    let (lost, sound): (Vec<_>, Vec<_>) = ranks.partition(|(rank, _)| lost.contains(rank));
-    let stop = |procs: Vec<(Rank, ProcId)>, grace| {
-        let procs: Vec<ProcId> = procs.into_iter().map(|(_, proc)| proc).collect();
-        (!procs.is_empty()).then_some(Action::Stop { procs, grace, exact: true })
+    let is_lost = |role: &Role| match role {
+        Role::Rank(rank) => lost.contains(rank),
+        Role::Service(_) => incident.faults.iter().map(Fault::prime).any(|suspect| {
+            suspect.damage.process == Sound::No && matches!(&suspect.domain, Domain::Process(of) if of == role)
+        }),
     };
-    let actions = [stop(lost, Duration::ZERO), stop(sound, grace)].into_iter().flatten().collect();
+    let is_of_job = |role: &Role| match role {
+        Role::Rank(_) => true,
+        Role::Service(name) => view.spec.services.contains_key(name),
+    };
+    let procs = view.alive().filter(|proc| is_of_job(&proc.role));
+    let (gone, sound): (Vec<ProcId>, Vec<ProcId>) = procs.partition(|proc| is_lost(&proc.role));
+    let stop = |procs: Vec<ProcId>, grace| (!procs.is_empty()).then_some(Action::Stop { procs, grace, exact: true });
+    let actions = [stop(gone, Duration::ZERO), stop(sound, grace)].into_iter().flatten().collect();
     Stage::new(STOP, grace + STOP_MARGIN, actions)
 }
 

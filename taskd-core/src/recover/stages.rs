@@ -1,9 +1,9 @@
-//! Stages that concern every rank: everybody starts, everything ends. Strategies and the kernel's own plans share them.
+//! Stages that concern everybody: ranks and services start, everything ends. Strategies and the kernel's own plans share them.
 //!
 //! They choose nothing: which world and why is said by who uses them.
 
 use super::{Action, Need, Stage};
-use crate::job::{Name, ProcId, Role, World};
+use crate::job::{Name, NodeId, ProcId, Role, World};
 use crate::kernel::View;
 use crate::launch::{Place, StartBatch, StartOrder};
 use std::sync::Arc;
@@ -12,14 +12,21 @@ use std::time::Duration;
 /// How much longer than its grace time a stop may take: a killed process still has to tear its memory down.
 pub(crate) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
-/// Enters a world and starts all of its ranks, where it says.
+/// Enters a world and starts all of its ranks, where it says, and the job's services, where its first rank is.
 pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
-    let orders = world.members().iter().map(|(rank, member)| StartOrder {
+    let place = |node: Option<&NodeId>| node.cloned().map_or(Place::anywhere(), Place::On);
+    let first = world.members().values().next().and_then(|member| member.node.as_ref());
+    let services = view.spec.services.iter().map(|(name, program)| {
+        let role = Role::Service(name.clone());
+        let incarnation = view.next_incarnation(&role);
+        StartOrder { proc: ProcId { role, incarnation }, place: place(first), spec: Arc::clone(program) }
+    });
+    let ranks = world.members().iter().map(|(rank, member)| StartOrder {
         proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
-        place: member.node.clone().map_or(Place::anywhere(), Place::On),
+        place: place(member.node.as_ref()),
         spec: Arc::clone(&view.spec.worker),
     });
-    let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+    let batch = StartBatch { world: Arc::clone(&world), orders: services.chain(ranks).collect() };
     let policy = &view.spec.policy;
     let start = Action::Start { batch, until: policy.ready };
     Stage::new(name, policy.start_within, vec![Action::Enter(world), start])

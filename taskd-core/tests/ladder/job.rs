@@ -35,9 +35,13 @@ impl Job {
     }
 
     pub(crate) fn with(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut Policy)) -> Job {
+        Job::of_spec(ranks, hosts, |spec| adjust(&mut spec.policy))
+    }
+
+    pub(crate) fn of_spec(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut JobSpec)) -> Job {
         let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
         let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
-        adjust(&mut spec.policy);
+        adjust(&mut spec);
         let kernel = Kernel::new(plugins());
         let mut job = Job {
             kernel,
@@ -70,7 +74,7 @@ impl Job {
                 }
                 Action::Stop { procs, .. } => {
                     let slow = self.slow.map(Rank);
-                    for proc in procs.into_iter().filter(|p| p.role.rank() != slow) {
+                    for proc in procs.into_iter().filter(|p| slow.is_none() || p.role.rank() != slow) {
                         let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
                         let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
                         self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));

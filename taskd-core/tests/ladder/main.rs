@@ -3,6 +3,7 @@
 mod job;
 mod observing;
 mod orders;
+mod services;
 
 use job::{Job, KILLED, exited, failed, plugins, report};
 use std::time::Duration;

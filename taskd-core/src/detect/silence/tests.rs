@@ -54,7 +54,7 @@ fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
         let texts: Vec<&str> = fault.clues.iter().map(|c| c.text.as_str()).collect();
         assert_eq!(
             texts,
-            ["no heartbeat for 10.0 s", why, "of the 4 ranks of its host the latest was heard 0.0 s before"]
+            ["no heartbeat for 10.0 s", why, "of the 4 processes of its host the latest was heard 0.0 s before"]
         );
     }
 }
@@ -153,7 +153,7 @@ fn only_ranks_that_were_heard_are_watched_and_progress_keeps_them_alive() {
         signal: Signal::Heartbeat,
     };
     assert!(scene.observe(&mut detector, stranger).is_empty());
-    assert_eq!(detector.state.ranks.len(), 2, "the job has no such rank");
+    assert_eq!(detector.state.watches.ranks.len(), 2, "the job has no such rank");
 }
 
 #[test]
@@ -242,4 +242,31 @@ fn a_source_that_does_not_name_incarnations_is_read_as_about_the_current_ones() 
     let ask = question(&scene.expire(&mut detector));
     let found = scene.answer(&mut detector, &ask, 0, state('S'));
     assert_eq!(fault(&found).incarnation(), Some(Incarnation(2)));
+}
+
+#[test]
+fn a_service_is_watched_like_a_rank() {
+    let role = Role::Service(Name::new("scheduler"));
+    let (mut scene, mut detector) = (Scene::of(2), SilenceDetector::default());
+    let service = scene.view.procs[&Role::Rank(Rank(0))].clone();
+    scene.view.procs.insert(role.clone(), service);
+    let about = Domain::Process(role);
+    let told = |scene: &Scene, signal| Observation {
+        at: scene.view.now,
+        about: about.clone(),
+        incarnation: Some(Incarnation(1)),
+        generation: None,
+        signal,
+    };
+    assert!(scene.observe(&mut detector, told(&scene, Signal::Heartbeat)).is_empty());
+    let ask = question(&beats(&mut scene, &mut detector, 10_000, &[]));
+    assert_eq!(ask.about, [about.clone()]);
+    let evidence = |ask: Ask, exhibit| {
+        let Ask { by, tag, what, .. } = ask;
+        Signal::Evidence(Evidence { by, tag, what, about: about.clone(), exhibit }.into())
+    };
+    let found = scene.observe(&mut detector, told(&scene, evidence(ask, state('T'))));
+    assert_eq!((&fault(&found).prime().domain, fault(&found).prime().confidence_permille), (&about, 1000));
+    let found = scene.observe(&mut detector, told(&scene, Signal::Heartbeat));
+    assert_eq!(found, [Finding::Clear(about.clone(), FaultClass::Silence)]);
 }

@@ -104,7 +104,7 @@ fn it_refuses_what_it_cannot_mend() {
     let store = Domain::Process(Role::Service("store".into()));
     let store = Suspect::certain(store, FaultClass::Exit, Damage::PROCESS_GONE);
     let why = propose(&Scene::of(2), vec![Fault::new(NAME, JobTime::START, store)]).expect_err("a service is lost");
-    assert_eq!(why, "service store is lost, and starting the ranks does not bring it back");
+    assert_eq!(why, "service store is lost, and the job does not say how it is started");
 
     let mut scene = Scene::on(4, TWO_HOSTS);
     scene.set_node("a", NodeState::Left);

@@ -1,7 +1,7 @@
 /* libtaskd: what a training process does, recorded into memory that outlives it. Version 1.
  *
  * Every function can be called from any thread, at any time, also when nothing was opened: then it does nothing. None of them
- * fails the program, prints, starts a thread, or waits for anybody. In a process that was forked from the one that records
+ * fails the program, prints, waits for anybody, or, but for taskd_beat, starts a thread. In a process that was forked from the one that records
  * they do nothing.
  *
  * Link with -ltaskd, or load the library that the environment variable TASKD_LIB names.
@@ -114,6 +114,11 @@ void taskd_hooked(uint32_t kind);
 /* Says why a kind is not recorded though it is on, such as "another profiler is active"; length 0: nothing keeps it any
  * more. */
 void taskd_except(uint32_t kind, const char *reason, size_t length);
+
+/* Writes the time of CLOCK_MONOTONIC, in nanoseconds, into a word: at once, and then every so many milliseconds, 10 to 60,000,
+ * from a thread that is started for it and gets none of the program's signals. For programs whose interpreter can be held up
+ * for long. The word must stay as long as the process. 1: it does, 0: there is no thread to be had. */
+int taskd_beat(uint64_t *word, uint32_t every_ms);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 #[path = "../../src/worker/abi/lib.rs"]
 mod library;
 
+mod beats;
 mod execs;
 mod faults;
 mod forks;

@@ -2,6 +2,7 @@
 //!
 //! They turn numbers into the recorder's terms, and do nothing else.
 
+use super::beat;
 use super::process::{self, guarded, recorder};
 use super::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op, Range};
 use super::thread::{with_own, with_own_if_on};
@@ -146,6 +147,22 @@ pub unsafe extern "C" fn taskd_except(kind: u32, reason: *const c_char, length: 
             recorder.except(kind, unsafe { text_of(reason, length) }.as_deref());
         }
     });
+}
+
+/// Begins to write the time into a word, from a thread of its own.
+///
+/// # Safety
+/// `word` must be null or point to eight bytes, on an address that is a multiple of eight, that stay as long as the process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn taskd_beat(word: *mut u64, every_ms: u32) -> c_int {
+    guarded(|| {
+        if word.is_null() || !word.is_aligned() {
+            return 0;
+        }
+        // SAFETY: as the caller has promised; everybody writes it by this type.
+        let word: &'static AtomicU64 = unsafe { AtomicU64::from_ptr(word) };
+        c_int::from(beat::start(word, every_ms).is_ok())
+    })
 }
 
 /// Whether a kind is recorded now.

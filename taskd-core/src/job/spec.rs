@@ -39,6 +39,10 @@ pub struct WorkerSpec {
     /// On which processors it may run.
     #[serde(default)]
     pub affinity: Affinity,
+    /// A file on its host for all that it prints, stdout and stderr together, besides the launcher's own; relative paths are
+    /// below the working directory. Processes with the same file share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<PathBuf>,
 }
 
 impl WorkerSpec {
@@ -51,6 +55,7 @@ impl WorkerSpec {
             cwd: None,
             nice: 0,
             affinity: Affinity::Inherit,
+            log: None,
         }
     }
 
@@ -89,8 +94,15 @@ impl WorkerSpec {
         self
     }
 
+    /// Sets a file for all that it prints.
+    #[must_use]
+    pub fn with_log(mut self, file: impl Into<PathBuf>) -> WorkerSpec {
+        self.log = Some(file.into());
+        self
+    }
+
     /// Notes what is not sound, under the names that its settings have where it stands.
-    fn check(&self, problems: &mut ConfigProblems, [argv, env, cwd, nice]: [&'static str; 4]) {
+    fn check(&self, problems: &mut ConfigProblems, [argv, env, cwd, nice, log]: [&'static str; 5]) {
         let has_nul = |s: &String| s.contains('\0');
         problems.check(self.argv.first().is_some_and(|p| !p.is_empty()), argv, "must name a program");
         problems.check(!self.argv.iter().any(has_nul), argv, "must not contain a NUL byte");
@@ -103,6 +115,8 @@ impl WorkerSpec {
         let cwd_is_text = self.cwd.as_ref().is_none_or(|dir| dir.to_str().is_some());
         problems.check(cwd_is_text, cwd, "must be UTF-8: it stands in the log");
         problems.check(self.nice <= 19, nice, "must be 0 to 19");
+        let log_is_text = self.log.as_ref().is_none_or(|file| file.to_str().is_some_and(|text| !text.contains('\0')));
+        problems.check(log_is_text, log, "must be UTF-8 without NUL: it stands in the log");
     }
 }
 
@@ -380,11 +394,13 @@ impl JobSpec {
             "must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'",
         );
         problems.check((1..=RANKS_MAX).contains(&self.ranks), "ranks", "must be 1 to 1048576");
-        self.worker.check(&mut problems, ["worker.argv", "worker.env", "worker.cwd", "worker.nice"]);
+        let names = ["worker.argv", "worker.env", "worker.cwd", "worker.nice", "worker.log"];
+        self.worker.check(&mut problems, names);
         problems.check(self.services.len() <= SERVICES_MAX, "services", "must be 16 at most");
         problems.check(!self.services.keys().any(|name| name.as_str().is_empty()), "services", "must have names");
         for program in self.services.values() {
-            program.check(&mut problems, ["services.*.argv", "services.*.env", "services.*.cwd", "services.*.nice"]);
+            let of = ["services.*.argv", "services.*.env", "services.*.cwd", "services.*.nice", "services.*.log"];
+            program.check(&mut problems, of);
         }
         let kind_is_itself =
             |kind: &GroupKind| !kind.to_string().is_empty() && GroupKind::named(&kind.to_string()) == *kind;

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use taskd_core::job::*;
+use taskd_core::launch::Launcher;
 
 /// The directory of rank 0's output, before the rank is there.
 fn output_dir(job: &Job) -> PathBuf {
@@ -66,5 +67,24 @@ async fn of_much_stderr_the_last_lines_travel() {
     let tail = job.exit_of(&proc).await.stderr_tail;
     assert!(tail.len() <= Exit::STDERR_TAIL_BYTES_MAX && tail.len() > Exit::STDERR_TAIL_BYTES_MAX - 100);
     assert!(tail.starts_with("line ") && tail.ends_with("line 2999\n\u{fffd} end"), "{tail}");
+    job.end().await;
+}
+
+#[tokio::test]
+async fn a_file_of_the_users_has_both_streams_and_the_last_life_beside_it() {
+    let job = Job::new().await;
+    let file = job.dir.path().join("logs/worker_0.log");
+    let spec = |script| sh(script).with_log(&file);
+    let first = job.start_one(spec("echo out; sleep 0.1; echo err >&2")).await;
+    job.exit_of(&first).await;
+    assert_eq!(job.printed("../logs/worker_0.log", "err\n").await, "out\nerr\n");
+    assert_eq!(job.printed("rank-0.1/stderr.log", "err\n").await, "err\n", "the launcher's own files are as ever");
+    let both = batch(2, [spec("echo one; sleep 0.2"), spec("sleep 0.1; echo two")]);
+    job.launcher.start(&both).await.unwrap();
+    for order in &both.orders {
+        job.exit_of(&order.proc).await;
+    }
+    assert_eq!(job.printed("../logs/worker_0.log", "two\n").await, "one\ntwo\n");
+    assert_eq!(fs::read_to_string(job.dir.path().join("logs/worker_0.log.1")).unwrap(), "out\nerr\n");
     job.end().await;
 }

@@ -62,7 +62,8 @@ struct Log {
     waiting: Vec<u8>,
     /// Bytes that were dropped and not yet told in the file.
     missing: u64,
-    closed: bool,
+    /// Who may still write; at zero it is closed when all is written.
+    writers: usize,
     queued: bool,
     /// With the writer while it writes.
     file: Option<LogFile>,
@@ -84,13 +85,25 @@ impl Logs {
     pub(super) fn open(&mut self, path: PathBuf) -> LogId {
         let id = LogId(self.next);
         self.next += 1;
-        let log = Log { path, waiting: Vec::new(), missing: 0, closed: false, queued: false, file: None };
+        let log = Log { path, waiting: Vec::new(), missing: 0, writers: 1, queued: false, file: None };
         let mut state = self.shared.lock();
         state.logs.insert(id, log);
         state.queue(id); // the file is there from the start, so that it can be followed
         drop(state);
         self.shared.changed.notify_all();
         id
+    }
+
+    /// The log at `path` that somebody writes already, or a new one.
+    pub(super) fn share(&mut self, path: PathBuf) -> LogId {
+        let mut state = self.shared.lock();
+        let open = state.logs.iter_mut().find(|(_, log)| log.path == path && log.writers > 0);
+        if let Some((id, log)) = open {
+            log.writers += 1;
+            return *id;
+        }
+        drop(state);
+        self.open(path)
     }
 
     /// Adds to a log. Never waits.
@@ -107,11 +120,11 @@ impl Logs {
         self.shared.changed.notify_all();
     }
 
-    /// Nothing more will come. The file is closed when all is written.
+    /// Nothing more will come from one of its writers. Behind the last one the file is closed when all is written.
     pub(super) fn close(&self, id: LogId) {
         let mut state = self.shared.lock();
         if let Some(log) = state.logs.get_mut(&id) {
-            log.closed = true;
+            log.writers = log.writers.saturating_sub(1);
             state.queue(id);
         }
         drop(state);
@@ -201,7 +214,7 @@ impl State {
         let Some(log) = self.logs.get_mut(&id) else { return };
         log.file = done.file;
         log.missing += done.untold;
-        if log.closed && !log.queued && log.waiting.is_empty() {
+        if log.writers == 0 && !log.queued && log.waiting.is_empty() {
             self.logs.remove(&id);
         }
     }

@@ -19,14 +19,16 @@ pub(super) struct Stream {
     /// `None`: nobody can write any more.
     pipe: Option<OwnedFd>,
     log: LogId,
+    /// The user's file, for both streams of a process.
+    shared: Option<LogId>,
     /// The last bytes, of stderr only.
     tail: Option<VecDeque<u8>>,
 }
 
 impl Stream {
     /// Output that goes to a log.
-    pub(super) const fn new(pipe: OwnedFd, log: LogId) -> Stream {
-        Stream { pipe: Some(pipe), log, tail: None }
+    pub(super) const fn new(pipe: OwnedFd, log: LogId, shared: Option<LogId>) -> Stream {
+        Stream { pipe: Some(pipe), log, shared, tail: None }
     }
 
     /// The same, with its end kept in memory.
@@ -49,7 +51,7 @@ impl Stream {
                 Ok(0) => self.close(poll, logs),
                 Ok(n) => {
                     read += n;
-                    logs.write(self.log, &scratch[..n]);
+                    self.logs().for_each(|log| logs.write(log, &scratch[..n]));
                     if let Some(tail) = &mut self.tail {
                         keep_last(tail, &scratch[..n]);
                     }
@@ -65,8 +67,12 @@ impl Stream {
     pub(super) fn close(&mut self, poll: &Poll, logs: &Logs) {
         if let Some(pipe) = self.pipe.take() {
             poll.remove(pipe);
-            logs.close(self.log);
+            self.logs().for_each(|log| logs.close(log));
         }
+    }
+
+    fn logs(&self) -> impl Iterator<Item = LogId> {
+        [Some(self.log), self.shared].into_iter().flatten()
     }
 
     /// The last lines, at most [`Exit::STDERR_TAIL_BYTES_MAX`] bytes.

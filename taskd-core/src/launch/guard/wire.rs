@@ -94,6 +94,9 @@ pub(crate) struct WireSpec {
     pub(crate) cwd: PathBuf,
     /// Added to the owner's nice value.
     pub(crate) nice: u8,
+    /// Absolute.
+    #[serde(default)]
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// One process to start.

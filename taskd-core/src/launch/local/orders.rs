@@ -137,7 +137,8 @@ impl Ground {
             let text = format!("{}: the name of its working directory {} is not UTF-8", order.proc, cwd.display());
             return Err(LaunchError::Refused(text));
         }
-        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice })
+        let log = spec.log.as_ref().map(|log| cwd.join(log));
+        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log })
     }
 
     /// What the launcher tells every process of itself.
@@ -165,10 +166,10 @@ impl Ground {
             if let Some(index) = local.iter().position(|r| *r == rank) {
                 set("TASKD_LOCAL_RANK", index.to_string());
             }
-            let wants_hooks = order.spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
-            if let Some(library) = self.library.as_ref().filter(|_| wants_hooks) {
-                set(LIBRARY, library.clone());
-            }
+        }
+        let wants_hooks = order.spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
+        if let Some(library) = self.library.as_ref().filter(|_| wants_hooks) {
+            set(LIBRARY, library.clone());
         }
         env
     }

@@ -121,7 +121,7 @@ impl Engine {
         for (order, program) in new.into_iter().zip(programs) {
             let spawned = self.ground.spawn(order, spec_of(order)?, &program);
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
-            let key = self.enter(order, spawned);
+            let key = self.enter(order, spec_of(order)?.log.as_ref(), spawned);
             started.push(key);
             self.watch_proc(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
         }
@@ -129,11 +129,13 @@ impl Engine {
     }
 
     /// Takes a process that runs into the book.
-    fn enter(&mut self, order: &WireOrder, spawned: Spawned) -> Key {
+    fn enter(&mut self, order: &WireOrder, log: Option<&PathBuf>, spawned: Spawned) -> Key {
         let key = self.procs.next_key();
         let directory = RunDir::proc_dir(&self.run_dir, &order.proc);
-        let stdout = Stream::new(spawned.stdout, self.logs.open(directory.join("stdout.log")));
-        let stderr = Stream::new(spawned.stderr, self.logs.open(directory.join("stderr.log"))).keeping_tail();
+        let mut shared = || log.map(|log| self.logs.share(log.clone()));
+        let (of_stdout, of_stderr) = (shared(), shared());
+        let stdout = Stream::new(spawned.stdout, self.logs.open(directory.join("stdout.log")), of_stdout);
+        let stderr = Stream::new(spawned.stderr, self.logs.open(directory.join("stderr.log")), of_stderr).keeping_tail();
         let (page, deaths) = (Arc::clone(&spawned.page), Arc::clone(&self.deaths));
         let lifeline = Waiter::start(key, spawned.pid, spawned.start_time, page, deaths).ok();
         self.counters.lifelines_missing += u64::from(lifeline.is_none());

@@ -107,12 +107,12 @@ fn steps_into(breakdown: Arc<Mutex<Breakdown>>) -> impl FaultDetector {
 
 /// Everything on, no communication, nothing, everything on: each for some steps.
 async fn switch_under(job: &TracedJob, steps: u64, control: &TraceControl) -> Result<Vec<Phase>, Failure> {
-    let no_communication = Requested { communication: Switch::Off, ..Requested::ALL };
+    let no_communication = Requested { communication: Switch::Off, ..Requested::USUAL };
     let plan = [
-        ("all kinds", Requested::ALL),
+        ("all kinds", Requested::USUAL),
         ("without communication", no_communication),
         ("nothing", Requested::NONE),
-        ("all kinds again", Requested::ALL),
+        ("all kinds again", Requested::USUAL),
     ];
     let mut phases = Vec::new();
     for (name, requested) in plan {

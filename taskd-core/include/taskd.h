@@ -16,13 +16,18 @@
 extern "C" {
 #endif
 
-/* Kinds. Those from TASKD_USER to TASKD_USER_LAST are yours. */
+/* Kinds. Those from TASKD_USER to TASKD_USER_LAST are yours. The four before them cost more than the others, and are off
+ * unless somebody switches them on. */
 enum {
   TASKD_STEP = 1,            /* a training step */
   TASKD_DATALOADER = 2,      /* waiting for the next batch */
   TASKD_SAVE_CHECKPOINT = 3, /* saving a checkpoint */
   TASKD_FORWARD = 4,         /* the forward pass */
   TASKD_COMMUNICATION = 5,   /* a collective or point-to-point operation */
+  TASKD_KERNEL = 6,          /* work of a device */
+  TASKD_COPY = 7,            /* a copy or a fill of a device's memory */
+  TASKD_API = 8,             /* a call into the vendor's runtime */
+  TASKD_MARKER = 9,          /* a range or a moment that was named for profilers */
   TASKD_USER = 16,
   TASKD_USER_LAST = 63
 };
@@ -119,6 +124,46 @@ void taskd_except(uint32_t kind, const char *reason, size_t length);
  * from a thread that is started for it and gets none of the program's signals. For programs whose interpreter can be held up
  * for long. The word must stay as long as the process. 1: it does, 0: there is no thread to be had. */
 int taskd_beat(uint64_t *word, uint32_t every_ms);
+
+/* What somebody else has recorded, such as a vendor's trace interface: when it was and how long it took, by the system's
+ * calendar (CLOCK_REALTIME, in nanoseconds), afterwards, and in any order. */
+enum { TASKD_SPAN = 1, TASKD_INSTANT = 2, TASKD_FIGURE = 3 };
+
+/* Which of a record's fields count beside the first ones. */
+enum {
+  TASKD_PLAIN = 0,
+  TASKD_OF_A_STEP = 1,                /* number: the step's */
+  TASKD_OF_A_COMMUNICATION = 2,       /* op, data_type, group, peer, elements, bytes, number: of its group, UINT64_MAX for none */
+  TASKD_OF_A_DEVICE = 3,              /* device, stream, bytes, number: its correlation, 0 for none */
+  TASKD_OF_A_DEVICES_COMMUNICATION = 4 /* op, data_type, group, peer, device, stream, bytes, number: its correlation */
+};
+
+typedef struct {
+  uint64_t unix_nanos; /* when, or when it began; 0: nobody knows */
+  uint64_t nanos;      /* of a span: how long it took */
+  double value;        /* of a figure */
+  uint32_t kind;
+  uint32_t name;  /* a number that taskd_name gave; 0 for none */
+  uint32_t event; /* TASKD_SPAN, TASKD_INSTANT, TASKD_FIGURE */
+  uint32_t form;  /* TASKD_PLAIN and so on */
+  uint32_t thread; /* the thread that did it; 0 for none, as for what a device does */
+  uint32_t device; /* UINT32_MAX for none */
+  uint32_t stream; /* UINT32_MAX for none */
+  uint32_t op;
+  uint32_t data_type;
+  uint32_t group;
+  uint32_t peer; /* UINT32_MAX for none */
+  uint32_t reserved; /* 0 */
+  uint64_t elements;
+  uint64_t bytes;
+  uint64_t number;
+} taskd_record;
+
+/* Brings records, whether their kinds are on or not: who brings them has recorded what was on. Returns how many were taken,
+ * the first ones. The others are still the caller's: room is made when records are taken out, every 100 ms or so, and it never
+ * writes over what was not. Nobody but the caller can count what it gives up: best as a figure among the records. To be called
+ * with many at a time (each call reads the clocks), by one thread or by few: each takes a place among those that record. */
+size_t taskd_import(const taskd_record *records, size_t count);
 
 #ifdef __cplusplus
 }

@@ -26,21 +26,23 @@ pub struct RecordBatch {
     pub names: Arc<NameTable>,
     /// Records that are missing since the batch before.
     pub lost: u64,
-    /// Those of a thread in the order in which they were made; those of several threads side by side.
+    /// Those of a thread in the order in which they were made; those of several threads side by side. Those that somebody else
+    /// has brought, as all [spans](Event::Span) are, stand where they were brought, whatever their times are.
     pub records: Vec<TimedRecord>,
 }
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedRecord {
-    /// Nanoseconds since 1970. Those of one process are its monotonic clock and an offset that never changes, so they
-    /// never go back, whatever becomes of the calendar.
+    /// Nanoseconds since 1970, of a span when it began. Those of one process are its monotonic clock and an offset that
+    /// never changes, so those of a thread never go back, whatever becomes of the calendar. 0: unknown, of what somebody else
+    /// has recorded.
     pub unix_nanos: u64,
-    /// The thread's id in the system.
+    /// The thread's id in the system; 0 for what no thread did, as a device's work, and where nobody knows.
     pub thread: u32,
     /// What was done.
     pub kind: Kind,
-    /// Its beginning, its end, a moment or a figure.
+    /// Its beginning, its end, a moment, a figure, or all of it.
     pub event: Event,
     /// How it is called, a number of the batch's table; 0 for an end.
     pub name: NameId,

@@ -2,7 +2,7 @@
 //!
 //! It waits for nothing and keeps nothing. What becomes of the records is for its caller, who says when they are safe.
 
-use super::recorder::{Anchor, Clock, NameId, Recording, Taken, TimeLine};
+use super::recorder::{Anchor, By, Clock, NameId, Recording, Taken, TimeLine};
 use super::{NameTable, Origin, RecordBatch, TimedRecord};
 use std::collections::VecDeque;
 use std::io;
@@ -37,7 +37,8 @@ const OWNERS_MAX: usize = 8;
 /// # Times
 /// They are the process's monotonic clock, and one offset to the calendar, taken when its recorder was begun: no setting of
 /// the calendar moves them. Ticks of the processor's counter are turned into time between two moments at which both were
-/// read, so that errors do not add up; the records of a thread stay in their order.
+/// read, so that errors do not add up; the records of a thread stay in their order. Imported records have the times that they
+/// came with, and the order in which they came.
 #[derive(Debug)]
 pub struct Drain {
     recording: Recording,
@@ -218,12 +219,14 @@ impl Drain {
     fn timed(&mut self) -> Vec<TimedRecord> {
         let (line, calendar, rings) = (self.line, self.calendar, &mut self.rings);
         let timed = self.taken.drain(..).map(|Taken { ring, number, record }| {
-            let mut unix_nanos = calendar.unix(line.nanos(record.ticks));
-            let mut thread = 0;
-            if let Some(ring) = rings.get_mut(ring) {
-                unix_nanos = unix_nanos.max(ring.last);
-                (ring.last, thread) = (unix_nanos, ring.thread_of(number));
-            }
+            let (unix_nanos, thread) = match (record.by, rings.get_mut(ring)) {
+                (By::Import { thread }, _) => (record.ticks, thread),
+                (By::Itself, Some(ring)) => {
+                    ring.last = ring.last.max(calendar.unix(line.nanos(record.ticks)));
+                    (ring.last, ring.thread_of(number))
+                }
+                (By::Itself, None) => (calendar.unix(line.nanos(record.ticks)), 0),
+            };
             let (kind, event, name, detail) = (record.kind, record.event, record.name, record.detail);
             TimedRecord { unix_nanos, thread, kind, event, name, detail }
         });

@@ -20,7 +20,7 @@ T.taskd_end(T.taskd_begin_communication(0, None))
 T.taskd_mark(named(SAVE, b"rank.pt"))
 T.taskd_counter(named(USER + 2, b"loss"), 0.25)
 T.taskd_end(step)
-for nothing in (0, 7 << 58):
+for nothing in (0, 15 << 58):
     T.taskd_end(nothing), T.taskd_mark(nothing & 0xffffffff)
 T.taskd_hooked(STEP), T.taskd_hooked(99)
 T.taskd_except(COMMUNICATION, b"another profiler is active", 26)

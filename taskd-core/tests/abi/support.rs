@@ -159,6 +159,7 @@ fn in_words(recording: &Recording, record: &Record, ranges: &mut Vec<u64>) -> St
         Event::End { range } => format!("end {}", number(range)),
         Event::Instant => "mark".to_owned(),
         Event::Counter { value } => format!("counter {value}"),
+        Event::Span { nanos } => format!("span of {nanos} ns"),
     };
     let name = recording.name(record.name).map(|name| format!(" {name:?}")).unwrap_or_default();
     let detail = match record.detail {
@@ -172,6 +173,15 @@ fn in_words(recording: &Recording, record: &Record, ranges: &mut Vec<u64>) -> St
                 c.op, c.elements, c.data_type, c.bytes, c.peer, c.sequence
             )
         }
+        Detail::Device(work) => format!(" {work:?}"),
+        Detail::DeviceCommunication(c) => {
+            let group = recording.name(c.group).unwrap_or("none");
+            format!(" {:?} {:?} in {group}, peer {:?}, {:?}", c.op, c.data_type, c.peer, c.work)
+        }
     };
-    format!("{event} {:?}{name}{detail}", record.kind)
+    let by = match record.by {
+        By::Itself => String::new(),
+        By::Import { thread } => format!(" of thread {thread}"),
+    };
+    format!("{event} {:?}{name}{detail}{by}", record.kind)
 }

@@ -9,7 +9,9 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use proptest::prelude::*;
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::export::parquet::{GROUP_ROWS_MAX, LOST_KEY, ParquetSummary, ParquetWriter};
-use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use taskd_core::trace::recorder::{
+    Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op,
+};
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 
 fn export(batches: &[RecordBatch]) -> (Bytes, ParquetSummary) {
@@ -46,8 +48,10 @@ fn expected(batches: &[RecordBatch]) -> Vec<Row> {
         plain.unix_nanos = record.unix_nanos.min(i64::MAX as u64);
         plain.name = NameId(0);
         let mut group = NameId(0);
-        if let Detail::Communication(call) = &mut plain.detail {
-            group = std::mem::take(&mut call.group);
+        match &mut plain.detail {
+            Detail::Communication(call) => group = std::mem::take(&mut call.group),
+            Detail::DeviceCommunication(call) => group = std::mem::take(&mut call.group),
+            _ => (),
         }
         let [name, group] = [record.name, group].map(|id| batch.names.get(id).to_owned());
         Row { origin: batch.origin, lost: if at == 0 { batch.lost } else { 0 }, name, group, record: plain }
@@ -83,19 +87,27 @@ fn row(columns: &Columns, at: usize) -> Row {
         "begin" => Event::Begin { range: large("range").unwrap() },
         "end" => Event::End { range: large("range").unwrap() },
         "instant" => Event::Instant,
+        "span" => Event::Span { nanos: large("duration").unwrap() },
         _ => Event::Counter { value: number::<arrow_array::types::Float64Type>(columns, "value", at).unwrap() },
     };
     let step = large("step").map(|number| Detail::Step { number, cpu_nanos: large("cpu_nanos").unwrap() });
+    let work = small("device").map(|device| DeviceWork {
+        device,
+        stream: small("stream").unwrap(),
+        correlation: large("correlation").unwrap(),
+        bytes: large("bytes").unwrap(),
+    });
     let call = text("op").map(|op| {
-        Detail::Communication(Communication {
-            op: code(op, Op::of_code),
-            data_type: code(text("data_type").unwrap(), DataType::of_code),
-            group: NameId(0),
-            elements: large("elements").unwrap(),
-            bytes: large("bytes").unwrap(),
-            peer: small("peer"),
-            sequence: large("sequence"),
-        })
+        let (op, data_type) = (code(op, Op::of_code), code(text("data_type").unwrap(), DataType::of_code));
+        let (group, peer) = (NameId(0), small("peer"));
+        match work {
+            Some(work) => Detail::DeviceCommunication(DeviceCommunication { op, data_type, group, peer, work }),
+            None => {
+                let (elements, bytes) = (large("elements").unwrap(), large("bytes").unwrap());
+                let sequence = large("sequence");
+                Detail::Communication(Communication { op, data_type, group, elements, bytes, peer, sequence })
+            }
+        }
     });
     let time = number::<TimestampNanosecondType>(columns, "time", at).unwrap();
     let record = TimedRecord {
@@ -104,7 +116,7 @@ fn row(columns: &Columns, at: usize) -> Row {
         kind: kind(text("kind").unwrap()),
         event,
         name: NameId(0),
-        detail: step.or(call).unwrap_or_default(),
+        detail: step.or(call).or(work.map(Detail::Device)).unwrap_or_default(),
     };
     let said = |name| text(name).unwrap_or_default().to_owned();
     Row { origin, lost: large("lost").unwrap(), name: said("name"), group: said("group"), record }
@@ -123,6 +135,10 @@ fn kind(word: &str) -> Kind {
         "SaveCheckpoint" => Kind::SaveCheckpoint,
         "FP" => Kind::Forward,
         "Communication" => Kind::Communication,
+        "Kernel" => Kind::Kernel,
+        "Copy" => Kind::Copy,
+        "API" => Kind::Api,
+        "Marker" => Kind::Marker,
         user => Kind::User(user.strip_prefix("User ").unwrap().parse().unwrap()),
     }
 }

@@ -4,8 +4,10 @@ use super::perfetto_reader::{Shown, Slice, read};
 use super::support::{DAY, all_reduce, batch, batches, begin, end, origin, record};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use taskd_core::trace::export::perfetto::{EARLY_ENDS_MAX, OPEN_RANGES_MAX, PerfettoWriter, Summary};
-use taskd_core::trace::recorder::{Detail, Event, Kind, NameId};
+use taskd_core::trace::export::perfetto::{
+    EARLY_ENDS_MAX, OPEN_RANGES_MAX, PerfettoWriter, SPAN_TRACKS_MAX, STREAMS_MAX, Summary,
+};
+use taskd_core::trace::recorder::{Detail, DeviceWork, Event, Kind, NameId};
 use taskd_core::trace::{RecordBatch, TimedRecord};
 
 fn export(batches: &[RecordBatch]) -> (Shown, Summary) {
@@ -77,6 +79,47 @@ fn communications_that_overlap_stand_below_each_other() {
     let times: Vec<_> = spans(&shown).into_iter().map(|(_, _, begin, end)| (begin, end)).collect();
     assert_eq!(times, [(0, 10), (5, 20), (10, 30)]);
     assert_eq!((lanes(&shown), summary.ranges), (2, 3));
+}
+
+fn kernel(after: u64, nanos: u64, device: u32, stream: u32) -> TimedRecord {
+    let detail = Detail::Device(DeviceWork { device, stream, correlation: 12, bytes: 0 });
+    TimedRecord { thread: 0, detail, name: NameId(1), ..record(after, Kind::Kernel, Event::Span { nanos }) }
+}
+
+#[test]
+fn what_devices_do_is_shown_stream_by_stream_whatever_its_order() {
+    let call = TimedRecord { name: NameId(2), ..record(0, Kind::Api, Event::Span { nanos: 3 }) };
+    let copy = TimedRecord { kind: Kind::Copy, name: NameId(0), ..kernel(30, 5, 3, 7) };
+    let batches = [
+        batch(origin(0, 1), &["matmul", "launch"], vec![kernel(20, 10, 3, 7), kernel(10, 10, 3, 7), call, copy]),
+        batch(origin(0, 1), &["matmul", "launch"], vec![kernel(12, 4, 3, 8), kernel(0, 2, 3, 7)]),
+    ];
+    let (shown, summary) = export(&batches);
+    let expected = [
+        ("API", "launch", 0, 3),
+        ("device 3 stream 7", "matmul", 0, 2),
+        ("device 3 stream 7", "matmul", 10, 20),
+        ("device 3 stream 8", "matmul", 12, 16),
+        ("device 3 stream 7", "matmul", 20, 30),
+        ("device 3 stream 7", "Copy", 30, 35),
+    ];
+    assert_eq!(spans(&shown), expected);
+    assert_eq!(summary, Summary { ranges: 6, ..Summary::default() });
+    let said = shown.slices.iter().find(|slice| slice.name == "matmul").map(|slice| &slice.arguments).unwrap();
+    assert_eq!(
+        said.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>(),
+        ["correlation=12", "device=3", "stream=7"]
+    );
+}
+
+#[test]
+fn streams_and_what_overlaps_on_one_are_bounded_and_what_is_beyond_them_is_counted() {
+    let streams = u32::try_from(STREAMS_MAX).unwrap() + 5;
+    let wide = batch(origin(0, 1), &["k"], (0..streams).map(|stream| kernel(0, 1, 0, stream)).collect());
+    let deep = batch(origin(0, 1), &["k"], vec![kernel(10, 1, 0, 0); SPAN_TRACKS_MAX + 7]);
+    let (shown, summary) = export(&[wide, deep]);
+    assert_eq!(summary.left_out, 5 + 7);
+    assert_eq!(shown.slices.len() as u64, summary.ranges);
 }
 
 #[test]
@@ -178,9 +221,10 @@ proptest! {
         prop_assert!(shown.slices.iter().all(|slice| slice.end.is_some()));
         let unfinished = shown.slices.iter().filter(|slice| slice.arguments.contains_key("unfinished")).count() as u64;
         prop_assert_eq!(unfinished, summary.unfinished);
-        prop_assert_eq!(summary.ranges, count(|event| matches!(event, Event::Begin { .. })));
+        let spans = count(|event| matches!(event, Event::Span { .. }));
+        prop_assert_eq!(summary.ranges, count(|event| matches!(event, Event::Begin { .. })) + spans);
         let ends = count(|event| matches!(event, Event::End { .. }));
-        prop_assert_eq!(summary.ranges - summary.unfinished + summary.orphan_ends, ends);
+        prop_assert_eq!(summary.ranges - spans - summary.unfinished + summary.orphan_ends, ends);
         prop_assert_eq!(summary.instants, count(|event| matches!(event, Event::Instant)));
         prop_assert_eq!(summary.counters, shown.counters.len() as u64);
         let figures = count(|event| matches!(event, Event::Counter { .. }));

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use taskd_core::job::{Incarnation, Rank};
-use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op, USER_KINDS_MAX};
+use taskd_core::trace::recorder::{
+    Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op, USER_KINDS_MAX,
+};
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 
 /// 2026-11-22, in nanoseconds since 1970: no multiple of anything.
@@ -45,7 +47,8 @@ pub(crate) fn all_reduce(sequence: u64) -> Detail {
 fn kinds() -> impl Strategy<Value = Kind> {
     let user = (0..USER_KINDS_MAX).prop_map(Kind::User);
     let own = [Kind::Step, Kind::DataLoader, Kind::SaveCheckpoint, Kind::Forward, Kind::Communication];
-    prop_oneof![4 => prop::sample::select(own.to_vec()), 1 => user]
+    let of_devices = [Kind::Kernel, Kind::Copy, Kind::Api, Kind::Marker];
+    prop_oneof![4 => prop::sample::select(own.to_vec()), 1 => prop::sample::select(of_devices.to_vec()), 1 => user]
 }
 
 /// Few range numbers, so that some begin twice, end twice or end first.
@@ -55,6 +58,7 @@ fn events() -> impl Strategy<Value = Event> {
         4 => range.clone().prop_map(|range| Event::Begin { range }),
         4 => range.prop_map(|range| Event::End { range }),
         1 => Just(Event::Instant),
+        2 => prop_oneof![0..9u64, any::<u64>()].prop_map(|nanos| Event::Span { nanos }),
         1 => prop::num::f64::ANY.prop_map(|value| Event::Counter { value }),
     ]
 }
@@ -71,7 +75,22 @@ fn details() -> impl Strategy<Value = Detail> {
         let (op, data_type) = (Op::of_code(op), DataType::of_code(data_type));
         Detail::Communication(Communication { op, data_type, group: NameId(group), elements, bytes, peer, sequence })
     });
-    prop_oneof![Just(Detail::None), step, communication]
+    let place = || prop_oneof![3 => 0..3u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
+    let work = || {
+        (place(), place(), extreme(), extreme()).prop_map(|(device, stream, correlation, bytes)| DeviceWork {
+            device,
+            stream,
+            correlation,
+            bytes,
+        })
+    };
+    let of_a_device = (0..12u8, 0..14u8, 0..8u32, prop::option::of(0..u32::MAX), work()).prop_map(
+        |(op, data_type, group, peer, work)| {
+            let (op, data_type, group) = (Op::of_code(op), DataType::of_code(data_type), NameId(group));
+            Detail::DeviceCommunication(DeviceCommunication { op, data_type, group, peer, work })
+        },
+    );
+    prop_oneof![Just(Detail::None), step, communication, work().prop_map(Detail::Device), of_a_device]
 }
 
 /// Near each other, so that ranges overlap, or anywhere.

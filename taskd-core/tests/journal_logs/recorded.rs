@@ -21,7 +21,11 @@ use taskd_core::trace::*;
 
 /// How many steps the job has. It is the same job for ever, with what a version has added.
 const fn steps_of(version: u32) -> usize {
-    if version < 3 { 155 } else { 156 }
+    match version {
+        ..3 => 155,
+        3 => 156,
+        _ => 157,
+    }
 }
 
 fn recorded(version: u32) -> PathBuf {
@@ -99,8 +103,9 @@ fn every_order(version: u32) -> impl Iterator<Item = Input> {
         Order::Allow { strategies: BTreeMap::from([(Name::new("restart"), Permission::Auto)]) },
         Order::Resume,
     ];
-    let since_3 = Some(Order::Switch { kinds: Requested::ALL }).filter(|_| version >= 3);
-    orders.into_iter().chain(since_3).zip(1..).map(|(order, n)| {
+    let since_3 = Some(Order::Switch { kinds: Requested::USUAL }).filter(|_| version >= 3);
+    let since_4 = Some(Order::Switch { kinds: Requested::ALL }).filter(|_| version >= 4);
+    orders.into_iter().chain(since_3).chain(since_4).zip(1..).map(|(order, n)| {
         let (by, reason) = (Name::new("host"), "because".to_owned());
         Input::Ordered(Box::new(Ordered { id: OrderId(n), by, reason, order }))
     })
@@ -299,7 +304,7 @@ fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 4 of the log format, this program reads up to 3: use the version of this program \
+            "has version 5 of the log format, this program reads up to 4: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

@@ -143,7 +143,14 @@ fn an_environment_says_how_a_recorder_is_laid_out() {
     assert_eq!(of("TASKD_TRACE_RECORDS=1").records_per_thread, 1024);
     assert_eq!(of("TASKD_TRACE_FULL=newest").when_full, WhenFull::DropNewest);
     assert_eq!(of("TASKD_TRACE=off").kinds, Switches::NONE);
-    assert_eq!(of("TASKD_TRACE=on").kinds, Switches::ALL);
+    assert_eq!(of("TASKD_TRACE=on").kinds, Switches::USUAL);
+    assert_eq!(of("TASKD_TRACE=all").kinds, Switches::ALL);
+    let of_devices = [Kind::Kernel, Kind::Copy, Kind::Api, Kind::Marker];
+    assert_eq!(of_devices.into_iter().fold(Switches::USUAL, Switches::with), Switches::ALL);
+    assert_eq!(
+        of("TASKD_TRACE=kernel,copy,api,marker").kinds,
+        of_devices.into_iter().fold(Switches::NONE, Switches::with)
+    );
     let two = Switches::NONE.with(Kind::Step).with(Kind::Communication);
     assert_eq!(of("TASKD_TRACE=step, communication").kinds, two);
     assert!(of("TASKD_TRACE=user").kinds.has(Kind::User(47)));
@@ -276,7 +283,7 @@ fn ranges_of_one_file_have_different_numbers() {
         assert_eq!((again, again.kind()), (range, Kind::Forward));
         recorder.thread().end(again); // on another thread, as that of asynchronous work
     }
-    assert_eq!((Range::of_number(0), Range::of_number(7 << 58)), (None, None), "of no kind");
+    assert_eq!((Range::of_number(0), Range::of_number(15 << 58)), (None, None), "of no kind");
     let mut open = std::collections::BTreeSet::new();
     for (_, record) in taken(&mut recording) {
         match record.event {
@@ -367,4 +374,58 @@ fn a_file_of_before_has_no_time_line() {
     assert!(Recording::open(memory.try_clone().unwrap()).unwrap().time_line().is_some());
     std::os::unix::fs::FileExt::write_all_at(&memory, &[1], 4096 + 104).unwrap();
     assert!(Recording::open(memory).unwrap().time_line().is_none(), "another start of the system");
+}
+
+fn imported(event: Event, thread: u32) -> Imported {
+    let detail = Detail::Device(DeviceWork { device: 3, stream: 7, correlation: 1 << 40, bytes: 4096 });
+    Imported { unix_nanos: 0, thread, kind: Kind::Copy, event, name: NameId(0), detail }
+}
+
+#[test]
+fn what_others_have_recorded_comes_back_with_its_own_thread_and_length() {
+    let (recorder, mut recording) = pair(small());
+    let half_an_hour = 1_800_000_000_000;
+    let lengths = [0, 1, half_an_hour, 2 * half_an_hour + 1999, u64::MAX];
+    let threads = [0, 1, (1 << 22) - 1];
+    let spans = lengths.iter().flat_map(|nanos| threads.map(|thread| imported(Event::Span { nanos: *nanos }, thread)));
+    let spans: Vec<Imported> = spans.chain(threads.map(|thread| imported(Event::Instant, thread))).collect();
+    assert_eq!(recorder.thread().import(spans.iter().copied()), spans.len());
+    let kept = |event| match event {
+        Event::Span { nanos } if nanos > 2 * half_an_hour + 1999 => Event::Span { nanos: ((1 << 41) - 1) * 1000 },
+        Event::Span { nanos } if nanos > half_an_hour => Event::Span { nanos: nanos / 1000 * 1000 },
+        other => other,
+    };
+    let expected = spans.iter().map(|one| {
+        let by = By::Import { thread: one.thread };
+        (0, Record { ticks: 0, by, kind: one.kind, event: kept(one.event), name: one.name, detail: one.detail })
+    });
+    assert_eq!(taken(&mut recording), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_ring_takes_no_more_of_others_records_and_loses_none() {
+    let (recorder, mut recording) = pair(small()); // in which own records go over the oldest
+    let mut thread = recorder.thread();
+    thread.record(Kind::Step, Event::Instant, NameId(0), Detail::None);
+    let many = (1..=1500).map(|number| imported(Event::Span { nanos: number }, 0)).collect::<Vec<_>>();
+    assert_eq!(thread.import(many.iter().copied()), 1023);
+    assert_eq!(thread.import(many[1023..].iter().copied()), 0);
+    assert_eq!((taken(&mut recording).len(), recording.losses()), (1024, Losses::default()));
+    assert_eq!(thread.import(many[1023..].iter().copied()), 477);
+    let rest = taken(&mut recording);
+    assert!(rest.iter().map(|(_, record)| record.event).eq((1024..=1500).map(|nanos| Event::Span { nanos })));
+    assert_eq!(recording.losses(), Losses::default(), "what finds no room is still the caller's");
+}
+
+#[test]
+fn a_thread_without_a_ring_imports_once_there_is_one() {
+    let (recorder, mut recording) = pair(RecorderConfig { threads_max: 1, ..small() });
+    let first = recorder.thread();
+    let mut second = recorder.thread();
+    let one = [imported(Event::Instant, 5)];
+    assert_eq!(second.import(one.into_iter()), 0);
+    drop(first);
+    let taken_after = (0..8).map(|_| second.import(one.into_iter())).sum::<usize>();
+    assert!(taken_after > 0 && taken(&mut recording).len() == taken_after);
+    assert_eq!((recording.losses().refused, recording.losses().threads), (0, 1));
 }

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 use taskd_core::job::{Incarnation, Rank};
-use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use taskd_core::trace::recorder::{
+    Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op,
+};
 use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 
@@ -46,7 +48,7 @@ fn small() -> impl Strategy<Value = u32> {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![(1..=5u8), (16..64u8)].prop_map(|number| Kind::of_number(number).unwrap())
+    prop_oneof![(1..=9u8), (16..64u8)].prop_map(|number| Kind::of_number(number).unwrap())
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -54,12 +56,26 @@ fn event() -> impl Strategy<Value = Event> {
         number().prop_map(|range| Event::Begin { range }),
         number().prop_map(|range| Event::End { range }),
         Just(Event::Instant),
+        number().prop_map(|nanos| Event::Span { nanos }),
         any::<u64>().prop_map(|bits| Event::Counter { value: f64::from_bits(bits) }),
         (-3..100i32).prop_map(|value| Event::Counter { value: value.into() }),
     ]
 }
 
 fn detail() -> impl Strategy<Value = Detail> {
+    let work = || {
+        (small(), small(), number(), number()).prop_map(|(device, stream, correlation, bytes)| DeviceWork {
+            device,
+            stream,
+            correlation,
+            bytes,
+        })
+    };
+    let of_a_device =
+        (0..=11u8, 0..=13u8, small(), any::<Option<u32>>(), work()).prop_map(|(op, data_type, group, peer, work)| {
+            let (op, data_type, group) = (Op::of_code(op), DataType::of_code(data_type), NameId(group));
+            Detail::DeviceCommunication(DeviceCommunication { op, data_type, group, peer, work })
+        });
     let communication = (0..=11u8, 0..=13u8, small(), number(), number(), any::<Option<u32>>(), any::<Option<u64>>());
     prop_oneof![
         Just(Detail::None),
@@ -68,6 +84,8 @@ fn detail() -> impl Strategy<Value = Detail> {
             let (op, data_type, group) = (Op::of_code(op), DataType::of_code(data_type), NameId(group));
             Detail::Communication(Communication { op, data_type, group, elements, bytes, peer, sequence })
         }),
+        work().prop_map(Detail::Device),
+        of_a_device,
     ]
 }
 

@@ -32,8 +32,8 @@ pub(crate) fn told(batches: &[RecordBatch]) -> (u64, Vec<String>) {
         };
         for record in &mut renamed.records {
             id(&mut record.name);
-            if let Detail::Communication(communication) = &mut record.detail {
-                id(&mut communication.group);
+            if let Some(group) = group_of(&mut record.detail) {
+                id(group);
             }
         }
         let texts: Vec<String> = table.iter().map(|(_, name)| name.to_owned()).collect();
@@ -43,20 +43,22 @@ pub(crate) fn told(batches: &[RecordBatch]) -> (u64, Vec<String>) {
     for (origin, batch, texts) in batches.iter().map(one) {
         let text = |id: NameId| (id.0 as usize).checked_sub(1).map_or("", |at| texts[at].as_str());
         for record in &batch.records {
-            let group = match record.detail {
-                Detail::Communication(communication) => communication.group,
-                _ => NameId(0),
-            };
             let mut bare = *record;
             bare.name = NameId(0);
-            if let Detail::Communication(communication) = &mut bare.detail {
-                communication.group = NameId(0);
-            }
+            let group = group_of(&mut bare.detail).map(std::mem::take).unwrap_or_default();
             let bare = RecordBatch { lost: 0, names: Arc::default(), origin, records: vec![bare] };
             all.push(format!("{:?} {} {}", shown(&[bare]), text(record.name), text(group)));
         }
     }
     (batches.iter().fold(0, |lost, batch| lost.wrapping_add(batch.lost)), all)
+}
+
+fn group_of(detail: &mut Detail) -> Option<&mut NameId> {
+    match detail {
+        Detail::Communication(communication) => Some(&mut communication.group),
+        Detail::DeviceCommunication(communication) => Some(&mut communication.group),
+        _ => None,
+    }
 }
 
 fn of_rank_0(mut batches: Vec<RecordBatch>) -> Vec<RecordBatch> {

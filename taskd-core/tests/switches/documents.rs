@@ -10,7 +10,7 @@ use taskd_core::trace::switches::{Requested, SwitchError};
 
 const KINDS: [&str; 5] = ["CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"];
 const VALUES: [&str; 8] = ["\"on\"", "\"off\"", "\"On\"", "true", "null", "1e999", "[]", "\"\\u0000\""];
-const KEYS: [&str; 4] = ["Kernel", "Communication", "", "step"];
+const KEYS: [&str; 6] = ["Kernel", "Marker", "Communication", "", "step", "kernel"];
 
 fn cases() -> u32 {
     if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }

@@ -55,7 +55,7 @@ fn median_of(rounds: usize, control: &TraceControl, mut publish: impl FnMut(&Req
     for round in 0..rounds {
         let on = round % 2 == 1;
         let called = Instant::now();
-        publish(if on { &Requested::ALL } else { &Requested::NONE });
+        publish(if on { &Requested::USUAL } else { &Requested::NONE });
         while !ranks.iter().all(|rank| rank.on() == [on; 5]) {
             assert!(called.elapsed() < Duration::from_secs(10), "round {round}: {:?}", control.status());
             std::thread::yield_now();
@@ -125,7 +125,7 @@ fn what_an_earlier_supervisor_had_in_force_gives_way_to_what_was_asked_since() {
     let control = TraceControl::new(Mode::Native);
     control.restore(STEPS, "ann");
     assert_eq!(control.requested(), Some(STEPS));
-    control.restore(Requested::ALL, "ann");
+    control.restore(Requested::USUAL, "ann");
     assert_eq!(control.requested(), Some(STEPS));
 }
 
@@ -151,19 +151,20 @@ fn the_status_says_what_was_asked_what_it_comes_to_and_how_each_rank_stands() {
 fn all_ranks_in_one_word() {
     let control = TraceControl::new(Mode::Native);
     let overall = |control: &TraceControl| control.status().kinds.map(|kind| kind.overall).into_array();
-    assert_eq!(overall(&control), [Overall::NoRank; 5]);
+    assert_eq!(overall(&control), [Overall::NoRank; 9]);
     let config = RecorderConfig::default();
     let memory = config.memory().unwrap();
     let bare = Recorder::create(memory.try_clone().unwrap(), config).unwrap(); // of a program without hooks
     let origin = |rank| Origin { rank: Rank(rank), incarnation: Incarnation(1), pid: 1 };
     control.attach(origin(0), SwitchHandle::open(&memory).unwrap());
-    assert_eq!(overall(&control), [Overall::NotSupported; 5]);
+    assert_eq!(overall(&control)[..5], [Overall::NotSupported; 5]);
+    assert_eq!(overall(&control)[5..], [Overall::Off; 4], "what devices do is off unless somebody asks for it");
     bare.hooked(Kind::Step);
     assert_eq!(overall(&control)[..2], [Overall::NotSupported, Overall::On]);
     FakeRank::new(1, 1).attach(&control);
     assert_eq!(overall(&control)[..2], [Overall::Mixed, Overall::On]);
     control.switch(Requested::NONE, "ann");
-    assert_eq!(overall(&control), [Overall::Off; 5], "what is not wanted is not missed");
+    assert_eq!(overall(&control), [Overall::Off; 9], "what is not wanted is not missed");
 }
 
 /// A source double: it records as a hook does that needs the device's trace interface, which somebody else may hold. It is
@@ -188,7 +189,7 @@ fn a_kind_that_another_profiler_keeps_from_us_is_an_exception_until_it_lets_go()
     let control = TraceControl::new(Mode::Native);
     let ranks = [FakeRank::new(0, 1), FakeRank::new(1, 1)];
     ranks.iter().for_each(|rank| rank.attach(&control));
-    control.switch(Requested::ALL, "ann");
+    control.switch(Requested::USUAL, "ann");
     let mut device = DeviceDouble { rank: &ranks[1], held_by_another: false };
     assert!(device.operation());
     assert_eq!(control.status().kinds.communication.overall, Overall::On);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::job::{Incarnation, Rank};
-use crate::trace::recorder::{Detail, Event, Kind, Recorder, RecorderConfig, ThreadRecorder};
+use crate::trace::recorder::{Detail, Event, Imported, Kind, Recorder, RecorderConfig, ThreadRecorder};
 use std::fs::File;
 
 const ORIGIN: Origin = Origin { rank: Rank(3), incarnation: Incarnation(2), pid: 7 };
@@ -158,4 +158,31 @@ fn who_has_a_rival_is_told() {
     assert_eq!([one.take().unwrap(), other.take().unwrap()].map(|drained| drained.batch.records.len()), [1, 1]);
     one.commit().unwrap();
     assert!(other.commit().unwrap_err().to_string().contains("only one may"));
+}
+
+#[test]
+fn imported_records_keep_their_times_their_order_and_their_threads() {
+    let (recorder, memory) = recorder(1);
+    let mut thread = recorder.thread();
+    let mut drain = drain(&memory);
+    count(&mut thread, 1.0);
+    let system = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let now = system.tv_sec.unsigned_abs() * 1_000_000_000 + system.tv_nsec.unsigned_abs();
+    let span = |unix_nanos, thread| Imported {
+        unix_nanos,
+        thread,
+        kind: Kind::Kernel,
+        event: Event::Span { nanos: 5 },
+        name: NameId(0),
+        detail: Detail::None,
+    };
+    let second = 1_000_000_000;
+    assert_eq!(thread.import([span(now + second, 7), span(now - 9 * second, 0), span(0, 8)].into_iter()), 3);
+    count(&mut thread, 2.0);
+    let records = drain.take().unwrap().batch.records;
+    assert_eq!(records.iter().map(|record| record.thread).collect::<Vec<_>>()[1..4], [7, 0, 8]);
+    let [before, later, earlier, unknown, after] = [0, 1, 2, 3, 4].map(|at| records[at].unix_nanos);
+    assert_eq!((later - earlier, unknown), (10 * second, 0), "one correction for all, and none for what is unknown");
+    assert!(before <= after && after < later, "the thread's own stay in their order");
+    assert!(later.abs_diff(drain.now() + second) < second / 2, "on the same calendar");
 }

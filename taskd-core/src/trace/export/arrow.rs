@@ -8,8 +8,8 @@
 //! | `lost` | u64 | records of the process that are missing right before this one |
 //! | `time` | timestamp, ns, UTC | when; times after the year 2262 are 2262 |
 //! | `thread` | u32 | the thread's id in the system |
-//! | `kind` | text | `Step`, `DataLoader`, `SaveCheckpoint`, `FP`, `Communication`, `User 0` to `User 47` |
-//! | `event` | text | `begin`, `end`, `instant`, `counter` |
+//! | `kind` | text | `Step`, `DataLoader`, `SaveCheckpoint`, `FP`, `Communication`, `Kernel`, `Copy`, `API`, `Marker`, `User 0` to `User 47` |
+//! | `event` | text | `begin`, `end`, `instant`, `counter`, `span` |
 //! | `name` | text | how it is called, as its beginning says |
 //! | `range` | u64 | what beginning and end of a range share, within the process |
 //! | `value` | f64 | of a counter |
@@ -17,15 +17,20 @@
 //! | `cpu_nanos` | u64 | at the end of a step: nanoseconds that its thread was on the CPU since its beginning |
 //! | `op`, `data_type` | text | what is communicated, such as `all_reduce` and `bf16` |
 //! | `group` | text | the process group, with its members behind the last bar: `dp_1\|1-7:2` |
-//! | `elements`, `bytes` | u64 | of the input on this rank |
+//! | `elements`, `bytes` | u64 | of the input on this rank; `bytes` also of what a device has copied |
 //! | `peer` | u32 | the other rank of a point-to-point operation, or the root |
 //! | `sequence` | u64 | the number of the operation in its group |
+//! | `duration` | u64 | of a span: nanoseconds, its beginning is `time` |
+//! | `device`, `stream` | u32 | where a device has worked |
+//! | `correlation` | u64 | what a device's work and the call that has asked for it have in common; 0 for none |
 //!
 //! What does not apply is null: `step` is there for steps, and `op` for communications. The table only grows: a later version
 //! adds columns behind these.
 
 use super::words;
-use crate::trace::recorder::{Communication, Detail, Event, NameId};
+use crate::trace::recorder::{
+    Communication, DataType as ElementType, Detail, DeviceCommunication, DeviceWork, Event, NameId, Op,
+};
 use crate::trace::{RecordBatch, TimedRecord};
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, DictionaryArray, Float64Array, TimestampNanosecondArray, UInt32Array, UInt64Array};
@@ -60,6 +65,10 @@ pub fn schema() -> SchemaRef {
         optional("bytes", DataType::UInt64),
         optional("peer", DataType::UInt32),
         optional("sequence", DataType::UInt64),
+        optional("duration", DataType::UInt64),
+        optional("device", DataType::UInt32),
+        optional("stream", DataType::UInt32),
+        optional("correlation", DataType::UInt64),
     ]))
 }
 
@@ -92,10 +101,14 @@ pub fn columns(batch: &RecordBatch) -> Result<arrow_array::RecordBatch, ArrowErr
             texts(rows.iter().map(|row| call(row).map(|call| call.op.name()))),
             texts(rows.iter().map(|row| call(row).map(|call| call.data_type.name()))),
             texts(rows.iter().map(|row| call(row).and_then(|call| name(call.group)))),
-            numbers(rows.iter().map(|row| call(row).map(|call| call.elements))),
-            numbers(rows.iter().map(|row| call(row).map(|call| call.bytes))),
-            Arc::new(rows.iter().map(|row| call(row).and_then(|call| call.peer)).collect::<UInt32Array>()),
-            numbers(rows.iter().map(|row| call(row).and_then(|call| call.sequence))),
+            numbers(rows.iter().map(|row| issued(row).map(|call| call.elements))),
+            numbers(rows.iter().map(|row| issued(row).map(|call| call.bytes).or(work(row).map(|work| work.bytes)))),
+            small(rows.iter().map(|row| call(row).and_then(|call| call.peer))),
+            numbers(rows.iter().map(|row| issued(row).and_then(|call| call.sequence))),
+            numbers(rows.iter().map(duration)),
+            small(rows.iter().map(|row| work(row).map(|work| work.device))),
+            small(rows.iter().map(|row| work(row).map(|work| work.stream))),
+            numbers(rows.iter().map(|row| work(row).map(|work| work.correlation))),
         ],
     )
 }
@@ -108,6 +121,10 @@ fn numbers(values: impl Iterator<Item = Option<u64>>) -> ArrayRef {
     Arc::new(values.collect::<UInt64Array>())
 }
 
+fn small(values: impl Iterator<Item = Option<u32>>) -> ArrayRef {
+    Arc::new(values.collect::<UInt32Array>())
+}
+
 fn time(row: &TimedRecord) -> i64 {
     i64::try_from(row.unix_nanos).unwrap_or(i64::MAX)
 }
@@ -118,13 +135,14 @@ const fn event(event: Event) -> &'static str {
         Event::End { .. } => "end",
         Event::Instant => "instant",
         Event::Counter { .. } => "counter",
+        Event::Span { .. } => "span",
     }
 }
 
 const fn range(row: &TimedRecord) -> Option<u64> {
     match row.event {
         Event::Begin { range } | Event::End { range } => Some(range),
-        Event::Instant | Event::Counter { .. } => None,
+        Event::Instant | Event::Counter { .. } | Event::Span { .. } => None,
     }
 }
 
@@ -136,6 +154,36 @@ const fn step(row: &TimedRecord) -> Option<(u64, u64)> {
     if let Detail::Step { number, cpu_nanos } = row.detail { Some((number, cpu_nanos)) } else { None }
 }
 
-const fn call(row: &TimedRecord) -> Option<&Communication> {
+const fn duration(row: &TimedRecord) -> Option<u64> {
+    if let Event::Span { nanos } = row.event { Some(nanos) } else { None }
+}
+
+const fn issued(row: &TimedRecord) -> Option<&Communication> {
     if let Detail::Communication(call) = &row.detail { Some(call) } else { None }
+}
+
+const fn work(row: &TimedRecord) -> Option<DeviceWork> {
+    match row.detail {
+        Detail::Device(work) => Some(work),
+        Detail::DeviceCommunication(call) => Some(call.work),
+        _ => None,
+    }
+}
+
+/// What is told of a communication, whoever carries it out.
+struct Call {
+    op: Op,
+    data_type: ElementType,
+    group: NameId,
+    peer: Option<u32>,
+}
+
+const fn call(row: &TimedRecord) -> Option<Call> {
+    match row.detail {
+        Detail::Communication(Communication { op, data_type, group, peer, .. })
+        | Detail::DeviceCommunication(DeviceCommunication { op, data_type, group, peer, .. }) => {
+            Some(Call { op, data_type, group, peer })
+        }
+        _ => None,
+    }
 }

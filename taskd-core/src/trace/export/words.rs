@@ -13,6 +13,10 @@ pub(super) fn kind(kind: Kind) -> Cow<'static, str> {
         Kind::SaveCheckpoint => "SaveCheckpoint",
         Kind::Forward => "FP",
         Kind::Communication => "Communication",
+        Kind::Kernel => "Kernel",
+        Kind::Copy => "Copy",
+        Kind::Api => "API",
+        Kind::Marker => "Marker",
         Kind::User(which) => return Cow::Owned(format!("User {which}")),
     })
 }

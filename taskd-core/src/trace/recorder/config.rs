@@ -29,7 +29,7 @@ impl Default for RecorderConfig {
             threads_max: 16,
             records_per_thread: 4096,
             when_full: WhenFull::DropOldest,
-            kinds: Switches::ALL,
+            kinds: Switches::USUAL,
         }
     }
 }
@@ -39,8 +39,9 @@ impl RecorderConfig {
     /// - `TASKD_TRACE_THREADS`: threads that can record at one time;
     /// - `TASKD_TRACE_RECORDS`: records that a thread's ring holds, or the next more that it can;
     /// - `TASKD_TRACE_FULL`: which records go when a ring is full, the `oldest` or the `newest`;
-    /// - `TASKD_TRACE`: what is recorded from the start: `on`, `off`, or some of `step`, `dataloader`, `save_checkpoint`,
-    ///   `forward`, `communication` and `user`, with commas.
+    /// - `TASKD_TRACE`: what is recorded from the start: `on` (as by default: [`Switches::USUAL`]), `all`, `off`, or some of
+    ///   `step`, `dataloader`, `save_checkpoint`, `forward`, `communication`, `kernel`, `copy`, `api`, `marker` and `user`,
+    ///   with commas.
     ///
     /// What is not set, or not understood, is as by default: an environment stops no training.
     #[must_use]
@@ -85,6 +86,10 @@ pub struct Switches(u64);
 impl Switches {
     /// All of them.
     pub const ALL: Switches = Switches(u64::MAX);
+    /// Those that cost next to nothing: all but what a vendor's trace interface has to be asked for ([`Kind::Kernel`],
+    /// [`Kind::Copy`], [`Kind::Api`] and [`Kind::Marker`]).
+    pub const USUAL: Switches =
+        Switches::ALL.without(Kind::Kernel).without(Kind::Copy).without(Kind::Api).without(Kind::Marker);
     /// None.
     pub const NONE: Switches = Switches(0);
 
@@ -109,7 +114,8 @@ impl Switches {
     /// Those of a text such as `step,communication`; `None` if a word of it is not understood.
     fn of_text(text: &str) -> Option<Switches> {
         match text.trim() {
-            "on" => return Some(Switches::ALL),
+            "on" => return Some(Switches::USUAL),
+            "all" => return Some(Switches::ALL),
             "off" => return Some(Switches::NONE),
             _ => (),
         }
@@ -120,6 +126,10 @@ impl Switches {
                 "save_checkpoint" => so_far.with(Kind::SaveCheckpoint),
                 "forward" => so_far.with(Kind::Forward),
                 "communication" => so_far.with(Kind::Communication),
+                "kernel" => so_far.with(Kind::Kernel),
+                "copy" => so_far.with(Kind::Copy),
+                "api" => so_far.with(Kind::Api),
+                "marker" => so_far.with(Kind::Marker),
                 "user" => (0..USER_KINDS_MAX).fold(so_far, |all, which| all.with(Kind::User(which))),
                 _ => return None,
             })

@@ -1,28 +1,7 @@
-//! What is recorded: one fixed-size record for the beginning, the end or the moment of something that a thread does.
+//! What is recorded: one fixed-size record for the beginning, the end or the moment of something that a thread does, or for
+//! the whole of something that is over.
 //!
-//! It lays a record out in seven words and reads it back; whoever wrote the words, reading them cannot fail.
-//!
-//! # Layout, version 1
-//! | word | bits | what |
-//! |---|---|---|
-//! | 0 | | ticks of the recorder's clock |
-//! | 1 | 0..8 | kind: 1 step, 2 data loader, 3 save checkpoint, 4 forward, 5 communication, 16 and above: the user's |
-//! | 1 | 8..12 | event: 1 begin, 2 end, 3 instant, 4 counter |
-//! | 1 | 12..16 | what words 3 to 6 are: 0 nothing, 1 of a step, 2 of a communication |
-//! | 1 | 16..24 | collective operation, see [`Op`]; 0 for none |
-//! | 1 | 24..32 | type of an element, see [`DataType`]; 0 for none |
-//! | 1 | 32..64 | name, a number of the file's table of names; 0 for none, and at the end of a range |
-//! | 2 | | range: the number that begin and end share; of a counter the bits of its `f64` |
-//! | 2 | 58..64 | of a range: its kind |
-//! | 2 | 36..58 | of a range: the claim of a ring under which it began |
-//! | 2 | 0..36 | of a range: a count of that claim's ranges |
-//! | 3 | | communication: elements; step: its number |
-//! | 4 | | communication: bytes; end of a step: nanoseconds on the CPU since its beginning |
-//! | 5 | 0..32 | communication: group, a number of the table of names; 0 for none |
-//! | 5 | 32..64 | communication: peer or root, a global rank; all ones for none |
-//! | 6 | | communication: number in its group, from 0; all ones for none |
-
-use super::ring::Words;
+//! It is plain data: how a record lies in memory is the part of `words`.
 
 /// What a thread was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +16,14 @@ pub enum Kind {
     Forward,
     /// A collective or point-to-point operation.
     Communication,
+    /// Work of a device.
+    Kernel,
+    /// A copy or a fill of a device's memory.
+    Copy,
+    /// A call into the vendor's runtime.
+    Api,
+    /// A range or a moment that a program or a library has named for profilers.
+    Marker,
     /// A kind of the user's, by number from 0.
     User(u8),
 }
@@ -59,6 +46,10 @@ impl Kind {
             Kind::SaveCheckpoint => 3,
             Kind::Forward => 4,
             Kind::Communication => 5,
+            Kind::Kernel => 6,
+            Kind::Copy => 7,
+            Kind::Api => 8,
+            Kind::Marker => 9,
             Kind::User(which) if which < USER_KINDS_MAX => USER + which,
             Kind::User(_) => USER + USER_KINDS_MAX - 1,
         }
@@ -73,6 +64,10 @@ impl Kind {
             3 => Kind::SaveCheckpoint,
             4 => Kind::Forward,
             5 => Kind::Communication,
+            6 => Kind::Kernel,
+            7 => Kind::Copy,
+            8 => Kind::Api,
+            9 => Kind::Marker,
             USER..64 => Kind::User(number - USER),
             _ => return None,
         })
@@ -146,6 +141,11 @@ pub enum Event {
         /// Its value; may be NaN.
         value: f64,
     },
+    /// All of something that is over: the record's time is that of its beginning.
+    Span {
+        /// How long it took, in nanoseconds; beyond 36 minutes whole microseconds, and 25 days at most.
+        nanos: u64,
+    },
 }
 
 /// A number in a file's table of names; 0 is no name.
@@ -187,13 +187,60 @@ pub enum Detail {
     },
     /// Of a communication.
     Communication(Communication),
+    /// Of a device's work, or of the call that has asked for it.
+    Device(DeviceWork),
+    /// Of a communication that a device carries out.
+    DeviceCommunication(DeviceCommunication),
+}
+
+/// Where a device has done something, and who has asked for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DeviceWork {
+    /// The device, as the process counts them; all ones for none.
+    pub device: u32,
+    /// One of its streams, as the vendor numbers them; all ones for none.
+    pub stream: u32,
+    /// What the call that has asked for it has too; 0 for none.
+    pub correlation: u64,
+    /// Bytes that were copied or filled.
+    pub bytes: u64,
+}
+
+/// A communication that a device carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceCommunication {
+    /// Which operation.
+    pub op: Op,
+    /// Of what.
+    pub data_type: DataType,
+    /// In which group.
+    pub group: NameId,
+    /// The other rank of a point-to-point operation, or the root of a collective, as a global rank.
+    pub peer: Option<u32>,
+    /// Where, and of how many bytes of the input on this rank.
+    pub work: DeviceWork,
+}
+
+/// Who has made a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum By {
+    /// The thread itself, when it was.
+    #[default]
+    Itself,
+    /// Somebody else, afterwards: the record's time is nanoseconds since 1970, on the recorder's calendar.
+    Import {
+        /// The thread that did it; 0 for none: what a device does is no thread's, and nobody asks which one a figure is of.
+        thread: u32,
+    },
 }
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// When, in ticks of the recorder's clock.
+    /// When, in ticks of the recorder's clock; for imported ones see [`By::Import`].
     pub ticks: u64,
+    /// Who has made it.
+    pub by: By,
     /// What.
     pub kind: Kind,
     /// Beginning, end, moment or figure.
@@ -297,79 +344,4 @@ codes! {
         /// True or false.
         Bool = 13, "bool";
     }
-}
-
-const BEGIN: u8 = 1;
-const END: u8 = 2;
-const INSTANT: u8 = 3;
-const COUNTER: u8 = 4;
-const NOTHING: u8 = 0;
-const OF_A_STEP: u8 = 1;
-const OF_A_COMMUNICATION: u8 = 2;
-
-impl Record {
-    /// As it lies in a slot.
-    #[inline(always)] // for the sake of `ThreadRecorder::record`
-    #[must_use]
-    pub(super) fn to_words(self) -> Words {
-        let (event, value) = match self.event {
-            Event::Begin { range } => (BEGIN, range),
-            Event::End { range } => (END, range),
-            Event::Instant => (INSTANT, 0),
-            Event::Counter { value } => (COUNTER, value.to_bits()),
-        };
-        let (detail, codes, rest) = match self.detail {
-            Detail::None => (NOTHING, (0, 0), [0; 4]),
-            Detail::Step { number, cpu_nanos } => (OF_A_STEP, (0, 0), [number, cpu_nanos, 0, 0]),
-            Detail::Communication(c) => {
-                let whom = u64::from(c.group.0) | u64::from(c.peer.unwrap_or(u32::MAX)) << 32;
-                let rest = [c.elements, c.bytes, whom, c.sequence.unwrap_or(u64::MAX)];
-                (OF_A_COMMUNICATION, (c.op.code(), c.data_type.code()), rest)
-            }
-        };
-        let [a, b, c, d] = [self.kind.number(), event | detail << 4, codes.0, codes.1].map(u64::from);
-        let what = a | b << 8 | c << 16 | d << 24 | u64::from(self.name.0) << 32;
-        [self.ticks, what, value, rest[0], rest[1], rest[2], rest[3]]
-    }
-
-    /// What lies in a slot; `None` for a kind or event that this version does not know.
-    #[must_use]
-    pub(super) fn of_words(words: &Words) -> Option<Record> {
-        let [ticks, what, value, a, b, whom, sequence] = *words;
-        let [kind, event, op, data_type, ..] = what.to_le_bytes();
-        let kind = Kind::of_number(kind)?;
-        let (event, detail) = (event & 0xf, event >> 4);
-        let event = match event {
-            BEGIN => Event::Begin { range: value },
-            END => Event::End { range: value },
-            INSTANT => Event::Instant,
-            COUNTER => Event::Counter { value: f64::from_bits(value) },
-            _ => return None,
-        };
-        let detail = match detail {
-            NOTHING => Detail::None,
-            OF_A_STEP => Detail::Step { number: a, cpu_nanos: b },
-            OF_A_COMMUNICATION => Detail::Communication(Communication {
-                op: Op::of_code(op),
-                data_type: DataType::of_code(data_type),
-                group: NameId(low(whom)),
-                elements: a,
-                bytes: b,
-                peer: Some(high(whom)).filter(|peer| *peer != u32::MAX),
-                sequence: Some(sequence).filter(|sequence| *sequence != u64::MAX),
-            }),
-            _ => return None,
-        };
-        Some(Record { ticks, kind, event, name: NameId(high(what)), detail })
-    }
-}
-
-/// The lower half of a word.
-const fn low(word: u64) -> u32 {
-    (word & 0xffff_ffff) as u32
-}
-
-/// The upper half of a word.
-const fn high(word: u64) -> u32 {
-    (word >> 32) as u32
 }

@@ -209,6 +209,13 @@ impl<'a> Writer<'a> {
         self.next
     }
 
+    /// How many records can be written without writing over one that was not taken yet.
+    pub(super) fn room(&mut self) -> usize {
+        self.taken = self.ring.head.taken.load(Ordering::Acquire);
+        let untaken = self.next.wrapping_sub(self.taken);
+        self.ring.slots.len().saturating_sub(usize::try_from(untaken).unwrap_or(usize::MAX))
+    }
+
     /// Writes a record. False: there was no room for it.
     #[inline]
     pub(super) fn push(&mut self, words: &Words) -> bool {

@@ -7,7 +7,7 @@ use super::clock::Clock;
 use super::config::{RecorderConfig, Switches, bit};
 use super::layout::{Layout, Plan, Slots, UNNAMED};
 use super::names::Names;
-use super::record::{Detail, Event, Kind, NameId, Range, Record};
+use super::record::{By, Detail, Event, Kind, NameId, Range, Record};
 use super::ring::{CLAIMED, ENDED, FREE, Ring, WhenFull, Writer};
 use super::sys::{self, Mapping};
 use std::fs::File;
@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Threads share it by reference, each through a [`ThreadRecorder`] of its own.
 #[derive(Debug)]
 pub struct Recorder {
-    layout: Layout,
+    pub(super) layout: Layout,
     clock: Clock,
     when_full: WhenFull,
     gate: Gate,
@@ -184,15 +184,15 @@ impl Recorder {
 /// What one thread records with. When it is dropped its ring is free for another thread, once everything was taken.
 #[derive(Debug)]
 pub struct ThreadRecorder<'a> {
-    recorder: &'a Recorder,
+    pub(super) recorder: &'a Recorder,
     /// The recorder's, at hand.
     switches: &'a AtomicU64,
     gate: &'a AtomicU64,
-    writer: Option<Writer<'a>>,
+    pub(super) writer: Option<Writer<'a>>,
     /// Which claim of a ring of the file its own is, and how many ranges have begun under it.
     claim: u64,
     ranges: u64,
-    /// Records for which there was no ring.
+    /// Records, or batches of imported ones, for which there was no ring.
     refused: u64,
 }
 
@@ -204,15 +204,21 @@ impl ThreadRecorder<'_> {
         self.writer.is_some()
     }
 
-    /// Counts a record for which there is no ring, and looks for one after the first, second, fourth and so on.
+    /// Counts a record for which there is no ring, and looks for one now and then.
     #[cold]
     fn refuse(&mut self) -> bool {
         self.recorder.count_refused();
+        self.look_again();
+        false
+    }
+
+    /// Looks for a ring after the first, second, fourth and so on call in vain.
+    #[cold]
+    pub(super) fn look_again(&mut self) {
         self.refused += 1;
         if self.refused.is_power_of_two() {
             self.claim();
         }
-        false
     }
 
     /// The recorder that it is of.
@@ -238,7 +244,8 @@ impl ThreadRecorder<'_> {
     #[inline(always)]
     fn push(&mut self, kind: Kind, event: Event, name: NameId, detail: Detail) -> bool {
         let Some(writer) = &mut self.writer else { return self.refuse() };
-        writer.push(&Record { ticks: self.recorder.clock.ticks(), kind, event, name, detail }.to_words())
+        writer
+            .push(&Record { ticks: self.recorder.clock.ticks(), by: By::Itself, kind, event, name, detail }.to_words())
     }
 
     /// Begins a range; `None` if its kind is off, or its beginning was not written. What is returned ends it, on this thread

@@ -145,8 +145,8 @@ impl Reducer {
     }
 }
 
-/// Whether figures are made of a record.
+/// Whether figures are made of a record. Of what comes afterwards, as spans do, none are: they would be too late.
 fn counts(record: &TimedRecord) -> bool {
     let is_range = matches!(record.event, Event::Begin { .. } | Event::End { .. });
-    is_range && !matches!(record.kind, Kind::User(_))
+    is_range && !matches!(record.kind, Kind::Kernel | Kind::Copy | Kind::Api | Kind::Marker | Kind::User(_))
 }

@@ -89,7 +89,7 @@ impl Thread {
             Kind::DataLoader => Some(&mut self.data_loader),
             Kind::SaveCheckpoint => Some(&mut self.save_checkpoint),
             Kind::Forward => Some(&mut self.forward),
-            Kind::Step | Kind::Communication | Kind::User(_) => None,
+            _ => None,
         }
     }
 
@@ -111,7 +111,7 @@ impl OpenStep {
             Kind::DataLoader => self.times.data_loader_ns += part,
             Kind::SaveCheckpoint => self.times.save_checkpoint_ns += part,
             Kind::Forward => self.times.forward_ns += part,
-            Kind::Step | Kind::Communication | Kind::User(_) => (),
+            _ => (),
         }
     }
 }
@@ -126,7 +126,7 @@ impl Sweep {
             (Event::Begin { range }, _) => self.begin(range, record),
             (Event::End { range }, Kind::Step) => self.end_step(range, record),
             (Event::End { range }, _) => self.end(range),
-            (Event::Instant | Event::Counter { .. }, _) => (),
+            (Event::Instant | Event::Counter { .. } | Event::Span { .. }, _) => (),
         }
     }
 

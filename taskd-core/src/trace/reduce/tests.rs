@@ -258,3 +258,25 @@ fn where_a_rank_stands_in_its_groups() {
     assert_eq!(reducer.pending(2000, Duration::from_nanos(100)), [pending]);
     assert_eq!(reducer.pending(3000, Duration::from_nanos(100)), [], "told once");
 }
+
+#[test]
+fn what_a_device_has_done_changes_no_figure() {
+    let clean: Vec<TimedRecord> =
+        (0..20).flat_map(|n| [begin(100 * n, 1, Kind::Step, n), end(100 * n + 90, 1, Kind::Step, n)]).collect();
+    let kinds = [Kind::Kernel, Kind::Copy, Kind::Api, Kind::Marker, Kind::Communication, Kind::Step];
+    let span = |at: usize, unix_nanos| TimedRecord {
+        unix_nanos,
+        thread: 0,
+        kind: kinds[at % kinds.len()],
+        event: Event::Span { nanos: u64::MAX },
+        name: NameId(0),
+        detail: Detail::None,
+    };
+    let disturbed = clean.iter().enumerate().flat_map(|(at, one)| [*one, span(at, 0), span(at, u64::MAX)]).collect();
+    let reduced = |records: Vec<TimedRecord>| {
+        let mut reducer = Reducer::default();
+        reducer.take(&batch(0, records));
+        (reducer.settle(u64::MAX), reducer.counts())
+    };
+    assert_eq!(reduced(disturbed), reduced(clean));
+}

@@ -1,4 +1,4 @@
-//! Which of the five kinds are recorded: what is asked for, what becomes of it, and how every rank stands.
+//! Which kinds are recorded: what is asked for, what becomes of it, and how every rank stands.
 //!
 //! It stores nothing and takes no record out: it writes one word of each recorder's file, and reads what the process says there.
 //!
@@ -16,7 +16,7 @@
 //!
 //! | file | its part |
 //! |---|---|
-//! | `requested` | the five kinds, and the document that switches them |
+//! | `requested` | the kinds, and the document that switches them |
 //! | `rule` | what a request comes to, by the compatible rule and by the native one |
 //! | `control` | one request for all recorders |
 //! | `status` | how every rank stands, and all of them in one word |

@@ -1,4 +1,4 @@
-//! What is asked for: each of the five kinds on or off, and the document that says so.
+//! What is asked for: each of the kinds on or off, and the document that says so.
 //!
 //! It does not say what becomes of it: that is the part of `rule`.
 
@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// One value for each of the five kinds that are switched, under their names in the `profilingSwitch` document.
+/// One value for each kind that is switched, under their names in the `profilingSwitch` document. That has the first five;
+/// what a vendor's trace interface has to be asked for is our own, and nothing is said of it where there is nothing to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(bound = "T: schemars::JsonSchema + Serialize + PartialEq + Default"))]
 #[serde(deny_unknown_fields)]
+#[serde(bound(serialize = "T: Serialize + PartialEq + Default", deserialize = "T: Deserialize<'de> + Default"))]
 pub struct PerKind<T> {
     /// Collectives and point-to-point operations.
     #[serde(rename = "CommunicationOperator")]
@@ -27,6 +30,23 @@ pub struct PerKind<T> {
     /// Waiting for the next batch.
     #[serde(rename = "DataLoader")]
     pub data_loader: T,
+    /// Work of devices.
+    #[serde(rename = "Kernel", default, skip_serializing_if = "is_usual")]
+    pub kernel: T,
+    /// Copies and fills of devices' memory.
+    #[serde(rename = "Copy", default, skip_serializing_if = "is_usual")]
+    pub copy: T,
+    /// Calls into the vendor's runtime.
+    #[serde(rename = "Api", default, skip_serializing_if = "is_usual")]
+    pub api: T,
+    /// What programs and libraries have named for profilers.
+    #[serde(rename = "Marker", default, skip_serializing_if = "is_usual")]
+    pub marker: T,
+}
+
+/// Whether there is nothing to say.
+fn is_usual<T: PartialEq + Default>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Names and kinds, in the order of the document.
@@ -36,16 +56,24 @@ const KINDS: PerKind<(&str, Kind)> = PerKind {
     save_checkpoint: ("SaveCheckpoint", Kind::SaveCheckpoint),
     forward: ("FP", Kind::Forward),
     data_loader: ("DataLoader", Kind::DataLoader),
+    kernel: ("Kernel", Kind::Kernel),
+    copy: ("Copy", Kind::Copy),
+    api: ("Api", Kind::Api),
+    marker: ("Marker", Kind::Marker),
 };
 
 impl PerKind<Kind> {
-    /// The five kinds themselves.
+    /// The kinds themselves.
     pub const KINDS: PerKind<Kind> = PerKind {
         communication: KINDS.communication.1,
         step: KINDS.step.1,
         save_checkpoint: KINDS.save_checkpoint.1,
         forward: KINDS.forward.1,
         data_loader: KINDS.data_loader.1,
+        kernel: KINDS.kernel.1,
+        copy: KINDS.copy.1,
+        api: KINDS.api.1,
+        marker: KINDS.marker.1,
     };
 }
 
@@ -58,6 +86,10 @@ impl<T> PerKind<T> {
             save_checkpoint: each(self.save_checkpoint),
             forward: each(self.forward),
             data_loader: each(self.data_loader),
+            kernel: each(self.kernel),
+            copy: each(self.copy),
+            api: each(self.api),
+            marker: each(self.marker),
         }
     }
 
@@ -69,12 +101,17 @@ impl<T> PerKind<T> {
             save_checkpoint: (self.save_checkpoint, other.save_checkpoint),
             forward: (self.forward, other.forward),
             data_loader: (self.data_loader, other.data_loader),
+            kernel: (self.kernel, other.kernel),
+            copy: (self.copy, other.copy),
+            api: (self.api, other.api),
+            marker: (self.marker, other.marker),
         }
     }
 
-    /// The five values, in the order of the document.
-    pub fn into_array(self) -> [T; 5] {
-        [self.communication, self.step, self.save_checkpoint, self.forward, self.data_loader]
+    /// All values, those of the document first, in its order.
+    pub fn into_array(self) -> [T; 9] {
+        let PerKind { communication, step, save_checkpoint, forward, data_loader, kernel, copy, api, marker } = self;
+        [communication, step, save_checkpoint, forward, data_loader, kernel, copy, api, marker]
     }
 
     /// The value of a kind; `None` for a user's own.
@@ -85,6 +122,10 @@ impl<T> PerKind<T> {
             Kind::SaveCheckpoint => Some(&self.save_checkpoint),
             Kind::Forward => Some(&self.forward),
             Kind::DataLoader => Some(&self.data_loader),
+            Kind::Kernel => Some(&self.kernel),
+            Kind::Copy => Some(&self.copy),
+            Kind::Api => Some(&self.api),
+            Kind::Marker => Some(&self.marker),
             Kind::User(_) => None,
         }
     }
@@ -127,24 +168,34 @@ impl Requested {
         save_checkpoint: Switch::Off,
         forward: Switch::Off,
         data_loader: Switch::Off,
+        kernel: Switch::Off,
+        copy: Switch::Off,
+        api: Switch::Off,
+        marker: Switch::Off,
     };
 
-    /// Everything on.
-    pub const ALL: Requested = Requested {
+    /// The five kinds of the document on, which cost next to nothing.
+    pub const USUAL: Requested = Requested {
         communication: Switch::On,
         step: Switch::On,
         save_checkpoint: Switch::On,
         forward: Switch::On,
         data_loader: Switch::On,
+        ..Requested::NONE
     };
 
-    /// Reads a `profilingSwitch` document, which names all five kinds:
+    /// Everything on, which is a lot: every kernel, copy and call.
+    pub const ALL: Requested =
+        Requested { kernel: Switch::On, copy: Switch::On, api: Switch::On, marker: Switch::On, ..Requested::USUAL };
+
+    /// Reads a `profilingSwitch` document, which names five kinds:
     /// `{"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"on","DataLoader":"on"}`. `Communication`
-    /// is taken for `CommunicationOperator`, which it is called in some places. Returned beside it are the keys that
-    /// mean nothing here, in their order.
+    /// is taken for `CommunicationOperator`, which it is called in some places. It may name `Kernel`, `Copy`, `Api` and
+    /// `Marker` besides; what it does not name of these is off. Returned beside it are the keys that mean nothing here, in
+    /// their order.
     ///
     /// # Errors
-    /// [`SwitchError`] when it does not say of every kind whether it is on or off. A kind that is not there is not
+    /// [`SwitchError`] when it does not say of each of the five whether it is on or off. A kind that is not there is not
     /// guessed: what is half written switches nothing.
     pub fn parse(document: &[u8]) -> Result<(Requested, Vec<String>), SwitchError> {
         let object: Result<Map<String, Value>, _> = serde_json::from_slice(document);
@@ -158,13 +209,27 @@ impl Requested {
             Some(value) => Err(SwitchError::NoSwitch { name, value: cut(value.to_string()) }),
             None => Err(SwitchError::Missing(name)),
         };
-        let requested = Requested {
+        let mut requested = Requested {
             communication: take(KINDS.communication)?,
             step: take(KINDS.step)?,
             save_checkpoint: take(KINDS.save_checkpoint)?,
             forward: take(KINDS.forward)?,
             data_loader: take(KINDS.data_loader)?,
+            ..Requested::NONE
         };
+        let of_devices = [
+            (KINDS.kernel, &mut requested.kernel),
+            (KINDS.copy, &mut requested.copy),
+            (KINDS.api, &mut requested.api),
+            (KINDS.marker, &mut requested.marker),
+        ];
+        for (kind, switch) in of_devices {
+            match take(kind) {
+                Ok(told) => *switch = told,
+                Err(SwitchError::Missing(_)) => (),
+                Err(error) => return Err(error),
+            }
+        }
         Ok((requested, object.into_iter().map(|(name, _)| name).collect()))
     }
 
@@ -172,6 +237,12 @@ impl Requested {
     #[must_use]
     pub fn has_any(&self) -> bool {
         *self != Requested::NONE
+    }
+
+    /// Whether any kind of the document is on.
+    pub(super) fn has_any_of_five(&self) -> bool {
+        let [five @ .., _, _, _, _] = self.into_array();
+        five.contains(&Switch::On)
     }
 }
 
@@ -225,7 +296,7 @@ mod tests {
         r#"{"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"off","DataLoader":"on"}"#;
 
     fn requested() -> Requested {
-        Requested { communication: Switch::Off, forward: Switch::Off, ..Requested::ALL }
+        Requested { communication: Switch::Off, forward: Switch::Off, ..Requested::USUAL }
     }
 
     #[test]
@@ -239,9 +310,21 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_told_and_switch_nothing() {
-        let more = DOCUMENT.replace("\"Step\"", "\"Kernel\":\"on\",\"Api\":[1],\"Step\"");
-        let unknown = vec!["Api".to_owned(), "Kernel".to_owned()];
+        let more = DOCUMENT.replace("\"Step\"", "\"Kernels\":\"on\",\"Acl\":[1],\"Step\"");
+        let unknown = vec!["Acl".to_owned(), "Kernels".to_owned()];
         assert_eq!(Requested::parse(more.as_bytes()), Ok((requested(), unknown)));
+    }
+
+    #[test]
+    fn what_devices_do_is_off_unless_it_is_named() {
+        let more = DOCUMENT.replace("\"Step\"", "\"Kernel\":\"on\",\"Marker\":\"off\",\"Step\"");
+        let with_kernels = Requested { kernel: Switch::On, ..requested() };
+        assert_eq!(Requested::parse(more.as_bytes()), Ok((with_kernels, Vec::new())));
+        let written = serde_json::to_string(&with_kernels).expect("it has a form");
+        assert_eq!(Requested::parse(written.as_bytes()), Ok((with_kernels, Vec::new())));
+        let wrong = DOCUMENT.replace("\"Step\"", "\"Api\":true,\"Step\"");
+        let told = Requested::parse(wrong.as_bytes()).expect_err("refused").to_string();
+        assert_eq!(told, "Api is true: write \"on\" or \"off\"");
     }
 
     #[test]

@@ -13,21 +13,27 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// As MindCluster does. It has two switches, not five: steps, checkpoints, forward passes and data loading are off when
     /// all five kinds are asked to be off, else they are on together. Communication is as it is asked, so it is never on
-    /// alone.
+    /// alone. What it does not have, kernels and the like, is as it is asked.
     Compatible,
     /// Every kind for itself.
     #[default]
     Native,
 }
 
-/// Which of the five kinds are recorded when this is asked for.
+/// Which kinds are recorded when this is asked for.
 #[must_use]
 pub fn by_rule(requested: &Requested, mode: Mode) -> Requested {
     match mode {
         Mode::Native => *requested,
         Mode::Compatible => {
-            let together = Switch::from(requested.has_any());
-            PerKind { communication: requested.communication, ..PerKind::KINDS.map(|_| together) }
+            let together = Switch::from(requested.has_any_of_five());
+            PerKind {
+                step: together,
+                save_checkpoint: together,
+                forward: together,
+                data_loader: together,
+                ..*requested
+            }
         }
     }
 }
@@ -35,9 +41,9 @@ pub fn by_rule(requested: &Requested, mode: Mode) -> Requested {
 /// What is switched in a recorder when this is asked for. Users' own kinds are on, all of them, as long as anything is.
 #[must_use]
 pub fn effective(requested: &Requested, mode: Mode) -> Switches {
-    let five = by_rule(requested, mode).zip(PerKind::KINDS).into_array();
+    let named = by_rule(requested, mode).zip(PerKind::KINDS).into_array();
     let users = (0..USER_KINDS_MAX).map(|which| (Switch::from(requested.has_any()), Kind::User(which)));
-    let on = five.into_iter().chain(users).filter(|(switch, _)| switch.is_on());
+    let on = named.into_iter().chain(users).filter(|(switch, _)| switch.is_on());
     on.fold(Switches::NONE, |all, (_, kind)| all.with(kind))
 }
 
@@ -90,7 +96,7 @@ mod tests {
     fn asked(letters: &str) -> Requested {
         let [communication, step, save_checkpoint, forward, data_loader] =
             ["C", "S", "K", "F", "D"].map(|letter| Switch::from(letters.contains(letter)));
-        Requested { communication, step, save_checkpoint, forward, data_loader }
+        Requested { communication, step, save_checkpoint, forward, data_loader, ..Requested::NONE }
     }
 
     /// The recorder's switches, without the help of what is tested.
@@ -114,6 +120,15 @@ mod tests {
         for (left, right) in rows() {
             assert_eq!(by_rule(&asked(left), Mode::Compatible), asked(right), "{left}");
             assert_eq!(effective(&asked(left), Mode::Compatible), recorded(right), "{left}");
+        }
+    }
+
+    #[test]
+    fn what_devices_do_is_as_it_was_asked_and_brings_nothing_else() {
+        let kernels = Requested { kernel: Switch::On, ..Requested::NONE };
+        for mode in [Mode::Compatible, Mode::Native] {
+            assert_eq!(by_rule(&kernels, mode), kernels);
+            assert!(effective(&kernels, mode).has(Kind::Kernel) && !effective(&kernels, mode).has(Kind::Step));
         }
     }
 

@@ -14,12 +14,13 @@ use serde::Serialize;
 pub const RANKS_SHOWN_MAX: usize = 1024;
 
 /// How one rank stands to one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum KindState {
     /// It is switched off.
+    #[default]
     Off,
     /// It is switched on, and recorded.
     On,
@@ -54,7 +55,7 @@ impl Told {
     }
 }
 
-/// How one rank stands to the five kinds.
+/// How one rank stands to the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RankStatus {
@@ -77,12 +78,13 @@ impl RankStatus {
 }
 
 /// One word for all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Overall {
     /// No rank has a recorder, or none yet.
+    #[default]
     NoRank,
     /// All are off.
     Off,
@@ -97,7 +99,7 @@ pub enum Overall {
 }
 
 /// One kind in all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KindSummary {
     /// What was asked for; `null`: nothing was, and each rank records what its environment says.

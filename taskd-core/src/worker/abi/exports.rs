@@ -183,7 +183,7 @@ fn record(kind_and_name: u64, event: Event) {
 
 /// A kind, and the number of a name above it; `None` for a number that no kind has.
 #[inline]
-fn parts(kind_and_name: u64) -> Option<(Kind, NameId)> {
+pub(super) fn parts(kind_and_name: u64) -> Option<(Kind, NameId)> {
     let kind = Kind::of_number(u8::try_from(kind_and_name & 0xffff_ffff).ok()?)?;
     Some((kind, NameId(u32::try_from(kind_and_name >> 32).ok()?)))
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `beat` | a heartbeat from a thread of its own |
 //! | `exports` | the functions of `include/taskd.h` |
+//! | `import` | that of them which brings what others have recorded |
 //! | `process` | the recorder of this process |
 //! | `python` | the same functions as a module of Python's |
 //! | `thread` | that of each of its threads |
@@ -15,6 +16,7 @@
 
 mod beat;
 pub mod exports;
+pub mod import;
 mod process;
 mod python;
 mod thread;

@@ -4,9 +4,9 @@
 //!
 //! # What it shows
 //! Each rank is a process, `rank 3`, with tracks for its kinds: `Step`, `DataLoader`, `SaveCheckpoint`, `FP`,
-//! `Communication`, `User 0` and so on, and one for each of its counters. Ranges of a kind that overlap, as asynchronous
+//! `Communication`, `User 0` and so on, one for each of its counters, and one for each stream of its devices. Ranges of a kind that overlap, as asynchronous
 //! communications do, stand below each other. What is known of a record stands in its arguments: `step`, `cpu_ms`, `op`,
-//! `data_type`, `group`, `members`, `elements`, `bytes`, `peer`, `sequence` and the `thread`. The track `Recorder` says
+//! `data_type`, `group`, `members`, `elements`, `bytes`, `peer`, `sequence`, `device`, `stream`, `correlation` and the `thread`. The track `Recorder` says
 //! when a process of the rank began to record, and where records are missing. Times are those of the calendar.
 //!
 //! # Why Perfetto's own format
@@ -29,7 +29,7 @@ mod wire;
 
 use super::words;
 use crate::job::Incarnation;
-use crate::trace::recorder::{Communication, Detail, Event};
+use crate::trace::recorder::{Communication, Detail, DeviceCommunication, DeviceWork, Event, NameId};
 use crate::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 pub use open::EARLY_ENDS_MAX;
 use open::{Open, Process};
@@ -37,8 +37,9 @@ use packets::{EventType, Packets};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-pub use tracks::COUNTER_TRACKS_MAX;
-use tracks::Tracks;
+use std::ops::Range;
+pub use tracks::{COUNTER_TRACKS_MAX, SPAN_TRACKS_MAX, STREAMS_MAX};
+use tracks::{Line, Tracks};
 
 /// So many ranges a process can have open; when one more begins, the oldest is shown as unfinished.
 pub const OPEN_RANGES_MAX: usize = 1024;
@@ -89,7 +90,7 @@ pub struct PerfettoWriter<W> {
 /// What a file holds, and what it does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Ranges shown, the unfinished ones among them.
+    /// Ranges and spans shown, the unfinished ones among them.
     pub ranges: u64,
     /// Ranges whose end is missing.
     pub unfinished: u64,
@@ -99,7 +100,8 @@ pub struct Summary {
     pub instants: u64,
     /// Figures shown.
     pub counters: u64,
-    /// Figures that are not shown: those of counters beyond [`COUNTER_TRACKS_MAX`], and those that are no finite number.
+    /// What is not shown: figures of counters beyond [`COUNTER_TRACKS_MAX`], those that are no finite number, and spans beyond
+    /// [`STREAMS_MAX`] or [`SPAN_TRACKS_MAX`].
     pub left_out: u64,
     /// Records that were lost before they came here, as the batches say.
     pub lost: u64,
@@ -194,7 +196,23 @@ impl<W: Write> PerfettoWriter<W> {
                 self.packets.event(nanos, EventType::Instant, track, |event| describe(event, record, names));
             }
             Event::Counter { value } => self.counter(origin, record, value, names),
+            Event::Span { nanos: length } => {
+                let end = shown(record.unix_nanos.saturating_add(length));
+                process.last_nanos = process.last_nanos.max(end);
+                self.span(origin, record, nanos..end, names);
+            }
         }
+    }
+
+    fn span(&mut self, origin: Origin, record: &TimedRecord, span: Range<u64>, names: &NameTable) {
+        let line = Line::of(record.kind, &record.detail);
+        let Some(place) = self.tracks.fit(origin.rank, line, span.clone(), &mut self.packets) else {
+            self.summary.left_out += 1;
+            return;
+        };
+        self.summary.ranges += 1;
+        self.packets.event(span.start, EventType::Begin, place.track, |event| describe(event, record, names));
+        self.packets.event(span.end, EventType::End, place.track, |_| ());
     }
 
     fn counter(&mut self, origin: Origin, record: &TimedRecord, value: f64, names: &NameTable) {
@@ -267,7 +285,8 @@ fn called<'a>(record: &TimedRecord, names: &'a NameTable) -> Cow<'a, str> {
     match (names.get(record.name), record.detail) {
         ("", Detail::Step { number, .. }) => Cow::Owned(format!("step {number}")),
         ("", Detail::Communication(Communication { op, .. })) => Cow::Borrowed(op.name()),
-        ("", Detail::None) => words::kind(record.kind),
+        ("", Detail::DeviceCommunication(DeviceCommunication { op, .. })) => Cow::Borrowed(op.name()),
+        ("", Detail::None | Detail::Device(_)) => words::kind(record.kind),
         (name, _) => Cow::Borrowed(name),
     }
 }
@@ -275,7 +294,9 @@ fn called<'a>(record: &TimedRecord, names: &'a NameTable) -> Cow<'a, str> {
 /// Name and arguments of a record that is shown.
 fn describe(event: &mut packets::Event<'_>, record: &TimedRecord, names: &NameTable) {
     event.name(&called(record, names));
-    event.number(packets::THREAD, u64::from(record.thread));
+    if record.thread != 0 || matches!(record.event, Event::Begin { .. } | Event::Instant) {
+        event.number(packets::THREAD, u64::from(record.thread));
+    }
     arguments(event, &record.detail, names);
 }
 
@@ -286,13 +307,7 @@ fn arguments(event: &mut packets::Event<'_>, detail: &Detail, names: &NameTable)
         Detail::Communication(c) => {
             event.text(packets::OP, c.op.name());
             event.text(packets::DATA_TYPE, c.data_type.name());
-            let group = names.get(c.group);
-            let (group, members) = group.rsplit_once('|').unwrap_or((group, ""));
-            for (argument, text) in [(packets::GROUP, group), (packets::MEMBERS, members)] {
-                if !text.is_empty() {
-                    event.text(argument, text);
-                }
-            }
+            group(event, c.group, names);
             event.number(packets::ELEMENTS, c.elements);
             event.number(packets::BYTES, c.bytes);
             if let Some(peer) = c.peer {
@@ -301,6 +316,39 @@ fn arguments(event: &mut packets::Event<'_>, detail: &Detail, names: &NameTable)
             if let Some(sequence) = c.sequence {
                 event.number(packets::SEQUENCE_NUMBER, sequence);
             }
+        }
+        Detail::Device(work) => device(event, work),
+        Detail::DeviceCommunication(c) => {
+            event.text(packets::OP, c.op.name());
+            event.text(packets::DATA_TYPE, c.data_type.name());
+            group(event, c.group, names);
+            if let Some(peer) = c.peer {
+                event.number(packets::PEER, u64::from(peer));
+            }
+            device(event, c.work);
+        }
+    }
+}
+
+fn group(event: &mut packets::Event<'_>, group: NameId, names: &NameTable) {
+    let group = names.get(group);
+    let (group, members) = group.rsplit_once('|').unwrap_or((group, ""));
+    for (argument, text) in [(packets::GROUP, group), (packets::MEMBERS, members)] {
+        if !text.is_empty() {
+            event.text(argument, text);
+        }
+    }
+}
+
+fn device(event: &mut packets::Event<'_>, work: DeviceWork) {
+    for (argument, number) in [(packets::DEVICE, work.device), (packets::STREAM, work.stream)] {
+        if number != u32::MAX {
+            event.number(argument, u64::from(number));
+        }
+    }
+    for (argument, number) in [(packets::CORRELATION, work.correlation), (packets::BYTES, work.bytes)] {
+        if number != 0 {
+            event.number(argument, number);
         }
     }
 }

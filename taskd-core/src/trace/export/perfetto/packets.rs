@@ -67,6 +67,9 @@ arguments! {
     INCARNATION = 13 "incarnation";
     PID = 14 "pid";
     RECORDS = 15 "records";
+    DEVICE = 16 "device";
+    STREAM = 17 "stream";
+    CORRELATION = 18 "correlation";
 }
 
 /// Packets that are not yet in the file.
@@ -121,7 +124,7 @@ impl Packets {
         self.new_track(|descriptor| {
             descriptor.number(5, rank.0);
             descriptor.text(2, name);
-            descriptor.number(12, order);
+            descriptor.number(12, order.min(POSITIVE_MAX));
         })
     }
 

@@ -5,29 +5,76 @@
 use super::packets::{Packets, TrackId};
 use crate::job::Rank;
 use crate::trace::export::words;
-use crate::trace::recorder::Kind;
+use crate::trace::recorder::{Detail, DeviceCommunication, DeviceWork, Kind};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// So many tracks for counters a file has at most; a counter beyond them is left out, and counted.
 pub const COUNTER_TRACKS_MAX: usize = 4096;
+/// So many streams of devices a file has at most; what was done on one beyond them is left out, and counted.
+pub const STREAMS_MAX: usize = 4096;
+/// Spans that overlap stand below each other, on so many tracks at most; one more is left out, and counted.
+pub const SPAN_TRACKS_MAX: usize = 64;
 
-/// The order in which the tracks of a rank are shown: the recorder's own, kinds by their numbers, counters.
+/// The order in which the tracks of a rank are shown: the recorder's own, kinds by their numbers, counters, streams.
 const RECORDER: u64 = 0;
 const COUNTERS: u64 = 64;
+const STREAMS: u64 = 65;
 
 /// All tracks of a file. Their number grows with the ranks, the kinds that they record and the ranges of a kind that a rank
-/// has open at one time.
+/// has open at one time, and with the streams of its devices.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     ranks: BTreeMap<Rank, RankTracks>,
     counters: usize,
+    streams: usize,
+}
+
+/// Of what a track is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Line {
+    /// What threads do.
+    Kind(Kind),
+    /// What one stream of a device does, of whatever kind.
+    Stream { device: u32, stream: u32 },
+}
+
+impl Line {
+    /// That of a record.
+    pub(super) const fn of(kind: Kind, detail: &Detail) -> Line {
+        match *detail {
+            Detail::Device(DeviceWork { device, stream, .. })
+            | Detail::DeviceCommunication(DeviceCommunication { work: DeviceWork { device, stream, .. }, .. })
+                if device != u32::MAX =>
+            {
+                Line::Stream { device, stream }
+            }
+            _ => Line::Kind(kind),
+        }
+    }
+
+    fn name(self) -> Cow<'static, str> {
+        match self {
+            Line::Kind(kind) => words::kind(kind),
+            Line::Stream { device, stream: u32::MAX } => Cow::Owned(format!("device {device}")),
+            Line::Stream { device, stream } => Cow::Owned(format!("device {device} stream {stream}")),
+        }
+    }
+
+    fn order(self) -> u64 {
+        match self {
+            Line::Kind(kind) => u64::from(kind.number()),
+            Line::Stream { device, stream } => STREAMS + (u64::from(device) << 12) + u64::from(stream.min(4095)),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct RankTracks {
     track: TrackId,
     recorder: TrackId,
-    kinds: BTreeMap<Kind, Vec<Lane>>,
+    lines: BTreeMap<Line, Vec<Lane>>,
     counters: BTreeMap<Box<str>, TrackId>,
 }
 
@@ -43,7 +90,7 @@ struct Lane {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     rank: Rank,
-    kind: Kind,
+    line: Line,
     lane: usize,
     pub(super) track: TrackId,
 }
@@ -56,21 +103,36 @@ impl Tracks {
 
     /// A place for a range that begins at `nanos`, which is taken until it is left.
     pub(super) fn take(&mut self, rank: Rank, kind: Kind, nanos: u64, packets: &mut Packets) -> Place {
-        let tracks = self.of(rank, packets);
-        let lanes = tracks.kinds.entry(kind).or_default();
-        let free = lanes.iter().position(|lane| lane.free_from.is_some_and(|end| end <= nanos));
-        let lane = free.unwrap_or_else(|| {
-            let track = packets.track(tracks.track, &words::kind(kind), u64::from(kind.number()));
-            lanes.push(Lane { track, free_from: None });
-            lanes.len() - 1
-        });
+        let (line, tracks) = (Line::Kind(kind), self.of(rank, packets));
+        let lanes = tracks.lines.entry(line).or_default();
+        let lane = free(lanes, nanos).unwrap_or_else(|| add(lanes, tracks.track, line, packets));
         lanes[lane].free_from = None;
-        Place { rank, kind, lane, track: lanes[lane].track }
+        Place { rank, line, lane, track: lanes[lane].track }
+    }
+
+    /// A place for a span, which is over; `None` when there are too many.
+    pub(super) fn fit(&mut self, rank: Rank, line: Line, span: Range<u64>, packets: &mut Packets) -> Option<Place> {
+        let is_full = self.streams == STREAMS_MAX;
+        let tracks = self.of(rank, packets);
+        let is_new = matches!(line, Line::Stream { .. }) && !tracks.lines.contains_key(&line);
+        if is_new && is_full {
+            return None;
+        }
+        let lanes = tracks.lines.entry(line).or_default();
+        let lane = match free(lanes, span.start) {
+            Some(lane) => lane,
+            None if lanes.len() >= SPAN_TRACKS_MAX => return None,
+            None => add(lanes, tracks.track, line, packets),
+        };
+        lanes[lane].free_from = Some(span.end);
+        let track = lanes[lane].track;
+        self.streams += usize::from(is_new);
+        Some(Place { rank, line, lane, track })
     }
 
     /// The range that was shown there ended at `nanos`.
     pub(super) fn leave(&mut self, place: Place, nanos: u64) {
-        let lanes = self.ranks.get_mut(&place.rank).and_then(|tracks| tracks.kinds.get_mut(&place.kind));
+        let lanes = self.ranks.get_mut(&place.rank).and_then(|tracks| tracks.lines.get_mut(&place.line));
         if let Some(lane) = lanes.and_then(|lanes| lanes.get_mut(place.lane)) {
             lane.free_from = Some(nanos);
         }
@@ -78,7 +140,8 @@ impl Tracks {
 
     /// The track for moments of a kind, which is its first one.
     pub(super) fn moments(&mut self, rank: Rank, kind: Kind, packets: &mut Packets) -> TrackId {
-        if let Some(lane) = self.of(rank, packets).kinds.get(&kind).and_then(|lanes| lanes.first()) {
+        let line = Line::Kind(kind);
+        if let Some(lane) = self.of(rank, packets).lines.get(&line).and_then(|lanes| lanes.first()) {
             return lane.track;
         }
         let place = self.take(rank, kind, 0, packets);
@@ -106,7 +169,19 @@ impl Tracks {
         self.ranks.entry(rank).or_insert_with(|| {
             let track = packets.rank(rank);
             let recorder = packets.track(track, "Recorder", RECORDER);
-            RankTracks { track, recorder, kinds: BTreeMap::new(), counters: BTreeMap::new() }
+            RankTracks { track, recorder, lines: BTreeMap::new(), counters: BTreeMap::new() }
         })
     }
+}
+
+/// A line on which nothing is at a time.
+fn free(lanes: &[Lane], nanos: u64) -> Option<usize> {
+    lanes.iter().position(|lane| lane.free_from.is_some_and(|end| end <= nanos))
+}
+
+/// One more, taken.
+fn add(lanes: &mut Vec<Lane>, rank: TrackId, line: Line, packets: &mut Packets) -> usize {
+    let track = packets.track(rank, &line.name(), line.order());
+    lanes.push(Lane { track, free_from: None });
+    lanes.len() - 1
 }

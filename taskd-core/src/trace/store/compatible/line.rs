@@ -78,7 +78,10 @@ pub(super) struct Extra {
     /// The bits of a figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) figure: Option<u64>,
-    /// 0 nothing, 1 of a step, 2 of a communication.
+    /// The length of a span in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) span: Option<u64>,
+    /// 0 nothing, 1 of a step, 2 of a communication, 3 of a device, 4 of a device's communication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<u8>,
     /// A step's number.
@@ -100,4 +103,11 @@ pub(super) struct Extra {
     pub(super) peer: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sequence: Option<u64>,
+    /// Of a device; the line's own field says 0 where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) device: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stream: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) correlation: Option<u64>,
 }

@@ -7,7 +7,7 @@
 //! | field | of a record |
 //! |---|---|
 //! | `Kind` | 1, a marker |
-//! | `Flag` | 1 a moment or a figure, 2 a beginning, 4 an end |
+//! | `Flag` | 1 a moment, a figure, or a span, whose length stands in `Taskd`; 2 a beginning, 4 an end |
 //! | `SourceKind` | 0, the host |
 //! | `Timestamp` | nanoseconds since 1970 |
 //! | `Id` | the number of a range; 0 for what is none |

@@ -4,7 +4,9 @@
 //! writer adds and the reader puts back.
 
 use super::line::{BEGIN, CommunicationText, END, Extra, INSTANT, Line};
-use crate::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op, Range};
+use crate::trace::recorder::{
+    Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op, Range,
+};
 use crate::trace::{NameTable, TimedRecord};
 
 /// A record with its names as texts: those in `event` and `detail` are 0.
@@ -145,6 +147,9 @@ pub(super) fn of_record(record: &TimedRecord, names: &NameTable) -> Plain {
         Detail::Communication(c) => {
             (Detail::Communication(Communication { group: NameId(0), ..c }), names.get(c.group).to_owned())
         }
+        Detail::DeviceCommunication(c) => {
+            (Detail::DeviceCommunication(DeviceCommunication { group: NameId(0), ..c }), names.get(c.group).to_owned())
+        }
         other => (other, String::new()),
     };
     let (kind, event, name) = (Some(record.kind), record.event, names.get(record.name).to_owned());
@@ -153,14 +158,16 @@ pub(super) fn of_record(record: &TimedRecord, names: &NameTable) -> Plain {
 
 /// What has to be said besides for `plain` to be understood as `actual`.
 pub(super) fn difference(plain: &Plain, actual: &Plain) -> Extra {
-    let figure = match actual.event {
-        Event::Counter { value } => Some(value.to_bits()),
-        _ => None,
+    let (figure, span) = match actual.event {
+        Event::Counter { value } => (Some(value.to_bits()), None),
+        Event::Span { nanos } => (None, Some(nanos)),
+        _ => (None, None),
     };
     let mut extra = Extra {
         kind: actual.kind.filter(|kind| plain.kind != Some(*kind)).map(Kind::number),
         name: unlike(&actual.name, &plain.name).cloned(),
         figure,
+        span,
         group: unlike(&actual.group, &plain.group).cloned(),
         ..Extra::default()
     };
@@ -179,6 +186,13 @@ pub(super) fn difference(plain: &Plain, actual: &Plain) -> Extra {
             extra.peer = c.peer;
             extra.sequence = c.sequence;
         }
+        (Detail::Device(work), _) => extra.tell(work),
+        (Detail::DeviceCommunication(c), _) => {
+            extra.op = Some(c.op.code());
+            extra.data_type = Some(c.data_type.code());
+            extra.peer = c.peer;
+            extra.tell(c.work);
+        }
         _ => {}
     }
     extra
@@ -190,7 +204,11 @@ pub(super) fn combine(plain: Plain, extra: &Extra) -> Option<Plain> {
         Some(number) => Some(Kind::of_number(number)?),
         None => plain.kind,
     };
-    let event = extra.figure.map_or(plain.event, |bits| Event::Counter { value: f64::from_bits(bits) });
+    let event = match (extra.figure, extra.span) {
+        (Some(bits), _) => Event::Counter { value: f64::from_bits(bits) },
+        (None, Some(nanos)) => Event::Span { nanos },
+        (None, None) => plain.event,
+    };
     let code = extra.detail.unwrap_or_else(|| code(&plain.detail));
     let detail = match default_of(code, &plain.detail) {
         Detail::None if code != 0 => return None,
@@ -208,9 +226,36 @@ pub(super) fn combine(plain: Plain, extra: &Extra) -> Option<Plain> {
             peer: extra.peer,
             sequence: extra.sequence,
         }),
+        Detail::Device(_) => Detail::Device(extra.work()),
+        Detail::DeviceCommunication(_) => Detail::DeviceCommunication(DeviceCommunication {
+            op: extra.op.map_or(Op::Other, Op::of_code),
+            data_type: extra.data_type.map_or(DataType::Other, DataType::of_code),
+            group: NameId(0),
+            peer: extra.peer,
+            work: extra.work(),
+        }),
     };
     let name = extra.name.clone().unwrap_or(plain.name);
     Some(Plain { kind, event, name, detail, group: extra.group.clone().unwrap_or(plain.group) })
+}
+
+impl Extra {
+    /// What a device has done: the line's own fields have no room for all of it.
+    const fn tell(&mut self, work: DeviceWork) {
+        self.device = Some(work.device);
+        self.stream = Some(work.stream);
+        self.correlation = Some(work.correlation);
+        self.bytes = Some(work.bytes);
+    }
+
+    fn work(&self) -> DeviceWork {
+        DeviceWork {
+            device: self.device.unwrap_or(0),
+            stream: self.stream.unwrap_or(0),
+            correlation: self.correlation.unwrap_or(0),
+            bytes: self.bytes.unwrap_or(0),
+        }
+    }
 }
 
 fn unlike<'a, T: PartialEq>(actual: &'a T, plain: &T) -> Option<&'a T> {
@@ -222,6 +267,8 @@ const fn code(detail: &Detail) -> u8 {
         Detail::None => 0,
         Detail::Step { .. } => 1,
         Detail::Communication(_) => 2,
+        Detail::Device(_) => 3,
+        Detail::DeviceCommunication(_) => 4,
     }
 }
 
@@ -238,6 +285,14 @@ fn default_of(wanted: u8, plain: &Detail) -> Detail {
             bytes: 0,
             peer: None,
             sequence: None,
+        }),
+        3 => Detail::Device(DeviceWork::default()),
+        4 => Detail::DeviceCommunication(DeviceCommunication {
+            op: Op::Other,
+            data_type: DataType::Other,
+            group: NameId(0),
+            peer: None,
+            work: DeviceWork::default(),
         }),
         _ => Detail::None,
     }

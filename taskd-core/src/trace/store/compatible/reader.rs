@@ -148,6 +148,10 @@ impl<R: Read> CompatibleReader<R> {
                 communication.group = self.names.id(&group);
                 Detail::Communication(communication)
             }
+            Detail::DeviceCommunication(mut communication) => {
+                communication.group = self.names.id(&group);
+                Detail::DeviceCommunication(communication)
+            }
             other => other,
         };
         let pt = &line.mspti_object_id.pt;

@@ -89,7 +89,7 @@ fn line(batch: &RecordBatch, record: &TimedRecord, lost: Option<u64>) -> Line {
     let (flag, id) = match record.event {
         Event::Begin { range } => (BEGIN, range),
         Event::End { range } => (END, range),
-        Event::Instant | Event::Counter { .. } => (INSTANT, 0),
+        Event::Instant | Event::Counter { .. } | Event::Span { .. } => (INSTANT, 0),
     };
     let pt = ProcessAndThread { process_id: batch.origin.pid, thread_id: record.thread };
     let mut line = Line {

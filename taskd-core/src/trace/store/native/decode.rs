@@ -6,7 +6,7 @@ use super::model::{KIND_AT, Model, Shape};
 use super::varint::Bytes;
 use super::{BLOCK_RECORDS_MAX, KNOWN_MAX, NAMES_BYTES_MAX, NAMES_MAX, model};
 use crate::job::{Incarnation, Rank};
-use crate::trace::recorder::{Detail, Event};
+use crate::trace::recorder::{Detail, DeviceCommunication, DeviceWork, Event};
 use crate::trace::{Origin, RecordBatch, TimedRecord};
 use std::sync::Arc;
 
@@ -145,6 +145,7 @@ impl Columns<'_> {
             }
             Event::Instant => {}
             Event::Counter { value } => *value = f64::from_bits(known.figure.bits_value(self.figures.next()?)),
+            Event::Span { nanos } => *nanos = known.figure.value(self.figures.next()?, 0),
         }
         match &mut record.detail {
             Detail::None => {}
@@ -156,6 +157,11 @@ impl Columns<'_> {
                 if let Some(number) = &mut communication.sequence {
                     *number = model.sequences.get_mut(known.sequence)?.value(self.figures.next()?, 1);
                 }
+            }
+            Detail::Device(DeviceWork { correlation, .. })
+            | Detail::DeviceCommunication(DeviceCommunication { work: DeviceWork { correlation, .. }, .. }) => {
+                let last = model.correlations.get_mut(usize::from(record.kind.number()))?;
+                *correlation = last.value(self.figures.next()?, 1);
             }
         }
         Some(record)

@@ -5,7 +5,7 @@
 use super::model::{KIND_AT, Model, Shape};
 use super::varint::{put, put_bytes};
 use super::{KNOWN_MAX, model};
-use crate::trace::recorder::{Detail, Event};
+use crate::trace::recorder::{Detail, DeviceCommunication, DeviceWork, Event};
 use crate::trace::{NameTable, Origin, TimedRecord};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -125,6 +125,7 @@ impl Encoder {
             }
             Event::Instant => {}
             Event::Counter { value } => put(&mut block.figures, known.figure.bits_difference(value.to_bits())),
+            Event::Span { nanos } => put(&mut block.figures, known.figure.difference(nanos, 0)),
         }
         match record.detail {
             Detail::None => {}
@@ -136,6 +137,11 @@ impl Encoder {
                 if let Some(number) = communication.sequence {
                     put(&mut block.figures, model.sequences[known.sequence].difference(number, 1));
                 }
+            }
+            Detail::Device(DeviceWork { correlation, .. })
+            | Detail::DeviceCommunication(DeviceCommunication { work: DeviceWork { correlation, .. }, .. }) => {
+                let last = &mut model.correlations[usize::from(record.kind.number())];
+                put(&mut block.figures, last.difference(correlation, 1));
             }
         }
     }
@@ -195,6 +201,7 @@ fn recent(shape: &Shape) -> usize {
     let mixed = (codes ^ u64::from(shape.name) << 16 ^ u64::from(shape.peer) << 40)
         .wrapping_add(u64::from(shape.group) << 8)
         .wrapping_add(shape.bytes.rotate_left(24))
+        .wrapping_add(shape.elements.rotate_left(44))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15); // 2^64 divided by the golden ratio: spreads neighbours
     (mixed >> 56) as usize
 }

@@ -7,8 +7,10 @@ use crate::job::{Incarnation, Rank};
 use crate::trace::Origin;
 use serde::{Deserialize, Serialize};
 
-/// The version that is written, and the only one that is read.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version that is written. Version 1 has neither spans nor work of devices, and is read as well.
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest version that is read.
+pub(super) const FORMAT_VERSION_MIN: u32 = 1;
 
 /// Whose records a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! It knows no directory and no quota. Whatever bytes a file holds, reading it takes bounded memory and ends.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //! A head, then blocks. Numbers of a fixed width are little-endian; all others have seven bits a byte, the lowest first.
 //!
 //! ```text
@@ -28,9 +28,12 @@
 //! | which thread made which records | number of runs; of each the thread's place and the number of records |
 //! | four columns, each behind its length | the records' shapes, times, ranges, and figures |
 //!
+//! Figures are those of counters, the lengths of spans, steps and their time on the CPU, the numbers of communications in their
+//! groups, and correlations.
+//!
 //! A *shape* is all of a record that tends to come again. Times and everything that counts on are differences to what was to
 //! be expected (by the same model on both sides): time and begun ranges from the thread's last, ended ranges from the
-//! kind's last, communications from their group's last.
+//! kind's last, communications from their group's last, lengths from their shape's last, correlations from their kind's.
 
 mod decode;
 mod encode;

@@ -3,7 +3,9 @@
 //! It reads and writes nothing. Both sides take it through the same changes; a key block begins it anew on both.
 
 use super::varint::{un_zig_zag, zig_zag};
-use crate::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use crate::trace::recorder::{
+    Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op,
+};
 use crate::trace::{NameTable, TimedRecord};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +54,7 @@ pub(super) struct Shape {
     pub(super) name: u32,
     pub(super) group: u32,
     pub(super) peer: u32,
+    /// Of a communication; of a device's work the device, and its stream above it.
     pub(super) elements: u64,
     pub(super) bytes: u64,
 }
@@ -60,10 +63,13 @@ pub(super) const BEGIN: u8 = 1;
 pub(super) const END: u8 = 2;
 pub(super) const INSTANT: u8 = 3;
 pub(super) const COUNTER: u8 = 4;
+pub(super) const SPAN: u8 = 5;
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const OF_A_STEP: u8 = 1;
 pub(super) const OF_A_COMMUNICATION: u8 = 2;
+pub(super) const OF_A_DEVICE: u8 = 3;
+pub(super) const OF_A_DEVICES_COMMUNICATION: u8 = 4;
 
 const HAS_PEER: u8 = 1;
 const HAS_SEQUENCE: u8 = 2;
@@ -77,6 +83,7 @@ impl Shape {
             Event::End { .. } => END,
             Event::Instant => INSTANT,
             Event::Counter { .. } => COUNTER,
+            Event::Span { .. } => SPAN,
         };
         let (kind, name) = (record.kind.number(), record.name.0);
         let plain = Shape { codes: [kind, event, PLAIN, 0, 0, 0], name, ..Shape::default() };
@@ -95,6 +102,25 @@ impl Shape {
                     bytes: c.bytes,
                 }
             }
+            Detail::Device(work) => {
+                let codes = [kind, event, OF_A_DEVICE, 0, 0, 0];
+                Shape { codes, elements: place(work), bytes: work.bytes, ..plain }
+            }
+            Detail::DeviceCommunication(c) => Shape {
+                codes: [
+                    kind,
+                    event,
+                    OF_A_DEVICES_COMMUNICATION,
+                    c.op.code(),
+                    c.data_type.code(),
+                    if c.peer.is_some() { HAS_PEER } else { 0 },
+                ],
+                name,
+                group: c.group.0,
+                peer: c.peer.unwrap_or(0),
+                elements: place(c.work),
+                bytes: c.work.bytes,
+            },
         }
     }
 
@@ -106,6 +132,7 @@ impl Shape {
             END => Event::End { range: 0 },
             INSTANT => Event::Instant,
             COUNTER => Event::Counter { value: 0.0 },
+            SPAN => Event::Span { nanos: 0 },
             _ => return None,
         };
         let detail = match detail {
@@ -120,11 +147,32 @@ impl Shape {
                 peer: (has & HAS_PEER != 0).then_some(self.peer),
                 sequence: (has & HAS_SEQUENCE != 0).then_some(0),
             }),
+            OF_A_DEVICE => Detail::Device(self.work()),
+            OF_A_DEVICES_COMMUNICATION => Detail::DeviceCommunication(DeviceCommunication {
+                op: Op::of_code(op),
+                data_type: DataType::of_code(data_type),
+                group: NameId(self.group),
+                peer: (has & HAS_PEER != 0).then_some(self.peer),
+                work: self.work(),
+            }),
             _ => return None,
         };
         let kind = Kind::of_number(kind)?;
         Some(TimedRecord { unix_nanos: 0, thread: 0, kind, event, name: NameId(self.name), detail })
     }
+}
+
+impl Shape {
+    fn work(&self) -> DeviceWork {
+        let [a, b, c, d, e, f, g, h] = self.elements.to_le_bytes();
+        let (device, stream) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        DeviceWork { device, stream, correlation: 0, bytes: self.bytes }
+    }
+}
+
+/// Device and stream in one number.
+fn place(work: DeviceWork) -> u64 {
+    u64::from(work.device) | u64::from(work.stream) << 32
 }
 
 /// A shape that was met, and what its records count.
@@ -135,7 +183,7 @@ pub(super) struct Known {
     pub(super) record: TimedRecord,
     /// Which of [`Model::sequences`] its communications are counted in.
     pub(super) sequence: usize,
-    /// The bits of its last figure.
+    /// The bits of its last figure, or its last length.
     pub(super) figure: Series,
 }
 
@@ -166,6 +214,8 @@ pub(super) struct Model {
     pub(super) sequences: Vec<Series>,
     /// By kind: the last range that ended.
     pub(super) ended: Box<[Series; 64]>,
+    /// By kind: the last correlation.
+    pub(super) correlations: Box<[Series; 64]>,
     pub(super) step: Series,
     pub(super) cpu: Series,
 }
@@ -181,6 +231,7 @@ impl Default for Model {
             groups: BTreeMap::new(),
             sequences: Vec::new(),
             ended: Box::new([Series::default(); 64]),
+            correlations: Box::new([Series::default(); 64]),
             step: Series::default(),
             cpu: Series::default(),
         }

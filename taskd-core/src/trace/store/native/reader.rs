@@ -3,7 +3,7 @@
 //! What cannot be read is skipped and told. It never takes more memory than a block may have and what the caller keeps.
 
 use super::decode::Decoder;
-use super::frame::{FRAME_BYTES, FileFrame, Frame, HEAD_BYTES, NativeHead};
+use super::frame::{FORMAT_VERSION_MIN, FRAME_BYTES, FileFrame, Frame, HEAD_BYTES, NativeHead};
 use super::varint::Bytes;
 use super::{BLOCK_BYTES_MAX, FORMAT_VERSION};
 use crate::trace::RecordBatch;
@@ -77,7 +77,7 @@ impl<R: Read> NativeReader<R> {
             return;
         }
         self.head = NativeHead::of_text(text);
-        if frame.version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&frame.version) {
             let bytes = self.input.skip_all();
             return self.skipped.push(Problem::Version { version: frame.version, bytes });
         }

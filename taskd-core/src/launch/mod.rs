@@ -11,6 +11,7 @@ pub mod guard;
 mod launcher;
 mod local;
 mod pages;
+pub mod python;
 mod ticks;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};

@@ -2,7 +2,7 @@
 //!
 //! It knows texts only. What a vendor's own error codes mean for a device is for the hardware crates to say.
 
-use super::type_name;
+use taskd_core::launch::python::type_name;
 
 /// What an exception is a sign of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

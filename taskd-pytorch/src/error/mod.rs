@@ -3,20 +3,27 @@
 //! It never decides what follows from an error, and looks at no process.
 
 mod kind;
-mod record;
-mod stderr;
 
 pub use kind::{ErrorKind, classify};
-pub use record::{ErrorFileError, ErrorRecord, RECORD_BYTES_MAX, read_error_file};
-pub use stderr::exception_in;
+pub use taskd_core::launch::python::{ErrorFileError, ErrorRecord, FAMILY, RECORD_BYTES_MAX, read_error_file};
 
-use taskd_core::job::{ErrorReport, Name};
+use taskd_core::job::ErrorReport;
+use taskd_core::launch::python;
 
-/// The family of the reports made here.
-pub const FAMILY: Name = Name::new("python");
+/// The last exception that these lines show to have ended a program: its type, a colon and its text.
+///
+/// The lines may begin anywhere and may carry torch's `[rank3]: ` in front.
+#[must_use]
+pub fn exception_in(stderr_tail: &str) -> Option<String> {
+    let lines: Vec<&str> = stderr_tail.lines().map(without_rank).collect();
+    python::exception_in(&lines.join("\n"))
+}
 
-/// How much of an exception's text a report carries, in characters.
-const TEXT_CHARS_MAX: usize = 1000;
+/// Takes away what torch puts before every line of an uncaught exception once a process group exists.
+fn without_rank(line: &str) -> &str {
+    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
+    rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
+}
 
 /// The report of a failure, from the record that the program wrote or else from the end of its stderr; `None` where
 /// neither names an exception.
@@ -34,19 +41,11 @@ pub fn report(record: Option<&ErrorRecord>, stderr_tail: &str) -> Option<ErrorRe
     let exception = record.map(|record| record.message.clone()).filter(|text| !text.is_empty()).or_else(from_stderr)?;
     let kind = classify(&exception);
     Some(ErrorReport {
-        family: FAMILY,
-        code: Name::from(type_name(&exception).to_owned()),
-        text: exception.chars().take(TEXT_CHARS_MAX).collect(),
         follow_up: matches!(kind, ErrorKind::PeerLost | ErrorKind::Interrupted),
         retry_free: kind == ErrorKind::PortInUse,
         step: record.and_then(|record| record.step),
+        ..python::report_of(&exception)
     })
-}
-
-/// `OutOfMemoryError` of `torch.OutOfMemoryError: CUDA out of memory`; the whole text where it names no type.
-fn type_name(exception: &str) -> &str {
-    let name = exception.split([':', '\n']).next().unwrap_or(exception).trim();
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -86,14 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn the_type_is_the_last_part_of_its_path() {
-        for (text, name) in [
-            ("torch.OutOfMemoryError: CUDA out of memory", "OutOfMemoryError"),
-            ("KeyboardInterrupt", "KeyboardInterrupt"),
-            ("AssertionError\n", "AssertionError"),
-            ("", ""),
-        ] {
-            assert_eq!(type_name(text), name);
+    fn torchs_prefix_is_taken_away() {
+        let cases = [
+            (
+                "KeyError: 1\n\n[rank0]: Traceback (most recent call last):\n[rank0]:   File\n[rank0]: RuntimeError: two\n\
+                 [rank0]: lines\n\n",
+                Some("RuntimeError: two\nlines"),
+            ),
+            (
+                "    return f()\n[rank12]: torch.distributed.DistNetworkError: Broken pipe\n",
+                Some("torch.distributed.DistNetworkError: Broken pipe"),
+            ),
+            ("epoch 3: loss 0.5\n[rank]: x", None),
+        ];
+        for (tail, exception) in cases {
+            assert_eq!(exception_in(tail).as_deref(), exception, "{tail}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Finds the exception that ended a program in the last lines of its stderr.
 //!
-//! It judges no exception.
+//! It judges no exception, and knows no framework: what one puts in front of lines it has to take away first.
 
 /// Python's first line of a traceback, also of the causes that come before the exception itself.
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// libstdc++'s words when an exception that nobody caught ends a program (also one in a thread of NCCL's watchdog).
+/// libstdc++'s words when an exception that nobody caught ends a program, on whatever thread.
 const TERMINATE: &str = "terminate called after throwing an instance of '";
 
 /// How many lines of an exception's text are taken.
@@ -13,22 +13,16 @@ const LINES_MAX: usize = 20;
 
 /// The last exception that these lines show to have ended the program: its type, a colon and its text.
 ///
-/// The lines may begin anywhere and may carry torch's `[rank3]: ` in front.
+/// The lines may begin anywhere.
 #[must_use]
 pub fn exception_in(stderr_tail: &str) -> Option<String> {
-    let lines: Vec<&str> = stderr_tail.lines().map(without_rank).collect();
+    let lines: Vec<&str> = stderr_tail.lines().collect();
     let starts = |text: &'static str| lines.iter().rposition(|line| line.starts_with(text));
     match (starts(TRACEBACK), starts(TERMINATE)) {
         (python, Some(native)) if python.is_none_or(|python| python < native) => of_terminate(lines.get(native..)?),
         (Some(python), _) => of_traceback(lines.get(python + 1..)?),
         (None, _) => of_cut_traceback(&lines),
     }
-}
-
-/// Takes away what torch puts before every line of an uncaught exception once a process group exists.
-fn without_rank(line: &str) -> &str {
-    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
-    rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
 }
 
 /// Below the header frames are indented; the exception is the first line that is not, and what follows it.
@@ -66,25 +60,24 @@ mod tests {
                 "Traceback (most recent call last):\n  File \"a\", line 1\n    x\nValueError: boom\n",
                 Some("ValueError: boom"),
             ),
-            // A cause, then the exception; torch's prefix; a text of several lines; trailing noise of its own.
+            // A cause, then the exception; a text of several lines; trailing noise of its own.
             (
                 "Traceback (most recent call last):\n  File\nKeyError: 1\n\nDuring handling of the above exception, another \
-                 exception occurred:\n\n[rank0]: Traceback (most recent call last):\n[rank0]:   File\n[rank0]: \
-                 RuntimeError: two\n[rank0]: lines\n\n",
+                 exception occurred:\n\nTraceback (most recent call last):\n  File\nRuntimeError: two\nlines\n\n",
                 Some("RuntimeError: two\nlines"),
             ),
             (
-                "    return f()\n[rank12]: torch.distributed.DistNetworkError: Broken pipe\n",
-                Some("torch.distributed.DistNetworkError: Broken pipe"),
+                "    return f()\nsome.module.DistNetworkError: Broken pipe\n",
+                Some("some.module.DistNetworkError: Broken pipe"),
             ),
             ("KeyboardInterrupt\n", Some("KeyboardInterrupt")),
             (
                 "Traceback (most recent call last):\nOSError: old\n\nterminate called after throwing an instance of \
-                 'c10::DistBackendError'\n  what():  [Rank 1] Watchdog caught\n",
+                 'some::DistBackendError'\n  what():  [Rank 1] Watchdog caught\n",
                 Some("DistBackendError: [Rank 1] Watchdog caught"),
             ),
             ("terminate called after throwing an instance of 'int'\n", Some("int")),
-            ("[W1121] Warning: this is not one\nepoch 3: loss 0.5\n[rank]: x", None),
+            ("[W1121] Warning: this is not one\nepoch 3: loss 0.5\n: x", None),
             ("Error: of some shell\n", Some("Error: of some shell")),
             ("Traceback (most recent call last):\n  File \"cut", None),
             ("", None),

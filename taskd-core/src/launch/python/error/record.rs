@@ -1,4 +1,4 @@
-//! Reads the error file that torch's `@record` and our hook write.
+//! Reads the error file that a Python program leaves: the one that our helper writes, and what others write in its form.
 //!
 //! It believes nothing: the file is written by the program, may be cut short, and may be anything.
 
@@ -23,7 +23,7 @@ pub struct ErrorRecord {
     pub timestamp_s: Option<u64>,
     /// The exit code, which a nested launcher adds.
     pub error_code: Option<i32>,
-    /// The last completed training step, which our hook adds; counted as the lifeline page counts it.
+    /// The last completed training step, which our helper adds; counted as the lifeline page counts it.
     pub step: Option<u64>,
 }
 

@@ -1,13 +1,13 @@
 """Training steps: from the end of one optimizer step to the end of the next.
 
-Steps are counted where the lifeline page counts them (`after_step` in sitecustomize.py), and have the same numbers: a step
+Steps are counted where the lifeline page counts them (`Steps` in sitecustomize.py), and have the same numbers: a step
 that accumulates gradients over several batches is one, and of several optimizers the one that steps most counts. The first
 step begins with the first batch or forward pass that is recorded, so what a program does to set itself up is no step's; it
 has number 1, whatever number a resumed optimizer then goes on with.
 
-What only the program knows it has to mark: steps of an optimizer that is no torch.optim.Optimizer, and those that a gradient
-scaler skips. Once it marks a step itself (`taskd.range_start("step 7")`, or torch.npu.mstx), its own marks are the steps.
-The step that was under way then has no end.
+What only the program knows it has to mark: steps of an optimizer that the framework does not know, and those that a gradient
+scaler skips. Once it marks a step itself (`taskd.range_start("step 7")`, or a vendor's function of that kind), its own marks
+are the steps. The step that was under way then has no end.
 """
 
 from taskd import _hooks
@@ -15,17 +15,6 @@ from taskd._kinds import STEP as KIND
 
 at_begin = []  # what is to be called when an optimizer begins a step: backward is over then
 at_end = []  # what is to be called at the end of every step of an optimizer
-
-
-def install(module, native):
-    """`module` is torch.optim.optimizer."""
-
-    def before_step(*_):
-        for then in at_begin:
-            then()
-
-    before_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
-    module.register_optimizer_step_pre_hook(before_step)
 
 
 class Steps:

@@ -1,9 +1,9 @@
-//! A port for the store of one generation, kept from everybody else until that store listens there.
+//! A port for the ranks of one generation to meet at, kept from everybody else until one of them listens there.
 //!
-//! The store is made by rank 0's worker, seconds after the port was chosen. Until then a socket of ours is bound to it
-//! without listening. Both set SO_REUSEADDR, so the store's own bind and listen succeed beside it, while the system gives
-//! the port neither to a `bind` to port 0 nor to an outgoing connection. (Measured with torch 2.9.1 and with all of a
-//! machine's other ports taken.) What is left is a program that asks for this very number.
+//! Who listens (a store, a scheduler) does so seconds after the port was chosen. Until then a socket of ours is bound to it
+//! without listening. Where both set SO_REUSEADDR, the other's own bind and listen succeed beside it, while the system
+//! gives the port neither to a `bind` to port 0 nor to an outgoing connection. (Measured with all of a machine's other
+//! ports taken.) What is left is a program that asks for this very number.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,19 +12,20 @@ use rustix::net::{
     AddressFamily, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType, bind,
     getsockname, socket_with, sockopt,
 };
-use taskd_core::job::Generation;
+
+use crate::job::Generation;
 
 /// The port of one generation.
 #[derive(Debug)]
 pub(super) struct HeldPort {
     pub(super) generation: Generation,
     pub(super) port: u16,
-    /// Held until the next generation: a store that listens there does not mind.
+    /// Held until the next generation: who listens there does not mind.
     _socket: Option<OwnedFd>,
 }
 
 impl HeldPort {
-    /// A port that is free now, for IPv4 and, where there is IPv6, for both: the store listens on both.
+    /// A port that is free now, for IPv4 and, where there is IPv6, for both: whoever listens may do so on both.
     pub(super) fn choose(generation: Generation) -> io::Result<HeldPort> {
         let any_v6 = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
         let any_v4 = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -33,7 +34,7 @@ impl HeldPort {
         Ok(HeldPort { generation, port, _socket: Some(socket) })
     }
 
-    /// A port that an earlier owner of the job has chosen; by now the store listens there.
+    /// A port that an earlier owner of the job has chosen; by now somebody listens there.
     pub(super) const fn already(generation: Generation, port: u16) -> HeldPort {
         HeldPort { generation, port, _socket: None }
     }
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn a_held_port_can_be_listened_on_and_the_next_is_another() {
         let first = HeldPort::choose(Generation(1)).unwrap();
-        let _store = TcpListener::bind(("0.0.0.0", first.port)).unwrap(); // std sets SO_REUSEADDR, as the store does
+        let _store = TcpListener::bind(("0.0.0.0", first.port)).unwrap(); // std sets SO_REUSEADDR, as a store does
         let second = HeldPort::choose(Generation(2)).unwrap();
         assert_ne!(first.port, second.port);
         assert_eq!(second.generation, Generation(2));

@@ -1,32 +1,32 @@
-"""Marks of a script that was written for torch_npu: `torch.npu.mstx.range_start(f"step {n}", stream)` and its like.
+"""Marks that a script makes with functions of a vendor's: `range_start(message, stream)`, `range_end(id)` and `mark(message)`.
 
-Their own function is called first, as ever, and what it returns is returned. Where it returns 0 for every range, as it does
+Their own function is called first, as ever, and what it returns is returned. Where it returns 0 for every range, as some do
 while no profiler listens, the range that its thread has begun last is the one that ends.
 """
 
-import sys
 from _thread import get_ident
 
 import taskd
 from taskd import _hooks
+from taskd._kinds import STEP
 
 OPEN_MAX = 256  # ranges without an end that are remembered; of more the oldest are forgotten
 
 
-def look():
-    """Puts the hook in place if there is a torch.npu.mstx by now."""
-    npu = getattr(sys.modules.get("torch"), "__dict__", {}).get("npu")
-    mstx = getattr(npu, "mstx", None)
-    if mstx is not None and not hasattr(mstx.range_start, "_taskd"):
-        install(mstx)
+def install(theirs, native):
+    """Stands around their functions, which are those of a module or the static methods of a class; only the first time."""
+    try:
+        if not hasattr(theirs.range_start, "_taskd"):
+            stand_around(theirs)
+    except Exception as error:
+        _hooks.failed(native, STEP, error)
 
 
-def install(mstx):
-    """`mstx` is a class with static methods, or a module."""
+def stand_around(theirs):
     marks = Marks()
     for name, then in (("range_start", marks.start), ("range_end", marks.end), ("mark", marks.mark)):
-        both = with_ours(getattr(mstx, name), marks, then)
-        setattr(mstx, name, staticmethod(both) if isinstance(mstx, type) else both)
+        both = with_ours(getattr(theirs, name), marks, then)
+        setattr(theirs, name, staticmethod(both) if isinstance(theirs, type) else both)
 
 
 def with_ours(function, marks, then):
@@ -68,4 +68,4 @@ class Marks:
 
     def fail(self, error):
         self.working = False
-        _hooks.failed(taskd.native, _hooks.STEP, error)
+        _hooks.failed(taskd.native, STEP, error)

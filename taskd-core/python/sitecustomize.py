@@ -5,19 +5,19 @@ program starts. In the one process that is the rank, and in no other, it
 
   * takes the rank's lifeline, so that the guard knows of its death before the kernel has torn its memory down,
   * writes a heartbeat into the rank's page every TASKD_BEAT_MS (default 500) from a thread of its own,
-  * notes in the page that a training step was completed, once the program itself has imported torch.optim,
+  * notes in the page that a training step was completed, where the framework's file beside it (`_taskd_framework.py`)
+    tells of it,
   * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
-  * writes an uncaught exception to TORCHELASTIC_ERROR_FILE, as torch's @record does, unless @record did.
+  * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself.
 
 The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
 helper of a wrapper script, a DataLoader worker, the child of a shell that did not exec) finds itself not named and
 leaves everything alone. A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
 not, because exec released it.
 
-Progress means that the training loop is alive. The step that is noted counts calls of an optimizer's step(); where
-several optimizers take part in a training step it follows the one that steps most. It goes on from the count that the
-optimizer keeps in its own state, and so in checkpoints, if it keeps one in host memory: Adam and its kin do, SGD does
-not, and then the count starts with the process. The program's own step number only the program knows.
+Progress means that the training loop is alive. The step that is noted counts the steps of optimizers; where several take
+part in a training step it follows the one that steps most. It goes on from the count that an optimizer remembers from its
+checkpoint, if it does, and else starts with the process. The program's own step number only the program knows.
 
 It imports nothing heavy (ctypes only in the rank, json and traceback only after an exception), never fails the program
 (every failure means to go without), prints at most one line, and does nothing with TASKD_HOOKS=0. A sitecustomize that
@@ -47,7 +47,6 @@ GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system ca
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
 COUNT = "_taskd_steps"  # what an optimizer is given: its steps, which its state and its copies leave out
-STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class
 MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
 
 
@@ -126,11 +125,10 @@ def join_page(fd):
             word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
     start_heartbeat(long_word(AT_BEAT_TIME))
-    step, completed, imports = long_word(AT_STEP), [], AfterImport()
-    counter = step_counter(pid, step, long_word(AT_STEP_TIME), completed, imports.wait)
-    imports.wait("torch.optim.optimizer", counter)
-    record_uncaught(pid, step)
-    record_what_is_done(imports.wait, completed)
+    steps, imports = Steps(pid, long_word(AT_STEP), long_word(AT_STEP_TIME)), AfterImport()
+    follow_framework(steps, imports.wait)
+    record_uncaught(steps)
+    record_what_is_done(imports.wait, steps.then)
 
 
 def on_main_thread(pid):
@@ -208,77 +206,42 @@ def start_heartbeat(beat_time):
     _thread.start_new_thread(beat, ())
 
 
-def step_counter(pid, step, step_time, completed, after_import):
-    """What to do with the module torch.optim.optimizer: have it tell of every completed step, also those in `completed`."""
+class Steps(object):
+    """The completed training steps, as the page counts them."""
 
-    def after_step(optimizer, *_):
-        if os.getpid() != pid:
-            return  # a forked child that trains
-        if is_inside_of_another(optimizer):
-            return
+    def __init__(self, pid, step, step_time):
+        self.pid, self.step, self.step_time = pid, step, step_time
+        self.then = []  # what is called with the number of every completed step
+
+    def is_rank(self):
+        """Whether this is the rank: a forked child has the same hooks, and may train."""
+        return os.getpid() == self.pid
+
+    def completed_by(self, optimizer, remembered):
+        """An optimizer has completed a step. `remembered(optimizer)` is how many it remembers, this one included; 0 where
+        it does not."""
         # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone.
         known = optimizer.__dict__
         if COUNT not in known:
             # A newcomer steps beside the others, or in their place and then loses its first step.
-            known[COUNT] = max(step.value - 1, own_count(optimizer) - 1, 0)
+            known[COUNT] = max(self.step.value - 1, remembered(optimizer) - 1, 0)
         known[COUNT] += 1
-        step_time.value = now_ns()
-        if known[COUNT] > step.value:
-            step.value = known[COUNT]
-            for then in completed:
+        self.step_time.value = now_ns()
+        if known[COUNT] > self.step.value:
+            self.step.value = known[COUNT]
+            for then in self.then:
                 then(known[COUNT])
 
-    after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
 
-    def register(module):
-        module.register_optimizer_step_post_hook(after_step)
-        version = getattr(sys.modules["torch"], "__version__", "")
-        if version.split(".")[:2] in (["2", "0"], ["2", "1"]):
-            after_import("torch._dynamo.eval_frame", keep_step_hooks)
+def follow_framework(steps, after_import):
+    """Has the framework's file beside this one tell of completed steps, if there is one."""
+    if os.path.exists(os.path.join(here(), "_taskd_framework.py")):
+        try:
+            import _taskd_framework
 
-    return register
-
-
-def keep_step_hooks(module):
-    """Before 2.2 torch.compile takes all hooks out of torch's optimizers, for good: no step would be seen any more. They are
-    put back, where the compiler does not look into them."""
-    patch = module.TorchPatcher.patch
-
-    def patch_and_keep():
-        classes = [one for one in vars(sys.modules["torch.optim"]).values() if isinstance(one, type) and hasattr(one, "step")]
-        hooked = [one.step if getattr(one.step, "hooked", False) else None for one in classes]
-        patch()
-        for one, step in zip(classes, hooked):
-            if step:
-                step._torchdynamo_disable = True
-                one.step = step
-            elif getattr(one.step, "hooked", False):
-                one.step.hooked = False  # by the first optimizer of the class
-
-    module.TorchPatcher.patch = staticmethod(patch_and_keep)
-
-
-def is_inside_of_another(optimizer):
-    """Whether this step is part of another one of the same optimizer, whose class calls the step of its base class."""
-    called_by = sys._getframe(1).f_back  # the function that torch puts around every class's step, and that calls its hooks
-    frame = called_by
-    for _ in range(STEP_FRAMES_MAX):
-        frame = frame and frame.f_back
-        if frame and frame.f_code is called_by.f_code and frame.f_locals.get("self") is optimizer:
-            return True
-    return False
-
-
-def own_count(optimizer):
-    """The steps that an optimizer remembers, this one included; 0 where it does not, or not in host memory: looking
-    there would make the program wait for its device."""
-    try:
-        for state in optimizer.state.values():
-            step = state["step"]
-            return int(step) if step.device.type == "cpu" else 0
-    except Exception:
-        pass
-    return 0
+            _taskd_framework.start(steps, after_import)
+        except Exception as error:
+            say("no progress: %s" % error)
 
 
 class AfterImport(object):
@@ -332,8 +295,7 @@ class AfterImport(object):
 
 def record_what_is_done(after_import, completed):
     """Has the package beside this file put its hooks in place, if there is one."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    if sys.version_info >= (3, 8) and os.environ.get("TASKD_LIB") and os.path.isdir(os.path.join(here, "taskd")):
+    if sys.version_info >= (3, 8) and os.environ.get("TASKD_LIB") and os.path.isdir(os.path.join(here(), "taskd")):
         try:
             from taskd import _install
 
@@ -342,17 +304,20 @@ def record_what_is_done(after_import, completed):
             say("nothing is recorded: %s" % error)
 
 
-def record_uncaught(pid, step):
+def here():
+    return os.path.dirname(os.path.abspath(__file__))
+
+
+def record_uncaught(steps):
     """Writes an exception that nobody caught to the error file, then does what would have been done without."""
     previous = sys.excepthook
 
     def excepthook(kind, value, trace):
-        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-        # As @record: an exit or an interrupt is not an error.
-        if path and os.getpid() == pid and issubclass(kind, Exception):
+        path = os.environ.get("TASKD_ERROR_FILE")
+        if path and steps.is_rank() and issubclass(kind, Exception):  # an exit or an interrupt is not an error
             try:
-                if not os.path.exists(path):  # else @record was first
-                    write_record(path, kind, value, trace, step.value)
+                if not os.path.exists(path):  # else the framework was first
+                    write_record(path, kind, value, trace, steps.step.value)
             except Exception:
                 pass
         previous(kind, value, trace)
@@ -385,11 +350,11 @@ def write_record(path, kind, value, trace, step):
 
 def run_shadowed():
     """Imports the sitecustomize that would have been found without this one. Its errors are its own."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    ours = [(at, entry) for at, entry in enumerate(sys.path) if os.path.abspath(entry) == here]
+    our = here()
+    ours = [(at, entry) for at, entry in enumerate(sys.path) if os.path.abspath(entry) == our]
     this = sys.modules.pop("sitecustomize")
     sys.modules["_taskd_rank"] = this
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != our]
     try:
         import sitecustomize  # noqa: F401
     except ImportError as error:

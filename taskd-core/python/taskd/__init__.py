@@ -2,7 +2,7 @@
 
     import taskd
 
-    step = taskd.range_start("step 7")      # a training step, as with torch.npu.mstx
+    step = taskd.range_start("step 7")      # a training step
     with taskd.range("augment"):            # a range of the program's own
         ...
     taskd.counter("loss", loss)

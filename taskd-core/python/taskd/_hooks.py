@@ -2,7 +2,7 @@
 
 A hook never raises, never changes what a function returns or raises, and keeps no object of the program alive. Its own
 failure turns it off; the failure is reported as the reason why its kind is not recorded, and the first one of a process
-is told in one line. `torch.compile` does not see the functions that hooks put around the program's: it compiles as without.
+is told in one line.
 """
 
 import sys
@@ -14,6 +14,7 @@ NAMES_MAX = 256  # that a hook remembers; for others the library is asked each t
 
 hooks = {}  # by kind
 at_first = []  # what is to be called once, before the first range that a hook records
+on_replaced = []  # what is called with a function and what takes its place: a framework's compiler may have to be told
 failures = 0
 
 
@@ -130,9 +131,10 @@ def outermost(hook, name, function):
 
 
 def in_place_of(function, replacement):
-    """`replacement` as `function` looks to Python and to torch.compile."""
+    """`replacement` as `function` looks to Python, and to whom it is told."""
     import functools
 
     functools.update_wrapper(replacement, function)
-    replacement._torchdynamo_inline = function  # where it is called inside of what is compiled
+    for then in on_replaced:
+        then(function, replacement)
     return replacement

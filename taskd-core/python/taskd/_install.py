@@ -1,0 +1,43 @@
+"""Puts the framework's hooks in place, each when the program has imported what it hooks. Nothing is imported that the program
+does not.
+
+Which hooks there are says the framework's `taskd/_framework.py`, where there is one: HOOKS, with a line `(module, hook, kind)`
+for each module whose import has `taskd/<hook>.py` do its `install(module, native)`; and `install(after_import, native)`.
+"""
+
+import os
+from importlib import import_module
+
+from taskd import _hooks, _native, _steps
+
+
+def install(after_import, completed):
+    """Called once, in the rank.
+
+    `after_import(name, then)` calls `then(module)` when the program has imported it; what is appended to `completed` is
+    called with the number of every training step that an optimizer has completed.
+    """
+    native = _native.native
+    if isinstance(native, _native.Nothing):
+        if native.reason:
+            raise RuntimeError(native.reason)
+        return
+    hooks = ()
+    if os.path.exists(os.path.join(os.path.dirname(__file__), "_framework.py")):
+        from taskd import _framework
+
+        _framework.install(after_import, native)
+        hooks = _framework.HOOKS
+    completed.append(_steps.Steps(native).completed)
+    for name, hook, kind in hooks:
+        after_import(name, installer(hook, kind, native))
+
+
+def installer(hook, kind, native):
+    def install(module):
+        try:
+            import_module("taskd." + hook).install(module, native)
+        except Exception as error:
+            _hooks.failed(native, kind, error)
+
+    return install

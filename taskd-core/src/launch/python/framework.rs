@@ -1,0 +1,122 @@
+//! What a framework has to say of its processes: the trait, and what it is told.
+//!
+//! It completes orders and reads failures; it starts nothing and decides nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+
+use crate::job::{ErrorReport, Name, ProcId, WorkerSpec, World};
+
+use super::error::{Failure, report_of};
+use super::helper::PythonFile;
+use super::inherited::Inherited;
+use super::seats::Seat;
+
+/// What one framework alone knows of its processes. [`PythonLauncher`](super::PythonLauncher) does the rest.
+///
+/// Its methods are pure: they look at nothing but their arguments, so that a repeated start gives the same order.
+///
+/// # Example
+/// ```
+/// use std::collections::BTreeMap;
+/// use taskd_core::launch::python::{Framework, Order, PythonFile, Seat};
+///
+/// /// Ranks that are told who they are, and nothing else.
+/// #[derive(Debug)]
+/// struct Plain;
+///
+/// impl Framework for Plain {
+///     fn name(&self) -> &'static str { "plain" }
+///     fn files(&self) -> &[PythonFile] { &[] }
+///     fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+///         let values = [("RANK", seat.rank.to_string()), ("MEET_AT", format!("{}:{}", order.host(), order.port))];
+///         values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+///     }
+/// }
+/// ```
+pub trait Framework: Debug + Send + Sync {
+    /// Its name, as in `torch over local`.
+    fn name(&self) -> &'static str;
+
+    /// Its Python files beside the [neutral ones](super::NEUTRAL_FILES), of other paths than those have.
+    fn files(&self) -> &[PythonFile];
+
+    /// Variables of this process's environment on which those of its processes depend: [`Order::inherited`] knows them.
+    /// They are read once, when the launcher is made.
+    fn inherits(&self) -> &[&'static str] {
+        &[]
+    }
+
+    /// The variables of a rank. What the order itself sets wins.
+    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String>;
+
+    /// Whether a service of this name runs Python for this framework: it gets variables and helper, and its failures are
+    /// explained. By default none does, and services pass through unchanged.
+    fn owns(&self, service: &Name) -> bool {
+        let _ = service;
+        false
+    }
+
+    /// The variables of a service that it [owns](Framework::owns). What the order itself sets wins. By default there are none.
+    fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
+        let _ = order;
+        BTreeMap::new()
+    }
+
+    /// What a failure of a rank or of an owned service means; `None` where what was left tells nothing. A step that the
+    /// report has none of comes from the record or the exit.
+    ///
+    /// By default an exception is reported as the program's own fault.
+    fn report(&self, failure: &Failure<'_>) -> Option<ErrorReport> {
+        failure.exception().map(|exception| report_of(&exception))
+    }
+}
+
+/// What the variables of a process are made from.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Order<'a> {
+    /// The process.
+    pub proc: &'a ProcId,
+    /// What the order itself says of it.
+    pub spec: &'a WorkerSpec,
+    /// The world that it is to start in.
+    pub world: &'a World,
+    /// Where the processes of this generation may meet: kept from other programs of this host, and of no other generation.
+    pub port: u16,
+    /// Where it is to record its failure, which the helper does (`TASKD_ERROR_FILE`).
+    pub error_file: &'a Path,
+    /// What it may inherit.
+    pub environment: &'a Inherited,
+}
+
+impl<'a> Order<'a> {
+    /// An order as the launcher makes it, for tests of a framework.
+    #[must_use]
+    pub const fn new(
+        proc: &'a ProcId,
+        spec: &'a WorkerSpec,
+        world: &'a World,
+        port: u16,
+        error_file: &'a Path,
+        environment: &'a Inherited,
+    ) -> Order<'a> {
+        Order { proc, spec, world, port, error_file, environment }
+    }
+
+    /// The value of a variable that the process would inherit. Known are those of [`Framework::inherits`].
+    #[must_use]
+    pub fn inherited(&self, name: &str) -> Option<&str> {
+        self.environment.get(self.spec, name)
+    }
+
+    /// Where the first rank of the world is: its host's name, or loopback where all ranks are on one host.
+    #[must_use]
+    pub fn host(&self) -> String {
+        let mut nodes = self.world.members().values().map(|member| member.node.as_ref());
+        let first = nodes.next().flatten();
+        let several = nodes.any(|node| node != first);
+        first.filter(|_| several).map_or_else(|| "127.0.0.1".to_owned(), |node| node.0.to_string())
+    }
+}

@@ -1,0 +1,318 @@
+//! What every framework's Python ranks need: a launcher that completes what another one starts, and the helper that gives
+//! an unmodified program its lifeline, heartbeat, progress and records.
+//!
+//! It starts nothing itself, decides nothing and knows no framework: what one alone knows it is told by a [`Framework`].
+//!
+//! # What a framework crate has to write
+//! 1. A [`Framework`]: [`name`](Framework::name), [`files`](Framework::files), and the variables of a
+//!    [`rank`](Framework::rank); where they depend on what is inherited, [`inherits`](Framework::inherits). Where services
+//!    run the framework as well, [`owns`](Framework::owns) and [`service`](Framework::service). What its exceptions are a
+//!    sign of, [`report`](Framework::report): whose fault, and whether to try again free.
+//! 2. `_taskd_framework.py`, for progress. The helper imports it in the rank before the program starts, and calls
+//!    `start(steps, after_import)`: `after_import(module, then)` calls `then(module)` when the program has imported it;
+//!    `steps.completed_by(optimizer, remembered)` says that an optimizer has completed a step, of which it remembers so many;
+//!    `steps.is_rank()` is false in a forked child. It must parse on Python 3.6.
+//! 3. `taskd/_framework.py`, for records: `HOOKS`, with a line `(module, hook, kind)` for each module of the framework whose
+//!    import puts the hook `taskd/<hook>.py` in place (`install(module, native)`), and `install(after_import, native)` for
+//!    whatever else is to be done once. `taskd._hooks` has what hooks have in common, `taskd._steps` the steps, and
+//!    `taskd._marks` stands around marks that a program makes with a vendor's functions.
+//!
+//! All three are optional: a framework without 2 shows no progress, one without 3 records only what a program marks itself.
+//! With the feature `venv`, `venv` makes the Python environment that examples and tests run.
+
+mod error;
+mod files;
+mod framework;
+mod helper;
+mod inherited;
+mod port;
+mod seats;
+
+pub use error::{
+    ErrorFileError, ErrorRecord, FAMILY, Failure, RECORD_BYTES_MAX, exception_in, read_error_file, report_of, type_name,
+};
+pub use framework::{Framework, Order};
+pub use helper::{NEUTRAL_FILES, PythonFile, write_helper};
+pub use inherited::Inherited;
+pub use seats::{Seat, seats};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use super::{
+    Change, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus, Revision, StartBatch, StartOrder,
+};
+use crate::job::{ErrorReport, Name, ProcId, Rank, Role, Termination, World};
+use files::Files;
+use port::HeldPort;
+
+/// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a
+/// failed rank's record, but no start and no news of an exit.
+const FILES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Makes the processes of `L` workers of the framework `F`.
+///
+/// - Every rank, and every service that the framework [owns](Framework::owns), gets the framework's variables; what the
+///   order itself sets wins. `${local_rank}` in a rank's arguments is replaced. Other services pass through unchanged.
+/// - Each generation has a port of its own ([`Order::port`]), so that no generation ever meets the leftovers of another. It is
+///   kept from other programs, by a bound socket, for as long as the generation lasts. Whoever is to listen there sets
+///   SO_REUSEADDR.
+/// - The helper stands on PYTHONPATH: lifeline, heartbeat, progress and records of what the program does, without a change
+///   to it. `TASKD_HOOKS=0` in the order's environment turns it off.
+/// - A failed exit carries its error: what the framework makes of the record in `TASKD_ERROR_FILE` and of the end of stderr.
+///   So that no decision is taken without it, the death of a process that ended with an exit code is told once, by its
+///   exit; that of a killed one is told early, as always.
+///
+/// The ranks of a world are numbered from 0 without gaps in their order ([`Seat`]). With several hosts the port is only
+/// likely to be free on the others.
+///
+/// # Files
+/// They are below the directory that is given to [`new`](PythonLauncher::new); one launcher at a time uses it.
+///
+/// | path | what |
+/// |---|---|
+/// | `python/sitecustomize.py` | the helper |
+/// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
+/// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
+/// | `port` | the newest generation and its port, for a later owner |
+///
+/// What cannot be written the job does without; [`info`](Launcher::info) says what.
+#[derive(Debug)]
+pub struct PythonLauncher<L, F> {
+    inner: L,
+    framework: F,
+    inherited: Inherited,
+    files: Files,
+    /// Why the helper is not on the path.
+    no_helper: Option<String>,
+    port: Mutex<Option<HeldPort>>,
+}
+
+impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
+    /// Completes what passes through `inner`, with files in `dir`.
+    pub fn new(inner: L, dir: impl Into<PathBuf>, framework: F) -> PythonLauncher<L, F> {
+        let files = Files::new(dir.into());
+        let helper_dir = files.helper_dir();
+        let no_helper = write_helper(&helper_dir, framework.files()).err().map(|error| {
+            format!(
+                "no lifeline, heartbeat, progress and records of processes with {}: {} cannot be written: {error}",
+                framework.name(),
+                helper_dir.display()
+            )
+        });
+        let inherited = Inherited::of_this_process(framework.inherits());
+        PythonLauncher { inner, framework, inherited, files, no_helper, port: Mutex::default() }
+    }
+
+    /// The launcher that does the work.
+    pub const fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The framework.
+    pub const fn framework(&self) -> &F {
+        &self.framework
+    }
+
+    /// The framework, to be set up before the first start.
+    pub const fn framework_mut(&mut self) -> &mut F {
+        &mut self.framework
+    }
+
+    /// The orders of a batch with what the framework's processes need.
+    fn completed(&self, batch: &StartBatch, port: u16) -> Result<StartBatch, LaunchError> {
+        let seats = seats(&batch.world);
+        let orders = batch.orders.iter().map(|order| self.completed_order(order, batch, &seats, port));
+        Ok(StartBatch { world: Arc::clone(&batch.world), orders: orders.collect::<Result<_, _>>()? })
+    }
+
+    fn completed_order(
+        &self,
+        order: &StartOrder,
+        batch: &StartBatch,
+        seats: &BTreeMap<Rank, Seat>,
+        port: u16,
+    ) -> Result<StartOrder, LaunchError> {
+        if !self.is_ours(&order.proc) {
+            return Ok(order.clone());
+        }
+        let error_file = self.files.error(&order.proc);
+        let of = Order::new(&order.proc, &order.spec, &batch.world, port, &error_file, &self.inherited);
+        let mut spec = (*order.spec).clone();
+        let mut env = match order.proc.role.rank() {
+            None => self.framework.service(&of),
+            Some(rank) => {
+                let seat = seats.get(&rank).ok_or_else(|| {
+                    LaunchError::Refused(format!("{}: it is no member of the world that it is to start in", order.proc))
+                })?;
+                for argument in &mut spec.argv {
+                    *argument = argument.replace("${local_rank}", &seat.local_rank.to_string());
+                }
+                self.framework.rank(seat, &of)
+            }
+        };
+        env.insert("TASKD_ERROR_FILE".into(), error_file.display().to_string());
+        for (name, value) in env {
+            spec.env.entry(name).or_insert(value);
+        }
+        if self.no_helper.is_none() {
+            spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);
+        }
+        Ok(StartOrder { spec: Arc::new(spec), ..order.clone() })
+    }
+
+    /// The port of the world's generation: the one that it has, else a new one.
+    ///
+    /// `attached` says that processes run, maybe of an earlier owner that had begun this very start: then the port that
+    /// it chose is theirs, too.
+    async fn port_of(&self, world: &World, attached: bool) -> Result<u16, LaunchError> {
+        let generation = world.generation();
+        let mut held = self.port.lock().await;
+        if let Some(held) = held.as_ref().filter(|held| held.generation == generation) {
+            return Ok(held.port);
+        }
+        let files = self.files.clone();
+        let earlier = if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
+        let new = match earlier {
+            Some(port) => HeldPort::already(generation, port),
+            None => HeldPort::choose(generation).map_err(|error| {
+                LaunchError::Unreachable(format!("no port for the processes of {generation} to meet at: {error}"))
+            })?,
+        };
+        // The last generation's port was held until here, so that the new one is another.
+        let port = held.insert(new).port;
+        let files = self.files.clone();
+        on_files(move || files.write_port(generation, port)).await;
+        Ok(port)
+    }
+
+    /// Adds to failed exits what the processes said about them.
+    async fn explain<'a>(&self, statuses: impl Iterator<Item = &'a mut ProcStatus>) {
+        let failed: Vec<_> = statuses.filter(|status| self.lacks_error(status)).collect();
+        if failed.is_empty() {
+            return;
+        }
+        let paths: Vec<PathBuf> = failed.iter().map(|status| self.files.error(&status.proc)).collect();
+        let records = on_files(move || paths.iter().map(|path| readable_record(path)).collect::<Vec<_>>()).await;
+        let records = records.unwrap_or_default();
+        for (index, status) in failed.into_iter().enumerate() {
+            if let Phase::Exited(exit) = &mut status.phase {
+                let record = records.get(index).and_then(Option::as_ref);
+                let failure = Failure::new(&status.proc, record, &exit.stderr_tail);
+                let told = self.framework.report(&failure);
+                let step = record.and_then(|record| record.step).or(exit.step);
+                exit.error = told.map(|told| Box::new(ErrorReport { step: told.step.or(step), ..told }));
+            }
+        }
+    }
+
+    /// Whether it is a process of the framework.
+    fn is_ours(&self, proc: &ProcId) -> bool {
+        match &proc.role {
+            Role::Rank(_) => true,
+            Role::Service(name) => self.framework.owns(name),
+        }
+    }
+
+    /// Whether this is the early news that a process has ended with an exit code.
+    ///
+    /// It is withheld: what the process says about its failure belongs to it and comes with the exit. One that was killed
+    /// says nothing, and its death is told as early as it is known.
+    fn is_withheld(&self, status: &ProcStatus) -> bool {
+        matches!(status.phase, Phase::Dead(Termination::Code(_))) && self.is_ours(&status.proc)
+    }
+
+    /// Whether it has failed and nobody has said why yet.
+    fn lacks_error(&self, status: &ProcStatus) -> bool {
+        let failed = matches!(&status.phase, Phase::Exited(exit) if !exit.how.is_success() && exit.error.is_none());
+        failed && self.is_ours(&status.proc)
+    }
+}
+
+/// Does work on files beside the runtime's threads; `None` where it did not end in time.
+async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let done = tokio::time::timeout(FILES_WITHIN, tokio::task::spawn_blocking(work)).await;
+    let done = done.ok().and_then(Result::ok);
+    if done.is_none() {
+        tracing::warn!("the disk with the files of the launcher of Python processes does not answer: going on without");
+    }
+    done
+}
+
+fn readable_record(path: &Path) -> Option<ErrorRecord> {
+    read_error_file(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a failed process left no readable record");
+        None
+    })
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
+    fn info(&self) -> LauncherInfo {
+        let mut info = self.inner.info();
+        info.name = Name::from(format!("{} over {}", self.framework.name(), info.name));
+        info.goes_without.extend(self.no_helper.clone());
+        info
+    }
+
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        let listing = self.inner.list().await?;
+        let attached = listing.procs.iter().any(|status| !status.phase.is_over());
+        let port = self.port_of(&batch.world, attached).await?;
+        let batch = self.completed(batch, port)?;
+        let known: BTreeSet<&ProcId> = listing.procs.iter().map(|status| &status.proc).collect();
+        let new = batch.orders.iter().map(|order| &order.proc);
+        let new = new.filter(|proc| !known.contains(proc) && self.is_ours(proc));
+        let errors: Vec<PathBuf> = new.map(|proc| self.files.error(proc)).collect();
+        on_files(move || errors.iter().for_each(|path| files::make_room(path))).await;
+        self.inner.start(&batch).await
+    }
+
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.inner.stop(procs, grace).await
+    }
+
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        let mut listing = self.inner.list().await?;
+        for status in listing.procs.iter_mut().filter(|status| self.is_withheld(status)) {
+            status.phase = Phase::Running;
+        }
+        self.explain(listing.procs.iter_mut()).await;
+        Ok(listing)
+    }
+
+    async fn watch(&self, mut from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        loop {
+            let (mut changes, next) = self.inner.watch(from).await?;
+            changes.retain(|change| !matches!(change, Change::Proc(status) if self.is_withheld(status)));
+            if changes.is_empty() {
+                from = next;
+                continue;
+            }
+            let statuses = changes.iter_mut().filter_map(|change| match change {
+                Change::Proc(status) => Some(status),
+                Change::Node(_) => None,
+            });
+            self.explain(statuses).await;
+            return Ok((changes, next));
+        }
+    }
+
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.inner.acknowledge(exits).await
+    }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.inner.detach(keep).await
+    }
+
+    fn wind_down(&self, grace: Duration) {
+        self.inner.wind_down(grace);
+    }
+}

@@ -1,0 +1,52 @@
+"""What the package has to know of PyTorch: which modules are hooked, whom the compiler is to leave alone, and whose marks are
+taken for the program's.
+"""
+
+import sys
+
+from taskd import _hooks, _kinds
+
+HOOKS = (
+    ("torch.nn.modules.module", "_forward", _kinds.FORWARD),
+    ("torch.optim.optimizer", "_optimizers", _kinds.STEP),
+    ("torch.utils.data.dataloader", "_loader", _kinds.DATA_LOADER),
+    ("torch.serialization", "_save", _kinds.SAVE_CHECKPOINT),
+    ("torch.distributed.checkpoint.state_dict_saver", "_save", _kinds.SAVE_CHECKPOINT),
+    ("torch.distributed.distributed_c10d", "_groups", _kinds.COMMUNICATION),
+)
+# Where torch.compile is told whose functions it should not look into, but go on with what they call: before and since 2.2.
+COMPILERS = ("torch._dynamo.skipfiles", "torch._dynamo.trace_rules")
+OURS = ("taskd", "_taskd_framework", "_taskd_rank")  # the last is what sitecustomize.py is called after the program's start
+MSTX = ("torch_npu.npu.mstx", "torch_npu", "torch.npu")  # any of which may be what brings torch.npu.mstx
+
+
+def inline(function, replacement):
+    """torch.compile does not see the functions that hooks put around the program's: it compiles as without."""
+    replacement._torchdynamo_inline = function  # where it is called inside of what is compiled
+
+
+_hooks.on_replaced.append(inline)
+
+
+def install(after_import, native):
+    """Called once, in the rank, before the hooks."""
+    _hooks.at_first.append(lambda: look_for_mstx(native))
+    for name in COMPILERS:
+        after_import(name, hide_from_compiler)
+    for name in MSTX:
+        after_import(name, lambda module: look_for_mstx(native))
+
+
+def hide_from_compiler(rules):
+    for name in OURS:
+        rules.add(name)
+
+
+def look_for_mstx(native):
+    """Stands around torch.npu.mstx if there is one by now."""
+    npu = getattr(sys.modules.get("torch"), "__dict__", {}).get("npu")
+    mstx = getattr(npu, "mstx", None)
+    if mstx is not None:
+        from taskd import _marks
+
+        _marks.install(mstx, native)

@@ -11,4 +11,4 @@ pub mod error;
 mod launch;
 pub mod venv;
 
-pub use launch::TorchLauncher;
+pub use launch::{PYTHON_FILES, TorchLauncher};

@@ -12,6 +12,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use serde_json::Value;
+use taskd_core::launch::python::write_helper;
+use taskd_pytorch::PYTHON_FILES;
 
 /// They need both cores of a small machine for themselves.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -24,10 +26,12 @@ fn findings(test: &str, program: &str) -> Option<Value> {
     let python = support::torch_python(test)?;
     let _alone = ONE_AT_A_TIME.lock();
     let found = tempfile::NamedTempFile::new().unwrap();
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), &PYTHON_FILES).unwrap();
     let here = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new(python);
     command.arg(format!("{here}/tests/groups/{program}")).arg(found.path());
-    command.env("PYTHONPATH", format!("{here}/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("PYTHONPATH", helper.path()).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("GLOO_SOCKET_IFNAME", "lo");
     let out = command.output().unwrap();
     let text = fs::read(found.path()).unwrap();

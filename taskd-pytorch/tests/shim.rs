@@ -3,27 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-#[path = "support/python.rs"]
-mod python;
-#[path = "shim/pythons.rs"]
-mod pythons;
-#[path = "shim/recorded.rs"]
-mod recorded;
-#[path = "support/start.rs"]
-mod start;
 mod support;
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use recorded::{Recorded, finished, program, waited};
 use serde_json::{Value, json};
+use taskd_core::testing::python::{Recorded, finished, waited};
 use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, Op, Switches};
+use taskd_pytorch::PYTHON_FILES;
 
-/// From 3.12 on Python warns of a fork beside the thread with the heartbeat.
-const NO_WARNING: &str = "ignore::DeprecationWarning";
+/// The path of a program of `shim/`.
+fn program(name: &str) -> String {
+    format!("{}/tests/shim/{name}", env!("CARGO_MANIFEST_DIR"))
+}
 
 /// The Pythons with torch that a test runs on: the usual one, and in a soak (`TASKD_SOAK=1`) those of `TASKD_TORCH_PYTHONS`, whose
 /// paths are separated by colons.
@@ -39,8 +33,8 @@ fn is_soak() -> bool {
 
 /// Without hooks: the same program as it is.
 fn plain(python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
-    let rank = Recorded::new();
-    finished(rank.command(python, program, arguments).env("TASKD_HOOKS", "0").output().unwrap())
+    let rank = Recorded::new(&PYTHON_FILES);
+    finished(rank.command(python, &self::program(program), arguments).env("TASKD_HOOKS", "0").output().unwrap())
 }
 
 #[test]
@@ -49,8 +43,8 @@ fn an_unmodified_program_is_recorded_and_computes_the_same() {
         let said = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();
         let expected = said(&plain(torch, "train.py", &["none"]).0);
         let start = |workers| {
-            let rank = Recorded::new();
-            let child = rank.command(torch, "train.py", &[workers]).spawn().unwrap();
+            let rank = Recorded::new(&PYTHON_FILES);
+            let child = rank.command(torch, &program("train.py"), &[workers]).spawn().unwrap();
             (workers, rank, child)
         };
         for (workers, rank, child) in ["none", "fork", "forkserver", "spawn"].map(start) {
@@ -86,8 +80,8 @@ fn an_unmodified_program_is_recorded_and_computes_the_same() {
 #[test]
 fn nothing_else_changes() {
     for torch in &torches("nothing_else_changes") {
-        let rank = Recorded::new();
-        let (stdout, _) = rank.run(torch, "traps.py", &[]);
+        let rank = Recorded::new(&PYTHON_FILES);
+        let (stdout, _) = rank.run(torch, &program("traps.py"), &[]);
         assert_eq!(stdout, plain(torch, "traps.py", &[]).0);
         let seen = rank.seen();
         let begun = |kind| {
@@ -104,8 +98,8 @@ fn nothing_else_changes() {
 #[test]
 fn what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported() {
     for torch in &torches("what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported") {
-        let rank = Recorded::new();
-        let (stdout, _) = rank.run(torch, "compiled.py", &[]);
+        let rank = Recorded::new(&PYTHON_FILES);
+        let (stdout, _) = rank.run(torch, &program("compiled.py"), &[]);
         assert_eq!(stdout, plain(torch, "compiled.py", &[]).0, "the same graphs");
         let seen = rank.seen();
         assert_eq!(
@@ -126,9 +120,9 @@ fn operations_of_process_groups_are_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let rendezvous = dir.path().join("store");
     let start = |number: usize| {
-        let rank = Recorded::new();
+        let rank = Recorded::new(&PYTHON_FILES);
         let arguments = [rendezvous.to_str().unwrap(), &number.to_string(), "2"];
-        let mut command = rank.command(&torch, "../groups/unmodified.py", &arguments);
+        let mut command = rank.command(&torch, &program("../groups/unmodified.py"), &arguments);
         (command.env("GLOO_SOCKET_IFNAME", "lo").spawn().unwrap(), rank)
     };
     for (child, rank) in [0, 1].map(start) {
@@ -158,11 +152,11 @@ fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
     let Some(torch) = support::torch_python("marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in") else {
         return;
     };
-    let python_path = concat!(env!("CARGO_MANIFEST_DIR"), "/python:", env!("CARGO_MANIFEST_DIR"), "/tests/shim/npu");
-    let rank = Recorded::new();
-    let run = |command: &mut Command| finished(command.env("PYTHONPATH", python_path).output().unwrap());
-    let (stdout, stderr) = run(&mut rank.command(&torch, "marked.py", &[]));
-    let (plain, _) = run(rank.command(&torch, "marked.py", &[]).env("TASKD_HOOKS", "0"));
+    let rank = Recorded::new(&PYTHON_FILES);
+    let python_path = format!("{}:{}", rank.helper().display(), program("npu"));
+    let run = |command: &mut Command| finished(command.env("PYTHONPATH", &python_path).output().unwrap());
+    let (stdout, stderr) = run(&mut rank.command(&torch, &program("marked.py"), &[]));
+    let (plain, _) = run(rank.command(&torch, &program("marked.py"), &[]).env("TASKD_HOOKS", "0"));
     assert_eq!(stdout, plain, "the stand-in is called as ever: {stderr}");
     let seen = rank.seen();
     assert_eq!(seen.steps(), [3, 4, 5, 6, 7], "the program's own, and none of the optimizer's");
@@ -174,8 +168,8 @@ fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
 #[test]
 fn kinds_are_switched_while_the_program_runs() {
     for torch in &torches("kinds_are_switched_while_the_program_runs") {
-        let rank = Recorded::new();
-        let mut child = rank.command(torch, "switched.py", &[]).stdin(Stdio::piped()).spawn().unwrap();
+        let rank = Recorded::new(&PYTHON_FILES);
+        let mut child = rank.command(torch, &program("switched.py"), &[]).stdin(Stdio::piped()).spawn().unwrap();
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let (all, none) = (Switches::ALL, Switches::NONE);
         // What is on, and what comes of one round: steps, batches, forward passes, saves.
@@ -209,26 +203,10 @@ fn kinds_are_switched_while_the_program_runs() {
 }
 
 #[test]
-fn a_profiler_that_is_active_is_reported_and_recording_resumes() {
-    let rank = Recorded::new();
-    let python = Path::new(&*python::PYTHON);
-    rank.run(python, "paused.py", &[]);
-    let seen = rank.seen();
-    assert!(seen.names.iter().any(|name| name == "another profiler is active"));
-    assert_eq!(
-        seen.exceptions,
-        [(Kind::User(1), "another profiler is active".to_owned())],
-        "of the one that still waits"
-    );
-    assert_eq!(seen.ranges(Kind::User(0)), ["before", "after"]);
-    assert_eq!(seen.hooked, [Kind::Step, Kind::User(0), Kind::User(1)]);
-}
-
-#[test]
 fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
     for torch in &torches("a_hook_that_fails_is_turned_off_and_the_program_goes_on") {
-        let rank = Recorded::new();
-        let (stdout, stderr) = rank.run(torch, "failing.py", &[]);
+        let rank = Recorded::new(&PYTHON_FILES);
+        let (stdout, stderr) = rank.run(torch, &program("failing.py"), &[]);
         assert_eq!(stdout.trim(), "trained; 3 hooks have failed");
         assert_eq!(stderr.matches("taskd:").count(), 1, "one line: {stderr}");
         let seen = rank.seen();
@@ -241,89 +219,6 @@ fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
     }
 }
 
-#[test]
-fn marks_work_on_every_python_with_and_without_a_recorder() {
-    let mut skipped = Vec::new();
-    for minor in 8..=13 {
-        let Some(python) = pythons::version(minor) else {
-            skipped.push(format!("3.{minor}"));
-            continue;
-        };
-        marks_are_recorded(&python, "abi3", &format!("3.{minor} module"));
-        marks_are_recorded(&python, "ctypes", &format!("3.{minor} Functions"));
-        // Set once the page has named the process.
-        for without in ["TASKD_HOOKS=0", "TASKD_LIB=", "TASKD_LIFELINE="] {
-            let rank = Recorded::new();
-            let argv = ["env", without, python.to_str().unwrap(), &program("marks.py")];
-            let (stdout, stderr) = finished(rank.start(&argv).env("PYTHONWARNINGS", NO_WARNING).output().unwrap());
-            assert_eq!((stdout.trim(), &*stderr), (&*format!("3.{minor} Nothing"), ""), "{without}");
-            assert!(rank.is_untouched(), "{without}");
-        }
-    }
-    if !skipped.is_empty() {
-        support::say(&format!("skipped: marks on Python {}, which are not here", skipped.join(", ")));
-    }
-}
-
-fn marks_are_recorded(python: &Path, native: &str, says: &str) {
-    let rank = Recorded::new();
-    let mut command = rank.command(python, "marks.py", &[]);
-    let (stdout, stderr) =
-        finished(command.env("TASKD_NATIVE", native).env("PYTHONWARNINGS", NO_WARNING).output().unwrap());
-    assert_eq!((stdout.trim(), &*stderr), (says, ""));
-    let seen = rank.seen();
-    assert_eq!(seen.steps(), [7], "{says}");
-    assert!(["outer", "called"].iter().all(|name| seen.ranges(Kind::User(0)).contains(name)));
-    assert!(seen.ranges(Kind::User(4)).contains(&"inner"), "ended by another thread");
-    let is = |name: &str, event| seen.records.iter().any(|record| record.name == name && record.event == event);
-    assert!(is("half way", Event::Instant) && is("loss", Event::Counter { value: 0.5 }));
-    assert!(!seen.names.iter().any(|name| name == "of a forked child"));
-}
-
-#[test]
-fn nothing_heavy_is_imported_before_the_program_imports_it() {
-    let rank = Recorded::new();
-    // -S: without this machine's other start-up files, which may import anything.
-    let argv = [&python::PYTHON, "-S", "-c", "import sys, sitecustomize; print(*sys.modules)"];
-    let (modules, stderr) = finished(rank.start(&argv).output().unwrap());
-    assert_eq!(stderr, "");
-    assert!(modules.contains("taskd._install") && !rank.is_untouched(), "{modules}");
-    for heavy in ["collections", "enum", "functools", "inspect", "json", "re", "threading", "torch", "traceback"] {
-        assert!(!modules.split_whitespace().any(|module| module == heavy), "{heavy}: {modules}");
-    }
-}
-
-#[test]
-fn without_a_library_that_loads_the_program_runs_as_ever() {
-    let directory = tempfile::tempdir().unwrap();
-    let broken = directory.path().join("libtaskd.so");
-    fs::write(&broken, "no library").unwrap();
-    for library in ["/nonexistent/libtaskd.so", broken.to_str().unwrap()] {
-        let rank = Recorded::new();
-        let mut command = rank.command(Path::new(&*python::PYTHON), "marks.py", &[]);
-        let (stdout, stderr) = finished(command.env("TASKD_LIB", library).output().unwrap());
-        assert!(stdout.trim().ends_with("Nothing"), "{stdout}");
-        assert_eq!(stderr, format!("taskd: nothing is recorded: {library} cannot be loaded\n"));
-        assert!(rank.is_untouched());
-    }
-}
-
-#[test]
-fn the_one_file_works_without_the_package_and_on_pythons_that_are_too_old_for_it() {
-    let alone = tempfile::tempdir().unwrap();
-    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/python/sitecustomize.py"), alone.path().join("sitecustomize.py"))
-        .unwrap();
-    let whole = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/python"));
-    let old = [6, 7].into_iter().filter_map(pythons::version).map(|python| (python, whole));
-    for (python, path) in old.chain([(PathBuf::from(&*python::PYTHON), alone.path())]) {
-        let rank = Recorded::new();
-        let argv = [python.to_str().unwrap(), "-c", "import sitecustomize"];
-        let (_, stderr) = finished(rank.start(&argv).env("PYTHONPATH", path).output().unwrap());
-        assert_eq!(stderr, "", "{python:?}");
-        assert!(rank.is_untouched() && rank.has_beaten(), "{python:?}");
-    }
-}
-
 /// Printed, and not judged: how fast a machine is says nothing of the hooks.
 #[test]
 fn what_marks_and_hooks_cost() {
@@ -332,8 +227,8 @@ fn what_marks_and_hooks_cost() {
     }
     for torch in torches("what_marks_and_hooks_cost") {
         let cost = |what: &str, variable: &str, value: &str| -> [Value; 2] {
-            let rank = Recorded::new();
-            let out = rank.command(&torch, "cost.py", &[what]).env(variable, value).output().unwrap();
+            let rank = Recorded::new(&PYTHON_FILES);
+            let out = rank.command(&torch, &program("cost.py"), &[what]).env(variable, value).output().unwrap();
             serde_json::from_str(&finished(out).0).unwrap()
         };
         let [abi3, abi3_off] = cost("marks", "TASKD_NATIVE", "abi3");

@@ -1,24 +1,14 @@
-//! The one-file helper in real Python processes: who takes the lifeline, who leaves it alone, what is recorded.
+//! The helper with PyTorch: whose steps are seen, and that the workers of a data loader leave the rank alone.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-#[path = "support/python.rs"]
-mod python;
-#[path = "support/rank.rs"]
-mod rank;
-#[path = "support/start.rs"]
-mod start;
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
 
-use python::PYTHON;
-use rank::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME};
 use serde_json::Value;
-use start::text;
+use taskd_core::testing::python::{Lifeline, Rank, STEP, STEP_TIME, text};
+use taskd_pytorch::PYTHON_FILES;
 
 /// Looks at the page from inside: `held()` is true while the lock is there and its owner lives.
 const LOOK: &str = r"
@@ -36,134 +26,47 @@ def beats():
     return beat() != before
 ";
 
-#[test]
-fn every_end_of_the_rank_releases_the_lifeline_and_keeps_its_status() {
-    let ends: [(&str, Option<i32>, Option<i32>); 9] = [
-        ("pass", Some(0), None),
-        ("sys.exit(3)", Some(3), None),
-        ("os._exit(3)", Some(3), None),
-        ("raise ValueError('boom')", Some(1), None),
-        (
-            "import threading; threading.Thread(target=os._exit, args=(3,), daemon=True).start(); time.sleep(60)",
-            Some(3),
-            None,
-        ),
-        ("os.kill(os.getpid(), 9)", None, Some(9)),
-        ("os.kill(os.getpid(), 15); time.sleep(60)", None, Some(15)),
-        ("os.abort()", None, Some(6)),
-        ("os.execvp('sh', ['sh', '-c', 'exit 5'])", Some(5), None),
-    ];
-    for (end, code, signal) in ends {
-        let rank = Rank::new();
-        let out = rank.run(&format!("{LOOK}\nassert held() and beats()\n{end}"));
-        assert_eq!((out.status.code(), out.status.signal()), (code, signal), "{end}: {}", text(&out.stderr));
-        assert_eq!(rank.lifeline(), Lifeline::Released, "{end}");
-    }
-}
-
-#[test]
-fn a_wrapper_that_execs_is_the_rank_and_its_helpers_are_not() {
-    let rank = Rank::new();
-    let program = rank.file("program.py", &format!("{LOOK}\nassert held() and beats()\nsys.exit(4)"));
-    let helper = rank.file("helper.py", &format!("{LOOK}\nassert state() == 0 and beat() == 0"));
-    let wrapper = format!("set -e; $PYTHON {helper}; $PYTHON {helper} | cat; exec $PYTHON {program}");
-    let out = rank.command(&["bash", "-c", &wrapper]).output().unwrap();
-    assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
-    assert_eq!(rank.lifeline(), Lifeline::Released);
-    assert_eq!(text(&out.stderr), "", "helpers say nothing");
-}
-
-#[test]
-fn the_child_of_a_wrapper_that_does_not_exec_leaves_the_page_alone() {
-    let rank = Rank::new();
-    let program = rank.file("program.py", "raise ValueError('of the child')");
-    let out = rank.command(&["bash", "-c", &format!("$PYTHON {program}; exit $?")]).output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    assert_eq!(rank.lifeline(), Lifeline::Untaken);
-    assert_eq!(rank.u64(BEAT_TIME), 0);
-    assert!(!rank.error_file().exists(), "only the rank itself writes its error file");
-}
-
-#[test]
-fn after_an_exec_of_itself_the_rank_still_beats_but_has_no_lifeline() {
-    let rank = Rank::new();
-    let program = format!(
-        "{LOOK}
-if 'SECOND' not in os.environ:
-    assert held()
-    os.environ['SECOND'] = '1'
-    os.execv(sys.executable, [sys.executable, __file__])
-assert state() == 1 and not held() and beats()
-raise ValueError('second image')"
+/// A torch.optim.optimizer with nothing but the hook, in the package layout of the real one.
+fn fake_torch(rank: &Rank) {
+    let _ = rank.file("torch/__init__.py", "");
+    let _ = rank.file("torch/optim/__init__.py", "from . import optimizer");
+    let _ = rank.file(
+        "torch/optim/optimizer.py",
+        "
+hooks = []
+def register_optimizer_step_post_hook(hook): hooks.append(hook)
+class Optimizer: pass
+one, other = Optimizer(), Optimizer()
+def step(optimizer=one):
+    for hook in hooks: hook(optimizer, (), {})
+",
     );
-    let program = rank.file("program.py", &program);
-    let out = rank.command(&[&PYTHON, &program]).output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    assert!(text(&fs::read(rank.error_file()).unwrap()).contains("second image"));
-    assert_eq!(rank.lifeline(), Lifeline::Released, "released by the exec, not taken again");
 }
 
 #[test]
-fn where_no_lock_is_released_the_lifeline_is_unavailable() {
-    let rank = Rank::new();
-    let program = rank.file("program.py", &format!("{LOOK}\nassert state() == 3 and not held() and beats()"));
-    let call = number_of_set_robust_list();
-    let out = rank.command(&[&PYTHON, "-I", "-S", "-c", WITHOUT, call, &PYTHON, &program]).output().unwrap();
-    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    assert_eq!(text(&out.stderr).matches("taskd: no lifeline: this system releases no lock").count(), 1);
-}
-
-/// Becomes the program of its arguments without the system call of its first one, as under an emulator that lacks it.
-const WITHOUT: &str = r"
-import ctypes, os, struct, sys
-rules = [(0x20, 0, 0, 0), (0x15, 0, 1, int(sys.argv[1])), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7fff0000)]
-rules = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
-program = struct.pack('HP', 4, ctypes.addressof(rules))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
-os.execv(sys.argv[2], sys.argv[2:])
-";
-
-fn number_of_set_robust_list() -> &'static str {
-    if cfg!(target_arch = "aarch64") { "99" } else { "273" }
-}
-
-#[test]
-fn children_of_every_start_method_come_and_go() {
-    let rank = Rank::new();
-    let program = format!(
-        "{LOOK}
-import multiprocessing
-def child(): pass
-def dies(): os._exit(7)
-if __name__ == '__main__':
-    for method in ('fork', 'spawn', 'forkserver'):
-        context = multiprocessing.get_context(method)
-        for target, code in ((child, 0), (dies, 7)):
-            process = context.Process(target=target)
-            process.start()
-            process.join()
-            assert process.exitcode == code, (method, process.exitcode)
-            assert held() and beats(), method
-    if os.fork() == 0:
-        raise SystemExit('a forked child ends in Python')
-    os.wait()
-    assert held() and beats()
-    import subprocess
-    subprocess.check_call([sys.executable, '-c', 'pass'])
-    assert held() and beats()
-    os._exit(0)"
-    );
-    let program = rank.file("program.py", &program);
-    let out = rank.command(&[&PYTHON, &program]).output().unwrap();
-    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    assert_eq!(rank.lifeline(), Lifeline::Released);
+fn steps_of_an_optimizer_are_seen_without_torch() {
+    let rank = Rank::new(&PYTHON_FILES);
+    fake_torch(&rank);
+    let program = "
+import os, sys
+sys.path.insert(0, os.path.dirname(os.environ['PAGE']))
+from torch.optim import optimizer
+for n in range(3):
+    optimizer.step(optimizer.one)
+    optimizer.step(optimizer.other)
+if os.fork() == 0:
+    optimizer.step()
+    os._exit(0)
+os.wait()";
+    let out = rank.run(program);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    assert_eq!(rank.u64(STEP), 3, "two optimizers, one training step; a forked child's are its own");
 }
 
 #[test]
 fn the_workers_of_a_real_data_loader_come_and_go() {
     let Some(torch) = support::torch_python("the_workers_of_a_real_data_loader_come_and_go") else { return };
-    let rank = Rank::new();
+    let rank = Rank::new(&PYTHON_FILES);
     let program = format!(
         "{LOOK}
 import torch
@@ -185,207 +88,9 @@ if __name__ == '__main__':
 }
 
 #[test]
-fn a_forked_child_that_outlives_the_rank_neither_beats_nor_steps_nor_records() {
-    let rank = Rank::new();
-    fake_torch(&rank);
-    let program = format!(
-        "{LOOK}
-sys.path.insert(0, os.path.dirname(os.environ['PAGE']))
-import torch.optim.optimizer as optimizer
-optimizer.step()
-if os.fork():
-    os.kill(os.getpid(), 9)
-while held(): time.sleep(0.005)
-last = beat()
-optimizer.step()
-time.sleep(0.2)
-print('quiet' if beat() == last else 'beats', flush=True)
-raise ValueError('of the child')"
-    );
-    let out = rank.run(&program); // ends when the child has closed the pipes
-    assert_eq!(out.status.signal(), Some(9), "{}", text(&out.stderr));
-    assert_eq!(text(&out.stdout), "quiet\n", "{}", text(&out.stderr));
-    assert_eq!(rank.u64(STEP), 1);
-    assert!(text(&out.stderr).contains("of the child"), "the child's exception is printed as ever");
-    assert!(!rank.error_file().exists());
-}
-
-/// A torch.optim.optimizer with nothing but the hook, in the package layout of the real one.
-fn fake_torch(rank: &Rank) {
-    rank.file("torch/__init__.py", "");
-    rank.file("torch/optim/__init__.py", "from . import optimizer");
-    rank.file(
-        "torch/optim/optimizer.py",
-        "
-hooks = []
-def register_optimizer_step_post_hook(hook): hooks.append(hook)
-class Optimizer: pass
-one, other = Optimizer(), Optimizer()
-def step(optimizer=one):
-    for hook in hooks: hook(optimizer, (), {})
-",
-    );
-}
-
-#[test]
-fn steps_follow_the_optimizer_that_steps_most() {
-    let rank = Rank::new();
-    fake_torch(&rank);
-    let program = format!(
-        "{LOOK}
-sys.path.insert(0, os.path.dirname(os.environ['PAGE']))
-def steps(): return words('=Q', 48)
-import torch
-from torch.optim import optimizer
-assert steps() == 0 and words('=Q', 56) == 0
-for n in range(1, 6):
-    optimizer.step(optimizer.one)
-    optimizer.step(optimizer.other)
-    assert steps() == n, 'two optimizers, one training step'
-fresh = [optimizer.Optimizer() for _ in range(5000)]
-for optimizer_ in fresh: optimizer.step(optimizer_)
-for optimizer_ in fresh: optimizer.step(optimizer_)
-assert 6 <= steps() <= 8, steps()
-assert 0 < words('=Q', 56) <= time.monotonic() * 1e9
-assert not any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path)
-assert 'exec_module' not in vars(optimizer.__loader__)"
-    );
-    let out = rank.run(&program);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    assert!(rank.u64(STEP_TIME) > 0);
-}
-
-#[test]
-fn imports_and_their_errors_are_what_they_were() {
-    let rank = Rank::new();
-    rank.file("torch/__init__.py", "");
-    rank.file("torch/optim/__init__.py", "");
-    rank.file("torch/optim/optimizer.py", "import os\nif os.environ.pop('BROKEN', 0): raise RuntimeError('half way')");
-    let program = "
-import os, sys
-assert 'torch' not in sys.modules
-try: import torch.optim.optimizer
-except ImportError as error: print(type(error).__name__, error.name, error)
-sys.path.insert(0, os.path.dirname(os.environ['PAGE']))
-os.environ['BROKEN'] = '1'
-try: import torch.optim.optimizer
-except RuntimeError as error: print(error)
-import torch.optim.optimizer
-print(torch.optim.optimizer.__spec__.origin == torch.optim.optimizer.__file__)";
-    let with = rank.run(program);
-    let without = rank.command(&[&PYTHON, "-c", program]).env("TASKD_HOOKS", "0").output().unwrap();
-    assert_eq!(text(&with.stdout), text(&without.stdout));
-    assert_eq!(text(&with.stdout).lines().last(), Some("True"), "{}", text(&with.stderr));
-    assert_eq!(text(&with.stderr), "");
-}
-
-#[test]
-fn an_uncaught_exception_is_recorded_and_printed() {
-    let rank = Rank::new();
-    let out = rank.run("def train(): raise ValueError('boom')\ntrain()");
-    assert!(text(&out.stderr).ends_with("ValueError: boom\n"), "{}", text(&out.stderr));
-    let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
-    let message = &record["message"];
-    assert_eq!(message["message"], "ValueError: boom");
-    let extra = &message["extraInfo"];
-    assert!(extra["py_callstack"].as_str().unwrap().contains("in train"));
-    assert!(extra["timestamp"].as_str().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
-    assert_eq!(extra["taskd_step"], "0");
-    let names: Vec<_> = fs::read_dir(rank.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 2, "the page and the record, nothing half written: {names:?}");
-}
-
-#[test]
-fn no_record_of_what_is_no_error_and_none_over_another() {
-    for end in ["raise SystemExit(3)", "raise KeyboardInterrupt", "import os; os._exit(1)"] {
-        let rank = Rank::new();
-        rank.run(end);
-        assert!(!rank.error_file().exists(), "{end}");
-    }
-    let rank = Rank::new();
-    rank.file("error.json", "by @record");
-    rank.run("raise ValueError('later')");
-    assert_eq!(fs::read_to_string(rank.error_file()).unwrap(), "by @record");
-
-    // A record that cannot be written harms nothing.
-    let rank = Rank::new();
-    let mut command = rank.command(&[&PYTHON, "-c", "raise ValueError('boom')"]);
-    let out = command.env("TORCHELASTIC_ERROR_FILE", "/nonexistent/error.json").output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).ends_with("ValueError: boom\n") && text(&out.stderr).starts_with("Traceback"));
-}
-
-#[test]
-fn a_shadowed_sitecustomize_runs_as_if_it_were_first() {
-    let shadowed = |body: &str, hooks: &str| {
-        let rank = Rank::new();
-        rank.file("site/sitecustomize.py", body);
-        let ours = concat!(env!("CARGO_MANIFEST_DIR"), "/python");
-        let path = format!("{ours}:{}", rank.dir.path().join("site").display());
-        let program = "import os, sys, sitecustomize; print(sitecustomize.NAME, sys.path[1:3] == os.environ['PYTHONPATH'].split(':'))";
-        let mut command = rank.command(&[&PYTHON, "-c", program]);
-        let out = command.env("PYTHONPATH", path).env("TASKD_HOOKS", hooks).output().unwrap();
-        (text(&out.stdout), text(&out.stderr), rank.lifeline())
-    };
-    assert_eq!(shadowed("NAME = 'theirs'", "1"), ("theirs True\n".into(), String::new(), Lifeline::Released));
-    assert_eq!(shadowed("NAME = 'theirs'", "0"), ("theirs True\n".into(), String::new(), Lifeline::Untaken));
-
-    let (_, stderr, lifeline) = shadowed("raise OSError('of theirs')", "1");
-    assert!(stderr.contains("Error in sitecustomize") && stderr.contains("of theirs"), "{stderr}");
-    assert_eq!(lifeline, Lifeline::Released, "ours was done before");
-}
-
-#[test]
-fn a_page_that_is_none_is_left_alone_in_silence() {
-    type Spoil = fn(&mut Vec<u8>);
-    let spoil: [(&str, Spoil); 5] = [
-        ("magic", |page| page[0] = b'X'),
-        ("version", |page| page[8] = 2),
-        ("start time", |page| page[24] ^= 1),
-        ("short", |page| page.truncate(30)),
-        ("empty", Vec::clear),
-    ];
-    for (what, spoil) in spoil {
-        let rank = Rank::new();
-        // The page is spoilt after the process was named in it, and before that becomes the program.
-        let mut command = rank.command(&["sh", "-c", "echo named; read go; exec $PYTHON -c pass"]);
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        let mut line = [0; 6];
-        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
-        let mut page = fs::read(rank.page()).unwrap();
-        spoil(&mut page);
-        fs::write(rank.page(), &page).unwrap();
-        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-        let out = child.wait_with_output().unwrap();
-        assert!(out.status.success(), "{what}");
-        assert_eq!(text(&out.stderr), "", "{what}");
-        assert_eq!(fs::read(rank.page()).unwrap(), page, "{what}: untouched");
-    }
-    let rank = Rank::new();
-    let out = rank.command(&["sh", "-c", "TASKD_LIFELINE=/nonexistent exec $PYTHON -c pass"]).output().unwrap();
-    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
-}
-
-#[test]
-fn nothing_heavy_is_imported() {
-    // -S: without this machine's other start-up files, which may import anything.
-    let modules = "import sys, sitecustomize; print(' '.join(sorted(sys.modules)))";
-    let rank = Rank::new();
-    let out = rank.command(&[&PYTHON, "-S", "-c", modules]).output().unwrap();
-    let as_rank = text(&out.stdout);
-    assert_eq!(rank.lifeline(), Lifeline::Released, "{}", text(&out.stderr));
-    for heavy in ["json", "traceback", "threading", "signal", "enum", "re", "torch"] {
-        assert!(!as_rank.split_whitespace().any(|module| module == heavy), "{heavy}: {as_rank}");
-    }
-    let helper = rank.command(&["sh", "-c", &format!("$PYTHON -S -c \"{modules}\" | cat")]).output().unwrap();
-    let as_helper = text(&helper.stdout);
-    assert!(as_helper.contains("_taskd_rank") && !as_helper.contains("ctypes"), "{as_helper}");
-}
-
-#[test]
 fn steps_of_real_optimizers_are_seen() {
     let Some(python) = support::torch_python("steps_of_real_optimizers_are_seen") else { return };
-    let rank = Rank::new();
+    let rank = Rank::new(&PYTHON_FILES);
     let program = "
 import torch
 def train(steps, *optimizers):
@@ -414,7 +119,7 @@ raise ValueError('after two more')";
 #[test]
 fn an_optimizer_in_the_place_of_another_is_a_newcomer() {
     let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_newcomer") else { return };
-    let rank = Rank::new();
+    let rank = Rank::new(&PYTHON_FILES);
     let program = "
 import gc, torch
 model = torch.nn.Linear(4, 2)

@@ -4,24 +4,22 @@
 
 #[path = "support/jobs.rs"]
 mod jobs;
-#[path = "support/python.rs"]
-mod python;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use jobs::{batch, exits, local, restarted, world};
-use python::PYTHON;
 use taskd_core::job::{Counted, Exit, InheritEnv, ProcId, Rank, WorkerSpec, World};
 use taskd_core::launch::{LaunchError, Launcher, Phase};
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
+use taskd_core::testing::python::system;
 use taskd_core::trace::{Signal, TraceSource};
 use taskd_pytorch::TorchLauncher;
 
 fn python(program: &str) -> WorkerSpec {
-    WorkerSpec::new([&PYTHON, "-c", program])
+    WorkerSpec::new([system(), "-c", program])
 }
 
 async fn exit(launcher: &impl Launcher, proc: &ProcId) -> Exit {
@@ -44,7 +42,7 @@ async fn a_rank_sees_torchruns_environment() {
     let launcher = local(dir.path()).await;
     let print = "import json, os, sys; json.dump([dict(os.environ), sys.argv], open(sys.argv[1], 'w'))";
     let out = dir.path().join("seen-${local_rank}");
-    let spec = WorkerSpec::new([&PYTHON, "-c", print, out.to_str().unwrap()])
+    let spec = WorkerSpec::new([system(), "-c", print, out.to_str().unwrap()])
         .with_inherit(InheritEnv::Nothing)
         .with_env("MASTER_ADDR", "the-users-own")
         .with_env("PYTHONPATH", "/own");

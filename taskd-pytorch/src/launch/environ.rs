@@ -8,7 +8,7 @@ use std::fmt::Display;
 use taskd_core::job::ErrorReport;
 use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat};
 
-use super::files::FILES;
+use super::files::PYTHON_FILES;
 use crate::error::report;
 
 /// torchrun's name for workers that were given none.
@@ -37,7 +37,7 @@ impl Framework for Torch {
     }
 
     fn files(&self) -> &[PythonFile] {
-        &FILES
+        &PYTHON_FILES
     }
 
     fn inherits(&self) -> &[&'static str] {

@@ -8,7 +8,9 @@ macro_rules! python_files {
     };
 }
 
-pub(super) const FILES: [PythonFile; 11] = python_files! {
+/// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
+/// ([`write_helper`](taskd_core::launch::python::write_helper)).
+pub const PYTHON_FILES: [PythonFile; 11] = python_files! {
     "_taskd_framework.py"
     "taskd/_forward.py"
     "taskd/_framework.py"
@@ -37,8 +39,8 @@ mod tests {
         let list = |dir: &str| fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(dir)).unwrap();
         let names = list("taskd").map(|entry| format!("taskd/{}", entry.unwrap().file_name().display()));
         let names: BTreeSet<String> = names.filter(|name| name.ends_with(".py")).collect();
-        let known = FILES.iter().map(|file| file.path.to_owned()).filter(|path| path.contains('/')).collect();
+        let known = PYTHON_FILES.iter().map(|file| file.path.to_owned()).filter(|path| path.contains('/')).collect();
         assert_eq!(names, known, "a file that is not carried is missing where the program runs");
-        assert!(!NEUTRAL_FILES.iter().any(|neutral| FILES.iter().any(|file| file.path == neutral.path)));
+        assert!(!NEUTRAL_FILES.iter().any(|neutral| PYTHON_FILES.iter().any(|file| file.path == neutral.path)));
     }
 }

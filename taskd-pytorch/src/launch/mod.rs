@@ -14,6 +14,7 @@ use taskd_core::launch::python::PythonLauncher;
 use taskd_core::launch::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
 
 use environ::Torch;
+pub use files::PYTHON_FILES;
 
 /// Makes the ranks of `L` PyTorch workers, as torchrun would start them.
 ///

@@ -44,7 +44,7 @@ class Native:
 def install(on):
     """Puts the group hook in place, with its kind switched on or off."""
     import torch.distributed.distributed_c10d as module
-    from taskd import _groups
+    from taskd import _framework, _groups  # noqa: F401  (the first tells torch's compiler, as it does in a rank)
 
     native = Native(on)
     _groups.install(module, native)

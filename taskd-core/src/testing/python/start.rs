@@ -1,9 +1,9 @@
 //! How a launcher starts a rank: the process that the page names, with the helper on its path.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use super::python::PYTHON;
+use super::pythons::system;
 
 /// Stands for the guard's child between fork and exec: names itself in the page, then becomes the program.
 const BEFORE_EXEC: &str = r"
@@ -18,7 +18,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 ";
 
 /// A page before its process is named.
-pub(crate) fn page() -> Vec<u8> {
+pub(super) fn page() -> Vec<u8> {
     let mut page = vec![0; 4096];
     page[..8].copy_from_slice(b"TASKDPG1");
     page[8..12].copy_from_slice(&1u32.to_ne_bytes());
@@ -26,18 +26,40 @@ pub(crate) fn page() -> Vec<u8> {
     page
 }
 
-/// `argv` as the process that the page names, its output captured.
-pub(crate) fn start(page: &Path, argv: &[&str]) -> Command {
-    let mut command = Command::new(&*PYTHON);
+/// `argv` as the process that the page names, its output captured, with the helper of this directory.
+pub(super) fn start(page: &Path, helper: &Path, argv: &[&str]) -> Command {
+    let mut command = Command::new(system());
     command.args(["-I", "-S", "-c", BEFORE_EXEC]).args(argv);
-    command.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/python"));
+    command.env("PYTHONPATH", helper);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
-    command.env("PYTHON", &*PYTHON).env("PAGE", page);
+    command.env("PYTHON", system()).env("PAGE", page);
     command.env("TASKD_LIFELINE", page).env("TASKD_BEAT_MS", "20");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-pub(crate) fn text(bytes: &[u8]) -> String {
+/// What a process has printed, as text.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Stdout and stderr of a program that has ended well.
+///
+/// # Panics
+/// If it has not.
+#[must_use]
+pub fn finished(out: Output) -> (String, String) {
+    let said = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{}: {}{}", out.status, said.0, said.1);
+    said
+}
+
+/// As [`finished`], of a program that was started.
+///
+/// # Panics
+/// If it has not ended well.
+#[must_use]
+pub fn waited(child: Child) -> (String, String) {
+    finished(child.wait_with_output().unwrap())
 }

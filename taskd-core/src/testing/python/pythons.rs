@@ -1,10 +1,26 @@
-//! The Pythons of this machine, by version.
+//! The Pythons of this machine.
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::LazyLock;
+
+/// The interpreter behind `python3` on PATH (which may be a wrapper script itself).
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn system() -> &'static str {
+    static PYTHON: LazyLock<String> = LazyLock::new(|| {
+        let out = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let out = out.expect("these tests need python3 on PATH");
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    });
+    &PYTHON
+}
 
 /// CPython 3.`minor`, where it is on PATH or among pyenv's versions.
-pub(crate) fn version(minor: u32) -> Option<PathBuf> {
+#[must_use]
+pub fn version(minor: u32) -> Option<PathBuf> {
     let says = |python: PathBuf| {
         let script = "import sys; print(sys.executable, sys.version_info[1])";
         let out = Command::new(python).args(["-I", "-c", script]).output().ok().filter(|out| out.status.success())?;

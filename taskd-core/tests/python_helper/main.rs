@@ -1,0 +1,7 @@
+//! What runs inside of Python ranks of every framework, in real Python processes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod launcher;
+mod package;
+mod sitecustomize;

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `test-util` | `testing` (conformance suites, doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
 //! | `schema` | the JSON schemas of jobs, events, reports and the control socket as functions |
+//! | `venv` | `launch::python::venv`: the Python environment that a framework's examples and tests run |
 
 pub mod detect;
 pub mod guide;

@@ -28,9 +28,9 @@ def beats():
 
 /// A torch.optim.optimizer with nothing but the hook, in the package layout of the real one.
 fn fake_torch(rank: &Rank) {
-    let _ = rank.file("torch/__init__.py", "");
-    let _ = rank.file("torch/optim/__init__.py", "from . import optimizer");
-    let _ = rank.file(
+    rank.file("torch/__init__.py", "");
+    rank.file("torch/optim/__init__.py", "from . import optimizer");
+    rank.file(
         "torch/optim/optimizer.py",
         "
 hooks = []

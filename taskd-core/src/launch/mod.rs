@@ -1,5 +1,5 @@
-//! Start, stop and watch processes: the trait [`Launcher`], the local launcher with its guard, and processes that
-//! somebody else has started.
+//! Start, stop and watch processes: the trait [`Launcher`], the local launcher with its guard, what Python ranks of every
+//! framework need ([`python`]), and processes that somebody else has started.
 //!
 //! It decides nothing: which process is to run where stands in the order.
 

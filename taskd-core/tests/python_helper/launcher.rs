@@ -142,10 +142,11 @@ async fn ranks_and_owned_services_are_completed_and_others_pass_through() {
 async fn what_a_failed_process_left_is_explained_where_the_framework_owns_it() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
-    // Of the rank the hook tells, of a service only its stderr.
     let python = |program: &str| WorkerSpec::new([system(), "-c", program]);
     let procs = [ProcId::rank(0, 1), service(STORE), service(OTHER)];
-    let programs = ["raise KeyError('a peer')", "raise OSError('no room')", "raise OSError('not ours')"].map(python);
+    // Without the helper's hook there is only stderr.
+    let printed = "import sys; sys.excepthook = sys.__excepthook__; raise OSError('no room')";
+    let programs = ["raise KeyError('a peer')", printed, "raise OSError('not ours')"].map(python);
     let orders = procs.iter().cloned().zip(programs).map(|(proc, spec)| order(proc, spec));
     launcher.start(&batch(orders.collect())).await.unwrap();
     let (_, exits) = exits(&launcher, &procs).await;

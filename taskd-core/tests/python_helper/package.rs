@@ -21,7 +21,7 @@ fn program(name: &str) -> String {
 fn a_profiler_that_is_active_is_reported_and_recording_resumes() {
     let rank = Recorded::new(&[]);
     let python = Path::new(system());
-    let _ = rank.run(python, &program("paused.py"), &[]);
+    rank.run(python, &program("paused.py"), &[]);
     let seen = rank.seen();
     assert!(seen.names.iter().any(|name| name == "another profiler is active"));
     assert_eq!(

@@ -163,8 +163,8 @@ def start(steps, after_import):
 
 fn with_engine() -> Rank {
     let rank = Rank::new(&FRAMEWORK);
-    let _ = rank.file("engine/__init__.py", "");
-    let _ = rank.file(
+    rank.file("engine/__init__.py", "");
+    rank.file(
         "engine/optim.py",
         "
 hooks = []
@@ -235,8 +235,8 @@ assert 'exec_module' not in vars(optimizer.__loader__)"
 #[test]
 fn imports_and_their_errors_are_what_they_were() {
     let rank = Rank::new(&FRAMEWORK);
-    let _ = rank.file("engine/__init__.py", "");
-    let _ = rank.file(
+    rank.file("engine/__init__.py", "");
+    rank.file(
         "engine/optim.py",
         "import os\nif os.environ.pop('BROKEN', 0): raise RuntimeError('half way')\nhooks = []",
     );
@@ -278,12 +278,12 @@ fn an_uncaught_exception_is_recorded_and_printed() {
 fn no_record_of_what_is_no_error_and_none_over_another() {
     for end in ["raise SystemExit(3)", "raise KeyboardInterrupt", "import os; os._exit(1)"] {
         let rank = Rank::new(&[]);
-        let _ = rank.run(end);
+        rank.run(end);
         assert!(!rank.error_file().exists(), "{end}");
     }
     let rank = Rank::new(&[]);
-    let _ = rank.file("error.json", "by the framework");
-    let _ = rank.run("raise ValueError('later')");
+    rank.file("error.json", "by the framework");
+    rank.run("raise ValueError('later')");
     assert_eq!(fs::read_to_string(rank.error_file()).unwrap(), "by the framework");
 
     // A record that cannot be written harms nothing.
@@ -298,7 +298,7 @@ fn no_record_of_what_is_no_error_and_none_over_another() {
 fn a_shadowed_sitecustomize_runs_as_if_it_were_first() {
     let shadowed = |body: &str, hooks: &str| {
         let rank = Rank::new(&[]);
-        let _ = rank.file("site/sitecustomize.py", body);
+        rank.file("site/sitecustomize.py", body);
         let path = format!("{}:{}", rank.helper().display(), rank.dir().join("site").display());
         let program = "import os, sys, sitecustomize; print(sitecustomize.NAME, sys.path[1:3] == os.environ['PYTHONPATH'].split(':'))";
         let mut command = rank.command(&[system(), "-c", program]);

@@ -27,6 +27,8 @@ mod helper;
 mod inherited;
 mod port;
 mod seats;
+#[cfg(feature = "venv")]
+pub mod venv;
 
 pub use error::{
     ErrorFileError, ErrorRecord, FAMILY, Failure, RECORD_BYTES_MAX, exception_in, read_error_file, report_of, type_name,

@@ -47,7 +47,7 @@ impl Rank {
     #[must_use]
     pub fn new(framework: &[PythonFile]) -> Rank {
         let rank = Rank { dir: tempfile::tempdir().unwrap(), helper: tempfile::tempdir().unwrap() };
-        write_helper(rank.helper(), framework).unwrap();
+        write_helper(&rank.helper(), framework).unwrap();
         fs::write(rank.page(), start::page()).unwrap();
         rank
     }
@@ -60,8 +60,8 @@ impl Rank {
 
     /// The directory with the helper.
     #[must_use]
-    pub fn helper(&self) -> &Path {
-        self.helper.path()
+    pub fn helper(&self) -> PathBuf {
+        start::helper_in(&self.helper)
     }
 
     /// The page.
@@ -80,7 +80,6 @@ impl Rank {
     ///
     /// # Panics
     /// Where it cannot be written.
-    #[must_use]
     pub fn file(&self, name: &str, text: &str) -> String {
         let path = self.dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -91,7 +90,7 @@ impl Rank {
     /// `argv` as the process that the page names, its output captured. `$PYTHON` is [`system`].
     #[must_use]
     pub fn command(&self, argv: &[&str]) -> Command {
-        let mut command = start::start(&self.page(), self.helper(), argv);
+        let mut command = start::start(&self.page(), &self.helper(), argv);
         command.env("TASKD_ERROR_FILE", self.error_file());
         command
     }
@@ -100,7 +99,6 @@ impl Rank {
     ///
     /// # Panics
     /// If it cannot be started.
-    #[must_use]
     pub fn run(&self, program: &str) -> Output {
         self.command(&[system(), "-c", program]).output().unwrap()
     }

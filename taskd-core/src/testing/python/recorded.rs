@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
-use super::start::{finished, page, start};
+use super::start::{finished, helper_in, page, start};
 use crate::launch::python::{PythonFile, write_helper};
 use crate::trace::recorder::{Detail, Event, Kind, NameId, RecorderConfig, Recording, Switches, Taken};
 
@@ -60,7 +60,7 @@ impl Recorded {
     #[must_use]
     pub fn new(framework: &[PythonFile]) -> Recorded {
         let helper = tempfile::tempdir().unwrap();
-        write_helper(helper.path(), framework).unwrap();
+        write_helper(&helper_in(&helper), framework).unwrap();
         let config = RecorderConfig { records_per_thread: RECORDS, ..RecorderConfig::default() };
         let memory = config.memory().unwrap();
         memory.write_all_at(&page(), 0).unwrap();
@@ -69,8 +69,8 @@ impl Recorded {
 
     /// The directory with the helper.
     #[must_use]
-    pub fn helper(&self) -> &Path {
-        self.helper.path()
+    pub fn helper(&self) -> PathBuf {
+        helper_in(&self.helper)
     }
 
     /// A program in a file as the rank, its output captured.
@@ -83,7 +83,7 @@ impl Recorded {
     #[must_use]
     pub fn start(&self, argv: &[&str]) -> Command {
         let memory = format!("/proc/{}/fd/{}", std::process::id(), self.memory.as_raw_fd());
-        let mut command = start(memory.as_ref(), self.helper(), argv);
+        let mut command = start(memory.as_ref(), &self.helper(), argv);
         command.env("TASKD_TRACE_RECORDS", RECORDS.to_string());
         command.env("TASKD_LIB", &*LIBRARY).env("OMP_NUM_THREADS", "1");
         command
@@ -93,7 +93,6 @@ impl Recorded {
     ///
     /// # Panics
     /// If it does not.
-    #[must_use]
     pub fn run(&self, python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
         finished(self.command(python, program, arguments).output().unwrap())
     }

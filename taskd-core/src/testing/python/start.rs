@@ -1,7 +1,9 @@
 //! How a launcher starts a rank: the process that the page names, with the helper on its path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
 
 use super::pythons::system;
 
@@ -26,6 +28,11 @@ pub(super) fn page() -> Vec<u8> {
     page
 }
 
+/// Where the helper is in a directory of its own: below the name that it has in a launcher's.
+pub(super) fn helper_in(dir: &TempDir) -> PathBuf {
+    dir.path().join("python")
+}
+
 /// `argv` as the process that the page names, its output captured, with the helper of this directory.
 pub(super) fn start(page: &Path, helper: &Path, argv: &[&str]) -> Command {
     let mut command = Command::new(system());
@@ -48,7 +55,6 @@ pub fn text(bytes: &[u8]) -> String {
 ///
 /// # Panics
 /// If it has not.
-#[must_use]
 pub fn finished(out: Output) -> (String, String) {
     let said = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{}: {}{}", out.status, said.0, said.1);
@@ -59,7 +65,6 @@ pub fn finished(out: Output) -> (String, String) {
 ///
 /// # Panics
 /// If it has not ended well.
-#[must_use]
 pub fn waited(child: Child) -> (String, String) {
     finished(child.wait_with_output().unwrap())
 }

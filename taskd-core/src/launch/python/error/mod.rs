@@ -82,11 +82,12 @@ mod tests {
     #[test]
     fn a_record_wins_over_stderr_unless_it_is_empty() {
         let proc = ProcId::rank(0, 1);
+        let empty = ErrorRecord::default();
         let record = ErrorRecord { message: "ValueError: boom".into(), ..ErrorRecord::default() };
         let tail = "Traceback (most recent call last):\nKeyError: 'other'";
         let left = |record| Failure::new(&proc, record, tail).exception();
         assert_eq!(left(Some(&record)).as_deref(), Some("ValueError: boom"));
-        assert_eq!(left(Some(&ErrorRecord::default())).as_deref(), Some("KeyError: 'other'"));
+        assert_eq!(left(Some(&empty)).as_deref(), Some("KeyError: 'other'"));
         assert_eq!(left(None).as_deref(), Some("KeyError: 'other'"));
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::fs::{FlockOperation, flock, statvfs};
 
-use super::VenvError;
+use super::{VenvError, VenvSpec};
 
 /// How much of what pip and venv print to stderr is kept for the error, in bytes.
 const DETAIL_BYTES: usize = 16 * 1024;
@@ -29,16 +29,12 @@ const UNREACHABLE: [&str; 5] = [
 
 /// What to make an environment from.
 pub(super) struct Recipe<'a> {
+    /// What is installed, and what must import at the end.
+    pub(super) spec: &'static VenvSpec,
     /// The directory of the environment.
     pub(super) venv: PathBuf,
     /// The Python that it is made with.
     pub(super) python: &'a Path,
-    /// What is installed, in pip's format.
-    pub(super) requirements: &'a str,
-    /// What must import at the end, as in `import a, b`.
-    pub(super) modules: &'a [&'a str],
-    /// Free space without which it is not tried.
-    pub(super) needs_bytes: u64,
 }
 
 impl Recipe<'_> {
@@ -57,16 +53,18 @@ impl Recipe<'_> {
         }
         let started = Instant::now();
         remove(&self.venv)?;
-        if self.free_bytes() < self.needs_bytes {
+        if self.free_bytes() < self.spec.needs_bytes {
             return Err(self.disk_full());
         }
         progress(&format!(
-            "making the Python environment {}: PyTorch with all its dependencies, about 7 GB, once, about 2 minutes",
-            self.venv.display()
+            "making the Python environment {}: {} with all its dependencies, {}",
+            self.venv.display(),
+            self.spec.what,
+            self.spec.takes
         ));
         self.make(&lock, progress)?;
         let marker = self.marker();
-        fs::write(&marker, self.requirements).map_err(cache_error(&marker))?;
+        fs::write(&marker, self.spec.requirements).map_err(cache_error(&marker))?;
         progress(&format!("the Python environment is ready after {} s", started.elapsed().as_secs()));
         Ok(())
     }
@@ -92,7 +90,7 @@ impl Recipe<'_> {
         let install_failed =
             |stderr: String| self.cause(&stderr, |detail| VenvError::Install { path: self.venv.clone(), detail });
         let list = self.venv.join("requirements.txt");
-        fs::write(&list, self.requirements).map_err(cache_error(&list))?;
+        fs::write(&list, self.spec.requirements).map_err(cache_error(&list))?;
         let mut pip = Command::new(self.own_python());
         pip.args(["-m", "pip", "install", "--no-input", "--progress-bar", "off", "--disable-pip-version-check", "-r"]);
         self.step(pip.arg(&list), lock, &mut |line| {
@@ -102,7 +100,7 @@ impl Recipe<'_> {
         })
         .map_err(install_failed)?;
         progress("importing it for the first time");
-        let import = format!("import {}", self.modules.join(", "));
+        let import = format!("import {}", self.spec.modules.join(", "));
         self.step(Command::new(self.own_python()).args(["-c", &import]), lock, &mut |_| ()).map_err(install_failed)
     }
 
@@ -134,7 +132,7 @@ impl Recipe<'_> {
         }
         let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         if let Some(said) = lines.clone().find(|line| UNREACHABLE.iter().any(|words| line.contains(words))) {
-            return VenvError::IndexUnreachable { detail: said.to_owned() };
+            return VenvError::IndexUnreachable { spec: self.spec, detail: said.to_owned() };
         }
         let mut last: Vec<&str> = lines.by_ref().rev().take(DETAIL_LINES).collect();
         last.reverse();
@@ -142,7 +140,7 @@ impl Recipe<'_> {
     }
 
     fn disk_full(&self) -> VenvError {
-        VenvError::DiskFull { path: self.venv.clone(), needs: self.needs_bytes, free: self.free_bytes() }
+        VenvError::DiskFull { path: self.venv.clone(), needs: self.spec.needs_bytes, free: self.free_bytes() }
     }
 
     /// Free bytes where the environment is or would be. A file system that does not say counts as roomy.
@@ -200,7 +198,7 @@ fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> VenvError + use<> {
 mod tests {
     use tempfile::TempDir;
 
-    use super::super::tests::script;
+    use super::super::tests::{SPEC, script};
     use super::*;
 
     /// A cache directory and a shell script that plays Python: `pip` is what it does for `pip install`.
@@ -218,13 +216,7 @@ mod tests {
     }
 
     fn recipe<'a>(dir: &TempDir, python: &'a Path) -> Recipe<'a> {
-        Recipe {
-            venv: dir.path().join("deep/venv"),
-            python,
-            requirements: "torch==1\n",
-            modules: &["a"],
-            needs_bytes: 0,
-        }
+        Recipe { spec: &SPEC, venv: dir.path().join("deep/venv"), python }
     }
 
     fn times_made(dir: &TempDir) -> usize {
@@ -280,14 +272,15 @@ mod tests {
     fn each_failure_says_what_to_do_and_leaves_no_finished_environment() {
         let says = |pip: &str, needs_bytes, words: &[&str]| {
             let (dir, python) = cache(pip);
-            let recipe = Recipe { needs_bytes, ..recipe(&dir, &python) };
+            let spec: &'static VenvSpec = Box::leak(Box::new(VenvSpec { needs_bytes, ..SPEC }));
+            let recipe = Recipe { spec, ..recipe(&dir, &python) };
             let message = recipe.ensure(&mut |_| ()).unwrap_err().to_string();
             assert!(words.iter().all(|word| message.contains(word)), "{message}");
             assert!(!recipe.ready());
         };
         let offline = "echo 'WARNING: Retrying: NewConnectionError(...): Temporary failure in name resolution' >&2
-                       echo 'ERROR: No matching distribution found for torch' >&2; exit 1";
-        says(offline, 0, &["index cannot be reached", "NewConnectionError", "TASKD_PYTHON"]);
+                       echo 'ERROR: No matching distribution found for framework' >&2; exit 1";
+        says(offline, 0, &["index cannot be reached", "NewConnectionError", "TASKD_PYTHON_OF_TESTS"]);
         let full = "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1";
         says(full, 5_000_000_000, &["too full", "takes 5 GB", "XDG_CACHE_HOME"]);
         says("true", u64::MAX, &["too full"]);

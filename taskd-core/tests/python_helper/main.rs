@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod bytes;
 mod launcher;
 mod package;
 mod sitecustomize;

@@ -1,7 +1,7 @@
 //! The job as it stands, for plugins: a level, not edges.
 
 use crate::job::{
-    Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, NodeId, ProcId, Rank, Role, World,
+    Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
 };
 use crate::launch::{NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,14 @@ impl View {
             (!proc.phase.termination()?.is_success()).then_some(*rank)
         };
         self.world.members().iter().filter_map(failed)
+    }
+
+    /// Services of the job that are not there: stopped, lost, or not started yet. Who starts only some ranks has to leave such a
+    /// job to others.
+    pub fn missing_services(&self) -> impl Iterator<Item = &Name> + '_ {
+        let is_there = |proc: &Proc| proc.wanted && proc.phase.termination().is_none_or(|how| how.is_success());
+        let proc = |name: &Name| self.procs.get(&Role::Service(name.clone()));
+        self.spec.services.keys().filter(move |name| !proc(name).is_some_and(is_there))
     }
 
     /// Those of the stopped ones that a recovery of this incident has to start again: no other open incident's recovery will.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 /// - New processes MUST get their incarnation from [`View::next_incarnation`], and a new world comes from
 ///   [`World::successor`](crate::job::World::successor) only, counted as the proposal is. A rank MUST be started into a
 ///   world that names this incarnation of it.
+/// - A strategy that starts ranks and not the job's services MUST refuse while one of these is
+///   [missing](View::missing_services).
 /// - A process that is to be started in the place of another MUST be stopped by an earlier stage, if it may still run.
 /// - A proposal MUST have a stage, its cost MUST say that the job ends exactly if a stage ends it, and no stage may need
 ///   more answers than it asks for.

@@ -1,4 +1,5 @@
-//! The log of a job, as bytes: the meta-test compares two of them, the replay test reads one back.
+//! The log of a job, as bytes: the meta-test compares two of them, the replay test reads one back. It has the form that decisions
+//! have in a journal, by name.
 
 use super::{PluginMaker, SimConfig, with_saboteur};
 use crate::job::JobTime;
@@ -61,8 +62,8 @@ impl Log {
 }
 
 fn append(bytes: &mut Vec<u8>, entry: &(impl Serialize + ?Sized)) {
-    let grown = postcard::to_extend(entry, std::mem::take(bytes));
-    *bytes = grown.expect("a vector takes all that is written, and inputs and commands can be written");
+    let written = entry.serialize(&mut rmp_serde::Serializer::new(bytes).with_struct_map());
+    written.expect("a vector takes all that is written, and inputs and commands can be written");
 }
 
 /// Gives what was logged to a kernel of its own. Returns the first step at which it commands something else.
@@ -70,10 +71,8 @@ pub(super) fn replay(bytes: &[u8], config: &SimConfig, plugins: &PluginMaker<'_>
     let mut kernel = Kernel::new(with_saboteur(plugins)).with_checks(config.checks.clone());
     let mut rest = bytes;
     while !rest.is_empty() {
-        let (entry, after) =
-            postcard::take_from_bytes::<Entry>(rest).map_err(|e| format!("the log is not readable: {e}"))?;
-        rest = after;
-        match entry {
+        let entry = Entry::deserialize(&mut rmp_serde::Deserializer::new(&mut rest));
+        match entry.map_err(|e| format!("the log is not readable: {e}"))? {
             Entry::Step(now, input) => {
                 let mut again = Vec::new();
                 append(&mut again, &kernel.step(now, &input));

@@ -8,6 +8,11 @@ use crate::job::{BudgetSpec, JobSpec, Mode, Name, NodeId, Permission, Policy, Re
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many of the jobs, in thousandths, have a service without which no rank trains.
+const SERVICE_PERMILLE: u32 = 300;
+/// That service.
+const SERVICE: Name = Name::new("scheduler");
+
 /// How much worse than perfect the wires are, in thousandths. All zero in the calm at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weather {
@@ -61,6 +66,9 @@ impl Scene {
         spec.nodes = nodes.iter().take(hosts_used as usize).cloned().collect();
         spec.policy = draw_policy(dice);
         let observed = dice.chance(config.observed_permille);
+        if !observed && dice.chance(SERVICE_PERMILLE) {
+            spec = spec.with_service(SERVICE, WorkerSpec::new(["serve"]));
+        }
         spec.policy.mode = if observed { Mode::Observe } else { Mode::Act };
         // All at once only where the incident stays open until the job steps again: else each would be one of its own.
         let all = if spec.policy.ready == Ready::Stepping { usize::MAX } else { 3 };
@@ -91,6 +99,11 @@ impl Scene {
     /// How long the whole program takes when nothing happens.
     pub(super) fn undisturbed(&self) -> Duration {
         self.step_takes.saturating_mul(u32::try_from(self.steps).unwrap_or(u32::MAX))
+    }
+
+    /// Whether ranks need a service.
+    pub(super) fn has_service(&self) -> bool {
+        !self.spec.services.is_empty()
     }
 
     pub(super) fn ranks(&self) -> u32 {

@@ -46,6 +46,8 @@ pub(super) struct Gang {
 pub(super) struct Training {
     pub(super) world: Arc<World>,
     pub(super) seats: Vec<Seat>,
+    /// The newest process of the service, and whether it runs; `None` where the job has none, or it was never there.
+    service: Option<(ProcId, bool)>,
     pub(super) gang: Option<Gang>,
     gangs: u64,
     pub(super) checkpoint: u64,
@@ -74,6 +76,7 @@ impl Training {
         Training {
             world,
             seats,
+            service: None,
             gang: None,
             gangs: 0,
             checkpoint: 0,
@@ -98,6 +101,11 @@ impl Training {
     pub(super) fn running(&self) -> Vec<ProcId> {
         let all = self.seats.iter().zip(0..);
         all.filter(|(seat, _)| seat.running).map(|(seat, rank)| ProcId::rank(rank, seat.incarnation.0)).collect()
+    }
+
+    /// The service's process, if it runs.
+    pub(super) fn service(&self) -> Option<&ProcId> {
+        self.service.as_ref().filter(|(_, runs)| *runs).map(|(proc, _)| proc)
     }
 
     /// Whether all members of the newest world run in it.
@@ -125,6 +133,11 @@ impl Training {
 }
 
 impl Sim<'_> {
+    /// Whether everybody is there who is needed to train.
+    fn is_complete(&self) -> bool {
+        self.training.is_complete() && (!self.scene.has_service() || self.training.service().is_some())
+    }
+
     /// Processes that live on hear of a new world.
     pub(super) fn joins(&mut self, world: &Arc<World>) {
         for (rank, member) in world.members() {
@@ -149,6 +162,15 @@ impl Sim<'_> {
 
     /// A process has come to run: it takes its seat.
     pub(super) fn takes_seat(&mut self, proc: &ProcId) {
+        if proc.role.rank().is_none() {
+            let is_newest =
+                self.training.service.as_ref().is_none_or(|(known, _)| known.incarnation <= proc.incarnation);
+            if is_newest {
+                self.training.service = Some((proc.clone(), true));
+                self.try_form();
+            }
+            return;
+        }
         let (Some(process), Some(rank)) = (self.fleet.procs.get(proc), proc.role.rank()) else { return };
         let Some(seat) = self.training.seats.get_mut(rank.0 as usize) else { return };
         if proc.incarnation >= seat.incarnation {
@@ -168,9 +190,17 @@ impl Sim<'_> {
 
     /// A process has ended: whoever trained with it waits for ever, or fails as well.
     pub(super) fn leaves_seat(&mut self, proc: &ProcId, commanded: bool) {
-        let Some(seat) = self.training.seat_mut(proc) else { return };
-        seat.running = false;
-        let generation = seat.generation;
+        let generation = match &mut self.training.service {
+            Some((service, runs)) if service == proc => {
+                *runs = false;
+                self.training.gang.as_ref().map(|gang| gang.generation) // nobody trains without it
+            }
+            _ => self.training.seat_mut(proc).map(|seat| {
+                seat.running = false;
+                seat.generation
+            }),
+        };
+        let Some(generation) = generation else { return };
         let Some(gang) = self.training.gang.as_mut().filter(|g| g.generation == generation && !g.dead) else { return };
         gang.dead = true;
         let finished = gang.step >= self.scene.steps;
@@ -183,7 +213,7 @@ impl Sim<'_> {
     pub(super) fn try_form(&mut self) {
         let generation = self.training.world.generation();
         let formed = self.training.gang.as_ref().is_some_and(|g| g.generation >= generation);
-        if !formed && self.training.is_complete() {
+        if !formed && self.is_complete() {
             let at = self.now + self.dice.ms(50, self.scene.rendezvous_ms_max);
             self.queue.push(at, Event::Form(generation));
         }
@@ -191,7 +221,7 @@ impl Sim<'_> {
 
     pub(super) fn form(&mut self, generation: Generation) {
         let formed = self.training.gang.as_ref().is_some_and(|g| g.generation >= generation);
-        if formed || self.training.world.generation() != generation || !self.training.is_complete() {
+        if formed || self.training.world.generation() != generation || !self.is_complete() {
             return;
         }
         let survivors = self.training.seats.iter().filter_map(|s| s.holds).max();

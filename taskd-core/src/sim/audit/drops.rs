@@ -11,7 +11,7 @@ use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The newest process of a rank that the kernel can know of.
+/// The newest process of a role that the kernel can know of.
 #[derive(Clone, Debug)]
 struct Newest {
     incarnation: Incarnation,
@@ -22,7 +22,7 @@ struct Newest {
 
 #[derive(Debug, Default)]
 pub(super) struct Drops {
-    ranks: Vec<Option<Newest>>,
+    procs: BTreeMap<Role, Newest>,
     nodes: BTreeMap<NodeId, NodeState>,
     generation: Generation,
     finished: bool,
@@ -76,17 +76,12 @@ impl Drops {
     }
 
     fn newest(&mut self, domain: &Domain) -> Option<&mut Newest> {
-        let Domain::Process(Role::Rank(rank)) = domain else { return None };
-        self.ranks.get_mut(rank.0 as usize)?.as_mut()
+        let Domain::Process(role) = domain else { return None };
+        self.procs.get_mut(role)
     }
 
     fn put(&mut self, proc: &ProcId, newest: Newest) {
-        let Some(rank) = proc.role.rank() else { return };
-        let index = rank.0 as usize;
-        if self.ranks.len() <= index {
-            self.ranks.resize(index + 1, None);
-        }
-        self.ranks[index] = Some(newest);
+        self.procs.insert(proc.role.clone(), newest);
     }
 
     fn observed(&mut self, o: &Observation) {
@@ -129,10 +124,10 @@ impl Drops {
         listing.procs.iter().for_each(|status| self.process(status));
         let listed: BTreeSet<&ProcId> =
             listing.procs.iter().map(|s| &s.proc).chain(self.starting.values().flatten()).collect();
-        for (rank, newest) in (0..).zip(&mut self.ranks) {
-            let Some(newest) = newest else { continue };
+        for (role, newest) in &mut self.procs {
             let out_of_sight = newest.node.as_ref().and_then(|n| self.nodes.get(n)) == Some(&NodeState::OutOfSight);
-            if !listed.contains(&ProcId::rank(rank, newest.incarnation.0)) && !out_of_sight {
+            let proc = ProcId { role: role.clone(), incarnation: newest.incarnation };
+            if !listed.contains(&proc) && !out_of_sight {
                 newest.phase = gone();
             }
         }

@@ -29,6 +29,8 @@ kinds! {
     CrashTogether => "crash-together",
     /// A rank ends, and its next process soon after.
     CrashAgain => "crash-again",
+    /// The service that all ranks need ends.
+    ServiceLost => "service-lost",
     /// A rank freezes: no heartbeat, no step.
     Hang => "hang",
     /// A rank freezes for so short a time that nobody may be blamed.
@@ -102,6 +104,7 @@ impl FaultKind {
         FaultKind::Crash,
         FaultKind::CrashTogether,
         FaultKind::CrashAgain,
+        FaultKind::ServiceLost,
         FaultKind::Hang,
         FaultKind::Hang,
         FaultKind::Pause,
@@ -140,11 +143,15 @@ impl FaultKind {
         FaultKind::HostBroken,
     ];
 
-    /// Those of the passing ones that may befall a job that is only observed, or not: what a launcher may do to a start is
-    /// missing where nothing is started.
-    pub(super) fn passing(observed: bool) -> Vec<FaultKind> {
-        let of_starts = [FaultKind::LauncherRefuses, FaultKind::LauncherUnreachable, FaultKind::LauncherSlow];
-        FaultKind::PASSING.iter().filter(|kind| !observed || !of_starts.contains(kind)).copied().collect()
+    /// Those of the passing ones that may befall such a job: what a launcher may do to a start is missing where it is only
+    /// observed, and nothing is started.
+    pub(super) fn passing(observed: bool, has_service: bool) -> Vec<FaultKind> {
+        let may = |kind: &&FaultKind| match kind {
+            FaultKind::LauncherRefuses | FaultKind::LauncherUnreachable | FaultKind::LauncherSlow => !observed,
+            FaultKind::ServiceLost => has_service,
+            _ => true,
+        };
+        FaultKind::PASSING.iter().filter(may).copied().collect()
     }
 
     /// Whether a process that it strikes is there and does not run.

@@ -89,6 +89,7 @@ impl Sim<'_> {
         let struck = match kind {
             FaultKind::Crash => self.crash(1),
             FaultKind::CrashTogether => self.crash(2),
+            FaultKind::ServiceLost => self.service_lost(),
             FaultKind::CrashAgain => self.crash_again(),
             FaultKind::Hang => self.hang(),
             FaultKind::Pause => self.pause(),

@@ -64,6 +64,12 @@ impl Sim<'_> {
         true
     }
 
+    pub(super) fn service_lost(&mut self) -> bool {
+        let Some(proc) = self.training.service().cloned() else { return false };
+        self.kill(FaultKind::ServiceLost, &proc);
+        true
+    }
+
     pub(super) fn crash_again(&mut self) -> bool {
         let Some(proc) = self.running_rank() else { return false };
         let Some(rank) = proc.role.rank() else { return false };

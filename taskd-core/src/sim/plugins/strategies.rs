@@ -45,7 +45,10 @@ fn asking(name: &'static str, by: Name, incident: &Incident, what: Name, about: 
 }
 
 /// Whether another process of the same program can help at all, there or where a host has to be left for nobody.
-fn mendable(incident: &Incident) -> Result<(), String> {
+fn mendable(incident: &Incident, view: &View) -> Result<(), String> {
+    if let Some(service) = view.missing_services().next() {
+        return Err(format!("service {service} is missing, and this starts ranks only"));
+    }
     if incident.faults.iter().any(|f| f.prime().damage.program == Sound::No) {
         return Err("the program itself fails".into());
     }
@@ -98,7 +101,7 @@ impl RecoveryStrategy for Replace {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        mendable(incident)?;
+        mendable(incident, view)?;
         let lost = incident.lost(view);
         if lost.is_empty() || lost.len() * 2 > view.world.members().len() {
             return Err(format!("{} of {} ranks are lost", lost.len(), view.world.size()));
@@ -123,7 +126,7 @@ impl RecoveryStrategy for Reboot {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        mendable(incident)?;
+        mendable(incident, view)?;
         let lost = incident.lost(view);
         let host = |r: &Rank| view.proc(&Role::Rank(*r)).and_then(|p| p.node.clone());
         let hosts: BTreeSet<NodeId> = lost.iter().filter_map(host).collect();
@@ -152,7 +155,7 @@ impl RecoveryStrategy for Look {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        mendable(incident)?;
+        mendable(incident, view)?;
         let lost = incident.lost(view);
         if lost.is_empty() || lost.len() > 8 {
             return Err("too few or too many to look at".into());
@@ -199,7 +202,7 @@ impl RecoveryStrategy for Hopeless {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        mendable(incident)?;
+        mendable(incident, view)?;
         let lost = incident.lost(view);
         let about = processes(lost.iter().take(2));
         let what = if self.gives_up { PROCESS_STATE } else { Name::new("nobody-knows") };

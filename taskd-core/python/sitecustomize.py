@@ -124,9 +124,11 @@ def join_page(fd):
         except Exception as error:
             word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
-    start_heartbeat(long_word(AT_BEAT_TIME))
+    framework = load_framework()
+    if not (getattr(framework, "BEATS_BESIDE_PYTHON", False) and beats_beside_python(ctypes, address + AT_BEAT_TIME)):
+        start_heartbeat(long_word(AT_BEAT_TIME))
     steps, imports = Steps(pid, long_word(AT_STEP), long_word(AT_STEP_TIME)), AfterImport()
-    follow_framework(steps, imports.wait)
+    follow_framework(framework, steps, imports.wait)
     record_uncaught(steps)
     record_what_is_done(imports.wait, steps.then)
 
@@ -206,6 +208,18 @@ def start_heartbeat(beat_time):
     _thread.start_new_thread(beat, ())
 
 
+def beats_beside_python(ctypes, address):
+    """Has libtaskd beat, from a thread that needs no interpreter's lock: for a framework that keeps that for long. It says no
+    more than that the process is not stopped."""
+    library = os.environ.get("TASKD_LIB")
+    try:
+        beat = ctypes.PyDLL(library).taskd_beat if library else None
+        return bool(beat) and beat(ctypes.c_void_p(address), ctypes.c_uint32(int(beat_seconds() * 1000))) == 1
+    except Exception as error:
+        say("the heartbeat comes from Python: %s" % error)
+        return False
+
+
 class Steps(object):
     """The completed training steps, as the page counts them."""
 
@@ -233,13 +247,22 @@ class Steps(object):
                 then(known[COUNT])
 
 
-def follow_framework(steps, after_import):
-    """Has the framework's file beside this one tell of completed steps, if there is one."""
+def load_framework():
+    """The framework's file beside this one, if there is one."""
     if os.path.exists(os.path.join(here(), "_taskd_framework.py")):
         try:
             import _taskd_framework
 
-            _taskd_framework.start(steps, after_import)
+            return _taskd_framework
+        except Exception as error:
+            say("no progress: %s" % error)
+
+
+def follow_framework(framework, steps, after_import):
+    """Has the framework's file tell of completed steps."""
+    if framework:
+        try:
+            framework.start(steps, after_import)
         except Exception as error:
             say("no progress: %s" % error)
 

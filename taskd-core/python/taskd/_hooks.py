@@ -25,6 +25,12 @@ def of(native, kind):
     return hooks[kind]
 
 
+def first():
+    """What is to be done before the first range of all."""
+    while at_first:
+        at_first.pop(0)()
+
+
 def marked(kind):
     """The program marks a kind itself: what is recorded of it without marks would be there twice."""
     if kind in hooks:
@@ -58,8 +64,7 @@ class Hook:
     def begin(self, name):
         """Begins a range; 0 where nothing is recorded."""
         try:
-            while at_first:
-                at_first.pop(0)()
+            first()
             code = self._codes.get(name)
             return self.native.begin(self._code_of(name) if code is None else code)
         except Exception as error:

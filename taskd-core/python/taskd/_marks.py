@@ -51,6 +51,7 @@ class Marks:
         self.working = True
 
     def start(self, theirs, message, *_, **__):
+        _hooks.first()
         ours = taskd.range_start(message)
         if ours:
             self.begun.append((theirs or -get_ident(), ours))

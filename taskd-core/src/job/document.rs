@@ -26,7 +26,7 @@ pub(crate) struct Document {
     /// How each rank is started.
     worker: Arc<WorkerSpec>,
     /// Processes that the ranks need but that do not train, by name: started anew whenever all ranks are.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     services: BTreeMap<Name, Arc<WorkerSpec>>,
     /// Hosts to use, in rank order, filled one after the other. Empty: wherever the launcher finds room.
     #[serde(default)]

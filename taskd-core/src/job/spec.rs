@@ -41,7 +41,7 @@ pub struct WorkerSpec {
     pub affinity: Affinity,
     /// A file on its host for all that it prints, stdout and stderr together, besides the launcher's own; relative paths are
     /// below the working directory. Processes with the same file share it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub log: Option<PathBuf>,
 }
 
@@ -315,7 +315,7 @@ pub struct JobSpec {
     ///
     /// They belong to the world: whoever starts all ranks starts them anew as well, on the host of the world's first rank. One
     /// that fails is a fault like a rank that fails; one that ends well is not missed.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub services: BTreeMap<Name, Arc<WorkerSpec>>,
     /// Where ranks are placed: rank by rank in turn over these hosts in equal blocks. Empty: the launcher decides.
     pub nodes: Vec<NodeId>,

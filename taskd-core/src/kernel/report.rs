@@ -30,6 +30,9 @@ pub struct IncidentReport {
     pub by: Name,
     /// Ranks that are blamed: causes, not victims.
     pub blamed: Vec<Rank>,
+    /// Services that are blamed.
+    #[serde(default)]
+    pub blamed_services: Vec<Name>,
     /// Ranks to whom something happened because of it.
     pub victims: Vec<Rank>,
     /// Why: the evidence in words.
@@ -159,6 +162,7 @@ impl Ledger {
             domain: fault.prime().domain.clone(),
             by: fault.by.clone(),
             blamed: Vec::new(),
+            blamed_services: Vec::new(),
             victims: Vec::new(),
             evidence: Vec::new(),
             onset: fault.onset,
@@ -196,6 +200,7 @@ impl Ledger {
         report.by = root.by.clone();
         report.evidence = root.clues.iter().map(|c| c.text.clone()).filter(|t| !t.is_empty()).collect();
         report.blamed = ranks_of(incident.causes().into_iter());
+        report.blamed_services = services_of(incident.causes().into_iter());
         report.victims = ranks_of(incident.faults.iter());
         report.victims.retain(|rank| !report.blamed.contains(rank));
     }
@@ -251,6 +256,15 @@ fn ranks_of<'a>(faults: impl Iterator<Item = &'a Fault>) -> Vec<Rank> {
         _ => None,
     });
     ranks.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The services among the prime suspects, in order, each once.
+fn services_of<'a>(faults: impl Iterator<Item = &'a Fault>) -> Vec<Name> {
+    let services = faults.filter_map(|f| match &f.prime().domain {
+        Domain::Process(Role::Service(name)) => Some(name.clone()),
+        _ => None,
+    });
+    services.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl Decision {

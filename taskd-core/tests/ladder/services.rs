@@ -26,11 +26,14 @@ fn it_starts_with_the_ranks_on_the_host_of_the_first_one() {
     let job = job(|_| ());
     let [Action::Start { batch, .. }] = &job.deeds[..] else { panic!("one start, not {:?}", job.deeds) };
     let started: Vec<_> = batch.orders.iter().map(|order| (order.proc.to_string(), &*order.spec.argv[0])).collect();
-    assert_eq!(started, [
-        ("service scheduler#1".to_owned(), "schedule"),
-        ("rank 0#1".to_owned(), "train"),
-        ("rank 1#1".to_owned(), "train"),
-    ]);
+    assert_eq!(
+        started,
+        [
+            ("service scheduler#1".to_owned(), "schedule"),
+            ("rank 0#1".to_owned(), "train"),
+            ("rank 1#1".to_owned(), "train"),
+        ]
+    );
     assert_eq!(service(&job).node, Some(NodeId(Name::new("a"))));
 }
 
@@ -46,7 +49,7 @@ fn its_death_is_a_fault_after_which_everybody_starts_again() {
     job.pass(100);
     let incident = job.last();
     assert_eq!(incident.outcome, "recovered by restart");
-    assert_eq!((incident.domain, incident.blamed), (Domain::Process(Role::Service(SCHEDULER)), vec![]));
+    assert_eq!((incident.blamed, incident.blamed_services), (vec![], vec![SCHEDULER]));
     assert_eq!(incident.victims, [Rank(1)]);
     assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
     for rank in 0..2 {
@@ -108,9 +111,12 @@ fn what_is_wrong_with_one_is_told_with_its_setting() {
         .with_service("", WorkerSpec::new(["a\0b"]))
         .with_service("x", WorkerSpec::new([""]));
     let problems: Vec<String> = spec.problems().iter().map(ToString::to_string).collect();
-    assert_eq!(problems, [
-        "services must have names",
-        "services.*.argv must not contain a NUL byte",
-        "services.*.argv must name a program",
-    ]);
+    assert_eq!(
+        problems,
+        [
+            "services must have names",
+            "services.*.argv must not contain a NUL byte",
+            "services.*.argv must name a program",
+        ]
+    );
 }

@@ -260,7 +260,7 @@ fn a_service_is_watched_like_a_rank() {
     };
     assert!(scene.observe(&mut detector, told(&scene, Signal::Heartbeat)).is_empty());
     let ask = question(&beats(&mut scene, &mut detector, 10_000, &[]));
-    assert_eq!(ask.about, [about.clone()]);
+    assert_eq!(ask.about, std::slice::from_ref(&about));
     let evidence = |ask: Ask, exhibit| {
         let Ask { by, tag, what, .. } = ask;
         Signal::Evidence(Evidence { by, tag, what, about: about.clone(), exhibit }.into())

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::job::{ErrorReport, Name, ProcId, WorkerSpec, World};
+use crate::job::{ErrorReport, Name, ProcId, Role, Termination, WorkerSpec, World};
 
 use super::error::{Failure, report_of};
 use super::helper::PythonFile;
@@ -62,6 +62,19 @@ pub trait Framework: Debug + Send + Sync {
     fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
         let _ = order;
         BTreeMap::new()
+    }
+
+    /// Where what a process prints is to go besides, such as where the framework's own tools look for it; `seat` is a rank's.
+    /// What the order itself sets wins. By default nowhere.
+    fn log(&self, role: &Role, seat: Option<&Seat>) -> Option<PathBuf> {
+        let _ = (role, seat);
+        None
+    }
+
+    /// Whether a process that ends so has said why: then nothing is decided of it before that was read, as its exit is told. By
+    /// default, whoever ends by an exit code has; a framework whose processes send themselves signals names those, too.
+    fn says_why(&self, how: Termination) -> bool {
+        matches!(how, Termination::Code(_))
     }
 
     /// What a failure of a rank or of an owned service means; `None` where what was left tells nothing. A step that the

@@ -49,7 +49,7 @@ use tokio::sync::Mutex;
 use super::{
     Change, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus, Revision, StartBatch, StartOrder,
 };
-use crate::job::{ErrorReport, Name, ProcId, Rank, Role, Termination, World};
+use crate::job::{ErrorReport, Name, ProcId, Rank, Role, World};
 use files::Files;
 use port::HeldPort;
 
@@ -162,6 +162,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         for (name, value) in env {
             spec.env.entry(name).or_insert(value);
         }
+        let seat = order.proc.role.rank().and_then(|rank| seats.get(&rank));
+        spec.log = spec.log.or_else(|| self.framework.log(&order.proc.role, seat));
         if self.no_helper.is_none() {
             spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);
         }
@@ -221,12 +223,12 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         }
     }
 
-    /// Whether this is the early news that a process has ended with an exit code.
+    /// Whether this is the early news of an end of which the process has [said why](Framework::says_why).
     ///
     /// It is withheld: what the process says about its failure belongs to it and comes with the exit. One that was killed
     /// says nothing, and its death is told as early as it is known.
     fn is_withheld(&self, status: &ProcStatus) -> bool {
-        matches!(status.phase, Phase::Dead(Termination::Code(_))) && self.is_ours(&status.proc)
+        matches!(status.phase, Phase::Dead(how) if self.framework.says_why(how)) && self.is_ours(&status.proc)
     }
 
     /// Whether it has failed and nobody has said why yet.

@@ -22,6 +22,7 @@ unsafe extern "C" {
 /// Beats from now on, until the process ends or forgets the thread by a fork or an exec.
 pub(super) fn start(word: &'static AtomicU64, every_ms: u32) -> std::io::Result<()> {
     let every = Duration::from_millis(every_ms.clamp(*EVERY_MS.start(), *EVERY_MS.end()).into());
+    #[allow(clippy::disallowed_methods)] // nothing happens that it could wait for: it is a clock's hand
     let beat = move || {
         loop {
             word.store(Clock::Monotonic.ticks(), Ordering::Release);
@@ -36,7 +37,8 @@ pub(super) fn start(word: &'static AtomicU64, every_ms: u32) -> std::io::Result<
 fn without_signals<T>(what: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = ([0; 16], [0; 16]);
     // SAFETY: both sets are as long as the system's, and are written before they are read.
-    let blocked = unsafe { sigfillset(&raw mut all) == 0 && pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before) == 0 };
+    let blocked =
+        unsafe { sigfillset(&raw mut all) == 0 && pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before) == 0 };
     let done = what();
     if blocked {
         // SAFETY: `before` was written by the call above.

@@ -135,7 +135,8 @@ impl Engine {
         let mut shared = || log.map(|log| self.logs.share(log.clone()));
         let (of_stdout, of_stderr) = (shared(), shared());
         let stdout = Stream::new(spawned.stdout, self.logs.open(directory.join("stdout.log")), of_stdout);
-        let stderr = Stream::new(spawned.stderr, self.logs.open(directory.join("stderr.log")), of_stderr).keeping_tail();
+        let stderr =
+            Stream::new(spawned.stderr, self.logs.open(directory.join("stderr.log")), of_stderr).keeping_tail();
         let (page, deaths) = (Arc::clone(&spawned.page), Arc::clone(&self.deaths));
         let lifeline = Waiter::start(key, spawned.pid, spawned.start_time, page, deaths).ok();
         self.counters.lifelines_missing += u64::from(lifeline.is_none());

@@ -5,11 +5,11 @@
 
 use crate::program;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use taskd_core::job::IncidentId;
+use taskd_core::job::{IncidentId, Rank, Role};
 use taskd_core::kernel::{Event, IncidentReport, JobReport};
 use taskd_core::runtime::{Announcement, RuntimeHandle};
 use tokio::sync::broadcast::error::RecvError;
@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 pub struct Injection {
     /// What, such as `SIGKILL`.
     pub what: String,
-    /// To which ranks.
-    pub ranks: Vec<u32>,
+    /// To whom.
+    pub roles: Vec<Role>,
     /// When.
     pub at: Instant,
 }
@@ -40,7 +40,12 @@ pub struct Injections(Arc<Mutex<Vec<Injection>>>);
 impl Injections {
     /// Something was done to these ranks at this moment.
     pub fn push(&self, what: &str, ranks: &[u32], at: Instant) {
-        let injection = Injection { what: what.to_owned(), ranks: ranks.to_vec(), at };
+        self.push_to(what, ranks.iter().map(|rank| Role::Rank(Rank(*rank))).collect(), at);
+    }
+
+    /// The same to anybody.
+    pub fn push_to(&self, what: &str, roles: Vec<Role>, at: Instant) {
+        let injection = Injection { what: what.to_owned(), roles, at };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(injection);
     }
 
@@ -127,9 +132,11 @@ pub struct Row {
     pub class: String,
     /// Ranks that were blamed.
     pub ranks: Vec<u32>,
-    /// What was injected, and into which ranks; null when nothing was.
+    /// Services that were blamed.
+    pub services: Vec<String>,
+    /// What was injected, and into whom; null when nothing was.
     pub injected: Option<String>,
-    /// Whether exactly the injected ranks were blamed.
+    /// Whether exactly those were blamed.
     pub correct: bool,
     /// From the injection to the first fault found, in milliseconds.
     pub detected_ms: Option<f64>,
@@ -144,22 +151,31 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whom it blames, for people.
+    fn whom(&self) -> String {
+        let ranks = (!self.ranks.is_empty()).then(|| format!("rank {}", list(&self.ranks)));
+        let whom: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
+        if whom.is_empty() { "-".to_owned() } else { whom.join(", ") }
+    }
+
     /// Takes from `left` the injections that this incident answers: those that came before it was found.
     fn of(incident: &IncidentReport, seen: Seen, left: &mut Vec<&Injection>) -> Row {
         let ranks: Vec<u32> = incident.blamed.iter().map(|r| r.0).collect();
         let before = |i: &&Injection| seen.closed.or(seen.found).is_some_and(|t| i.at <= t);
         let answered: Vec<&Injection> = left.iter().copied().filter(before).collect();
         left.retain(|i| !before(i));
-        let mut hit: Vec<u32> = answered.iter().flat_map(|i| i.ranks.iter().copied()).collect();
-        hit.sort_unstable();
-        hit.dedup();
+        let hit: BTreeSet<&Role> = answered.iter().flat_map(|i| &i.roles).collect();
+        let services = incident.blamed_services.iter().cloned().map(Role::Service);
+        let blamed: Vec<Role> = incident.blamed.iter().copied().map(Role::Rank).chain(services).collect();
+        let is_hit = blamed.iter().collect::<BTreeSet<_>>() == hit;
         let first = answered.first().map(|i| i.at);
         let since = |t: Option<Instant>| Some(millis(t?.duration_since(first?)));
-        let what: Vec<String> = answered.iter().map(|i| format!("{} to rank {}", i.what, list(&i.ranks))).collect();
+        let what: Vec<String> = answered.iter().map(|i| format!("{} to {}", i.what, names(&i.roles))).collect();
         Row {
             class: incident.class.to_string(),
-            correct: !answered.is_empty() && ranks == hit,
+            correct: !answered.is_empty() && is_hit,
             ranks,
+            services: incident.blamed_services.iter().map(ToString::to_string).collect(),
             injected: (!what.is_empty()).then(|| what.join(", ")),
             detected_ms: since(seen.found),
             resumed_ms: since(seen.closed).filter(|_| incident.resumed.is_some()),
@@ -168,6 +184,14 @@ impl Row {
             evidence: incident.evidence.clone(),
         }
     }
+}
+
+/// `rank 1,2, service scheduler`.
+fn names(roles: &[Role]) -> String {
+    let ranks: Vec<u32> = roles.iter().filter_map(Role::rank).map(|rank| rank.0).collect();
+    let others = roles.iter().filter(|role| role.rank().is_none()).map(ToString::to_string);
+    let ranks = (!ranks.is_empty()).then(|| format!("rank {}", list(&ranks)));
+    ranks.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 fn list(ranks: &[u32]) -> String {
@@ -230,7 +254,7 @@ impl Account {
                 out,
                 "  {:<13}  {:<9}  {:<21}  {:<7}  {:<9}  {:<16}  {:<9}  {}",
                 row.class,
-                if row.ranks.is_empty() { "-".to_owned() } else { format!("rank {}", list(&row.ranks)) },
+                row.whom(),
                 row.injected.as_deref().unwrap_or("-"),
                 match (row.injected.is_some(), row.correct) {
                     (false, _) => "-",

@@ -9,6 +9,7 @@ pub mod culprit;
 pub mod digits;
 pub mod faults;
 pub mod files;
+pub mod mindspore;
 pub mod observe;
 pub mod overhead;
 pub mod program;

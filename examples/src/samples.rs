@@ -32,6 +32,14 @@ impl Samples {
     }
 }
 
+impl FromIterator<f64> for Samples {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Samples {
+        let mut samples = Samples(values.into_iter().collect());
+        samples.0.sort_by(f64::total_cmp);
+        samples
+    }
+}
+
 /// `median (min to max)`, or `-`.
 impl fmt::Display for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -47,6 +47,11 @@ fn each_is_refused_in_one_sentence() {
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
+        (
+            "mindspore_train --faults 0",
+            "error: invalid value '0' for '--faults <FAULTS>': must be a whole number from 1 to 10000".into(),
+        ),
+        ("mindspore_train --kills 3", "error: unexpected argument '--kills' found".into()),
         ("embed_host --sede 3", "error: unexpected argument '--sede' found".into()),
         ("embed_host servise /tmp", "error: unrecognized subcommand 'servise'".into()),
         (

@@ -64,15 +64,20 @@ fn custom_plugin_starts_the_lost_rank_alone() {
 
 /// Whether tests that need PyTorch are to be left out; says so.
 fn skips_torch(test: &str) -> bool {
-    let skips = std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == "torch"));
+    skips("torch", test)
+}
+
+/// Whether tests that need this are to be left out; says so.
+fn skips(what: &str, test: &str) -> bool {
+    let skips = std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == what));
     if skips {
         // Past the test harness, which would show a line only of a test that fails.
-        let _ = writeln!(std::io::stderr(), "skipped: {test} (TASKD_SKIP names torch)");
+        let _ = writeln!(std::io::stderr(), "skipped: {test} (TASKD_SKIP names {what})");
     }
     skips
 }
 
-/// Held by a test that runs four ranks of PyTorch: two such jobs at once are more than a small machine bears.
+/// Held by a test that runs several ranks of a framework: two such jobs at once are more than a small machine bears.
 static TORCH: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -156,6 +161,27 @@ fn chaos_pytorch_ends_as_if_nothing_had_happened() {
     assert_eq!(account["leaked_files"], serde_json::json!([]), "{account}");
     assert_eq!((&account["pause"]["blamed"], &account["pause"]["restarts"]), (&0.into(), &0.into()), "{account}");
     assert!(account["kills"].as_u64() >= Some(4), "{account}");
+}
+
+#[test]
+fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened() {
+    let name = "mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened";
+    if skips("mindspore", name) {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let account = account(&example("mindspore_train").args(["--json", "--steps", "60"]).output().expect("it runs"));
+    for good in ["completed", "loss_equal", "state_equal"] {
+        assert_eq!(account[good], true, "{good}: {account}");
+    }
+    assert_eq!((&account["restarts"], &account["left"]), (&2.into(), &0.into()), "{account}");
+    let incidents = account["incidents"].as_array().expect("an array");
+    assert!(incidents.len() == 2 && incidents.iter().all(|i| i["correct"] == true), "{account}");
+    assert_eq!(incidents[1]["services"], serde_json::json!(["scheduler"]), "{account}");
+    assert!(
+        account["floor_s"].as_f64() > Some(0.5) && account["phases_ms"]["import"].as_f64() > Some(0.0),
+        "{account}"
+    );
 }
 
 #[test]

@@ -1,0 +1,184 @@
+//! msrun's environment for scheduler and workers, variable by variable.
+//!
+//! Pure: what it needs of this process's own environment was read when the launcher was made.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use taskd_core::job::{ErrorReport, Name, Role, Termination};
+use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat};
+
+use super::SCHEDULER;
+use super::files::PYTHON_FILES;
+use crate::error::report;
+
+/// SIGTERM, with which MindSpore's workers end themselves when they have lost their scheduler.
+const SIGTERM: i32 = 15;
+
+/// What is known of MindSpore, and what the variables are made from besides the world.
+#[derive(Clone, Debug)]
+pub(super) struct MindSpore {
+    pub(super) sched_host: Option<String>,
+    /// For how long scheduler and workers wait for each other, in seconds.
+    pub(super) cluster_time_out_s: u32,
+    pub(super) log_dir: Option<PathBuf>,
+    pub(super) worker_log_name: String,
+}
+
+impl Default for MindSpore {
+    fn default() -> MindSpore {
+        let worker_log_name = "worker_${rank}".to_owned();
+        MindSpore { sched_host: None, cluster_time_out_s: 600, log_dir: None, worker_log_name }
+    }
+}
+
+impl MindSpore {
+    /// What scheduler and workers have in common.
+    fn cluster(&self, order: &Order<'_>, own: &[(&str, &dyn Display)]) -> BTreeMap<String, String> {
+        let world: [(&str, &dyn Display); 5] = [
+            ("MS_WORKER_NUM", &order.world.size()),
+            ("RANK_SIZE", &order.world.size()),
+            ("MS_SCHED_HOST", &self.sched_host.clone().unwrap_or_else(|| order.host())),
+            ("MS_SCHED_PORT", &order.port),
+            ("MS_TOPO_TIMEOUT", &self.cluster_time_out_s),
+        ];
+        world.iter().chain(own).map(|(name, value)| ((*name).to_owned(), value.to_string())).collect()
+    }
+}
+
+impl Framework for MindSpore {
+    fn name(&self) -> &'static str {
+        "mindspore"
+    }
+
+    fn files(&self) -> &[PythonFile] {
+        &PYTHON_FILES
+    }
+
+    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+        // As msrun has it: a host has a number only where there are several.
+        let node: &dyn Display = if seat.group_world_size > 1 { &seat.group_rank } else { &-1 };
+        self.cluster(
+            order,
+            &[
+                ("MS_ROLE", &"MS_WORKER"),
+                ("MS_NODE_ID", &seat.rank), // without it ranks would be numbered as they come
+                ("MS_NODE_RANK", node),
+                ("RANK_ID", &seat.rank),
+                ("DEVICE_ID", &seat.local_rank),
+            ],
+        )
+    }
+
+    fn owns(&self, service: &Name) -> bool {
+        *service == SCHEDULER
+    }
+
+    fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
+        self.cluster(order, &[("MS_ROLE", &"MS_SCHED"), ("RANK_ID", &0)])
+    }
+
+    fn log(&self, role: &Role, seat: Option<&Seat>) -> Option<PathBuf> {
+        let name = match (role, seat) {
+            (Role::Service(_), _) => "scheduler".to_owned(),
+            (Role::Rank(_), Some(seat)) => {
+                let rank = self.worker_log_name.replace("${rank}", &seat.rank.to_string());
+                rank.replace("${local_rank}", &seat.local_rank.to_string())
+            }
+            (Role::Rank(_), None) => return None,
+        };
+        Some(self.log_dir.as_ref()?.join(format!("{name}.log")))
+    }
+
+    fn says_why(&self, how: Termination) -> bool {
+        matches!(how, Termination::Code(_) | Termination::Signal { number: SIGTERM, .. })
+    }
+
+    fn report(&self, failure: &Failure<'_>) -> Option<ErrorReport> {
+        report(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use taskd_core::job::{Incarnation, Member, NodeId, ProcId, Rank, WorkerSpec, World};
+    use taskd_core::launch::python::{Inherited, seats};
+
+    use super::*;
+
+    fn world(nodes: &[Option<&'static str>]) -> World {
+        let member = |node: &Option<&'static str>| Member {
+            incarnation: Incarnation(1),
+            node: node.map(|node| NodeId(Name::new(node))),
+            device: None,
+        };
+        World::first((0..).map(Rank).zip(nodes.iter().map(member)).collect())
+    }
+
+    fn of(mindspore: &MindSpore, world: &World, proc: &ProcId) -> BTreeMap<String, String> {
+        let (spec, environment) = (WorkerSpec::new(["python"]), Inherited::default());
+        let order = Order::new(proc, &spec, world, 8_118, Path::new("/errors/it.json"), &environment);
+        match proc.role.rank() {
+            Some(rank) => mindspore.rank(&seats(world)[&rank], &order),
+            None => mindspore.service(&order),
+        }
+    }
+
+    fn text<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    #[test]
+    fn a_worker_sees_what_msrun_would_tell_it() {
+        let env = of(&MindSpore::default(), &world(&[None, None]), &ProcId::rank(1, 1));
+        let expected = text([
+            ("MS_WORKER_NUM", "2"),
+            ("RANK_SIZE", "2"),
+            ("MS_SCHED_HOST", "127.0.0.1"),
+            ("MS_SCHED_PORT", "8118"),
+            ("MS_TOPO_TIMEOUT", "600"),
+            ("MS_ROLE", "MS_WORKER"),
+            ("MS_NODE_ID", "1"),
+            ("MS_NODE_RANK", "-1"),
+            ("RANK_ID", "1"),
+            ("DEVICE_ID", "1"),
+        ]);
+        assert_eq!(env, expected);
+    }
+
+    #[test]
+    fn on_several_hosts_devices_are_counted_on_each() {
+        let env = of(&MindSpore::default(), &world(&[Some("a"), Some("a"), Some("b")]), &ProcId::rank(2, 1));
+        let seen = ["MS_NODE_ID", "MS_NODE_RANK", "DEVICE_ID", "MS_SCHED_HOST"].map(|name| env[name].as_str());
+        assert_eq!(seen, ["2", "1", "0", "a"]);
+    }
+
+    #[test]
+    fn the_scheduler_has_no_rank_of_its_own() {
+        let told = MindSpore { sched_host: Some("10.0.0.1".into()), cluster_time_out_s: 60, ..MindSpore::default() };
+        let expected = text([
+            ("MS_WORKER_NUM", "3"),
+            ("RANK_SIZE", "3"),
+            ("MS_SCHED_HOST", "10.0.0.1"),
+            ("MS_SCHED_PORT", "8118"),
+            ("MS_TOPO_TIMEOUT", "60"),
+            ("MS_ROLE", "MS_SCHED"),
+            ("RANK_ID", "0"),
+        ]);
+        assert_eq!(of(&told, &world(&[None; 3]), &ProcId::service(SCHEDULER, 1)), expected);
+    }
+
+    #[test]
+    fn logs_have_msruns_names_in_one_directory() {
+        let world = world(&[None, None]);
+        let seat = seats(&world)[&Rank(1)];
+        let logging = MindSpore { log_dir: Some("logs".into()), ..MindSpore::default() };
+        let (rank, scheduler) = (Role::Rank(Rank(1)), Role::Service(SCHEDULER));
+        assert_eq!(logging.log(&rank, Some(&seat)), Some("logs/worker_1.log".into()));
+        assert_eq!(logging.log(&scheduler, None), Some("logs/scheduler.log".into()));
+        assert_eq!(MindSpore::default().log(&rank, Some(&seat)), None);
+    }
+}

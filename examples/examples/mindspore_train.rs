@@ -34,6 +34,9 @@ struct Options {
     /// Rounds in which a kill is measured in turn with plain msrun.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u32>(0, 100))]
     beside_msrun: u32,
+    /// Trains once more with three workers, to the middle, and from there with so many.
+    #[arg(long, allow_negative_numbers = true, value_parser = number::<u32>(1, 6))]
+    then_workers: Option<u32>,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
@@ -54,8 +57,20 @@ struct Told {
     recoveries: Vec<Recovery>,
     /// Processes of the job that were there after its end.
     left: usize,
+    /// What came of going on with another number of workers.
+    resized: Option<Resized>,
     /// Kills in turn with msrun: ours, and its.
     beside_msrun: Vec<Pair>,
+}
+
+/// A training that went on in another world size: the same batches, summed up in another order.
+#[derive(Debug, Serialize)]
+struct Resized {
+    workers: u32,
+    /// From which step.
+    from_step: u64,
+    /// By how much the final loss differs from the undisturbed one's, as a share of it.
+    loss_differs: f64,
 }
 
 /// One round.
@@ -104,6 +119,10 @@ async fn run(options: &Options) -> Result<Told, Failure> {
         None => Plan::worker_then_scheduler(options.seed, steps),
     };
     let run = mindspore::run(&job, plan, true).await?;
+    let resized = match options.then_workers {
+        Some(workers) => Some(resized(&job.in_dir(&dir.path().join("resized")), workers, reference.loss).await?),
+        None => None,
+    };
     let beside_msrun = beside_msrun(options, &job, dir.path()).await?;
 
     let mut account = Account::of(&run.report, run.rows.clone());
@@ -119,8 +138,22 @@ async fn run(options: &Options) -> Result<Told, Failure> {
         phases_ms: Phases::median(run.recoveries.iter().map(|recovery| recovery.phases)),
         recoveries: run.recoveries,
         left: run.left.len() + undisturbed.left.len(),
+        resized,
         beside_msrun,
     })
+}
+
+/// Trains to the middle, and from its checkpoint on with another number of workers.
+async fn resized(job: &Job, workers: u32, undisturbed: f64) -> Result<Resized, Failure> {
+    let middle = job.steps / 2 / job.checkpoint_every * job.checkpoint_every;
+    mindspore::run(&Job { steps: middle, ..job.clone() }, Plan::quiet(), false).await?;
+    let rest = mindspore::run(&Job { ranks: workers, ..job.clone() }, Plan::quiet(), false).await?;
+    let loss_differs = (rest.outcome.loss - undisturbed).abs() / undisturbed;
+    println!("resized       from step {middle} on with {workers} workers, loss {:.6}", rest.outcome.loss);
+    if rest.outcome.world != workers || rest.outcome.steps != job.steps {
+        return Err(format!("it ended with {:?}", rest.outcome).into());
+    }
+    Ok(Resized { workers, from_step: middle, loss_differs })
 }
 
 /// A killed worker under taskd and one under msrun, in turn.
@@ -184,6 +217,12 @@ impl Told {
         spread("killed under msrun, ms", self.beside_msrun.iter().map(|p| p.msrun_phases_ms.total()).collect());
         let times = |p: &Pair| p.msrun_phases_ms.total() / p.taskd_phases_ms.total();
         spread("msrun takes so many times as long", self.beside_msrun.iter().map(times).collect());
+        if let Some(Resized { workers, from_step, loss_differs }) = &self.resized {
+            let _ = writeln!(
+                out,
+                "  with {workers} workers from step {from_step} on the loss differs by {loss_differs:.1e} of itself"
+            );
+        }
         let _ = writeln!(out, "  processes left: {}", self.left);
         out
     }

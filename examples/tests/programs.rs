@@ -170,7 +170,9 @@ fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_h
         return;
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let account = account(&example("mindspore_train").args(["--json", "--steps", "60"]).output().expect("it runs"));
+    let account = account(
+        &example("mindspore_train").args(["--json", "--steps", "60", "--then-workers", "2"]).output().expect("it runs"),
+    );
     for good in ["completed", "loss_equal", "state_equal"] {
         assert_eq!(account[good], true, "{good}: {account}");
     }
@@ -178,6 +180,7 @@ fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_h
     let incidents = account["incidents"].as_array().expect("an array");
     assert!(incidents.len() == 2 && incidents.iter().all(|i| i["correct"] == true), "{account}");
     assert_eq!(incidents[1]["services"], serde_json::json!(["scheduler"]), "{account}");
+    assert!(account["resized"]["loss_differs"].as_f64() < Some(1e-4), "{account}");
     assert!(
         account["floor_s"].as_f64() > Some(0.5) && account["phases_ms"]["import"].as_f64() > Some(0.0),
         "{account}"

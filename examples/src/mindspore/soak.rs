@@ -2,10 +2,10 @@
 //!
 //! It strikes and watches; what mends the job is taskd.
 
+use super::Outcome;
 use super::faults::{Fault, Moment, Plan};
 use super::job::{Job, Line, Supervised};
 use super::phases::{Phases, Recovery};
-use super::{Outcome, RANKS};
 use crate::account::{Injections, Listener, Row};
 use crate::books;
 use crate::program::{self, Failure};
@@ -214,11 +214,10 @@ async fn left_of(job: &Job) -> Vec<i32> {
     }
 }
 
-/// Whether the job ended as it should: all workers, all steps, the same state everywhere.
 impl Run {
     /// Whether it ended with the state of another run.
     #[must_use]
     pub fn has_state_of(&self, other: &Outcome) -> bool {
-        self.outcome.sha256 == other.sha256 && self.outcome.ranks_equal && self.outcome.world == RANKS
+        self.outcome.sha256 == other.sha256 && self.outcome.ranks_equal && self.outcome.world == other.world
     }
 }

@@ -59,13 +59,15 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 /// use taskd_core::job::{JobSpec, WorkerSpec};
 /// use taskd_core::launch::LocalLauncher;
 /// use taskd_core::runtime::Runtime;
+/// use taskd_core::{detect, recover};
 /// use taskd_mindspore::{MindSporeLauncher, with_scheduler};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let local = LocalLauncher::builder("run").build().await?;
 /// let launcher = MindSporeLauncher::new(local, "run/mindspore").log_dir("msrun_log");
 /// let spec = with_scheduler(JobSpec::new("digits", 3, WorkerSpec::new(["python", "train.py"])));
-/// Runtime::builder().job(spec).launcher(launcher).build()?.run().await;
+/// let runtime = Runtime::builder().job(spec).launcher(launcher);
+/// runtime.detectors(detect::defaults()).strategies(recover::defaults()).build()?.run().await;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::batches::{batches, shown, training};
 use proptest::prelude::*;
 use std::sync::Arc;
 use taskd_core::job::{Incarnation, Rank};
-use taskd_core::trace::recorder::{Communication, DataType, Detail, Event, Kind, NameId, Op};
+use taskd_core::trace::recorder::{Communication, DataType, Detail, DeviceWork, Event, Kind, NameId, Op};
 use taskd_core::trace::store::compatible::{CompatibleReader, CompatibleWriter, LINE_BYTES_MAX};
 use taskd_core::trace::store::{Problem, Skipped};
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
@@ -161,6 +161,40 @@ fn a_communication_is_a_text_that_others_parse_and_the_rest_stands_beside_it() {
     assert_eq!(name["count"], "16777216", "all values are texts");
     let rest = serde_json::json!({ "Name": "allreduce", "Group": "group_name_12|0-3", "Sequence": 4 });
     assert_eq!(line["Taskd"], rest);
+}
+
+#[test]
+fn a_span_has_the_two_lines_of_a_range_and_comes_back_as_one_record() {
+    let work = DeviceWork { device: 3, stream: 7, correlation: 12, bytes: 0 };
+    let span = TimedRecord {
+        unix_nanos: 100,
+        thread: 0,
+        kind: Kind::Step,
+        event: Event::Span { nanos: 50 },
+        name: NameId(0),
+        detail: Detail::Device(work),
+    };
+    let host = TimedRecord { thread: 8, detail: Detail::Step { number: 12, cpu_nanos: 0 }, ..span };
+    let origin = Origin { rank: Rank(0), incarnation: Incarnation(1), pid: 7 };
+    let batch = RecordBatch { origin, names: Arc::default(), lost: 0, records: vec![span, host] };
+    let bytes = written(std::slice::from_ref(&batch));
+    let lines: Vec<serde_json::Value> =
+        bytes.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect();
+    let seen = |line: &serde_json::Value| {
+        let number = |name: &str| line[name].as_u64().unwrap();
+        let stream = line["MsptiObjectId"]["Ds"]["StreamId"].as_u64().unwrap();
+        let name = line["Name"].as_str().unwrap().to_owned();
+        (number("Flag"), number("SourceKind"), number("Timestamp"), number("Id"), stream, name)
+    };
+    let expected = [
+        (16, 1, 100, 1, 7, "step 12".to_owned()),
+        (32, 1, 150, 1, 7, String::new()),
+        (2, 0, 100, 2, 0, "step 12".to_owned()),
+        (4, 0, 150, 2, 0, String::new()),
+    ];
+    assert_eq!(lines.iter().map(seen).collect::<Vec<_>>(), expected);
+    let (back, skipped) = read(&bytes);
+    assert!(back == [batch] && skipped.is_empty() && skipped.device_records == 0);
 }
 
 /// As the reference system writes them: four records a range with a device, `NULL` where a text is missing.

@@ -10,6 +10,9 @@ pub(super) const MARKER: i32 = 1;
 pub(super) const INSTANT: i32 = 1;
 pub(super) const BEGIN: i32 = 2;
 pub(super) const END: i32 = 4;
+/// Of the device's half of a range.
+pub(super) const BEGIN_ON_DEVICE: i32 = 16;
+pub(super) const END_ON_DEVICE: i32 = 32;
 
 /// A whole line.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -28,21 +31,21 @@ pub(super) struct Line {
 }
 
 /// Whose marker it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct ObjectId {
     pub(super) pt: ProcessAndThread,
     pub(super) ds: DeviceAndStream,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct ProcessAndThread {
     pub(super) process_id: u32,
     pub(super) thread_id: u32,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct DeviceAndStream {
     pub(super) device_id: u32,
@@ -78,9 +81,12 @@ pub(super) struct Extra {
     /// The bits of a figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) figure: Option<u64>,
-    /// The length of a span in nanoseconds.
+    /// The length of a span in nanoseconds, in the line of its beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) span: Option<u64>,
+    /// The end of a span, for other readers: ours have its length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) of_a_span: Option<bool>,
     /// 0 nothing, 1 of a step, 2 of a communication, 3 of a device, 4 of a device's communication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<u8>,

@@ -3,7 +3,7 @@
 //! Writer and reader both ask here what the plain fields mean, so that whatever else a record holds is exactly what the
 //! writer adds and the reader puts back.
 
-use super::line::{BEGIN, CommunicationText, END, Extra, INSTANT, Line};
+use super::line::{BEGIN, BEGIN_ON_DEVICE, CommunicationText, END, Extra, INSTANT, Line};
 use crate::trace::recorder::{
     Communication, DataType, Detail, DeviceCommunication, DeviceWork, Event, Kind, NameId, Op, Range,
 };
@@ -68,21 +68,38 @@ pub(super) fn texts(record: &Plain) -> (String, &'static str) {
     match (record.event, record.kind, record.detail) {
         (Event::End { .. }, ..) => (String::new(), ""),
         (_, Some(Kind::Communication), Detail::Communication(c)) => {
-            let op = OPS.iter().find(|(op, _)| *op == c.op).map_or(record.name.as_str(), |(_, text)| text);
-            let data_type = DATA_TYPES.iter().find(|(known, ..)| *known == c.data_type);
-            let text = CommunicationText {
-                stream_id: UNKNOWN.to_owned(),
-                count: c.elements.to_string(),
-                data_type: data_type.map_or(UNKNOWN, |(_, text, _)| text).to_owned(),
-                op_name: op.to_owned(),
-                group_name: bare(&record.group).to_owned(),
-            };
-            (serde_json::to_string(&text).unwrap_or_default(), COMMUNICATION) // five texts always have a form
+            communication_text(record, c.op, c.data_type, c.elements.to_string(), UNKNOWN.to_owned())
+        }
+        (_, Some(Kind::Communication), Detail::DeviceCommunication(c)) => {
+            let size = DATA_TYPES.iter().find(|(known, ..)| *known == c.data_type).map(|(.., size)| *size);
+            let count = size.map_or(UNKNOWN.to_owned(), |size| (c.work.bytes / size).to_string());
+            communication_text(record, c.op, c.data_type, count, c.work.stream.to_string())
         }
         (_, Some(Kind::Communication), _) => (record.name.clone(), COMMUNICATION),
         (_, Some(Kind::Step), Detail::Step { number, .. }) => (format!("step {number}"), DEFAULT),
+        // Of a step's half on the device the correlation is the step's number.
+        (_, Some(Kind::Step), Detail::Device(work)) => (format!("step {}", work.correlation), DEFAULT),
         _ => (named.map_or(record.name.clone(), |(_, text)| (*text).to_owned()), DEFAULT),
     }
+}
+
+fn communication_text(
+    record: &Plain,
+    op: Op,
+    data_type: DataType,
+    count: String,
+    stream_id: String,
+) -> (String, &'static str) {
+    let op = OPS.iter().find(|(known, _)| *known == op).map_or(record.name.as_str(), |(_, text)| text);
+    let data_type = DATA_TYPES.iter().find(|(known, ..)| *known == data_type);
+    let text = CommunicationText {
+        stream_id,
+        count,
+        data_type: data_type.map_or(UNKNOWN, |(_, text, _)| text).to_owned(),
+        op_name: op.to_owned(),
+        group_name: bare(&record.group).to_owned(),
+    };
+    (serde_json::to_string(&text).unwrap_or_default(), COMMUNICATION) // five texts always have a form
 }
 
 /// A group's name without its members, which other readers do not know to stand in it.
@@ -90,11 +107,11 @@ fn bare(group: &str) -> &str {
     group.rsplit_once('|').map_or(group, |(name, _)| name)
 }
 
-/// What a host's marker says; `None` for a flag that no host's marker has.
+/// What a marker says; `None` for a flag that no marker of ours has.
 pub(super) fn of_line(line: &Line) -> Option<Plain> {
     let event = match line.flag {
         INSTANT => Event::Instant,
-        BEGIN => Event::Begin { range: line.id },
+        BEGIN | BEGIN_ON_DEVICE => Event::Begin { range: line.id },
         END => Event::End { range: line.id },
         _ => return None,
     };

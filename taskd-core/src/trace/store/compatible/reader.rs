@@ -126,7 +126,11 @@ impl<R: Read> CompatibleReader<R> {
             self.skipped.other_records += 1;
             return None;
         }
-        if line.source_kind != 0 || line.flag >= 8 {
+        if line.taskd.as_ref().and_then(|extra| extra.of_a_span).is_some() {
+            return None; // its beginning has told it
+        }
+        let is_ours = line.taskd.as_ref().is_some_and(|extra| extra.span.is_some());
+        if (line.source_kind != 0 || line.flag >= 8) && !is_ours {
             self.skipped.device_records += 1;
             return None;
         }

@@ -3,10 +3,13 @@
 //! Every batch is written at once, with one call, and ends with a whole line.
 
 use super::LINE_BYTES_MAX;
-use super::line::{BEGIN, DeviceAndStream, END, Extra, INSTANT, Line, MARKER, ObjectId, ProcessAndThread};
+use super::line::{
+    BEGIN, BEGIN_ON_DEVICE, DeviceAndStream, END, END_ON_DEVICE, Extra, INSTANT, Line, MARKER, ObjectId,
+    ProcessAndThread,
+};
 use super::plain;
 use crate::job::Incarnation;
-use crate::trace::recorder::Event;
+use crate::trace::recorder::{Detail, Event};
 use crate::trace::{RecordBatch, TimedRecord};
 use std::io::{self, Write};
 
@@ -20,6 +23,8 @@ pub struct CompatibleWriter<W> {
     lines: Vec<u8>,
     /// Missing records that no line has told of yet.
     lost: u64,
+    /// Spans so far: their numbers in the file, which no range of a recorder has.
+    spans: u64,
     written: u64,
 }
 
@@ -27,10 +32,10 @@ impl<W: Write> CompatibleWriter<W> {
     /// Goes on at the end of what was written before, which must be a whole line.
     #[must_use]
     pub const fn new(out: W) -> CompatibleWriter<W> {
-        CompatibleWriter { out, lines: Vec::new(), lost: 0, written: 0 }
+        CompatibleWriter { out, lines: Vec::new(), lost: 0, spans: 0, written: 0 }
     }
 
-    /// Writes a line for each record. What a batch without a record says to be missing is told with the next record.
+    /// Writes a line for each record, two for a span. What a batch without a record says to be missing is told with the next record.
     ///
     /// # Errors
     /// When they cannot be written, or a line would be longer than [`LINE_BYTES_MAX`]: then no line of the batch is. The next
@@ -40,20 +45,33 @@ impl<W: Write> CompatibleWriter<W> {
         let all_lost = self.lost.saturating_add(batch.lost);
         let mut lost = Some(all_lost).filter(|lost| *lost > 0);
         for record in &batch.records {
-            let from = self.lines.len();
-            serde_json::to_writer(&mut self.lines, &line(batch, record, lost.take()))?;
-            self.lines.push(b'\n');
-            let length = self.lines.len() - from;
-            if length > LINE_BYTES_MAX {
-                let why =
-                    format!("a record with its names takes {length} bytes, and at most {LINE_BYTES_MAX} can be stored");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            let mut first = line(batch, record, lost.take());
+            if let Event::Span { nanos } = record.event {
+                self.spans += 1;
+                first.id = self.spans;
+                let second = second(&first, nanos);
+                self.push(&first)?;
+                self.push(&second)?;
+            } else {
+                self.push(&first)?;
             }
         }
         self.out.write_all(&self.lines)?;
         self.lost = if self.lines.is_empty() { all_lost } else { 0 };
         self.written += self.lines.len() as u64;
         Ok(())
+    }
+
+    fn push(&mut self, line: &Line) -> io::Result<()> {
+        let from = self.lines.len();
+        serde_json::to_writer(&mut self.lines, line)?;
+        self.lines.push(b'\n');
+        let length = self.lines.len() - from;
+        if length <= LINE_BYTES_MAX {
+            return Ok(());
+        }
+        let why = format!("a record with its names takes {length} bytes, and at most {LINE_BYTES_MAX} can be stored");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
     /// The length of all whole batches written here, in bytes.
@@ -86,19 +104,27 @@ impl<W: Write> CompatibleWriter<W> {
 fn line(batch: &RecordBatch, record: &TimedRecord, lost: Option<u64>) -> Line {
     let actual = plain::of_record(record, &batch.names);
     let (name, domain) = plain::texts(&actual);
+    let place = match record.detail {
+        Detail::Device(work) => Some(work),
+        Detail::DeviceCommunication(communication) => Some(communication.work),
+        _ => None,
+    };
+    let place = place.filter(|work| work.device != u32::MAX); // what calls for a device's work is the host's
     let (flag, id) = match record.event {
         Event::Begin { range } => (BEGIN, range),
         Event::End { range } => (END, range),
-        Event::Instant | Event::Counter { .. } | Event::Span { .. } => (INSTANT, 0),
+        Event::Instant | Event::Counter { .. } => (INSTANT, 0),
+        Event::Span { .. } => (if place.is_some() { BEGIN_ON_DEVICE } else { BEGIN }, 0),
     };
     let pt = ProcessAndThread { process_id: batch.origin.pid, thread_id: record.thread };
+    let ds = place.map(|work| DeviceAndStream { device_id: work.device, stream_id: work.stream }).unwrap_or_default();
     let mut line = Line {
         kind: MARKER,
         flag,
-        source_kind: 0,
+        source_kind: i32::from(flag == BEGIN_ON_DEVICE),
         timestamp: record.unix_nanos,
         id,
-        mspti_object_id: ObjectId { pt, ds: DeviceAndStream::default() },
+        mspti_object_id: ObjectId { pt, ds },
         name: Some(name),
         domain: Some(domain.to_owned()),
         taskd: None,
@@ -109,4 +135,16 @@ fn line(batch: &RecordBatch, record: &TimedRecord, lost: Option<u64>) -> Line {
     extra.lost = lost;
     line.taskd = Some(extra).filter(|extra| *extra != Extra::default());
     line
+}
+
+/// The end of a span, as other readers know it.
+fn second(first: &Line, nanos: u64) -> Line {
+    Line {
+        flag: if first.flag == BEGIN_ON_DEVICE { END_ON_DEVICE } else { END },
+        timestamp: first.timestamp.saturating_add(nanos),
+        name: Some(String::new()),
+        domain: Some(String::new()),
+        taskd: Some(Extra { of_a_span: Some(true), ..Extra::default() }),
+        ..*first
+    }
 }

@@ -1,0 +1,196 @@
+//! The environment of CANN, as its own `set_env.sh` makes it.
+//!
+//! It runs that script in a shell of its own and reads what became of the environment; this process's stays as it is. Parsing the
+//! script would be guessing: it tests for files and calls others.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// Where the vendor's installer puts the script.
+pub const SET_ENV: &str = "/usr/local/Ascend/ascend-toolkit/set_env.sh";
+/// Bytes of an environment that are read.
+pub const VARIABLES_BYTES_MAX: usize = 4 << 20;
+
+/// Variables that a shell sets by itself.
+const OF_THE_SHELL: [&str; 4] = ["_", "PWD", "OLDPWD", "SHLVL"];
+
+/// The variables that CANN needs, those that differ from this process's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CannEnv(BTreeMap<String, String>);
+
+/// Why the environment of CANN cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannError {
+    /// There is no such script.
+    #[error("{} is not there: install CANN, or name its set_env.sh", .0.display())]
+    Missing(PathBuf),
+    /// No shell could be started.
+    #[error("bash cannot be started to read {}: {error}", path.display())]
+    NoShell {
+        /// Which script.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It did not end in time, and was ended.
+    #[error("{} did not end within {within:?}: run it by hand and see what it waits for", path.display())]
+    TooLate {
+        /// Which script.
+        path: PathBuf,
+        /// How long it had.
+        within: Duration,
+    },
+    /// It failed.
+    #[error("{} failed: {told}", path.display())]
+    Failed {
+        /// Which script.
+        path: PathBuf,
+        /// The end of what it has printed.
+        told: String,
+    },
+    /// What came of it is no environment.
+    #[error("what {} makes of the environment cannot be read: {problem}", path.display())]
+    Unreadable {
+        /// Which script.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl CannEnv {
+    /// Runs the script, such as [`SET_ENV`], with this process's environment, and takes what it changes. It blocks, so long at
+    /// most.
+    ///
+    /// # Errors
+    /// [`CannError`]: the job can be started without, where whoever starts it has set the environment already.
+    pub fn read(script: impl AsRef<Path>, within: Duration) -> Result<CannEnv, CannError> {
+        let path = script.as_ref().to_owned();
+        if !path.is_file() {
+            return Err(CannError::Missing(path));
+        }
+        // What the script prints goes to stderr; stdout is the environment's alone. `$1` keeps odd names from being read as code.
+        let mut bash = Command::new("bash");
+        bash.args(["--noprofile", "--norc", "-c", "exec 3>&1 1>&2; source \"$1\" || exit; exec env -0 >&3", "bash"]);
+        bash.arg(&path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let child = bash.spawn().map_err(|error| CannError::NoShell { path: path.clone(), error })?;
+        let output = read_within(child, within).ok_or_else(|| CannError::TooLate { path: path.clone(), within })?;
+        if !output.is_success {
+            return Err(CannError::Failed { path, told: output.told });
+        }
+        let inherited = |name: &str| std::env::var(name).ok();
+        CannEnv::of_variables(&output.variables, inherited).map_err(|problem| CannError::Unreadable { path, problem })
+    }
+
+    /// Of what `env -0` prints: those that differ from what is `inherited`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_variables(printed: &[u8], inherited: impl Fn(&str) -> Option<String>) -> Result<CannEnv, &'static str> {
+        let Some((&0, printed)) = printed.split_last() else { return Err("it does not end where a variable does") };
+        let mut variables = BTreeMap::new();
+        for variable in printed.split(|byte| *byte == 0) {
+            let variable = str::from_utf8(variable).map_err(|_| "a variable is not UTF-8")?;
+            let (name, value) = variable.split_once('=').ok_or("a variable has no value")?;
+            if name.is_empty() {
+                return Err("a variable has no name");
+            }
+            let is_function = name.ends_with("%%"); // as bash exports its own
+            let is_new = !is_function && !OF_THE_SHELL.contains(&name) && inherited(name).as_deref() != Some(value);
+            if is_new {
+                variables.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        Ok(CannEnv(variables))
+    }
+
+    /// The variables by name.
+    #[must_use]
+    pub const fn variables(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+}
+
+/// What the shell has printed.
+struct Printed {
+    variables: Vec<u8>,
+    told: String,
+    is_success: bool,
+}
+
+/// Reads both streams to their ends; `None`, and nothing is left of the child, where that takes too long.
+fn read_within(mut child: Child, within: Duration) -> Option<Printed> {
+    let (send, receive) = channel();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let limit = VARIABLES_BYTES_MAX as u64;
+    thread::spawn(move || {
+        let other = thread::spawn(move || stderr.map(|stderr| all_of(stderr, limit)).unwrap_or_default());
+        let variables = stdout.map(|stdout| all_of(stdout, limit)).unwrap_or_default();
+        let _ = send.send((variables, other.join().unwrap_or_default()));
+    });
+    let read = receive.recv_timeout(within).ok();
+    if read.is_none() {
+        let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+    let status = child.wait();
+    let (variables, told) = read?;
+    let told = String::from_utf8_lossy(&told[told.len().saturating_sub(1000)..]).trim().to_owned();
+    Some(Printed { variables, told, is_success: status.is_ok_and(|status| status.success()) })
+}
+
+fn all_of(stream: impl Read, limit: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut stream = stream.take(limit);
+    let _ = stream.read_to_end(&mut bytes); // what was read until then is looked at
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const WITHIN: Duration = Duration::from_secs(20);
+
+    fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("set env.sh");
+        std::fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn what_the_script_changes_is_taken_and_nothing_else() {
+        let (_dir, path) = script(
+            "echo chatter; export ASCEND_HOME_PATH=/cann; export PATH=/cann/bin:$PATH; local_only=1; cd /; \
+             export ODD=$'a\\nb=c'; f() { :; }; export -f f",
+        );
+        let env = CannEnv::read(&path, WITHIN).unwrap();
+        let names: Vec<&str> = env.variables().keys().map(String::as_str).collect();
+        assert_eq!(names, ["ASCEND_HOME_PATH", "ODD", "PATH"]);
+        assert_eq!(env.variables()["ODD"], "a\nb=c");
+        assert!(env.variables()["PATH"].starts_with("/cann/bin:"));
+    }
+
+    #[test]
+    fn a_script_that_fails_hangs_or_is_not_there_is_told() {
+        let (_dir, path) = script("echo 'no such driver' >&2; return 3");
+        let told = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
+        assert!(told.ends_with("failed: no such driver"), "{told}");
+        let (_dir, path) = script("sleep 600 & sleep 600");
+        let begun = Instant::now();
+        let told = CannEnv::read(&path, Duration::from_millis(200)).unwrap_err();
+        assert!(matches!(told, CannError::TooLate { .. }) && begun.elapsed() < WITHIN, "{told}");
+        assert!(matches!(CannEnv::read("/no/set_env.sh", WITHIN), Err(CannError::Missing(_))));
+    }
+}

@@ -272,3 +272,51 @@ fn trace_pytorch_breaks_steps_down_and_switches_under_them() {
     assert_eq!(account["written"]["dropped"], 0, "{account}");
     assert!(out.path().join("trace.pftrace").metadata().is_ok_and(|file| file.len() > 1000), "{account}");
 }
+
+#[test]
+fn ascend_trace_records_what_a_stand_in_for_an_npu_makes_up_and_says_so() {
+    let out = tempfile::tempdir().expect("a directory");
+    let output = example("ascend_trace").args(["--json", "--steps", "20", "--out"]).arg(out.path()).output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("no NPU: a stand-in for libmspti.so makes up what one does"), "{said}");
+    let account = account(&output);
+    assert_eq!(account["stand_in"], true, "{account}");
+    let spans = |phase: usize| -> Vec<(String, u64)> {
+        let spans = account["phases"][phase]["spans"].as_object().expect("an object");
+        spans.iter().map(|(kind, count)| (kind.clone(), count.as_u64().expect("a number"))).collect()
+    };
+    let kinds = |phase: usize| spans(phase).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>().join(" ");
+    assert_eq!(kinds(0), "Communication DataLoader Forward Marker SaveCheckpoint Step", "{account}");
+    let all = "Api Communication Copy DataLoader Forward Kernel Marker SaveCheckpoint Step";
+    assert_eq!([kinds(1), kinds(2), kinds(3)], [all, "", "Copy Kernel"], "{account}");
+    let steps = |phase: usize| {
+        account["phases"][phase]["to"].as_u64().unwrap() - account["phases"][phase]["from"].as_u64().unwrap()
+    };
+    let of_kind = |kind: &str| spans(0).iter().find(|(known, _)| known == kind).expect("it is there").1;
+    assert_eq!((of_kind("Step"), of_kind("DataLoader")), (2 * steps(0), steps(0)), "host and device: {account}");
+    for (whose, count) in
+        [("figures", "mspti.refused_requests"), ("figures", "mspti.cut_buffers"), ("written", "dropped")]
+    {
+        assert_eq!(account[whose][count].as_f64(), Some(0.0), "{account}");
+    }
+    let of_the_stand_in = &account["of_the_stand_in"];
+    assert_eq!(
+        (&of_the_stand_in["dropped"], &of_the_stand_in["calls_from_callbacks"]),
+        (&0.into(), &0.into()),
+        "{account}"
+    );
+    assert!(out.path().join("trace.pftrace").metadata().is_ok_and(|file| file.len() > 1000), "{account}");
+}
+
+#[test]
+fn ascend_trace_loses_nothing_at_a_rate() {
+    let output = example("ascend_trace").args(["bench", "--json", "--seconds", "1", "--rate", "300000"]).output();
+    let account = account(&output.expect("it runs"));
+    for run in account["runs"].as_array().expect("an array") {
+        let count = |name: &str| run[name].as_f64().unwrap_or_else(|| panic!("no {name}: {run}"));
+        assert_eq!((count("dropped"), count("lost"), count("calls_from_callbacks")), (0.0, 0.0, 0.0), "{run}");
+        assert_eq!((count("read"), 2.0 * count("spans")), (count("made"), count("made")), "{run}");
+        assert!(count("records_per_second_of_cpu") > 1e6, "an order below what it is: {run}");
+    }
+}

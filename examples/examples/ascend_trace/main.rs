@@ -1,0 +1,59 @@
+//! What a rank's NPU does, recorded through mspti while kinds are switched under it; then a file for ui.perfetto.dev. There is no
+//! NPU: a stand-in for libmspti.so, compiled from this repository's own C, makes up what one does, and everything from its buffers
+//! on is real: the probe, the recorder, the switches, the store.
+//!
+//! `cargo run --release --example ascend_trace`, and `... -- bench` for what a record costs the probe and whether any is lost.
+//! The training is `examples/python/train_npu_standin.py`; it needs `python3` and `cc`, and nothing of the vendor's.
+
+mod bench;
+mod seen;
+mod standin;
+mod traced;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use taskd_core::launch::guard;
+use taskd_examples::program::{self, number};
+
+/// A training on a stand-in for an NPU is recorded, and kinds are switched under it.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Steps of each of the four phases.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 40, value_parser = number::<u64>(10, 100_000))]
+    steps: u64,
+    /// Where the files go. Without it they go when the program ends.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// What a marker record costs the probe, and whether any is lost at a rate.
+    Bench {
+        /// Seconds of each of the three runs.
+        #[arg(long, allow_negative_numbers = true, default_value_t = 5, value_parser = number::<u64>(1, 600))]
+        seconds: u64,
+        /// Marker records a second in the third run.
+        #[arg(long, allow_negative_numbers = true, default_value_t = 1_000_000, value_parser = number::<u64>(1_000, 100_000_000))]
+        rate: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    let options: Options = program::options();
+    program::run("ascend_trace", async {
+        println!("no NPU: a stand-in for libmspti.so makes up what one does; what follows says nothing of a real one");
+        match options.what {
+            None => traced::run(options.steps, options.out.as_deref()).await?.print(options.json),
+            Some(What::Bench { seconds, rate }) => bench::run(seconds, rate).await?.print(options.json),
+        }
+        Ok(())
+    })
+}

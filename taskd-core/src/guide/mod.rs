@@ -13,6 +13,7 @@
 //! | [`operators`] | drain, pause, approve, ask why; report faults from outside |
 //! | [`tracing`] | see what every rank does, switch it while it trains, find out who is slow and who hangs |
 //! | [`observing`] | watch a job that something else runs, and touch nothing |
+//! | [`porting`] | bring another framework, or another vendor's devices |
 //! | [`exit_codes`] | tell scripts and service managers how it went |
 //! | [`formats`] | read logs, write jobs as JSON, keep both over versions |
 //!
@@ -94,6 +95,9 @@ pub mod tracing {}
 
 #[doc = include_str!("observing.md")]
 pub mod observing {}
+
+#[doc = include_str!("porting.md")]
+pub mod porting {}
 
 #[doc = include_str!("exit_codes.md")]
 pub mod exit_codes {}

@@ -1,0 +1,165 @@
+use super::*;
+
+fn pci(text: &str) -> Option<PciAddress> {
+    Some(text.parse().expect("an address"))
+}
+
+#[test]
+fn every_published_form_is_read() {
+    let forms: [(&str, &str, u32, Option<u32>, Option<&str>, &str); 12] = [
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python3, GPU has fallen off the bus.",
+            "0000:3b:00",
+            79,
+            Some(4711),
+            Some("python3"),
+            "pid=4711, name=python3, GPU has fallen off the bus.",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            "0000:05:00",
+            79,
+            None,
+            None,
+            "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
+            "0000:01:00",
+            79,
+            None,
+            None,
+            "GPU has fallen off the bus.",
+        ),
+        ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14, None, None, "Channel 00000001"),
+        (
+            "May  6 00:38:27 host kernel: [ 4909.922970] NVRM: Xid (0000:01:00): 13, 0005 00000000 0000502d",
+            "0000:01:00",
+            13,
+            None,
+            None,
+            "0005 00000000 0000502d",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+            "0000:01:00",
+            94,
+            Some(7194),
+            None,
+            "pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+        ),
+        (
+            "NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            "0018:01:00",
+            154,
+            None,
+            None,
+            "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:9b:00): 119, pid=1234, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
+            "0000:9b:00",
+            119,
+            Some(1234),
+            Some("nvidia-smi"),
+            "pid=1234, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
+            "0000:10:1c",
+            63,
+            Some(1896),
+            None,
+            "pid=1896, Row Remapper: New row marked for remapping",
+        ),
+        (
+            "NVRM: Xid (PCI:00010000:3B:00.0): 31, pid=12, name=a b, Ch 00000008",
+            "10000:3b:00",
+            31,
+            Some(12),
+            Some("a b"),
+            "pid=12, name=a b, Ch 00000008",
+        ),
+        ("NVRM: Xid (PCI:0000:3b:00): 61", "0000:3b:00", 61, None, None, ""),
+        (
+            "NVRM: GPU at 0000:01:00.0 has fallen off the bus.",
+            "0000:01:00",
+            79,
+            None,
+            None,
+            "GPU at 0000:01:00.0 has fallen off the bus.",
+        ),
+    ];
+    for (line, place, code, pid, process, text) in forms {
+        let process = process.map(str::to_owned);
+        let expected = Line { family: Family::Xid, pci: pci(place), code, pid, process, text: text.into() };
+        assert_eq!(Line::parse(line), Some(expected), "{line}");
+    }
+    let switch = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)";
+    let text = "Non-fatal, Link 46 MC TS crumbstore MCTO (First)".into();
+    let expected = Line { family: Family::Sxid, pci: pci("0000:c1:00"), code: 28006, pid: None, process: None, text };
+    assert_eq!(Line::parse(switch), Some(expected));
+}
+
+#[test]
+fn what_is_none_is_none() {
+    for line in [
+        "",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05",
+        "NVRM: Xid error: xyz, invalid data",
+        "Xid (PCI:0000:3b:00): 79, somebody talks about it",
+        "NVRM: Xid (PCI:0000:3b:00) 79",
+        "NVRM: Xid (PCI:0000:3b:00): , nothing",
+        "NVRM: Xid (PCI:0000:3b:00): 99999999999999999999, too much",
+        "NVRM: Xid (PCI:0000:3b:00: 79, no end",
+        "a GPU has fallen off the bus",
+        "NVRM: something has fallen off the bus", // of which nobody knows which
+    ] {
+        assert_eq!(Line::parse(line), None, "{line}");
+    }
+}
+
+#[test]
+fn a_place_in_a_form_that_is_not_known_leaves_the_rest() {
+    let line = Line::parse("NVRM: Xid (somewhere else): 48, DBE").unwrap();
+    assert_eq!((line.pci, line.code), (None, 48));
+}
+
+#[test]
+fn the_new_recovery_action_is_read() {
+    let action = |text| Line::recovery_action_in(text);
+    assert_eq!(action("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"), Some(2));
+    assert_eq!(action("GPU recovery action changed from 0x4 (Drain and Reset) to 0x0 (None)"), Some(0));
+    assert_eq!(action("GPU recovery action changed from 0x0 (None) to 0x"), None);
+    assert_eq!(action("to nowhere"), None);
+}
+
+#[test]
+fn long_lines_and_control_characters_are_tidied() {
+    let line = format!("NVRM: Xid (PCI:0000:3b:00): 13, \u{1b}[31m{}", "ü".repeat(1000));
+    let text = Line::parse(&line).unwrap().text;
+    assert!(text.len() <= LINE_TEXT_BYTES_MAX && text.len() > LINE_TEXT_BYTES_MAX - 2);
+    assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn records_of_the_kernels_log_are_read() {
+    let record = "4,1042,5140900123,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n";
+    let read = Record::parse(record).unwrap();
+    assert_eq!((read.sequence, read.at_us), (1042, 5_140_900_123));
+    assert_eq!(Line::parse(read.message).unwrap().code, 79);
+    assert_eq!(Record::parse("6,1,2,c,caller=T1;a; b").unwrap().message, "a; b");
+    for none in ["", "6,1", "6,1,-2,-;x", ";", "6,,3,-;x", "a,b,c,-;x", "6,18446744073709551616,3,-;x"] {
+        assert_eq!(Record::parse(none), None, "{none}");
+    }
+}
+
+#[test]
+fn addresses_are_read_and_shown_the_same() {
+    for text in ["0000:3b:00", "10000:ff:1f"] {
+        assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
+    }
+    for none in ["", "3b:00", "0000:3b:", "0000:1ff:00", "+000:3b:00", "0000:3b:00.x", "fffffffff:00:00", "a:b:c:d"] {
+        assert_eq!(none.parse::<PciAddress>(), Err(NoAddress), "{none}");
+    }
+}

@@ -4,96 +4,54 @@ fn pci(text: &str) -> Option<PciAddress> {
     Some(text.parse().expect("an address"))
 }
 
+type Form<'a> = (&'a str, &'a str, u32, Option<u32>, Option<&'a str>);
+
+/// What stands before the driver's own words, its meaning, and the words.
+const FORMS: [(Form<'_>, &str); 12] = [
+    (
+        ("NVRM: Xid (PCI:0000:3b:00): 79, ", "0000:3b:00", 79, Some(4711), Some("python3")),
+        "pid=4711, name=python3, GPU has fallen off the bus.",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:05:00): 79, ", "0000:05:00", 79, None, None),
+        "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    ),
+    (("NVRM: Xid (PCI:0000:01:00): 79, ", "0000:01:00", 79, None, None), "GPU has fallen off the bus."),
+    (("[...] NVRM: Xid (0000:03:00): 14, ", "0000:03:00", 14, None, None), "Channel 00000001"),
+    (
+        ("May  6 00:38:27 host kernel: [ 4909.922970] NVRM: Xid (0000:01:00): 13, ", "0000:01:00", 13, None, None),
+        "0005 00000000 0000502d",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, ", "0000:01:00", 94, Some(7194), None),
+        "pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+    ),
+    (
+        ("NVRM: Xid (PCI:0018:01:00): 154, ", "0018:01:00", 154, None, None),
+        "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:9b:00): 119, ", "0000:9b:00", 119, Some(1234), Some("nvidia-smi")),
+        "pid=1234, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:10:1c): 63, ", "0000:10:1c", 63, Some(1896), None),
+        "pid=1896, Row Remapper: New row marked for remapping",
+    ),
+    (
+        ("NVRM: Xid (PCI:00010000:3B:00.0): 31, ", "10000:3b:00", 31, Some(12), Some("a b")),
+        "pid=12, name=a b, Ch 00000008",
+    ),
+    (("NVRM: Xid (PCI:0000:3b:00): 61", "0000:3b:00", 61, None, None), ""),
+    (("NVRM: ", "0000:01:00", 79, None, None), "GPU at 0000:01:00.0 has fallen off the bus."),
+];
+
 #[test]
 fn every_published_form_is_read() {
-    let forms: [(&str, &str, u32, Option<u32>, Option<&str>, &str); 12] = [
-        (
-            "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python3, GPU has fallen off the bus.",
-            "0000:3b:00",
-            79,
-            Some(4711),
-            Some("python3"),
-            "pid=4711, name=python3, GPU has fallen off the bus.",
-        ),
-        (
-            "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-            "0000:05:00",
-            79,
-            None,
-            None,
-            "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        ),
-        (
-            "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
-            "0000:01:00",
-            79,
-            None,
-            None,
-            "GPU has fallen off the bus.",
-        ),
-        ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14, None, None, "Channel 00000001"),
-        (
-            "May  6 00:38:27 host kernel: [ 4909.922970] NVRM: Xid (0000:01:00): 13, 0005 00000000 0000502d",
-            "0000:01:00",
-            13,
-            None,
-            None,
-            "0005 00000000 0000502d",
-        ),
-        (
-            "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
-            "0000:01:00",
-            94,
-            Some(7194),
-            None,
-            "pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
-        ),
-        (
-            "NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
-            "0018:01:00",
-            154,
-            None,
-            None,
-            "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
-        ),
-        (
-            "NVRM: Xid (PCI:0000:9b:00): 119, pid=1234, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
-            "0000:9b:00",
-            119,
-            Some(1234),
-            Some("nvidia-smi"),
-            "pid=1234, name=nvidia-smi, Timeout after 6s of waiting for RPC response",
-        ),
-        (
-            "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
-            "0000:10:1c",
-            63,
-            Some(1896),
-            None,
-            "pid=1896, Row Remapper: New row marked for remapping",
-        ),
-        (
-            "NVRM: Xid (PCI:00010000:3B:00.0): 31, pid=12, name=a b, Ch 00000008",
-            "10000:3b:00",
-            31,
-            Some(12),
-            Some("a b"),
-            "pid=12, name=a b, Ch 00000008",
-        ),
-        ("NVRM: Xid (PCI:0000:3b:00): 61", "0000:3b:00", 61, None, None, ""),
-        (
-            "NVRM: GPU at 0000:01:00.0 has fallen off the bus.",
-            "0000:01:00",
-            79,
-            None,
-            None,
-            "GPU at 0000:01:00.0 has fallen off the bus.",
-        ),
-    ];
-    for (line, place, code, pid, process, text) in forms {
+    for ((before, place, code, pid, process), text) in FORMS {
         let process = process.map(str::to_owned);
         let expected = Line { family: Family::Xid, pci: pci(place), code, pid, process, text: text.into() };
-        assert_eq!(Line::parse(line), Some(expected), "{line}");
+        assert_eq!(Line::parse(&format!("{before}{text}")), Some(expected), "{before}{text}");
     }
     let switch = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)";
     let text = "Non-fatal, Link 46 MC TS crumbstore MCTO (First)".into();

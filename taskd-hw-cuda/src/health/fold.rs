@@ -1,0 +1,146 @@
+//! One Xid that comes by two ways, or again and again, is told once.
+//!
+//! It knows no clock: times are arguments.
+
+use super::news::{Via, Xid};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use taskd_core::job::Domain;
+
+/// An Xid of one device that was told is not told again for so long; how often it came again is counted.
+pub(super) const FOLD_WITHIN: Duration = Duration::from_secs(2);
+
+/// NVML says less than the kernel's log, and may be the first: its word waits so long for the log's.
+pub(super) const LOG_WITHIN: Duration = Duration::from_millis(200);
+
+/// Most Xids that are remembered: one more forgets all.
+const REMEMBERED_MAX: usize = 4096;
+
+type Key = (Domain, u32);
+
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    /// When each was told last.
+    told: BTreeMap<Key, Instant>,
+    /// By NVML, waiting for the log's words.
+    held: Vec<(Instant, Key, Xid)>,
+    /// Whether the log can be read.
+    log_is_read: bool,
+    /// How many came again.
+    pub(super) folded: u64,
+}
+
+impl Fold {
+    pub(super) fn new(log_is_read: bool) -> Fold {
+        Fold { log_is_read, ..Fold::default() }
+    }
+
+    /// Takes one; what is to be told now is returned.
+    pub(super) fn take(&mut self, at: Instant, about: Domain, xid: Xid) -> Option<(Instant, Domain, Xid)> {
+        let key = (about, xid.code);
+        if self.told.get(&key).is_some_and(|told| at.saturating_duration_since(*told) < FOLD_WITHIN) {
+            self.folded += 1;
+            return None;
+        }
+        let is_held = self.held.iter().position(|(_, held, _)| *held == key);
+        match xid.via {
+            Via::Nvml if is_held.is_some() => {
+                self.folded += 1;
+                None
+            }
+            Via::Nvml if self.log_is_read => {
+                self.held.push((at, key, xid));
+                None
+            }
+            _ => {
+                let since = is_held.map_or(at, |i| self.held.remove(i).0.min(at));
+                self.tell(at, since, key, xid)
+            }
+        }
+    }
+
+    /// When the first of those that wait has waited long enough.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.held.iter().map(|(at, ..)| *at + LOG_WITHIN).min()
+    }
+
+    /// Those that have waited long enough.
+    pub(super) fn release(&mut self, now: Instant) -> Vec<(Instant, Domain, Xid)> {
+        let is_due = |(at, ..): &mut (Instant, Key, Xid)| *at + LOG_WITHIN <= now;
+        let due: Vec<_> = self.held.extract_if(.., is_due).collect();
+        due.into_iter().filter_map(|(at, key, xid)| self.tell(now, at, key, xid)).collect()
+    }
+
+    fn tell(&mut self, now: Instant, since: Instant, key: Key, xid: Xid) -> Option<(Instant, Domain, Xid)> {
+        if self.told.len() >= REMEMBERED_MAX {
+            self.told.retain(|_, told| now.saturating_duration_since(*told) < FOLD_WITHIN);
+            if self.told.len() >= REMEMBERED_MAX {
+                self.told.clear();
+            }
+        }
+        let about = key.0.clone();
+        self.told.insert(key, now);
+        Some((since, about, xid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::news::Place;
+    use taskd_core::job::{Name, NodeId};
+
+    fn device() -> Domain {
+        Domain::Device(NodeId(Name::new("n")), 3)
+    }
+
+    fn xid(via: Via, code: u32) -> Xid {
+        Xid { via, place: Place::Device(3), code, text: format!("{via:?}") }
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn by_both_ways_it_is_told_once_and_in_the_logs_words() {
+        for log_first in [true, false] {
+            let (mut fold, t) = (Fold::new(true), Instant::now());
+            let (first, second) = if log_first { (Via::KernelLog, Via::Nvml) } else { (Via::Nvml, Via::KernelLog) };
+            let mut told: Vec<_> = fold.take(t, device(), xid(first, 79)).into_iter().collect();
+            told.extend(fold.take(t + ms(50), device(), xid(second, 79)));
+            told.extend(fold.release(t + ms(500)));
+            assert_eq!(told.len(), 1, "the log first: {log_first}");
+            assert_eq!((told[0].0, told[0].2.text.as_str()), (t, "KernelLog"));
+            assert_eq!(fold.due(), None);
+        }
+    }
+
+    #[test]
+    fn nvml_alone_is_told_when_the_log_says_nothing_or_cannot_be_read() {
+        let (mut fold, t) = (Fold::new(true), Instant::now());
+        assert_eq!(fold.take(t, device(), xid(Via::Nvml, 48)), None);
+        assert_eq!(fold.due(), Some(t + LOG_WITHIN));
+        assert_eq!(fold.release(t + ms(199)), []);
+        assert_eq!(fold.release(t + LOG_WITHIN).len(), 1);
+        let mut fold = Fold::default();
+        assert!(fold.take(t, device(), xid(Via::Nvml, 48)).is_some(), "there is no log to wait for");
+    }
+
+    #[test]
+    fn a_flood_is_told_every_two_seconds_and_counted() {
+        let (mut fold, t) = (Fold::new(true), Instant::now());
+        let told = (0..50).filter_map(|i| fold.take(t + ms(i * 100), device(), xid(Via::KernelLog, 13))).count();
+        assert_eq!((told, fold.folded), (3, 47));
+        assert!(fold.take(t + ms(4950), device(), xid(Via::KernelLog, 45)).is_some(), "another one is another one");
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let (mut fold, t) = (Fold::default(), Instant::now());
+        for code in 0..10_000 {
+            assert!(fold.take(t, device(), xid(Via::KernelLog, code)).is_some());
+        }
+        assert!(fold.told.len() <= REMEMBERED_MAX);
+    }
+}

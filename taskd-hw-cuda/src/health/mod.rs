@@ -1,6 +1,6 @@
 //! The health of a node's GPUs: what NVML and the kernel's log say of them, as facts.
 //!
-//! It judges nothing and changes nothing on a device.
+//! It judges nothing (that is the [`GpuDetector`](crate::detect::GpuDetector)'s part) and changes nothing on a device.
 //!
 //! # What it tells
 //! About [`Domain::Device`](taskd_core::job::Domain), with the index that NVML gives the device:

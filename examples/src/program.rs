@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use taskd_core::kernel::{JobReport, Outcome};
 use taskd_core::runtime::{BuildError, Leave, exit_code};
+use taskd_hw_cuda::health::Unavailable;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -85,7 +86,7 @@ pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> Exit
 fn code_of(failure: &Failure) -> u8 {
     match failure.downcast_ref::<Ended>() {
         Some(ended) => ended.outcome.exit_code(),
-        None if failure.is::<BuildError>() => exit_code::UNAVAILABLE,
+        None if failure.is::<BuildError>() || failure.is::<Unavailable>() => exit_code::UNAVAILABLE,
         None => exit_code::FAILED,
     }
 }

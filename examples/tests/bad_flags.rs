@@ -70,6 +70,19 @@ fn each_is_refused_in_one_sentence() {
         ("observe --pairs", "error: a value is required for '--pairs <PAIRS>' but none was supplied".into()),
         ("observe --job 3", "error: unexpected argument '--job' found".into()),
         ("observe watch --agent 1", "error: the following required arguments were not provided:".into()),
+        (
+            "gpu_watch --interval-ms 0",
+            "error: invalid value '0' for '--interval-ms <INTERVAL_MS>': must be a whole number from 20 to 3600000"
+                .into(),
+        ),
+        (
+            "gpu_watch --seconds -1",
+            "error: invalid value '-1' for '--seconds <SECONDS>': must be a whole number from 0 to 1000000".into(),
+        ),
+        (
+            "gpu_watch --stand-in --library x",
+            "error: the argument '--stand-in' cannot be used with '--library <LIBRARY>'".into(),
+        ),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

@@ -93,6 +93,28 @@ fn simulate_breaks_no_invariant_and_notices_every_missing_check() {
 }
 
 #[test]
+fn gpu_watch_leaves_a_host_whose_card_fell_off_the_bus() {
+    let output = example("gpu_watch").args(["--stand-in", "--json"]).output().expect("it runs");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.starts_with("There is no GPU here: a library stands in for NVIDIA's"), "{shown}");
+    assert!(shown.contains("NVIDIA: drain the node and reboot it"), "{shown}");
+    let account = account(&output);
+    assert_eq!((&account["stand_in"], &account["completed"]), (&true.into(), &true.into()), "{account}");
+    assert_eq!((&account["class"], &account["strategy"]), (&"device".into(), &"restart".into()), "{account}");
+    assert_eq!(account["domain"], "device 1 of node gpu-a", "{account}");
+    assert_eq!(account["hosts"], serde_json::json!(["node gpu-b"]), "{account}");
+    assert_eq!((&account["xids"], &account["restarts"]), (&1.into(), &1.into()), "{account}");
+}
+
+#[test]
+fn gpu_watch_says_in_a_sentence_that_there_is_no_driver() {
+    let output = example("gpu_watch").args(["--library", "/no/such/libnvidia-ml.so.1"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(69), 1, 0), "{said}");
+    assert!(said.starts_with("gpu_watch: NVML cannot be loaded (/no/such/libnvidia-ml.so.1"), "{said}");
+}
+
+#[test]
 fn bench_core_gives_a_figure_for_everything() {
     let output = example("bench_core").args(["--json", "--quick", "--kills", "3"]).output().expect("it runs");
     let figures = account(&output);

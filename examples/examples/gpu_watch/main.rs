@@ -1,0 +1,106 @@
+//! The health of this machine's NVIDIA GPUs, live: figures, and Xid errors with what NVIDIA says to do.
+//!
+//! `cargo run --release --example gpu_watch`. It needs NVIDIA's driver and nothing else; where there is none it says so in
+//! one sentence and ends with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no GPU: a library that
+//! stands in for NVIDIA's (compiled on the spot, which needs a C compiler) tells of two cards, and of an Xid 79 under a
+//! real supervised job, which then leaves that host.
+
+mod story;
+mod table;
+
+use clap::Parser;
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use table::{Card, Table};
+use taskd_core::job::{Name, NodeId};
+use taskd_core::launch::guard;
+use taskd_core::trace::TraceSource;
+use taskd_examples::program::{self, Failure, number};
+use taskd_hw_cuda::health::NvmlSource;
+use taskd_hw_cuda::xid::XidTable;
+
+/// Watches GPUs, and says what their errors mean.
+#[derive(Debug, Parser)]
+struct Options {
+    /// How long to watch, in seconds; 0: until Ctrl-C.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = number::<u64>(0, 1_000_000))]
+    seconds: u64,
+    /// How often to read, in milliseconds.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1000, value_parser = number::<u64>(20, 3_600_000))]
+    interval_ms: u64,
+    /// NVIDIA's library, if it is not where the loader looks.
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// A table of Xids of your own, which goes before NVIDIA's.
+    #[arg(long)]
+    xids: Option<PathBuf>,
+    /// No GPU: a library that stands in for NVIDIA's tells a story, under a real job.
+    #[arg(long, conflicts_with_all = ["seconds", "interval_ms", "library"])]
+    stand_in: bool,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was seen.
+#[derive(Debug, Serialize)]
+struct Account {
+    stand_in: bool,
+    devices: Vec<Card>,
+    xids: u64,
+    lost: u64,
+}
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    let options: Options = program::options();
+    program::run("gpu_watch", async move {
+        let mut xids = XidTable::built_in();
+        if let Some(path) = &options.xids {
+            xids.extend_from_file(path)?;
+        }
+        if options.stand_in { story::run(xids, options.json).await } else { watch(&options, xids).await }
+    })
+}
+
+async fn watch(options: &Options, xids: XidTable) -> Result<(), Failure> {
+    let builder = NvmlSource::builder(NodeId(Name::new("localhost")));
+    let builder = builder.with_interval(Duration::from_millis(options.interval_ms));
+    let mut source = match &options.library {
+        Some(library) => builder.with_library(library).open().await?,
+        None => builder.open().await?,
+    };
+    let mut table = Table::new(xids);
+    if source.info().stand_in {
+        println!("This is no GPU: the library stands in for NVIDIA's, and says so.");
+    }
+    let end = async {
+        match options.seconds {
+            0 => drop(tokio::signal::ctrl_c().await),
+            seconds => tokio::time::sleep(Duration::from_secs(seconds)).await,
+        }
+    };
+    tokio::pin!(end);
+    let mut shown = tokio::time::interval(Duration::from_secs(5));
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut end => break,
+            told = source.next() => match told {
+                Some(Ok(batch)) => batch.facts.iter().filter_map(|fact| table.take(fact)).for_each(|line| println!("{line}")),
+                Some(Err(error)) => println!("!  {error}"),
+                None => break,
+            },
+            _ = shown.tick() => if std::io::stdout().is_terminal() && !table.is_empty() {
+                println!("{table}");
+            },
+        }
+    }
+    let Table { xids_seen, lost, .. } = table;
+    let account = Account { stand_in: source.info().stand_in, devices: table.cards(), xids: xids_seen, lost };
+    program::print(&account, options.json, || table.to_string());
+    Ok(())
+}

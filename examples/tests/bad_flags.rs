@@ -83,6 +83,7 @@ fn each_is_refused_in_one_sentence() {
             "gpu_watch --stand-in --library x",
             "error: the argument '--stand-in' cannot be used with '--library <LIBRARY>'".into(),
         ),
+        ("gpu_watch trace --json", "error: the following required arguments were not provided:".into()),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

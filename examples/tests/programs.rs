@@ -107,6 +107,39 @@ fn gpu_watch_leaves_a_host_whose_card_fell_off_the_bus() {
 }
 
 #[test]
+fn gpu_watch_traces_a_program_over_a_library_that_stands_in_for_cupti() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let compile = |source: &str, name: &str, options: &[&str]| {
+        let made = dir.path().join(name);
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../taskd-hw-cuda/tests/standin").join(source);
+        let mut cc = Command::new("cc");
+        let status = cc.args(["-O1", "-o"]).arg(&made).arg(source).args(options).status().expect("a C compiler");
+        assert!(status.success());
+        made
+    };
+    let library = compile("cupti.c", "libcupti.so", &["-shared", "-fPIC", "-lpthread"]);
+    let program = compile("trainer.c", "trainer", &["-ldl"]);
+    let mut traced = example("gpu_watch");
+    let output = traced
+        .args(["trace", "--json", "--cupti"])
+        .arg(&library)
+        .arg("--")
+        .arg(&program)
+        .args(["kernels", "5000", "10"]);
+    let account = account(&output.output().expect("it runs"));
+    assert_eq!((&account["stand_in"], &account["completed"]), (&true.into(), &true.into()), "{account}");
+    let gemm = &account["work"][0];
+    assert_eq!(
+        (&gemm["kind"], &gemm["name"], &gemm["count"]),
+        (&"Kernel".into(), &"gemm".into(), &5000.into()),
+        "{account}"
+    );
+    assert_eq!(account["figures"]["cupti.dropped_total"], 0.0, "{account}");
+    let output = example("gpu_watch").args(["trace", "--", "true"]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the program did not use CUDA"), "{output:?}");
+}
+
+#[test]
 fn gpu_watch_says_in_a_sentence_that_there_is_no_driver() {
     let output = example("gpu_watch").args(["--library", "/no/such/libnvidia-ml.so.1"]).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

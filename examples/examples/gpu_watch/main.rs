@@ -4,11 +4,15 @@
 //! one sentence and ends with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no GPU: a library that
 //! stands in for NVIDIA's (compiled on the spot, which needs a C compiler) tells of two cards, and of an Xid 79 under a
 //! real supervised job, which then leaves that host.
+//!
+//! `gpu_watch trace -- python3 train.py` runs a program under supervision and says what its GPU did: kernels, copies, NCCL, NVTX
+//! ranges, by CUPTI.
 
 mod story;
 mod table;
+mod traced;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -24,7 +28,10 @@ use taskd_hw_cuda::xid::XidTable;
 
 /// Watches GPUs, and says what their errors mean.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(subcommand)]
+    what: Option<What>,
     /// How long to watch, in seconds; 0: until Ctrl-C.
     #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = number::<u64>(0, 1_000_000))]
     seconds: u64,
@@ -45,6 +52,12 @@ struct Options {
     json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Runs a program and says what its GPU did.
+    Trace(traced::Traced),
+}
+
 /// What was seen.
 #[derive(Debug, Serialize)]
 struct Account {
@@ -58,6 +71,9 @@ fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     let options: Options = program::options();
     program::run("gpu_watch", async move {
+        if let Some(What::Trace(traced)) = &options.what {
+            return traced::run(traced).await;
+        }
         let mut xids = XidTable::built_in();
         if let Some(path) = &options.xids {
             xids.extend_from_file(path)?;

@@ -48,8 +48,8 @@ pub fn reader() -> (CuptiSink, CuptiSource) {
 pub struct CuptiSink {
     sender: mpsc::Sender<Fact>,
     dropped: Arc<AtomicU64>,
-    /// Of each process, how many records CUPTI or the probe has dropped.
-    lost: BTreeMap<Origin, [u64; 2]>,
+    /// Of each process, how many records CUPTI has dropped, or the probe could make nothing of.
+    lost: BTreeMap<Origin, [f64; 3]>,
 }
 
 impl CuptiSink {
@@ -57,15 +57,14 @@ impl CuptiSink {
         let Some(place) = figures::NAMES.iter().position(|known| *known == name) else { return };
         let told = METRICS[place].clone();
         self.tell(origin, Signal::Metric { name: told, value });
-        let losses = ["cupti.dropped", "cupti.unjoined"];
+        let losses = ["cupti.dropped", "cupti.untimed", "cupti.unjoined"];
         let Some(which) = losses.iter().position(|known| *known == name) else { return };
         if self.lost.len() >= PROCESSES_MAX && !self.lost.contains_key(&origin) {
             self.lost.clear();
         }
         let before = &mut self.lost.entry(origin).or_default()[which];
-        let now = if value >= 0.0 && value < 1e15 { value as u64 } else { *before };
-        let count = now.saturating_sub(*before);
-        *before = now.max(*before);
+        let count = whole(value - *before);
+        *before = before.max(value);
         if count > 0 {
             self.tell(origin, Signal::Lost { count });
         }
@@ -77,6 +76,12 @@ impl CuptiSink {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// A difference of two counters; 0 for what is none.
+#[allow(clippy::cast_possible_truncation)] // a cast of a figure saturates, and of what is no number it is 0
+fn whole(figure: f64) -> u64 {
+    figure as u64
 }
 
 /// The figures' names as metrics, in their order.

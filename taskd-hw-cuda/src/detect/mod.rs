@@ -50,6 +50,11 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 /// not in the table, is *told*: a fault of a class of its own (`gpu-xid`) whose damage says that process and state are
 /// sound, so that it stands in the log with what NVIDIA says to do, and nobody is restarted for it.
 ///
+/// Which rank sits on which device is what the world says ([`Member::device`](taskd_core::job::Member)), by NVML's indices: jobs
+/// that name devices start with `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Of a rank whose device nobody knows any GPU of its host may be.
+/// Process ids are those of the kernel; in a container with a namespace of its own no rank is found by them, and what then
+/// ends or hangs is for other detectors to find.
+///
 /// # Figures
 /// [`Rule`]s bound what is measured: so many of so many samples over a limit, or so much growth within a time. What they
 /// find is told in the same way, under the rule's name, and taken back when the figure has stayed below the limit by a

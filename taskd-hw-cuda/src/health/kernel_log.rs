@@ -28,6 +28,9 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 /// How long one wait lasts at most; so late it is seen that the source was dropped.
 const WAIT: Duration = Duration::from_millis(250);
 
+/// So long nothing is read after a record that could not be: whatever the device is, it is not asked without end.
+const TOO_LATE: Duration = Duration::from_millis(1);
+
 /// An older record was not written since the log was opened, whatever its time says.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
@@ -89,8 +92,12 @@ fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
                     Err(error) => return Err(error),
                 }
             }
-            // Overwritten before it was read: the next record's number says how many.
-            Err(Errno::PIPE | Errno::INTR | Errno::INVAL) => continue,
+            // Overwritten before it was read, or too long: the next record's number says how many.
+            Err(Errno::PIPE | Errno::INVAL) => {
+                outbox.stop.wait(TOO_LATE);
+                continue;
+            }
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error),
         };
         let text = String::from_utf8_lossy(&buffer[..read]);
@@ -195,6 +202,21 @@ mod tests {
     fn a_record_of_long_ago_is_taken_for_new() {
         assert!(seen_at(0).elapsed() < Duration::from_secs(1));
         assert!(seen_at(u64::MAX).elapsed() < Duration::from_secs(1));
+    }
+
+    /// What this machine's kernel has written, where it may be read.
+    #[test]
+    fn every_record_of_a_real_log_is_read() {
+        let Ok(log) = KernelLog::open(Path::new(KMSG)) else { return };
+        rustix::fs::seek(&log.fd, SeekFrom::Start(0)).unwrap();
+        let (mut buffer, mut next) = (vec![0; BUFFER_BYTES], None);
+        for _ in 0..2000 {
+            let Ok(read) = rustix::io::read(&log.fd, &mut buffer[..]) else { break };
+            let text = String::from_utf8_lossy(&buffer[..read]);
+            let record = Record::parse(&text).unwrap_or_else(|| panic!("{text}"));
+            assert!(next.is_none_or(|next| record.sequence >= next), "{text}");
+            next = Some(record.sequence + 1);
+        }
     }
 
     #[test]

@@ -111,9 +111,9 @@ impl Line {
         let rest = rest.strip_prefix(':')?.trim_start();
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let code = rest[..digits].parse().ok()?;
-        let text = rest[digits..].trim_start_matches([',', ' ']);
-        let (pid, process) = who(text);
-        Some(Line { family, pci: address(place), code, pid, process, text: tidy(text) })
+        let text = tidy(rest[digits..].trim_start_matches([',', ' ']));
+        let (pid, process) = who(&text);
+        Some(Line { family, pci: address(place), code, pid, process, text })
     }
 
     /// The driver says this also without a number, in words of its own.
@@ -156,7 +156,7 @@ fn who(text: &str) -> (Option<u32>, Option<String>) {
     };
     let digits = |value: &str| value.bytes().all(|b| b.is_ascii_digit());
     let pid = field("pid=").filter(|value| digits(value)).and_then(|value| value.parse().ok());
-    (pid, field("name=").map(tidy))
+    (pid, field("name=").map(str::to_owned))
 }
 
 /// One line, no control characters, no longer than is kept.

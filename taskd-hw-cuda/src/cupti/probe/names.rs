@@ -99,13 +99,19 @@ impl Names {
             return Meaning::default();
         }
         let hash = hash(text);
-        let known = &mut self.places[(hash as usize) & (PLACES - 1)];
+        let known = &mut self.places[place(hash)];
         if known.hash != hash || *known.text != *text {
             let meaning = Meaning { number: number(text), communication: communication(text) };
             *known = Known { hash, text: text.into(), meaning };
         }
         known.meaning
     }
+}
+
+/// Where a name of this hash has its place.
+#[inline]
+fn place(hash: u64) -> usize {
+    usize::try_from(hash % PLACES as u64).unwrap_or_default() // there are so few that it always is one
 }
 
 /// FNV-1a over words of eight bytes: names of kernels are long.

@@ -71,12 +71,9 @@ pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
         let builder = LocalLauncher::builder(dir.path().join(name)).job_name("gpu-watch");
         hosts.push(Arc::new(builder.node(host(name)).slots(RANKS).build().await?));
     }
-    let mut spec =
-        JobSpec::new("gpu-watch", RANKS, WorkerSpec::new(["sh", "-c", TRAINING])).with_nodes([host("gpu-a")]);
-    spec.policy.stop_grace = Duration::from_millis(200);
     let fleet = Arc::new(Fleet::of(hosts.iter().map(Arc::clone)).await?);
     let runtime = Runtime::builder()
-        .job(spec)
+        .job(training(host("gpu-a")))
         .source(Shown { source, table: Arc::clone(&table) })
         .detector(ExitDetector::new())
         .detector(GpuDetector::new().with_table(xids))
@@ -95,14 +92,13 @@ pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
     let report = runtime.run_with_signals(program::LEAVE).await?;
     fault.abort();
     watched.abort();
-    let places = ended_on.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
     for launcher in hosts {
         launcher.shutdown(Duration::ZERO).await?;
     }
     program::completed(&report)?;
+    let places = ended_on.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
     let incident = report.incidents.iter().find(|incident| incident.class == FaultClass::Device);
     let incident = incident.ok_or("the card's fault was not found")?;
-    let millis = |nanos: Duration| nanos.as_secs_f64() * 1e3;
     let table = table.lock().unwrap_or_else(PoisonError::into_inner);
     let account = Account {
         stand_in: true,
@@ -115,19 +111,26 @@ pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
         strategy: incident.strategy.as_ref().map(ToString::to_string),
         reason: incident.reason.clone(),
         evidence: incident.evidence.clone(),
-        decided_ms: incident.decided.map(|decided| millis(decided.since(incident.onset))),
+        decided_ms: incident.decided.map(|decided| decided.since(incident.onset).as_secs_f64() * 1e3),
         hosts: places,
     };
-    program::print(&account, json, || {
-        let Account { domain, strategy, reason, evidence, hosts, .. } = &account;
-        let strategy = strategy.as_deref().unwrap_or("nothing");
-        let why = evidence.join("\n  ");
-        format!(
-            "{table}\n{domain} was blamed, and {strategy} chosen: {reason}\n  {why}\nthe ranks ended on {}",
-            hosts.join(", ")
-        )
-    });
+    program::print(&account, json, || format!("{table}\n{}", account.sentence()));
     Ok(())
+}
+
+impl Account {
+    fn sentence(&self) -> String {
+        let Account { domain, strategy, reason, evidence, hosts, .. } = self;
+        let (strategy, why) = (strategy.as_deref().unwrap_or("nothing"), evidence.join("\n  "));
+        let hosts = hosts.join(", ");
+        format!("{domain} was blamed, and {strategy} chosen: {reason}\n  {why}\nthe ranks ended on {hosts}")
+    }
+}
+
+fn training(host: NodeId) -> JobSpec {
+    let mut spec = JobSpec::new("gpu-watch", RANKS, WorkerSpec::new(["sh", "-c", TRAINING])).with_nodes([host]);
+    spec.policy.stop_grace = Duration::from_millis(200);
+    spec
 }
 
 /// Where the ranks run, as last seen before the job ended.

@@ -4,7 +4,6 @@
 
 use clap::Args;
 use serde::Serialize;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,7 +86,7 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     launcher.shutdown(Duration::ZERO).await?;
     let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
     let mut work: Vec<Line> = sums.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-    work.sort_by_key(|line| Reverse((line.total_ms * 1e6) as u64));
+    work.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
     let Said { figures, unavailable } = said;
     let account = Account { completed: report.ok, stand_in: profile.is_stand_in(), unavailable, work, figures };
     program::print(&account, options.json, || table(&account));

@@ -24,8 +24,8 @@ use watch::{Hold, Pending, Seen, Watch};
 const NAME: Name = Name::new("gpu");
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// Most devices and nodes that are watched; what is said of more is not judged.
-pub const DEVICES_MAX: usize = 1 << 20;
+/// Most devices and nodes that are watched. What is said of more is not judged, and that is told once, as a fault of this plugin.
+pub const DEVICES_MAX: usize = 1 << 17;
 
 /// An error that its application may survive, or end of by itself and with a report, is judged after this time.
 pub const APP_WITHIN: Duration = Duration::from_secs(10);
@@ -84,6 +84,8 @@ struct State {
     watches: BTreeMap<Domain, Watch>,
     /// When the first thing that waits is to be judged.
     due: Option<JobTime>,
+    /// A bound was reached, and that was told.
+    is_full: bool,
 }
 
 impl Default for GpuDetector {
@@ -114,18 +116,26 @@ impl GpuDetector {
         self
     }
 
-    fn watch(&mut self, about: &Domain) -> Option<&mut Watch> {
+    fn watch(&mut self, about: &Domain, view: &View, out: &mut Findings) -> Option<&mut Watch> {
         if !self.state.watches.contains_key(about) && self.state.watches.len() >= DEVICES_MAX {
+            self.full(about, view, out);
             return None;
         }
         Some(self.state.watches.entry(about.clone()).or_default())
+    }
+
+    /// A bound is reached: something about this device is not judged.
+    fn full(&mut self, about: &Domain, view: &View, out: &mut Findings) {
+        if !std::mem::replace(&mut self.state.is_full, true) {
+            out.blame(verdict::full(about, view.now));
+        }
     }
 
     fn xid(&mut self, o: &Observation, error: &ErrorReport, view: &View, out: &mut Findings) {
         let Ok(code) = error.code.as_str().parse::<u32>() else { return };
         let at = o.at.min(view.now);
         let entry = self.table.get(code).cloned();
-        let Some(watch) = self.watch(&o.about) else { return };
+        let Some(watch) = self.watch(&o.about, view, out) else { return };
         let pending = watch.arrived(code, at);
         let seen = Seen { code, at, error: error.clone(), entry };
         let Some(entry) = &seen.entry else { return out.blame(verdict::told(&o.about, &seen, None, watch)) };
@@ -133,7 +143,8 @@ impl GpuDetector {
             return; // the other one is judged
         }
         if entry.unless.is_some() {
-            return self.hold(&o.about, Pending { due: view.now + FOLLOWS_WITHIN, seen, hold: Hold::Follower });
+            let due = view.now + FOLLOWS_WITHIN;
+            return self.hold(&o.about, Pending { due, seen, hold: Hold::Follower }, view, out);
         }
         self.judge(&o.about, &seen, view, out);
     }
@@ -154,7 +165,8 @@ impl GpuDetector {
                 let proc = Line::pid_in(&seen.error.text).and_then(|pid| rank_of(about, pid, view));
                 if let Some(proc) = proc.filter(|_| !watch.is_broken) {
                     let hold = Hold::App(proc);
-                    self.hold(about, Pending { due: view.now + APP_WITHIN, seen: seen.clone(), hold });
+                    let due = view.now + APP_WITHIN;
+                    self.hold(about, Pending { due, seen: seen.clone(), hold }, view, out);
                 }
             }
             action if action.takes_the_gpu() => verdict::broken(about, seen, action, watch, view, out),
@@ -162,10 +174,11 @@ impl GpuDetector {
         }
     }
 
-    fn hold(&mut self, about: &Domain, pending: Pending) {
-        self.state.due = Some(self.state.due.map_or(pending.due, |due| due.min(pending.due)));
-        if let Some(watch) = self.state.watches.get_mut(about) {
-            watch.hold(pending);
+    fn hold(&mut self, about: &Domain, pending: Pending, view: &View, out: &mut Findings) {
+        let due = pending.due;
+        match self.state.watches.get_mut(about).map(|watch| watch.hold(pending)) {
+            Some(true) => self.state.due = Some(self.state.due.map_or(due, |first| first.min(due))),
+            _ => self.full(about, view, out),
         }
     }
 
@@ -175,7 +188,7 @@ impl GpuDetector {
             code if *code == GPU_LOST => Action::RebootNode,
             code if *code == RESET_REQUIRED => Action::ResetGpu,
             code if *code == COUNTER_WENT_BACK => {
-                if let Some(watch) = self.watch(&o.about) {
+                if let Some(watch) = self.watch(&o.about, view, out) {
                     watch.is_well(&o.about, out);
                 }
                 return;
@@ -183,14 +196,14 @@ impl GpuDetector {
             _ => return,
         };
         let seen = Seen { code: 0, at: o.at.min(view.now), error: error.clone(), entry: None };
-        let Some(watch) = self.watch(&o.about) else { return };
+        let Some(watch) = self.watch(&o.about, view, out) else { return };
         watch.is_lost = true;
         verdict::broken(&o.about, &seen, action, watch, view, out);
     }
 
     fn measured(&mut self, o: &Observation, name: &Name, value: f64, view: &View, out: &mut Findings) {
         let (rules, at) = (Arc::clone(&self.rules), o.at.min(view.now));
-        let Some(watch) = self.watch(&o.about) else { return };
+        let Some(watch) = self.watch(&o.about, view, out) else { return };
         if *name == metric::RECOVERY_ACTION {
             return recovery_action(o, value, watch, view, out);
         }
@@ -260,7 +273,7 @@ impl FaultDetector for GpuDetector {
             Signal::Error(error) if error.family == XID => self.xid(o, error, view, out),
             Signal::Error(error) if error.family == SXID => {
                 let seen = Seen { code: 0, at: o.at.min(view.now), error: (**error).clone(), entry: None };
-                if let Some(watch) = self.watch(&o.about) {
+                if let Some(watch) = self.watch(&o.about, view, out) {
                     out.blame(verdict::told(&o.about, &seen, Some(Action::CheckFabric), watch));
                 }
             }
@@ -270,7 +283,7 @@ impl FaultDetector for GpuDetector {
             }
             Signal::Ext(ext) if is_device => {
                 if let Some(Ok(identity)) = ext.get::<GpuIdentity>()
-                    && let Some(watch) = self.watch(&o.about)
+                    && let Some(watch) = self.watch(&o.about, view, out)
                 {
                     watch.identified(identity, &o.about, out);
                 }

@@ -303,6 +303,18 @@ fn growth_is_told_within_its_time_only() {
 }
 
 #[test]
+fn a_bound_that_is_reached_is_told_once() {
+    let mut job = Job::new();
+    let node = |n: usize| Domain::Device(NodeId(Name::from(format!("host-{n}"))), 0);
+    let mut found = Vec::new();
+    for n in 0..DEVICES_MAX + 3 {
+        found.extend(job.tell(node(n), Signal::Metric { name: metric::POWER, value: 1.0 }));
+    }
+    assert_eq!(fault(&found).prime().domain, Domain::Plugin(NAME));
+    assert_eq!(job.detector.state.watches.len(), DEVICES_MAX);
+}
+
+#[test]
 fn a_users_rules_and_table_are_used_and_stand_in_the_configuration() {
     let rule = Rule::level("warm", metric::TEMPERATURE, Limit::Value(30.0), 0.0, "open a window");
     let rule = Rule { way: Way::Level { least: 1, of: 1 }, ..rule };

@@ -101,6 +101,14 @@ pub(super) fn measured(
     who(fault.because(Clue::text("to_do", rule.advice.clone())), identity)
 }
 
+/// This detector has no room for more.
+pub(super) fn full(about: &Domain, now: JobTime) -> Fault {
+    let suspect = Suspect::certain(Domain::Plugin(NAME), FaultClass::Plugin, Damage::default());
+    let text =
+        format!("what is said of {about} is not judged, nor what is said of others beyond the detector's bounds");
+    Fault::new(NAME, now, suspect).because(Clue::text("bound", text))
+}
+
 /// A fault with its reasons.
 fn explained(fault: Fault, seen: &Seen, action: Option<Action>, watch: &Watch) -> Fault {
     let what = match &seen.entry {

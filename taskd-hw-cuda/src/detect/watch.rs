@@ -97,11 +97,17 @@ impl Watch {
         self.xids.iter().any(|(seen, at)| *seen == code && now.since(*at) <= within)
     }
 
-    pub(super) fn hold(&mut self, pending: Pending) {
+    /// Keeps something to be judged later, once. False: there is no room for it.
+    pub(super) fn hold(&mut self, pending: Pending) -> bool {
         let is_there = |p: &Pending| p.hold == pending.hold && p.seen.code == pending.seen.code;
-        if self.pending.len() < PENDING_MAX && !self.pending.iter().any(is_there) {
+        if self.pending.iter().any(is_there) {
+            return true;
+        }
+        let has_room = self.pending.len() < PENDING_MAX;
+        if has_room {
             self.pending.push(pending);
         }
+        has_room
     }
 
     /// What waits for an application is explained by the device.

@@ -123,7 +123,9 @@ impl Line {
             return None;
         }
         let pci = said.split_whitespace().find_map(|word| address(word.trim_end_matches(':')));
-        Some(Line { family: Family::Xid, pci: Some(pci?), code: 79, pid: None, process: None, text: tidy(said) })
+        let text = tidy(said);
+        let (pid, process) = who(&text);
+        Some(Line { family: Family::Xid, pci: Some(pci?), code: 79, pid, process, text })
     }
 
     /// The process in the words behind a number ([`Line::text`]).

@@ -131,7 +131,8 @@ impl NvmlSource {
             Place::Device(index) => device(index),
             Place::Pci(pci) => match self.devices.iter().find(|(_, place)| *place == Some(pci)) {
                 Some((index, _)) => device(*index),
-                None if self.settings.devices.is_some() => None,
+                // One of those that are wanted may be a device that NVML does not give, and this its Xid.
+                None if self.settings.devices.as_ref().is_some_and(|all| all.len() == self.devices.len()) => None,
                 None => Some(self.node()),
             },
             Place::Switch(_) | Place::Unknown => Some(self.node()),

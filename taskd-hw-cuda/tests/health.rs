@@ -162,8 +162,8 @@ async fn only_chosen_devices_are_watched() {
 async fn an_xid_that_comes_by_both_ways_is_told_once_in_the_logs_words() {
     let mut stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
-    stand_in.set("event.1", "1 48");
     stand_in.log("NVRM: Xid (PCI:0000:3c:00): 48, pid=77, name=python3, DBE (double bit error)");
+    stand_in.set("event.1", "1 48");
     stand_in.set("event.2", "0 31"); // the end of it: what comes behind both
     let told = until(&mut source, is(device(0), XID, "31")).await;
     let xids = told.iter().filter(|fact| is(device(1), XID, "48")(fact)).count();
@@ -193,13 +193,15 @@ async fn a_lost_gpu_is_told_once_as_what_it_is_and_again_when_it_is_back() {
     until(&mut source, is_identity).await;
     stand_in.set("1.lost", 1).set("event.1", "1 79");
     let mut told = until(&mut source, is(device(1), NVML, GPU_LOST)).await;
-    told.extend(until(&mut source, is(device(1), XID, "79")).await); // also of a device that tells nothing any more
+    if !told.iter().any(is(device(1), XID, "79")) {
+        told.extend(until(&mut source, is(device(1), XID, "79")).await); // also of a device that tells nothing any more
+    }
     for _ in 0..6 {
         told.extend(source.next().await.unwrap().unwrap().facts);
     }
     assert_eq!(told.iter().filter(|fact| is(device(1), NVML, GPU_LOST)(fact)).count(), 1);
     assert!(figure(&told, &device(0), &metric::TEMPERATURE).is_some(), "the others go on");
-    stand_in.set("1.lost", 0).set("1.uuid", "GPU-replaced").set("1.ecc_corrected", 0);
+    stand_in.set("1.uuid", "GPU-replaced").set("1.lost", 0);
     let told = until(&mut source, is_identity).await;
     let told = told.iter().find(|fact| is_identity(fact)).unwrap();
     let Signal::Ext(ext) = &told.signal else { unreachable!() };

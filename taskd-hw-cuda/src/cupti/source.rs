@@ -49,7 +49,7 @@ pub struct CuptiSink {
     sender: mpsc::Sender<Fact>,
     dropped: Arc<AtomicU64>,
     /// Of each process, how many records CUPTI has dropped, or the probe could make nothing of.
-    lost: BTreeMap<Origin, [f64; 3]>,
+    lost: BTreeMap<Origin, [f64; 4]>,
 }
 
 impl CuptiSink {
@@ -57,7 +57,7 @@ impl CuptiSink {
         let Some(place) = figures::NAMES.iter().position(|known| *known == name) else { return };
         let told = METRICS[place].clone();
         self.tell(origin, Signal::Metric { name: told, value });
-        let losses = ["cupti.dropped", "cupti.untimed", "cupti.unjoined"];
+        let losses = ["cupti.dropped", "cupti.given_up", "cupti.untimed", "cupti.unjoined"];
         let Some(which) = losses.iter().position(|known| *known == name) else { return };
         if self.lost.len() >= PROCESSES_MAX && !self.lost.contains_key(&origin) {
             self.lost.clear();
@@ -93,6 +93,7 @@ const METRICS: [Name; figures::NAMES.len()] = [
     Name::new("cupti.untimed_total"),
     Name::new("cupti.unjoined_total"),
     Name::new("cupti.dropped_total"),
+    Name::new("cupti.given_up_total"),
     Name::new("cupti.refused_requests_total"),
     Name::new("cupti.stand_in_on"),
 ];

@@ -1,5 +1,5 @@
 /* A program that "uses CUDA": it does what CUDA's driver does with CUDA_INJECTION64_PATH, and then has its GPU, which the
- * stand-in for CUPTI is, do what its argument says: "all", "kernels N [PER_MS]", "switched", or nothing.
+ * stand-in for CUPTI is, do what its argument says: "all", "kernels N [PER_MS [PAUSE_MS]]", "switched", or nothing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
             kernel("gemm", 0, 7, (uint32_t)(i + 1), 1000);
             if (per_ms && i % per_ms == 0) pause_ms(1);
         }
-        pause_ms(1500); /* so that all is brought while it runs */
+        pause_ms(argc > 4 ? atol(argv[4]) : 1500); /* so that all is brought while it runs */
     } else if (strcmp(what, "switched") == 0 && kernel) {
         printf("off %d\n", asked(10, 0));
         printf("ready\n");

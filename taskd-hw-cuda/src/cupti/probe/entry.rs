@@ -14,7 +14,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// How long the end of the program waits for what CUPTI still has.
-const END_WITHIN: Duration = Duration::from_millis(300);
+const END_WITHIN: Duration = Duration::from_millis(600);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);

@@ -10,7 +10,7 @@ pub const PREFIX: &str = "cupti.";
 pub const UNAVAILABLE: &str = "cupti is unavailable: ";
 
 /// The names of the figures, in the order of [`Figures::values`].
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "cupti.records",
     "cupti.brought",
     "cupti.off",
@@ -18,6 +18,7 @@ pub const NAMES: [&str; 9] = [
     "cupti.untimed",
     "cupti.unjoined",
     "cupti.dropped",
+    "cupti.given_up",
     "cupti.refused_requests",
     "cupti.stand_in",
 ];
@@ -39,6 +40,8 @@ pub struct Figures {
     pub unjoined: u64,
     /// Records that CUPTI dropped, as it says.
     pub dropped: u64,
+    /// Records for which the recorder had no room when the program ended.
+    pub given_up: u64,
     /// Requests for a buffer when there was none to be had.
     pub refused_requests: u64,
     /// 1 where no GPU is behind the library.
@@ -48,9 +51,20 @@ pub struct Figures {
 impl Figures {
     /// Their values.
     #[must_use]
-    pub const fn values(&self) -> [u64; 9] {
-        let Figures { records, brought, off, unknown, untimed, unjoined, dropped, refused_requests, stand_in } = *self;
-        [records, brought, off, unknown, untimed, unjoined, dropped, refused_requests, stand_in]
+    pub const fn values(&self) -> [u64; 10] {
+        let Figures {
+            records,
+            brought,
+            off,
+            unknown,
+            untimed,
+            unjoined,
+            dropped,
+            given_up,
+            refused_requests,
+            stand_in,
+        } = *self;
+        [records, brought, off, unknown, untimed, unjoined, dropped, given_up, refused_requests, stand_in]
     }
 
     /// Those that differ from what was told before.

@@ -24,6 +24,9 @@ const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for room in the recorder; it is made about ten times a second.
 const ROOM_EVERY: Duration = Duration::from_millis(5);
+/// When the program ends, how long to wait for room for its records, and then for the figures that say what found none.
+const END_WITHIN: Duration = Duration::from_millis(300);
+const LAST_FIGURES_WITHIN: Duration = Duration::from_millis(200);
 /// Records that are brought together.
 const TOGETHER: usize = 512;
 /// A longer text of CUPTI's is cut: a name has 255 bytes at most.
@@ -61,6 +64,8 @@ pub(super) struct Probe {
     flushed: Instant,
     figures: Figures,
     told: Option<(Figures, Instant)>,
+    /// Since when the program ends.
+    ending: Option<Instant>,
 }
 
 impl Probe {
@@ -77,6 +82,7 @@ impl Probe {
             delivers_by_itself: false,
             flushed: Instant::now(),
             told: None,
+            ending: None,
         }
     }
 
@@ -84,16 +90,23 @@ impl Probe {
     pub(super) fn run(mut self) {
         buffers::begin(thread::current());
         loop {
-            let is_ending = IS_ENDING.load(Ordering::Acquire);
+            let is_ending = self.is_ending();
             self.follow();
             self.flush(is_ending);
             self.bring_all();
-            self.tell_figures(is_ending);
             if is_ending {
-                return;
+                return self.tell_last_figures();
             }
+            self.tell_figures(false);
             thread::park_timeout(LOOK_EVERY);
         }
+    }
+
+    fn is_ending(&mut self) -> bool {
+        if self.ending.is_none() && IS_ENDING.load(Ordering::Acquire) {
+            self.ending = Some(Instant::now());
+        }
+        self.ending.is_some()
     }
 
     /// Asks CUPTI for what is switched on, and for nothing else.
@@ -166,9 +179,6 @@ impl Probe {
             self.walk(buffer.bytes());
         }
         self.bring(0);
-        if has_read {
-            self.figures.dropped += self.cupti.dropped();
-        }
     }
 
     /// Every record of a buffer.
@@ -187,16 +197,19 @@ impl Probe {
         }
     }
 
-    /// Brings records until so many are left at most.
+    /// Brings records until so many are left at most. What finds no room waits, and CUPTI with it, which counts what it drops;
+    /// at the end of the program it is given up, and counted.
     fn bring(&mut self, left: usize) {
         let mut from = 0;
         while self.translator.out.len() - from > left {
+            self.tell_figures(false); // before the records: they say what is missing
             let taken = self.libtaskd.import(&self.translator.out[from..]);
             from += taken;
             self.figures.brought += taken as u64;
             if taken == 0 {
-                if IS_ENDING.load(Ordering::Acquire) {
-                    break; // whoever waits for the end waits for this
+                if self.is_ending() && self.ending.is_some_and(|since| since.elapsed() >= END_WITHIN) {
+                    self.figures.given_up += (self.translator.out.len() - from) as u64;
+                    return self.translator.out.clear();
                 }
                 thread::park_timeout(ROOM_EVERY);
             }
@@ -204,10 +217,11 @@ impl Probe {
         self.translator.out.drain(..from);
     }
 
-    fn tell_figures(&mut self, at_once: bool) {
+    /// Whether all figures are told that are to be told now.
+    fn tell_figures(&mut self, at_once: bool) -> bool {
         let is_due = self.told.as_ref().is_none_or(|(_, at)| at.elapsed() >= FIGURES_EVERY);
         if !is_due && !at_once || !self.has_registered {
-            return;
+            return true;
         }
         let counts = self.translator.counts;
         self.figures.records = counts.records;
@@ -215,11 +229,21 @@ impl Probe {
         self.figures.unknown = counts.unknown;
         self.figures.untimed = counts.untimed;
         self.figures.unjoined = counts.unjoined;
+        self.figures.dropped += self.cupti.dropped();
         self.figures.refused_requests = buffers::refused();
         let before = self.told.as_ref().map(|(figures, _)| figures);
         let figures = self.figures.told_since(before, now(), |name| self.libtaskd.name(name.as_bytes()));
-        if self.libtaskd.import(&figures) == figures.len() {
+        let is_told = self.libtaskd.import(&figures) == figures.len();
+        if is_told {
             self.told = Some((self.figures, Instant::now())); // what found no room is told the next time
+        }
+        is_told
+    }
+
+    fn tell_last_figures(&mut self) {
+        let begun = Instant::now();
+        while !self.tell_figures(true) && begun.elapsed() < LAST_FIGURES_WITHIN {
+            thread::park_timeout(ROOM_EVERY);
         }
     }
 }

@@ -5,26 +5,15 @@
 //! asked for anything.
 
 use super::figures;
+use super::libtaskd::Libtaskd;
 use super::mspti::Mspti;
-use super::recorder::Recorder;
-use super::run::{self, HAS_ENDED, IS_ENDING, OWN_KINDS, Probe};
-use std::ffi::c_int;
+use super::own_thread;
+use super::run::{self, OWN_KINDS, Probe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
-
-/// How long the end of the program waits for what mspti still has.
-const END_WITHIN: Duration = Duration::from_millis(300);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
-
-static THREAD: OnceLock<Thread> = OnceLock::new();
-static PID: OnceLock<u32> = OnceLock::new();
 
 extern "C" fn begin() {
     let _ = catch_unwind(begin_here); // no panic reaches the program
@@ -34,7 +23,7 @@ fn begin_here() {
     if std::env::var_os("TASKD_LIFELINE").is_none() {
         return;
     }
-    let Some(recorder) = Recorder::load().filter(Recorder::open) else { return };
+    let Some(recorder) = Libtaskd::load().filter(Libtaskd::open) else { return };
     let mspti = match Mspti::load() {
         Ok(mspti) => mspti,
         Err(why) => return give_up(&recorder, &why),
@@ -46,59 +35,17 @@ fn begin_here() {
             give_up(&recorder, "the probe has met an error of its own; training goes on without");
         }
     };
-    let started = without_signals(|| thread::Builder::new().name("taskd-mspti".into()).spawn(probe));
-    match started {
-        Ok(thread) => {
-            let _ = (THREAD.set(thread.thread().clone()), PID.set(std::process::id()));
-            // SAFETY: a function that takes nothing, and is there as long as the process.
-            unsafe { atexit(end) };
-        }
-        Err(error) => give_up(&recorder, &format!("there is no thread for it: {error}")),
+    if let Err(error) = own_thread::start("taskd-mspti", probe) {
+        give_up(&recorder, &format!("there is no thread for it: {error}"));
     }
 }
 
 /// Says why what only mspti tells is not recorded.
-fn give_up(recorder: &Recorder, why: &str) {
+fn give_up(recorder: &Libtaskd, why: &str) {
     OWN_KINDS.iter().for_each(|kind| {
         recorder.hooked(*kind);
         recorder.except(*kind, why);
     });
     let told = figures::unavailable(why, run::clock(run::REALTIME), |name| recorder.name(name.as_bytes()));
     recorder.import(&[told]);
-}
-
-/// Runs when the program ends in order, before mspti is taken down.
-extern "C" fn end() {
-    let Some(thread) = THREAD.get().filter(|_| PID.get() == Some(&std::process::id())) else { return };
-    IS_ENDING.store(true, Ordering::Release);
-    thread.unpark();
-    let begun = Instant::now();
-    while !HAS_ENDED.load(Ordering::Acquire) && begun.elapsed() < END_WITHIN {
-        thread::park_timeout(LOOK_EVERY);
-    }
-}
-
-/// A signal set as the C library has it.
-#[repr(C)]
-struct Signals([u64; 16]);
-
-unsafe extern "C" {
-    fn atexit(function: extern "C" fn()) -> c_int;
-    fn sigfillset(signals: *mut Signals) -> c_int;
-    fn pthread_sigmask(how: c_int, signals: *const Signals, before: *mut Signals) -> c_int;
-}
-
-/// Does something with all signals held back: a thread that begins meanwhile gets none of the program's.
-fn without_signals<T>(what: impl FnOnce() -> T) -> T {
-    const SIG_SETMASK: c_int = 2;
-    let (mut all, mut before) = (Signals([0; 16]), Signals([0; 16]));
-    // SAFETY: both sets are valid for writing.
-    unsafe {
-        sigfillset(&raw mut all);
-        pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
-    }
-    let done = what();
-    // SAFETY: as above.
-    unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    done
 }

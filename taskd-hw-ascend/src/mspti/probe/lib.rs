@@ -9,9 +9,8 @@
 //! | `entry` | begins when the process does, in a thread of its own |
 //! | `run` | what that thread does: follows the switches, flushes, brings records |
 //! | `mspti` | the vendor's library: where it is looked for, its functions |
-//! | `recorder` | `libtaskd.so` |
-//! | `forms` | the form of its records |
-//! | `buffers` | the buffers that mspti fills |
+//! | `own_thread`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, libraries that are loaded, the recorder's, buffers |
+//! | `forms` | the form of the recorder's records, the same for all |
 //! | `records` | what lies in them |
 //! | `texts` | what the names of markers say |
 //! | `cache` | texts that were met lately, and what they say |
@@ -21,13 +20,23 @@
 
 mod buffers;
 pub mod cache;
+mod dl;
 mod entry;
 pub mod figures;
 pub mod forms;
 pub mod joins;
+mod libtaskd;
 mod mspti;
-mod recorder;
+mod own_thread;
 pub mod records;
 mod run;
 pub mod texts;
 pub mod translate;
+
+use forms::Record;
+use std::time::Duration;
+
+/// Buffers at one time, those that wait to be read among them.
+const BUFFERS_MAX: usize = 100;
+/// How long the end of the program waits for what the vendor still has.
+const END_WITHIN: Duration = Duration::from_millis(300);

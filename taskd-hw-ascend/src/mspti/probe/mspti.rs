@@ -2,6 +2,7 @@
 //!
 //! It links nothing: without the library the process is as it would be without this one.
 
+use super::dl::{Handle, NOW};
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -163,6 +164,10 @@ fn done(result: c_int) -> Result<(), Refused> {
     if result == SUCCESS { Ok(()) } else { Err(Refused(result)) }
 }
 
+/// `RTLD_DEEPBIND` and `RTLD_GLOBAL`.
+const DEEPBIND: c_int = 8;
+const GLOBAL: c_int = 0x100;
+
 /// Where CANN puts it: where the loader finds it, which it does where `LD_PRELOAD` names it, and where the environment or the
 /// vendor's installer says.
 fn usual_places() -> Vec<Vec<u8>> {
@@ -171,42 +176,4 @@ fn usual_places() -> Vec<Vec<u8>> {
     let usual = b"/usr/local/Ascend/ascend-toolkit/latest".to_vec();
     let below = homes.chain([usual]).map(|home| [home.as_slice(), b"/lib64/libmspti.so"].concat());
     std::iter::once(b"libmspti.so".to_vec()).chain(below).collect()
-}
-
-/// A library that is never closed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handle(*mut c_void);
-
-pub(super) const NOW: c_int = 2;
-const DEEPBIND: c_int = 8;
-const GLOBAL: c_int = 0x100;
-
-unsafe extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-impl Handle {
-    /// Loads a library, or finds it where it is loaded; its own constructors have run then.
-    pub(super) fn open(path: &CStr, flags: c_int) -> Option<Handle> {
-        // SAFETY: `path` is a C string; what a library does when it is loaded is what whoever names it wants.
-        let library = unsafe { dlopen(path.as_ptr(), flags) };
-        (!library.is_null()).then_some(Handle(library))
-    }
-
-    fn address(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: the library is open, and `name` is a C string.
-        unsafe { dlsym(self.0, name.as_ptr()) }
-    }
-
-    /// A function.
-    ///
-    /// # Safety
-    /// `F` must be the type of the function of this name.
-    pub(super) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.address(name);
-        // SAFETY: an address that is not null is that of a function of this type, as the caller has promised.
-        (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
-    }
 }

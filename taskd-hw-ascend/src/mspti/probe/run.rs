@@ -5,13 +5,14 @@
 
 use super::buffers::{self, Full};
 use super::figures::Figures;
+use super::libtaskd::Libtaskd;
 use super::mspti::{Mspti, Refused, Subscriber};
-use super::recorder::Recorder;
+use super::own_thread::{HAS_ENDED, IS_ENDING};
 use super::records::{self, Address};
 use super::texts::{API, COMMUNICATION, COPY, DATA_LOADER, FORWARD, KERNEL, MARKER, SAVE_CHECKPOINT, STEP};
 use super::translate::{Outside, Translator};
 use std::ffi::{CStr, c_char, c_int, c_long};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,15 +60,10 @@ const fn bit(kind: u32) -> u64 {
     1 << kind
 }
 
-/// The program ends: what mspti has is to be brought, as far as there is time.
-pub(super) static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// It was brought.
-pub(super) static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-
 /// The thread's own.
 pub(super) struct Probe {
     mspti: Mspti,
-    recorder: Recorder,
+    recorder: Libtaskd,
     translator: Translator,
     subscriber: Option<Subscriber>,
     /// What mspti was asked for, and refuses.
@@ -86,7 +82,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    pub(super) fn new(mspti: Mspti, recorder: Recorder) -> Probe {
+    pub(super) fn new(mspti: Mspti, recorder: Libtaskd) -> Probe {
         let (now, figures) = (Instant::now(), Figures { stand_in: mspti.is_stand_in.into(), ..Figures::default() });
         Probe {
             mspti,
@@ -161,7 +157,7 @@ impl Probe {
             self.subscriber = Some(self.mspti.subscribe()?);
         }
         if !self.has_registered {
-            self.mspti.register(buffers::request, buffers::complete)?;
+            self.mspti.register(buffers::request, given_back)?;
             let millis = u32::try_from(FLUSH_EVERY.as_millis()).unwrap_or(u32::MAX);
             self.delivers_by_itself = self.mspti.flush_every(millis);
             self.has_registered = true;
@@ -267,9 +263,14 @@ impl Probe {
     }
 }
 
+/// mspti gives a buffer back.
+unsafe extern "C" fn given_back(bytes: *mut u8, _size: usize, valid: usize) {
+    buffers::given_back(bytes, valid);
+}
+
 /// Texts in the vendor's memory.
 struct Vendor {
-    recorder: Recorder,
+    recorder: Libtaskd,
 }
 
 impl Outside for Vendor {

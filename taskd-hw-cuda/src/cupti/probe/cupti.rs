@@ -2,8 +2,9 @@
 //!
 //! It links nothing: without the library the process is as it would be without this one.
 
+use super::dl::{Handle, NOW};
 use std::env;
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 /// Results, as the vendor numbers them.
@@ -173,6 +174,9 @@ fn done(result: c_int) -> Result<(), Refused> {
     if result == SUCCESS { Ok(()) } else { Err(Refused(result)) }
 }
 
+/// `RTLD_NOLOAD`.
+const LOADED_ONLY: c_int = 4;
+
 /// Where it is: where the loader finds it, and where the toolkit puts it.
 fn usual_places() -> Vec<Vec<u8>> {
     let names = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"].map(|name| name.as_bytes().to_vec());
@@ -182,41 +186,4 @@ fn usual_places() -> Vec<Vec<u8>> {
         ["/extras/CUPTI/lib64/libcupti.so", "/lib64/libcupti.so"].map(|end| [home.as_slice(), end.as_bytes()].concat())
     });
     names.into_iter().chain(below).collect()
-}
-
-/// A library that is never closed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handle(*mut c_void);
-
-pub(super) const NOW: c_int = 2;
-const LOADED_ONLY: c_int = 4;
-
-unsafe extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-impl Handle {
-    /// Loads a library, or finds it where it is loaded.
-    pub(super) fn open(path: &CStr, flags: c_int) -> Option<Handle> {
-        // SAFETY: `path` is a C string; what a library does when it is loaded is what whoever names it wants.
-        let library = unsafe { dlopen(path.as_ptr(), flags) };
-        (!library.is_null()).then_some(Handle(library))
-    }
-
-    fn address(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: the library is open, and `name` is a C string.
-        unsafe { dlsym(self.0, name.as_ptr()) }
-    }
-
-    /// A function.
-    ///
-    /// # Safety
-    /// `F` must be the type of the function of this name.
-    pub(super) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.address(name);
-        // SAFETY: an address that is not null is that of a function of this type, as the caller has promised.
-        (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
-    }
 }

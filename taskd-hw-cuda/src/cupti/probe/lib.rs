@@ -10,21 +10,30 @@
 //! | `entry` | what CUDA's driver calls |
 //! | `run` | the probe's thread: follows the switches, flushes, brings records |
 //! | `cupti` | the vendor's library: where it is looked for, its functions |
-//! | `libtaskd` | the recorder's library |
-//! | `buffers` | the buffers that CUPTI fills |
+//! | `own_thread`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, libraries that are loaded, the recorder's, buffers |
 //! | `records` | what lies in them |
 //! | `names` | what the names of kernels say, and the numbers of names |
 //! | `translate` | from CUPTI's records to the recorder's |
-//! | `record` | the form of the recorder's records |
+//! | `record` | the form of the recorder's records, the same for all |
 //! | `figures` | what the probe counts, told as records |
 
 mod buffers;
 mod cupti;
+mod dl;
 mod entry;
 pub mod figures;
 mod libtaskd;
 pub mod names;
+mod own_thread;
 pub mod record;
 pub mod records;
 mod run;
 pub mod translate;
+
+use record::Record;
+use std::time::Duration;
+
+/// Buffers at one time, those that wait to be read among them.
+const BUFFERS_MAX: usize = 32;
+/// How long the end of the program waits for what the vendor still has.
+const END_WITHIN: Duration = Duration::from_millis(600);

@@ -6,11 +6,12 @@ use super::buffers::{self, Full};
 use super::cupti::Cupti;
 use super::figures::Figures;
 use super::libtaskd::Libtaskd;
+use super::own_thread::IS_ENDING;
 use super::record::{API, COPY, KERNEL, MARKER, bit};
 use super::records::{self, Address};
 use super::translate::{Outside, Translator};
-use std::ffi::{c_char, c_int, c_long};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,11 +44,6 @@ const ASKED_FOR_BY: [(u32, u32); 6] = [
 ];
 /// The recorder's kinds that nobody but a probe records.
 pub(super) const OWN_KINDS: [u32; 4] = [KERNEL, COPY, API, MARKER];
-
-/// The program ends: what CUPTI has is to be brought, as far as there is time.
-pub(super) static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// It was brought.
-pub(super) static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// The thread's own.
 pub(super) struct Probe {
@@ -151,7 +147,7 @@ impl Probe {
     fn register(&mut self) -> Result<(), String> {
         if !self.has_registered {
             self.cupti.use_system_threads();
-            self.cupti.register(buffers::request, buffers::complete).map_err(|refused| refused.sentence())?;
+            self.cupti.register(buffers::request, given_back).map_err(|refused| refused.sentence())?;
             let millis = u32::try_from(FLUSH_EVERY.as_millis()).unwrap_or(u32::MAX);
             self.delivers_by_itself = self.cupti.flush_every(millis);
             self.has_registered = true;
@@ -246,6 +242,11 @@ impl Probe {
             thread::park_timeout(ROOM_EVERY);
         }
     }
+}
+
+/// CUPTI gives a buffer back.
+unsafe extern "C" fn given_back(_: *mut c_void, _: u32, bytes: *mut u8, _size: usize, valid: usize) {
+    buffers::given_back(bytes, valid);
 }
 
 /// Texts in the vendor's memory.

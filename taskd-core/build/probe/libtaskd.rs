@@ -2,13 +2,13 @@
 //!
 //! It records nothing by itself.
 
-use super::forms::Record;
-use super::mspti::{self, Handle};
+use super::Record;
+use super::dl::{Handle, NOW};
 use std::ffi::{CString, c_char, c_int};
 
 /// The functions that are needed here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recorder {
+pub(super) struct Libtaskd {
     open: unsafe extern "C" fn() -> c_int,
     switches: unsafe extern "C" fn() -> *const u64,
     name: unsafe extern "C" fn(*const c_char, usize) -> u32,
@@ -20,14 +20,14 @@ pub(super) struct Recorder {
 /// What `taskd_open` returns where it records.
 const RECORDS: c_int = 1;
 
-impl Recorder {
+impl Libtaskd {
     /// The library that `TASKD_LIB` names; `None` without one, or with one of before `taskd_import`.
-    pub(super) fn load() -> Option<Recorder> {
+    pub(super) fn load() -> Option<Libtaskd> {
         let path = std::env::var_os("TASKD_LIB").filter(|path| !path.is_empty())?;
-        let library = Handle::open(&CString::new(path.into_encoded_bytes()).ok()?, mspti::NOW)?;
+        let library = Handle::open(&CString::new(path.into_encoded_bytes()).ok()?, NOW)?;
         // SAFETY: these are the types of the library's functions, by its header.
         unsafe {
-            Some(Recorder {
+            Some(Libtaskd {
                 open: library.function(c"taskd_open")?,
                 switches: library.function(c"taskd_switches")?,
                 name: library.function(c"taskd_name")?,

@@ -1,0 +1,64 @@
+//! The probe's thread: it gets none of the program's signals, and the program's end waits for it, for a while.
+
+use super::END_WITHIN;
+use std::ffi::c_int;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The program ends: what the vendor has is to be brought, as far as there is time.
+pub(super) static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// It was brought, or never will be.
+pub(super) static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+static THREAD: OnceLock<Thread> = OnceLock::new();
+static PID: OnceLock<u32> = OnceLock::new();
+
+/// Starts it.
+pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = without_signals(|| thread::Builder::new().name(name.into()).spawn(body))?;
+    let _ = (THREAD.set(thread.thread().clone()), PID.set(std::process::id()));
+    // SAFETY: a function that takes nothing, and is there as long as the process.
+    unsafe { atexit(end) };
+    Ok(())
+}
+
+/// Runs when the program ends in order, before the vendor's library is taken down.
+extern "C" fn end() {
+    let Some(thread) = THREAD.get().filter(|_| PID.get() == Some(&std::process::id())) else { return };
+    IS_ENDING.store(true, Ordering::Release);
+    thread.unpark();
+    let begun = Instant::now();
+    while !HAS_ENDED.load(Ordering::Acquire) && begun.elapsed() < END_WITHIN {
+        thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+/// A signal set as the C library has it.
+#[repr(C)]
+struct Signals([u64; 16]);
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+    fn sigfillset(signals: *mut Signals) -> c_int;
+    fn pthread_sigmask(how: c_int, signals: *const Signals, before: *mut Signals) -> c_int;
+}
+
+/// Does something with all signals held back: a thread that begins meanwhile gets none of the program's.
+fn without_signals<T>(what: impl FnOnce() -> T) -> T {
+    const SIG_SETMASK: c_int = 2;
+    let (mut all, mut before) = (Signals([0; 16]), Signals([0; 16]));
+    // SAFETY: both sets are valid for writing.
+    unsafe {
+        sigfillset(&raw mut all);
+        pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let done = what();
+    // SAFETY: as above.
+    unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    done
+}

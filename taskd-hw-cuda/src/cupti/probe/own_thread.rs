@@ -1,0 +1,1 @@
+../../../../taskd-core/build/probe/own_thread.rs

@@ -7,12 +7,14 @@ program starts. In the one process that is the rank, and in no other, it
   * writes a heartbeat into the rank's page every TASKD_BEAT_MS (default 500) from a thread of its own,
   * notes in the page that a training step was completed, where the framework's file beside it (`_taskd_framework.py`)
     tells of it,
+  * has the package `taskd` keep in touch with the supervisor (TASKD_CONTROL), for recovery inside of the process,
   * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
   * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself.
 
 The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
 helper of a wrapper script, a DataLoader worker, the child of a shell that did not exec) finds itself not named and
-leaves everything alone. A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
+leaves everything alone. A process that was started ahead of need (TASKD_SEAT) waits here until it is a rank
+(`_taskd_standby.py`). A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
 not, because exec released it.
 
 Progress means that the training loop is alive. The step that is noted counts the steps of optimizers; where several take
@@ -34,7 +36,7 @@ VERSION = 1
 
 # Offsets in the page.
 AT_VERSION, AT_PID, AT_STATE, AT_START_TIME = 8, 16, 20, 24
-AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_LOCK = 48, 56, 64, 72, 128
+AT_GENERATION, AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_LOCK = 40, 48, 56, 64, 72, 128
 
 # States of the lifeline, as far as a rank writes them.
 NEVER_TAKEN, HELD, UNAVAILABLE = 0, 1, 3
@@ -53,13 +55,22 @@ MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of
 def start():
     """Everything, in the order in which it matters. Called once, by the import of this file as `sitecustomize`."""
     if os.environ.get("TASKD_HOOKS") != "0":
+        seated = wait_for_seat()
         try:
             fd = open_own_page()
             if fd is not None:
-                join_page(fd)
+                join_page(fd, seated)
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
     run_shadowed()
+
+
+def wait_for_seat():
+    """A process that was started ahead waits here until it is a rank; what it then has to do otherwise. None in all others."""
+    if "TASKD_SEAT" in os.environ and sys.version_info >= (3, 8):
+        import _taskd_standby
+
+        return _taskd_standby.wait()
 
 
 def say(text):
@@ -97,7 +108,7 @@ def names_us(page):
     return number(AT_START_TIME, 8) == int(fields[22 - 3])
 
 
-def join_page(fd):
+def join_page(fd, seated=None):
     """This process is the rank. Maps the page for as long as the process lives: an unmapped lock is never released."""
     import ctypes
 
@@ -127,9 +138,10 @@ def join_page(fd):
     framework = load_framework()
     if not (getattr(framework, "BEATS_BESIDE_PYTHON", False) and beats_beside_python(ctypes, address + AT_BEAT_TIME)):
         start_heartbeat(long_word(AT_BEAT_TIME))
-    steps, imports = Steps(pid, long_word(AT_STEP), long_word(AT_STEP_TIME)), AfterImport()
+    steps, imports = Steps(pid, long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION)), AfterImport(seated)
     follow_framework(framework, steps, imports.wait)
     record_uncaught(steps)
+    follow_supervisor(imports.wait, steps)
     record_what_is_done(imports.wait, steps.then)
 
 
@@ -223,9 +235,10 @@ def beats_beside_python(ctypes, address):
 class Steps(object):
     """The completed training steps, as the page counts them."""
 
-    def __init__(self, pid, step, step_time):
-        self.pid, self.step, self.step_time = pid, step, step_time
+    def __init__(self, pid, step, step_time, generation):
+        self.pid, self.step, self.step_time, self.generation = pid, step, step_time, generation
         self.then = []  # what is called with the number of every completed step
+        self.is_said = False  # the program itself says which step is completed
 
     def is_rank(self):
         """Whether this is the rank: a forked child has the same hooks, and may train."""
@@ -234,6 +247,8 @@ class Steps(object):
     def completed_by(self, optimizer, remembered):
         """An optimizer has completed a step. `remembered(optimizer)` is how many it remembers, this one included; 0 where
         it does not."""
+        if self.is_said:
+            return
         # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone.
         known = optimizer.__dict__
         if COUNT not in known:
@@ -245,6 +260,18 @@ class Steps(object):
             self.step.value = known[COUNT]
             for then in self.then:
                 then(known[COUNT])
+
+    def enters(self, generation):
+        """Steps from now on are those of another world: of an older one nobody takes them."""
+        self.generation.value = generation
+
+    def says(self, number):
+        """So many steps are completed, says the program; those of optimizers are not counted any more."""
+        self.is_said = True
+        self.step_time.value = now_ns()
+        self.step.value = number
+        for then in self.then:
+            then(number)
 
 
 def load_framework():
@@ -270,12 +297,15 @@ def follow_framework(framework, steps, after_import):
 class AfterImport(object):
     """A finder that finds nothing itself: it lets the others find some modules and waits for their code to have run."""
 
-    def __init__(self):
+    def __init__(self, seated):
         self.waiting = {}  # what is to be called, by the name of a module
+        self.seated = seated
 
     def wait(self, name, then):
         """Calls `then(module)` when the program has imported `name`, at once if it has already."""
-        if name in sys.modules:
+        if name in sys.modules and self.seated:
+            self.seated.everywhere(sys.modules[name], then)
+        elif name in sys.modules:
             then(sys.modules[name])
         else:
             if self not in sys.meta_path:
@@ -325,6 +355,17 @@ def record_what_is_done(after_import, completed):
             _install.install(after_import, completed)
         except Exception as error:
             say("nothing is recorded: %s" % error)
+
+
+def follow_supervisor(after_import, steps):
+    """Has the package beside this file keep in touch with the supervisor, where there is one (TASKD_CONTROL)."""
+    if sys.version_info >= (3, 8) and os.environ.get("TASKD_CONTROL") and os.path.isdir(os.path.join(here(), "taskd")):
+        try:
+            from taskd import _recovery
+
+            _recovery.install(after_import, steps)
+        except Exception as error:
+            say("no recovery inside of the process: %s" % error)
 
 
 def here():

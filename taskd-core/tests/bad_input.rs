@@ -135,7 +135,7 @@ async fn a_log_of_another_version() {
         bytes[8] = 9;
         fs::write(file, bytes).unwrap();
     }
-    let version = "has version 9 of the log format, this program reads up to 4: use the version of this program that \
+    let version = "has version 9 of the log format, this program reads up to 5: use the version of this program that \
                    wrote it or a newer one, or move it away";
     let expected = [
         format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {version}"),

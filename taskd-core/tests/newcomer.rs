@@ -276,7 +276,7 @@ fn a_strategy_that_proposes_without_a_stage_is_told_so() {
     let suite = conformance::recovery_strategy(make).with_seeds(0);
     assert_eq!(
         sentence(suite.check(), conformance::recovery_strategy::STAGES_CAN_SUCCEED),
-        "recovery_strategy::STAGES_CAN_SUCCEED: a rank has exited: a proposal without a stage (and 12 times more); \
+        "recovery_strategy::STAGES_CAN_SUCCEED: a rank has exited: a proposal without a stage (and 14 times more); \
          expected: there is a stage, and each can get the answers it needs in the time it has"
     );
 }

@@ -29,6 +29,11 @@ fn no_invariant_is_broken_and_every_job_comes_to_its_end() {
         assert!(outcome.faults.values().sum::<u32>() >= 5 && outcome.faults.len() >= 4, "{:?}", outcome.faults);
         assert!((8..=512).contains(&outcome.ranks));
     }
+    let incidents = || outcomes.iter().flat_map(|outcome| &outcome.report.incidents);
+    for strategy in ["retry", "recover-in-place", "recover", "restart"] {
+        let how = format!("recovered by {strategy}");
+        assert!(incidents().any(|incident| incident.outcome == how), "no job has {how}");
+    }
     let taken = |branch: Branch| outcomes.iter().filter_map(|o| o.counts.branches.get(&branch)).sum::<u64>();
     for branch in [
         Branch::Recovered,
@@ -46,6 +51,9 @@ fn no_invariant_is_broken_and_every_job_comes_to_its_end() {
         Branch::HeldObserving,
         Branch::Adopted,
         Branch::MendedByOthers,
+        Branch::StepFailed,
+        Branch::Replaced,
+        Branch::GaveUp,
     ] {
         assert!(taken(branch) > 0, "no job has come to {}", branch.as_str());
     }
@@ -104,6 +112,16 @@ fn without_the_budget_the_simulation_fails() {
 #[test]
 fn without_the_late_completion_drop_the_simulation_fails() {
     bites(Check::LateCompletionDrop);
+}
+
+#[test]
+fn without_the_fence_of_failed_steps_the_simulation_fails() {
+    bites(Check::StepFailureFence);
+}
+
+#[test]
+fn without_an_answer_for_the_dead_the_simulation_fails() {
+    bites(Check::AnswerForTheDead);
 }
 
 #[test]

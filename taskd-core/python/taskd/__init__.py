@@ -1,6 +1,20 @@
-"""Marks for a training program: ranges, moments and figures beside those that taskd records by itself.
+"""For a training program: steps that survive the loss of a rank, and marks beside what taskd records by itself.
 
     import taskd
+
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, data=loader, until=10_000):
+        with step:
+            x, y = step.next()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+
+When another rank is lost, this process stays, and so does all that it has in memory: it waits until somebody has taken the
+place, and the step that was under way is done again, with the same batches and random numbers (see `steps`).
+
+Marks:
 
     step = taskd.range_start("step 7")      # a training step
     with taskd.range("augment"):            # a range of the program's own
@@ -12,14 +26,15 @@ What a range means its name says: `step 7` is training step 7, `dataloader`, `sa
 are called, and everything else is the program's own. Once a program marks one of these four itself, what taskd would have
 recorded of it without marks is left out. A kind of 16 to 63 puts ranges together that are switched on and off together.
 
-Outside of a taskd job all of this does nothing, and nothing of it ever raises.
+Outside of a taskd job marks do nothing, and none of them ever raises; `steps` is a plain loop there.
 """
 
 from taskd import _hooks
+from taskd._aborted import StepAborted
 from taskd._kinds import KINDS, LAST, STEP, USER, step_number
 from taskd._native import Nothing, native
 
-__all__ = ["counter", "mark", "range", "range_end", "range_start"]
+__all__ = ["StepAborted", "counter", "mark", "range", "range_end", "range_start", "steps"]
 
 NAMES_MAX = 4096  # that are remembered here; for others the library is asked each time
 _ranges = {}  # what to begin a range with, by its name, or its name and kind
@@ -88,6 +103,47 @@ class range:
                 return function(*args, **kwargs)
 
         return ranged
+
+
+def steps(state=None, data=None, until=None, start=0, retry_on=()):
+    """The steps of training, from `start` on, up to and not including `until`: to be iterated over once.
+
+    `state` names what makes up the training's state: modules, optimizers, schedulers, gradient scalers, tensors, and whatever
+    else has `state_dict` and `load_state_dict`. What is not named is found where it is used: modules in
+    DistributedDataParallel, optimizers, torch's schedulers and scalers. Random numbers of Python, NumPy and torch belong to it
+    always. What a program keeps beside (a list of losses, a best score) it has to register, or to set only after the
+    `with step:`.
+
+    `data` is what `step.next()` without an argument takes batches from: a DataLoader, a sampler, anything that can be iterated
+    over again and again. A program with several passes them: `step.next(loader)`, `step.batches(loader, n)`. Batches that
+    are taken from a loader in any other way are not handed out again when a step is done again.
+
+    `retry_on` are exceptions of which a step is done again instead of ending the program, beside those of memory that ran out.
+
+    A step changes parameters in its *commit window*: from the first optimizer step on to the step's end. A step that fails
+    before it is undone here. Where one rank has completed it and another has not, that one copies the state.
+
+    `with step:` gives a lost step up at once, by `StepAborted`, which is raised by any operation of torch.distributed, by the
+    forward pass of a DistributedDataParallel, by `backward` and by the step of an optimizer, a scheduler, a scaler. Without the
+    `with` a lost step is computed to its end and counts for nothing; that is enough for a program whose only collective
+    operations are DistributedDataParallel's.
+
+    A process that takes the place of a lost one begins with a few steps of which nothing counts (`step.warming`): the program
+    should neither log nor save anything in them.
+
+    Sharded state (FSDP, ZeroRedundancyOptimizer) has no copy on another rank. Of such a job a step that has failed while all
+    processes live can be done again, but a lost process cannot be replaced: that is told when the loop begins.
+
+    Without a supervisor it is a plain loop with the same results.
+    """
+    from taskd import _loop, _session
+
+    session = _session.current
+    if session is not None and session.engine is None:
+        from taskd import _framework
+
+        session.engine = _framework.engine(session)
+    return _loop.Loop(session, state, data, until, start, retry_on).run()
 
 
 def _begin_new(name, kind):

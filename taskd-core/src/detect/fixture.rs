@@ -55,6 +55,7 @@ impl Scene {
                 phase: Phase::Running,
                 step: None,
                 progress_at: *now,
+                link: None,
             };
             procs.insert(Role::Rank(*rank), proc);
         }

@@ -4,6 +4,7 @@
 
 mod detector;
 mod exit;
+mod failed_step;
 mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -21,6 +22,7 @@ mod stall;
 pub use detector::MockFaultDetector;
 pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detector};
 pub use exit::ExitDetector;
+pub use failed_step::FailedStepDetector;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, Sound, Suspect};
 pub use hang::HangDetector;
 pub use program::ProgramErrorDetector;
@@ -29,7 +31,7 @@ pub use silence::SilenceDetector;
 pub use slow_rank::SlowRankDetector;
 pub use stall::StallDetector;
 
-/// The detectors of a usual job with their default settings: `exit`, `program-error`, `silence`, `stall`, `restart-storm`,
+/// The detectors of a usual job with their default settings: `exit`, `failed-step`, `program-error`, `silence`, `stall`, `restart-storm`,
 /// `hang`.
 ///
 /// ```
@@ -46,6 +48,7 @@ pub use stall::StallDetector;
 pub fn defaults() -> Vec<Box<dyn FaultDetector>> {
     vec![
         ExitDetector::default().boxed(),
+        FailedStepDetector::new().boxed(),
         ProgramErrorDetector::default().boxed(),
         SilenceDetector::default().boxed(),
         StallDetector::default().boxed(),

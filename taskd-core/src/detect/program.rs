@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 const NAME: Name = Name::new("program-error");
 const SNAPSHOT_VERSION: u8 = 1;
 
+/// The strategy that moves the rank of an exception.
+const RESTART: Name = Name::new("restart");
+
 /// How much of an error's text is compared, in characters.
 const GIST_CHARS_MAX: usize = 512;
 
@@ -33,7 +36,8 @@ const GIST_CHARS_MAX: usize = 512;
 /// that step in between, the first exception is forgotten.
 ///
 /// *Elsewhere*: on another host or device, if the job has one that could take the rank ([`Restart`] then moves it there);
-/// if it has none, the second time in the same place is enough.
+/// if it has none, the second time in the same place is enough. Where a recovery has started the rank in the same place again and
+/// there is another, the rank is blamed, with the advice to restart.
 ///
 /// [`Restart`]: crate::recover::Restart
 #[derive(Debug, Default)]
@@ -128,9 +132,31 @@ impl ProgramErrorDetector {
                 .because(Clue::text("second", now.to_string()))
                 .because(Clue::text("error", format!("{} {}: {}", error.family, error.code, one_line(&error.text))));
             out.blame(fault.with_error(Some(Box::new(error.clone()))));
+        } else if let Some(last) = again {
+            out.blame(in_the_same_place(last, &now, error));
         }
         self.state.last = Some(now);
     }
+}
+
+/// It came back where it was, and there is another place: [`Restart`] tries it there, and the third time will tell.
+///
+/// [`Restart`]: crate::recover::Restart
+fn in_the_same_place(last: &Occurrence, now: &Occurrence, error: &ErrorReport) -> Fault {
+    let suspect = Suspect {
+        domain: Domain::Process(now.proc.role.clone()),
+        class: FaultClass::Program,
+        damage: Damage::PROCESS_GONE,
+        confidence_permille: Suspect::BLAME_PERMILLE_MIN, // machine or program: the exception itself explains more
+    };
+    let what =
+        format!("the same {} twice at the same step, in the same place: it is to be tried elsewhere", error.code);
+    Fault::new(NAME, now.at, suspect)
+        .of(Some(now.proc.incarnation))
+        .because(Clue::text("repeated", what))
+        .because(Clue::text("first", last.to_string()))
+        .because(Clue::text("second", now.to_string()))
+        .advising(RESTART)
 }
 
 impl FaultDetector for ProgramErrorDetector {

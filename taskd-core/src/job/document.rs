@@ -28,6 +28,9 @@ pub(crate) struct Document {
     /// Processes that the ranks need but that do not train, by name: started anew whenever all ranks are.
     #[serde(default)]
     services: BTreeMap<Name, Arc<WorkerSpec>>,
+    /// The service at which ranks meet, if one of them is.
+    #[serde(default)]
+    meeting: Option<Name>,
     /// Hosts to use, in rank order, filled one after the other. Empty: wherever the launcher finds room.
     #[serde(default)]
     nodes: Vec<NodeId>,
@@ -100,8 +103,8 @@ impl JobSpec {
             return Err(SpecError::Version { found: version });
         }
         let document = serde_json::from_str(text).map_err(SpecError::Form)?;
-        let Document { version: _, name, ranks, worker, services, nodes, groups, policy } = document;
-        Ok(JobSpec { name, ranks, worker, services, nodes, groups, policy })
+        let Document { version: _, name, ranks, worker, services, meeting, nodes, groups, policy } = document;
+        Ok(JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy })
     }
 
     /// The job as a JSON document that [`from_json`](JobSpec::from_json) reads, with every value spelled out.
@@ -109,8 +112,9 @@ impl JobSpec {
     /// # Errors
     /// [`SpecError::Unwritable`] when something in it is not text.
     pub fn to_json(&self) -> Result<String, SpecError> {
-        let JobSpec { name, ranks, worker, services, nodes, groups, policy } = self.clone();
-        let document = Document { version: SPEC_VERSION, name, ranks, worker, services, nodes, groups, policy };
+        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy } = self.clone();
+        let document =
+            Document { version: SPEC_VERSION, name, ranks, worker, services, meeting, nodes, groups, policy };
         serde_json::to_string_pretty(&document).map_err(SpecError::Unwritable)
     }
 }

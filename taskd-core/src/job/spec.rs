@@ -43,6 +43,10 @@ pub struct WorkerSpec {
     /// below the working directory. Processes with the same file share it.
     #[serde(default)]
     pub log: Option<PathBuf>,
+    /// A path of its host, where the launcher is to listen (a Unix socket) for as long as the job runs. The process gets the
+    /// listener as the descriptor that `TASKD_LISTEN_FD` names: who connects while it is started anew waits, and is not refused.
+    #[serde(default)]
+    pub listen: Option<PathBuf>,
 }
 
 impl WorkerSpec {
@@ -56,6 +60,7 @@ impl WorkerSpec {
             nice: 0,
             affinity: Affinity::Inherit,
             log: None,
+            listen: None,
         }
     }
 
@@ -98,6 +103,13 @@ impl WorkerSpec {
     #[must_use]
     pub fn with_log(mut self, file: impl Into<PathBuf>) -> WorkerSpec {
         self.log = Some(file.into());
+        self
+    }
+
+    /// Sets where the launcher listens for it.
+    #[must_use]
+    pub fn with_listen(mut self, path: impl Into<PathBuf>) -> WorkerSpec {
+        self.listen = Some(path.into());
         self
     }
 
@@ -163,6 +175,9 @@ pub enum Ready {
     Running,
     /// The process has completed a training step in its world. Only for jobs whose steps are seen.
     Stepping,
+    /// The process waits at the entry of its step loop to join ranks that run ([`Point::Parked`](crate::launch::Point::Parked)).
+    /// For recoveries that keep the other ranks; a job whose ranks all start together cannot wait for it.
+    Parked,
 }
 
 /// What a strategy may do by itself.
@@ -317,6 +332,9 @@ pub struct JobSpec {
     /// that fails is a fault like a rank that fails; one that ends well is not missed.
     #[serde(default)]
     pub services: BTreeMap<Name, Arc<WorkerSpec>>,
+    /// The service at which ranks meet, if one of them is: ranks that have met train on without it.
+    #[serde(default)]
+    pub meeting: Option<Name>,
     /// Where ranks are placed: rank by rank in turn over these hosts in equal blocks. Empty: the launcher decides.
     pub nodes: Vec<NodeId>,
     /// Communication groups, where they are known beforehand.
@@ -333,6 +351,7 @@ impl JobSpec {
             ranks,
             worker: Arc::new(worker),
             services: BTreeMap::new(),
+            meeting: None,
             nodes: Vec::new(),
             groups: BTreeMap::new(),
             policy: Policy::default(),
@@ -398,6 +417,8 @@ impl JobSpec {
         self.worker.check(&mut problems, names);
         problems.check(self.services.len() <= SERVICES_MAX, "services", "must be 16 at most");
         problems.check(!self.services.keys().any(|name| name.as_str().is_empty()), "services", "must have names");
+        let is_known = self.meeting.as_ref().is_none_or(|name| self.services.contains_key(name));
+        problems.check(is_known, "meeting", "must be one of the services");
         for program in self.services.values() {
             let of = ["services.*.argv", "services.*.env", "services.*.cwd", "services.*.nice", "services.*.log"];
             program.check(&mut problems, of);

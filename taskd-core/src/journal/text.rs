@@ -2,7 +2,7 @@
 
 use crate::job::{JobTime, ProcId};
 use crate::kernel::{Command, Decision, Event, Input, Order, Ordered, Request};
-use crate::launch::Change;
+use crate::launch::{Change, LinkStatus, Saying, WorkerSaid};
 use crate::recover::Action;
 use crate::trace::{Observation, Signal};
 use std::collections::BTreeMap;
@@ -20,6 +20,11 @@ pub(crate) fn input(input: &Input) -> String {
         }
         Input::Changed(Change::Proc(status)) => format!("changed: {} {}", status.proc, status.phase),
         Input::Changed(Change::Node(node)) => format!("changed: {} is {:?}", node.node, node.state),
+        Input::Changed(Change::Link(LinkStatus { proc, linked: None })) => format!("changed: no link to {proc}"),
+        Input::Changed(Change::Link(LinkStatus { proc, linked: Some(link) })) => {
+            format!("changed: {proc} is linked, in {}, at {:?}", link.generation, link.at)
+        }
+        Input::Changed(Change::Said(said)) => saying(said),
         Input::Answered { id, results } => {
             let failed: Vec<String> =
                 results.iter().filter_map(|(d, r)| Some(format!("{d}: {}", r.as_ref().err()?))).collect();
@@ -42,6 +47,19 @@ pub(crate) fn input(input: &Input) -> String {
     }
 }
 
+fn saying(said: &WorkerSaid) -> String {
+    let WorkerSaid { proc, what } = said;
+    match what {
+        Saying::Answer { id, result: Err(why) } => format!("said: {proc} to {id}: {why}"),
+        Saying::Answer { id, result: Ok(answered) } => {
+            let state = answered.state.as_ref().map(|state| format!(", at step {}, {:?}", state.step, state.window));
+            let figures: String = answered.figures.iter().map(|(name, value)| format!(", {name} {value:.1}")).collect();
+            format!("said: {proc} to {id}: done{}{figures}", state.unwrap_or_default())
+        }
+        Saying::Failed(failure) => format!("said: {proc} has survived a failure: {}", failure.message),
+    }
+}
+
 pub(crate) fn command(command: &Command) -> String {
     let what = match &command.action {
         Action::Start { batch, until } => {
@@ -54,6 +72,11 @@ pub(crate) fn command(command: &Command) -> String {
         }
         Action::Collect(ask) => format!("collect {} of {} for {}", ask.what, few(&ask.about), ask.by),
         Action::Acknowledge(proc) => format!("acknowledge {proc}"),
+        Action::Direct(batch) => {
+            let orders: Vec<String> =
+                batch.orders.iter().map(|(proc, what)| format!("{proc} to {}", what.name())).collect();
+            format!("direct in {}: {}", batch.world.generation(), few(&orders))
+        }
         Action::Cordon { nodes, reason } => {
             format!("take out {}: {reason}", few(&nodes.iter().collect::<Vec<_>>()))
         }
@@ -166,6 +189,7 @@ fn kind(signal: &Signal) -> String {
         Signal::Ext(ext) => ext.name().to_string(),
         Signal::Step(_) => "step".to_owned(),
         Signal::CollectivePending { .. } => "pending collective".to_owned(),
+        Signal::StepFailed(_) => "failed step".to_owned(),
     }
 }
 

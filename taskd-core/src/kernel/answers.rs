@@ -17,7 +17,9 @@ impl Kernel {
         };
         let mut evidence = Vec::new();
         for (target, result) in results {
-            let accepted_only = matches!(pending.action, Action::Start { .. } | Action::Stop { .. }) && result.is_ok();
+            let accepted_only =
+                matches!(pending.action, Action::Start { .. } | Action::Stop { .. } | Action::Direct(_))
+                    && result.is_ok();
             let ready = matches!(&pending.action, Action::Start { until: Ready::Accepted, .. });
             if accepted_only && !ready {
                 continue; // the launcher has taken it on; its changes say when it has come about

@@ -18,17 +18,23 @@ pub enum Check {
     LateCompletionDrop,
     /// A deadline comes only after what arrived before it.
     DeadlineAfterObservations,
+    /// A failure that a process has survived in an older world is dropped.
+    StepFailureFence,
+    /// Who has ended is not waited for to do what it was told.
+    AnswerForTheDead,
 }
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 6] = [
+    pub const ALL: [Check; 8] = [
         Check::DomainExclusion,
         Check::IncarnationFence,
         Check::GenerationFence,
         Check::Budget,
         Check::LateCompletionDrop,
         Check::DeadlineAfterObservations,
+        Check::StepFailureFence,
+        Check::AnswerForTheDead,
     ];
 
     /// A stable short name.
@@ -41,6 +47,8 @@ impl Check {
             Check::Budget => "budget",
             Check::LateCompletionDrop => "late-completion-drop",
             Check::DeadlineAfterObservations => "deadline-after-observations",
+            Check::StepFailureFence => "step-failure-fence",
+            Check::AnswerForTheDead => "answer-for-the-dead",
         }
     }
 }

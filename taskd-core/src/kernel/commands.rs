@@ -3,7 +3,7 @@
 //! It gives none by itself, and takes no answers: that is the part of `answers`.
 
 use super::plans::PlanId;
-use super::{Command, Drop, Event, Kernel, Proc, State};
+use super::{Check, Command, Drop, Event, Kernel, Proc, State};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Role};
 use crate::launch::StartBatch;
 use crate::recover::{Action, Failure, Output};
@@ -57,6 +57,7 @@ impl Kernel {
             Action::Collect(_)
             | Action::Acknowledge(_)
             | Action::Announce(_)
+            | Action::Direct(_)
             | Action::Reply { .. }
             | Action::Switch { .. }
             | Action::Finish { .. } => {}
@@ -70,8 +71,27 @@ impl Kernel {
             let pending = Pending { plan, action, waiting, results: BTreeMap::new(), due };
             self.state.pending.insert(id, pending);
         }
+        self.answer_for_the_dead(id);
         if let Some(entered) = entered {
             self.announce(None, entered);
+        }
+    }
+
+    /// Who has ended answers no directive.
+    fn answer_for_the_dead(&mut self, id: CommandId) {
+        if !self.checks.has(Check::AnswerForTheDead) {
+            return;
+        }
+        let State { pending, view, .. } = &mut self.state;
+        let Some(pending) = pending.get_mut(&id) else { return };
+        let Action::Direct(batch) = &pending.action else { return };
+        let lives = |proc: &ProcId| {
+            view.proc(&proc.role).is_some_and(|known| known.incarnation == proc.incarnation && !known.phase.is_over())
+        };
+        let dead: Vec<ProcId> =
+            batch.orders.iter().map(|(proc, _)| proc).filter(|proc| !lives(proc)).cloned().collect();
+        for proc in dead {
+            pending.answer(&Domain::Process(proc.role), Err(Failure::Gone));
         }
     }
 
@@ -112,6 +132,7 @@ impl Kernel {
             Action::Stop { procs, exact, .. } => {
                 procs.iter().filter(|p| !self.has_ended(&p.role, p.incarnation, *exact)).map(target).collect()
             }
+            Action::Direct(batch) => batch.orders.iter().map(|(proc, _)| target(proc)).collect(),
             Action::Collect(ask) => ask.about.iter().map(|d| (d.clone(), None)).collect(),
             Action::Enter(_)
             | Action::Acknowledge(_)

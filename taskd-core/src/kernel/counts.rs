@@ -120,6 +120,8 @@ counted! {
         SilentEvidence => "silent-evidence",
         /// The supervisor slept, and deadlines were armed anew.
         Slept => "slept",
+        /// A process has survived a failure of its step, and waits.
+        StepFailed => "step-failed",
         /// A process that nobody wants was found running, and is stopped.
         StrayStopped => "stray-stopped",
         /// A process that should be there was missing from a listing.

@@ -297,7 +297,7 @@ impl Kernel {
     pub(super) fn testify(&mut self, ask: &Ask, about: &Domain, result: &Result<Output, Failure>) {
         let exhibit = match result {
             Ok(Output::Exhibit(exhibit)) => exhibit.clone(),
-            Ok(Output::Accepted) => Exhibit::Unavailable("answered without evidence".into()),
+            Ok(Output::Accepted | Output::Answered(_)) => Exhibit::Unavailable("answered without evidence".into()),
             Err(Failure::Refused(why) | Failure::Unreachable(why)) => Exhibit::Unavailable(why.clone()),
             Err(Failure::TimedOut | Failure::Gone) => {
                 self.state.counts.branch(Branch::SilentEvidence);

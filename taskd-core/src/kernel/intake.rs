@@ -39,6 +39,7 @@ impl Kernel {
         for status in &listing.procs {
             self.process(status);
         }
+        self.links_listed(&listing.links);
         let listed: BTreeSet<&ProcId> = listing.procs.iter().map(|p| &p.proc).collect();
         let starting: BTreeSet<&ProcId> = self.state.starting.values().flatten().collect();
         let missing = self.state.view.procs.iter().filter_map(|(role, p)| {
@@ -67,6 +68,8 @@ impl Kernel {
                 self.process(status);
             }
             Change::Node(node) => self.note_node(node),
+            Change::Link(status) => self.linked(status),
+            Change::Said(said) => self.said(said),
         }
     }
 
@@ -77,6 +80,7 @@ impl Kernel {
             self.command(None, Action::Acknowledge(proc.clone()), Duration::MAX);
         }
         self.answer_by_phase(proc, phase);
+        self.unlink(proc, phase);
         let first_told = self.first_told(proc);
         match self.known(proc) {
             Known::Older => {

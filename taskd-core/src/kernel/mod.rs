@@ -33,6 +33,7 @@ mod explain;
 mod incidents;
 mod input;
 mod intake;
+mod links;
 mod mailbox;
 mod observe;
 mod operator;

@@ -226,11 +226,12 @@ impl Kernel {
         self.state.view.spec.policy.mode == Mode::Observe
     }
 
-    /// A recovery has mended what came together with an operator's wish, and may have left the wish as it was: then it is taken
-    /// up again, by itself.
+    /// A recovery has mended what came together with a wish to leave a host, and may have left that as it was: then it is taken
+    /// up again, by itself. One that was alone and is still not granted by who has touched it would come back for ever.
     pub(super) fn renew_drains(&mut self, id: IncidentId, touched: &[Domain]) {
         let Some(open) = self.state.incidents.get(&id) else { return };
-        let others = open.incident.faults.iter().any(|fault| fault.by != OPERATOR);
+        let leaves = |fault: &Fault| fault.by == OPERATOR && matches!(fault.prime().domain, Domain::Node(_));
+        let others = !open.incident.faults.iter().all(leaves);
         let is_left = |fault: &&Fault| match &fault.prime().domain {
             Domain::Node(node) if fault.by == OPERATOR => {
                 let passed_over = others || !touched.iter().any(|d| self.state.view.overlap(d, &fault.prime().domain));

@@ -79,8 +79,11 @@ impl Kernel {
             self.state.counts.branch(Branch::StageFailed);
             return self.fail(id, format!("stage {}: {node} was taken out of the job meanwhile", stage.name));
         }
-        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident)) {
-            open.begun |= stage.actions.iter().any(moves_processes);
+        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident))
+            && stage.actions.iter().any(moves_processes)
+        {
+            open.begun = true;
+            open.declined.clear(); // what was declined then was not all that was left
         }
         for action in stage.actions {
             self.command(Some(id), action, stage.within);

@@ -7,7 +7,7 @@ use super::operator::Paused;
 use super::report::IncidentReport;
 use super::{Kernel, State};
 use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Role};
-use crate::launch::{NodeState, Phase};
+use crate::launch::{NodeState, Phase, Point};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -34,6 +34,9 @@ pub struct JobStatus {
     pub ranks: u32,
     /// Those whose process runs.
     pub running: u32,
+    /// Those of them with a control link that are in their step loop: they need not be started again when others fail.
+    #[serde(default)]
+    pub in_loop: u32,
     /// The smallest and the largest step that a running rank has completed, where steps are seen.
     pub steps: Option<(u64, u64)>,
     /// Processes that do not run, the first [`NOT_RUNNING_SHOWN_MAX`].
@@ -91,6 +94,7 @@ impl Kernel {
             Some(steps.map_or((step, step), |(low, high)| (low.min(step), high.max(step))))
         });
         let not_running = view.procs.iter().filter(|(_, p)| !runs(p)).take(NOT_RUNNING_SHOWN_MAX);
+        let in_loop = view.training().filter(|(_, p)| p.link.as_ref().is_some_and(|link| link.at == Point::Loop));
         let policy = &view.spec.policy;
         let line = |(role, p): (&Role, &super::Proc)| ProcLine {
             proc: ProcId { role: role.clone(), incarnation: p.incarnation },
@@ -114,6 +118,7 @@ impl Kernel {
             generation: view.world.generation(),
             ranks: view.world.size(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
+            in_loop: u32::try_from(in_loop.count()).unwrap_or(u32::MAX),
             steps,
             not_running: not_running.map(line).collect(),
             nodes: view.nodes.values().map(host).collect(),

@@ -3,7 +3,7 @@
 use crate::job::{
     Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
 };
-use crate::launch::{NodeState, NodeStatus, Phase};
+use crate::launch::{Linked, NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,9 @@ pub struct Proc {
     pub step: Option<u64>,
     /// When that was; its start before the first.
     pub progress_at: JobTime,
+    /// The control link to it, while there is one.
+    #[serde(default)]
+    pub link: Option<Linked>,
 }
 
 impl Proc {
@@ -62,6 +65,7 @@ impl Proc {
             phase: Phase::Pending(why.to_owned()),
             step: None,
             progress_at: now,
+            link: None,
         }
     }
 }

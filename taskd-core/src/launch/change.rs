@@ -1,5 +1,6 @@
 //! What a launcher is told to start, and what it tells of it.
 
+use super::{LinkStatus, WorkerSaid};
 use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec, World};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -206,6 +207,10 @@ pub enum Change {
     Proc(ProcStatus),
     /// A host.
     Node(NodeStatus),
+    /// The link to a process.
+    Link(LinkStatus),
+    /// What a process says of itself. Told once: no listing repeats it.
+    Said(WorkerSaid),
 }
 
 /// A place in a launcher's history. `epoch` changes when that history begins anew.
@@ -226,6 +231,9 @@ pub struct Listing {
     pub procs: Vec<ProcStatus>,
     /// All hosts.
     pub nodes: Vec<NodeStatus>,
+    /// The links to processes that run.
+    #[serde(default)]
+    pub links: Vec<LinkStatus>,
 }
 
 #[cfg(test)]

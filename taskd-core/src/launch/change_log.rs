@@ -3,7 +3,7 @@
 //! It starts and stops nothing and talks to nobody. A launcher pushes what it sees and serves `list`, `watch` and
 //! `acknowledge` from here; forward-only phases and exits that are told exactly once come with it.
 
-use super::{Change, LaunchError, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
+use super::{Change, LaunchError, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
 use crate::job::{Incarnation, NodeId, ProcId, Role};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,7 @@ impl Default for ChangeLogBounds {
 /// What a [`ChangeLog`] did not take, or no longer keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeLogCounts {
-    /// Changes that were dropped because they would have moved a process backwards: a second death, anything after an
+    /// Changes that were dropped because they would have moved a process backwards: a second death, anything said after an
     /// exit, anything of a process that is over and forgotten.
     pub backwards: u64,
     /// Changes that were dropped because they said what was known.
@@ -181,6 +181,8 @@ struct History {
     /// What is, with the `seq` that made it so.
     procs: BTreeMap<ProcId, (u64, ProcStatus)>,
     nodes: BTreeMap<NodeId, (u64, NodeStatus)>,
+    /// The links to processes that have not exited.
+    links: BTreeMap<ProcId, LinkStatus>,
     /// Those of `procs` that have exited, oldest first.
     exits: BTreeMap<u64, ProcId>,
     /// The latest incarnation of each role whose exit is forgotten: it and all before it are over, unless `procs` has them.
@@ -197,6 +199,7 @@ impl History {
             changes: VecDeque::new(),
             procs: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            links: BTreeMap::new(),
             exits: BTreeMap::new(),
             over: BTreeMap::new(),
         }
@@ -218,6 +221,17 @@ impl History {
                 let known = self.nodes.get(&new.node).is_some_and(|(_, old)| old == new);
                 known.then_some(&mut self.counts.repeated)
             }
+            Change::Link(new) => match self.procs.get(&new.proc) {
+                Some((_, proc)) if !proc.phase.is_exited() => {
+                    let known = self.links.get(&new.proc).is_some_and(|old| old == new);
+                    known.then_some(&mut self.counts.repeated)
+                }
+                _ => Some(&mut self.counts.backwards),
+            },
+            Change::Said(said) => {
+                let lives = self.procs.get(&said.proc).is_some_and(|(_, proc)| !proc.phase.is_exited());
+                (!lives).then_some(&mut self.counts.backwards)
+            }
         };
         if let Some(counter) = dropped {
             *counter += 1;
@@ -227,6 +241,8 @@ impl History {
         match &change {
             Change::Proc(status) => self.set_proc(status.clone()),
             Change::Node(status) => self.set_node(status.clone()),
+            Change::Link(status) => _ = self.links.insert(status.proc.clone(), status.clone()),
+            Change::Said(_) => {}
         }
         self.changes.push_back(change);
         while self.changes.len() > self.bounds.changes_max {
@@ -239,6 +255,7 @@ impl History {
     fn set_proc(&mut self, status: ProcStatus) {
         if status.phase.is_exited() {
             self.exits.insert(self.seq, status.proc.clone());
+            self.links.remove(&status.proc);
         }
         self.procs.insert(status.proc.clone(), (self.seq, status));
         while self.exits.len() > self.bounds.exits_max
@@ -284,6 +301,7 @@ impl History {
             revision: self.revision(),
             procs: self.procs.values().map(|(_, status)| status.clone()).collect(),
             nodes: self.nodes.values().map(|(_, status)| status.clone()).collect(),
+            links: self.links.values().cloned().collect(),
         }
     }
 

@@ -4,10 +4,10 @@
 //! are out of sight, and nothing is said of what runs there.
 
 use super::{
-    Change, ChangeLog, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus,
-    Revision, StartBatch, StartOrder,
+    Change, ChangeLog, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place,
+    ProcStatus, Revision, StartBatch, StartOrder,
 };
-use crate::job::{Exit, Name, NodeId, ProcId, Termination};
+use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use futures::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,8 @@ impl Shared {
     async fn list_part(&self, part: usize) -> Result<Listing, LaunchError> {
         let listing = self.parts[part].list().await?;
         let nodes = listing.nodes.iter().cloned().map(Change::Node);
-        self.take(nodes.chain(listing.procs.iter().cloned().map(Change::Proc)));
+        let procs = listing.procs.iter().cloned().map(Change::Proc);
+        self.take(nodes.chain(procs).chain(listing.links.iter().cloned().map(Change::Link)));
         Ok(listing)
     }
 
@@ -243,6 +244,20 @@ impl Launcher for Fleet {
         acknowledged.into_iter().collect::<Result<(), LaunchError>>()?;
         self.shared.log.acknowledge(exits);
         Ok(())
+    }
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        let at = |proc: &ProcId| self.shared.log.listing().procs.into_iter().find(|status| status.proc == *proc)?.node;
+        let hosts = self.shared.hosts().await;
+        let mut routed: BTreeMap<usize, DirectBatch> = BTreeMap::new();
+        for (proc, directive) in &batch.orders {
+            let part = at(proc).and_then(|node| hosts.iter().position(|hosts| hosts.contains(&node)));
+            let part = part.ok_or_else(|| LaunchError::Refused(format!("no launcher of this fleet runs {proc}")))?;
+            let none = || DirectBatch { world: Arc::clone(&batch.world), orders: Vec::new() };
+            routed.entry(part).or_insert_with(none).orders.push((proc.clone(), directive.clone()));
+        }
+        let parts = routed.iter().map(|(part, batch)| self.shared.parts[*part].direct(id, batch));
+        join_all(parts).await.into_iter().collect()
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

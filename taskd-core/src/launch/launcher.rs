@@ -1,7 +1,7 @@
 //! The contract of a launcher.
 
-use super::{Change, Listing, Revision, StartBatch};
-use crate::job::{Name, ProcId};
+use super::{Change, DirectBatch, Listing, Revision, StartBatch};
+use crate::job::{CommandId, Name, ProcId};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -30,6 +30,8 @@ use std::time::Duration;
 ///   then the caller lists again.
 /// - An exit MUST be kept until it is acknowledged, also over a change of owner, and MUST NOT be told any more after that.
 ///   Acknowledging the unknown MUST NOT be an error.
+/// - `direct` MUST tell each process at most once for one id, also when it is repeated, and MUST tell its answer once. A
+///   process that ends without an answer says so by its end.
 /// - A host out of sight says nothing about its processes: they MUST NOT be reported as ended until the host is known to
 ///   have left.
 /// - `detach` hands everything over: what runs MUST run on, and every exit MUST be kept, for a later owner who attaches within
@@ -113,6 +115,21 @@ pub trait Launcher: Send + Sync {
     /// [`LaunchError::Unreachable`] when the order could not be given; the exits are then told again by `list`.
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError>;
 
+    /// Tells processes that run what to do. It returns when the directives are accepted; each process's answer is told by
+    /// `watch` as [`Saying::Answer`](super::Saying::Answer) with this id.
+    ///
+    /// By default it is refused: there is no link to the processes.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`] when there is none to one of them; then nobody was told.
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        let _ = (id, batch);
+        let name = self.info().name;
+        Err(LaunchError::Refused(format!(
+            "the launcher {name} has no link to its processes: they can only be started anew"
+        )))
+    }
+
     /// Leaves everything running for a later owner, who has so long to attach. It is the last call of an owner.
     ///
     /// By default it is refused; one that does not refuse says so in its [info](LauncherInfo::hands_over).
@@ -158,6 +175,9 @@ macro_rules! forward {
             }
             async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
                 (**self).acknowledge(exits).await
+            }
+            async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+                (**self).direct(id, batch).await
             }
             async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
                 (**self).detach(keep).await
@@ -294,6 +314,9 @@ impl<L: Launcher> Launcher for WithTimeout<L> {
     }
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.bounded("acknowledge", self.inner.acknowledge(exits)).await
+    }
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        self.bounded("direct", self.inner.direct(id, batch)).await
     }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.bounded("detach", self.inner.detach(keep)).await

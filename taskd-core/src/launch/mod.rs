@@ -5,6 +5,7 @@
 
 mod change;
 mod change_log;
+mod direct;
 mod fleet;
 mod foreign;
 pub mod guard;
@@ -16,11 +17,16 @@ mod ticks;
 
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
+pub use direct::{
+    Answered, DirectBatch, Directive, Endpoint, FIGURES_MAX, FailureKind, JOIN_VARIABLE, LinkStatus, Linked, Peer,
+    Point, Saying, StepFailure, Window, WorkerSaid, WorkerState,
+};
 pub use fleet::Fleet;
 pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};
 pub use local::{
-    GuardProgram, Heartbeats, LocalCounters, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss, Recordings,
+    GuardProgram, Heartbeats, LinkCounts, LocalCounters, LocalError, LocalLauncher, LocalLauncherBuilder, OnOwnerLoss,
+    Recordings,
 };

@@ -6,6 +6,7 @@
 use crate::job::Name;
 
 mod exit;
+mod in_process;
 pub(crate) mod placement;
 mod proposal;
 mod restart;
@@ -13,6 +14,7 @@ pub(crate) mod stages;
 mod strategy;
 
 pub use exit::ExitStrategy;
+pub use in_process::{Recover, Retry};
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
@@ -23,8 +25,15 @@ pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
 /// [`Order::Dump`](crate::kernel::Order::Dump).
 pub const DUMP: Name = Name::new("dump");
 
-/// The recovery ladder of a usual job: `restart`, then `exit`.
+/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `restart`, `exit`. The first
+/// three refuse where the training program has no control link.
 #[must_use]
 pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
-    vec![Restart::default().boxed(), ExitStrategy::new().boxed()]
+    vec![
+        Retry::default().boxed(),
+        Recover::in_place().boxed(),
+        Recover::elsewhere().boxed(),
+        Restart::default().boxed(),
+        ExitStrategy::new().boxed(),
+    ]
 }

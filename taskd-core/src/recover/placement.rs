@@ -52,6 +52,28 @@ pub(crate) fn settle(view: &View, seats: Seats) -> Result<Seats, String> {
     Ok(plan.seats)
 }
 
+/// Places for some ranks, among all as they sit before: each stays if its host takes something new.
+///
+/// # Errors
+/// Why one of them finds no place.
+pub(crate) fn settle_some(view: &View, before: &Seats, moving: Seats) -> Result<Seats, String> {
+    let mut all = before.clone();
+    all.extend(moving.clone());
+    if view.nodes.is_empty() {
+        return Ok(moving);
+    }
+    let mut plan = SeatPlan::new(view, all);
+    for (rank, seat) in &moving {
+        if let Some(node) = seat.node.as_ref().filter(|node| !view.is_ready(node)) {
+            let no_room = || format!("{node} takes nothing new, and no other host has room for {rank}");
+            let host = plan.emptiest(1).ok_or_else(no_room)?;
+            plan.put(*rank, host);
+        }
+    }
+    plan.seats.retain(|rank, _| moving.contains_key(rank));
+    Ok(plan.seats)
+}
+
 /// Other places in which `rank` sits elsewhere: its host's ranks exchange with those of another host (an empty one, if
 /// there is one), so that ranks which share a host still share one; else it exchanges its device with a rank of its
 /// host. `None`: there is no other place.

@@ -4,7 +4,7 @@ use crate::detect::{Fault, OPERATOR, Sound};
 use crate::job::seconds::Seconds;
 use crate::job::{Counted, Domain, IncidentId, JobTime, Name, NodeId, OrderId, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Denial, Event, FAULTS_PER_INCIDENT_MAX, Taken, View};
-use crate::launch::StartBatch;
+use crate::launch::{Answered, DirectBatch, StartBatch};
 use crate::trace::switches::Requested;
 use crate::trace::{Ask, Exhibit};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,8 @@ pub enum Action {
     Enter(Arc<World>),
     /// Ask sources for evidence. Answered for each domain, by silence at the latest.
     Collect(Ask),
+    /// Tell processes that run what to do. Answered for each when it has done it, or when it is gone.
+    Direct(DirectBatch),
     /// Tell the launcher that an exit is in the log and may be forgotten.
     Acknowledge(ProcId),
     /// Tell people and dashboards.
@@ -183,6 +185,8 @@ pub enum Output {
     Accepted,
     /// What a source found.
     Exhibit(Exhibit),
+    /// What came of a directive.
+    Answered(Box<Answered>),
 }
 
 /// Why one target of a command failed.
@@ -242,6 +246,10 @@ impl Run {
     }
 }
 
+fn is_of_the_meeting(fault: &Fault, view: &View) -> bool {
+    matches!(&fault.prime().domain, Domain::Process(Role::Service(name)) if view.spec.meeting.as_ref() == Some(name))
+}
+
 /// Faults that belong together, and what has been tried about them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -293,9 +301,19 @@ impl Incident {
             let suspect = fault.prime();
             let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
             let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause();
-            fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on
+            fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on || is_of_the_meeting(fault, view)
         };
         view.stopped_for(self.id).next().is_none() && self.faults.iter().all(is_harmless)
+    }
+
+    /// Whether nothing is known but that the service is gone at which ranks meet ([`JobSpec::meeting`](crate::job::JobSpec::meeting)),
+    /// and all ranks train: who asks it for something will fail, and that is a fault of its own.
+    #[must_use]
+    pub fn is_of_the_meeting(&self, view: &View) -> bool {
+        let all_train = view.training().count() == view.world.members().len();
+        all_train
+            && view.stopped_for(self.id).next().is_none()
+            && self.faults.iter().all(|f| is_of_the_meeting(f, view))
     }
 
     /// Whether all that was blamed [still trains](crate::detect::Damage::still_trains): it is slow, for instance.

@@ -144,6 +144,9 @@ fn check(incident: &Incident, view: &View) -> Result<(), String> {
             return Err(format!("service {name} is lost, and the job does not say how it is started"));
         }
     }
+    if incident.is_of_the_meeting(view) {
+        return Err("ranks that have met train on without the service at which they met".into());
+    }
     if incident.still_trains() && !incident.is_ordered() {
         return Err("what was blamed still trains, and would only start again where it is".into());
     }

@@ -14,13 +14,7 @@ pub(crate) const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// Enters a world and starts all of its ranks, where it says, and the job's services, where its first rank is.
 pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
-    let place = |node: Option<&NodeId>| node.cloned().map_or(Place::anywhere(), Place::On);
-    let first = world.members().values().next().and_then(|member| member.node.as_ref());
-    let services = view.spec.services.iter().map(|(name, program)| {
-        let role = Role::Service(name.clone());
-        let incarnation = view.next_incarnation(&role);
-        StartOrder { proc: ProcId { role, incarnation }, place: place(first), spec: Arc::clone(program) }
-    });
+    let services = view.spec.services.keys().filter_map(|name| service(name, &world, view));
     let ranks = world.members().iter().map(|(rank, member)| StartOrder {
         proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
         place: place(member.node.as_ref()),
@@ -30,6 +24,19 @@ pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
     let policy = &view.spec.policy;
     let start = Action::Start { batch, until: policy.ready };
     Stage::new(name, policy.start_within, vec![Action::Enter(world), start])
+}
+
+/// The start of a service of the job, where the world's first rank is.
+pub(crate) fn service(name: &Name, world: &World, view: &View) -> Option<StartOrder> {
+    let first = world.members().values().next().and_then(|member| member.node.as_ref());
+    let role = Role::Service(name.clone());
+    let incarnation = view.next_incarnation(&role);
+    let spec = Arc::clone(view.spec.services.get(name)?);
+    Some(StartOrder { proc: ProcId { role, incarnation }, place: place(first), spec })
+}
+
+pub(crate) fn place(node: Option<&NodeId>) -> Place {
+    node.cloned().map_or(Place::anywhere(), Place::On)
 }
 
 /// Stops everything, and then the job is over, whatever became of that: what does not end in time must not keep it.

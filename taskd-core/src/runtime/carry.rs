@@ -136,7 +136,7 @@ async fn carry_out(called: Called, mut waiting: mpsc::Receiver<Order>) {
                 continue;
             }
         };
-        let result = call(&called, action.clone()).await;
+        let result = call(&called, id, action.clone()).await;
         let results = answers(&action, &result);
         if !results.is_empty() && send(&called.urgent, id, results).await.is_err() {
             return;
@@ -153,7 +153,7 @@ async fn send(
 }
 
 /// One call, in a task of its own, so that a panic in the launcher ends the call and not us.
-async fn call(called: &Called, action: Action) -> Result<Output, Failure> {
+async fn call(called: &Called, id: CommandId, action: Action) -> Result<Output, Failure> {
     let launcher = Arc::clone(&called.launcher);
     let mut inner = JoinSet::new();
     inner.spawn(async move {
@@ -161,6 +161,7 @@ async fn call(called: &Called, action: Action) -> Result<Output, Failure> {
             Action::Start { batch, .. } => launcher.start(&batch).await,
             Action::Stop { procs, grace, .. } => launcher.stop(&procs, grace).await,
             Action::Acknowledge(proc) => launcher.acknowledge(&[proc]).await,
+            Action::Direct(batch) => launcher.direct(id, &batch).await,
             _ => Ok(()),
         }
     });
@@ -182,6 +183,7 @@ fn answers(action: &Action, result: &Result<Output, Failure>) -> Vec<(Domain, Re
     match action {
         Action::Start { batch, .. } => batch.orders.iter().map(|o| answer(&o.proc.role)).collect(),
         Action::Stop { procs, .. } => of(procs),
+        Action::Direct(batch) => batch.orders.iter().map(|(proc, _)| answer(&proc.role)).collect(),
         _ => Vec::new(),
     }
 }

@@ -323,7 +323,9 @@ impl Shell {
                 let _ = self.handle.events.send(Arc::new(announcement)); // nobody listens: nobody misses it
             }
             Action::Collect(ask) => self.sources.collect(command.id, &ask),
-            Action::Start { .. } | Action::Stop { .. } | Action::Acknowledge(_) => self.carrier.give(command),
+            Action::Start { .. } | Action::Stop { .. } | Action::Acknowledge(_) | Action::Direct(_) => {
+                self.carrier.give(command);
+            }
             Action::Reply { order, result } => self.orders.reply(order, result),
             Action::Switch { kinds, by, again } => self.handle.switch(kinds, by, again),
             Action::Enter(_) | Action::Cordon { .. } => {} // the kernel's own; processes learn of their world at their start

@@ -3,7 +3,7 @@
 use super::chaos::{Relief, Strike};
 use crate::job::{CommandId, Exit, Generation, ProcId, World};
 use crate::kernel::Input;
-use crate::launch::{Change, StartBatch};
+use crate::launch::{Change, DirectBatch, FailureKind, StartBatch};
 use crate::trace::Observation;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,24 @@ pub(super) enum Event {
     Start { life: u32, id: CommandId, batch: Box<StartBatch> },
     /// A stop reaches the launcher.
     Stop { procs: Vec<ProcId>, grace: Duration },
+    /// Directives reach the launcher.
+    Direct { life: u32, id: CommandId, batch: Box<DirectBatch> },
+    /// A process links, or links again.
+    Links(ProcId),
+    /// A process comes to its step loop.
+    InLoop { proc: ProcId, generation: Generation },
+    /// A process is told a directive, perhaps again.
+    Told { proc: ProcId, id: CommandId },
+    /// A process has come to the end of the step that it gave up.
+    GaveUp { proc: ProcId, id: CommandId, generation: Generation },
+    /// The members of a world may all have come to join it.
+    Meet { generation: Generation, size: u32 },
+    /// A process may have got, or given, all state.
+    Copied { proc: ProcId, id: CommandId, generation: Generation },
+    /// An answer that was late, or is told again.
+    Answers { proc: ProcId, id: CommandId },
+    /// A process says that something has failed, and lives.
+    SaysFailed { proc: ProcId, generation: Generation, kind: FailureKind },
     /// The launcher may forget an exit.
     Acknowledge(ProcId),
     /// Processes that live on hear of a new world.

@@ -100,6 +100,7 @@ impl Sim<'_> {
             if self.fleet.procs.get(&order.proc).is_some_and(|known| !known.lost) {
                 continue; // it runs, or has run
             }
+            self.loop_is_ordered(order, batch.world.generation());
             let host = match &order.place {
                 Place::On(node) => self.fleet.host_index(node),
                 Place::AnyBut(others) => self.fleet.emptiest(|n| others.contains(n)),
@@ -186,11 +187,12 @@ impl Sim<'_> {
         process.ran = true;
         self.log.note(self.now, || format!("{proc} runs"));
         let world = &self.training.world;
-        if world.proc(proc.role.rank().unwrap_or_default()).as_ref() == Some(proc) {
+        if !self.scene.step_loop && world.proc(proc.role.rank().unwrap_or_default()).as_ref() == Some(proc) {
             process.generation = process.generation.max(world.generation()); // it hears of the world in force
         }
         self.takes_seat(proc);
         self.tell_proc(proc);
+        self.loop_runs(proc);
     }
 
     /// A process ends. With a lifeline its death may be told before its exit.
@@ -211,6 +213,7 @@ impl Sim<'_> {
             process.phase = Phase::Exited(exit);
         }
         self.tell_proc(proc);
+        self.loop_ends(proc);
         self.leaves_seat(proc, commanded);
     }
 
@@ -238,13 +241,18 @@ impl Sim<'_> {
         }
         let life = self.supervisor.life;
         let change = Box::new(change);
-        if self.dice.chance(self.weather.change_twice) {
+        // A link is there or not: what was told of it earlier is never told again later.
+        if self.dice.chance(self.weather.change_twice) && !matches!(*change, Change::Link(_)) {
             let again = self.now + self.dice.ms(1, 20_000);
             self.queue.push(again, Event::Changed { life, history: None, change: change.clone() });
         }
         let lag = self.dice.ms(0, 5);
+        let is_link = matches!(*change, Change::Link(_));
         self.wire.tail = self.wire.tail.max(self.now + lag);
         let history = Some(self.wire.history);
+        if is_link && self.dice.chance(self.weather.change_twice) {
+            self.queue.push(self.wire.tail, Event::Changed { life, history, change: change.clone() });
+        }
         self.queue.push(self.wire.tail, Event::Changed { life, history, change });
     }
 
@@ -255,7 +263,8 @@ impl Sim<'_> {
 
     /// The supervisor reads everything anew, and watches from there.
     pub(super) fn listing_arrives(&mut self) {
-        let listing = self.fleet.listing();
+        let mut listing = self.fleet.listing();
+        listing.links = self.loops.listed();
         self.wire.cut();
         self.wire.watched = true;
         self.supervisor.mailbox.push(crate::kernel::Input::Listed(listing));
@@ -274,6 +283,7 @@ impl Sim<'_> {
                 self.stop_arrives(&[proc], Duration::from_millis(100));
             }
         }
+        self.links_in_sight(host);
     }
 }
 

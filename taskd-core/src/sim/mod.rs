@@ -36,6 +36,7 @@ mod plugins;
 mod queue;
 mod scene;
 mod sources;
+mod step_loop;
 mod supervisor;
 mod training;
 mod world;

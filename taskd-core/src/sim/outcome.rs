@@ -2,7 +2,7 @@
 
 use super::chaos::FaultKind;
 use crate::detect::Fault;
-use crate::job::{Domain, IncidentId, JobTime, NodeId, OrderId, ProcId, Rank, Ready};
+use crate::job::{CommandId, Domain, Generation, IncidentId, JobTime, NodeId, OrderId, ProcId, Rank, Ready, Role};
 use crate::kernel::{Command, Counts, Drop, Held, JobReport, Order};
 use std::collections::BTreeMap;
 
@@ -178,6 +178,64 @@ pub enum Violation {
         /// What was done.
         command: Box<Command>,
     },
+    /// A process was told what it could not do: out of order, of another world, or with the process id of somebody else.
+    #[error("{proc} was told to {directive} in {generation}, which it could not do then")]
+    WronglyTold {
+        /// Which process.
+        proc: ProcId,
+        /// What it was told.
+        directive: &'static str,
+        /// In which world.
+        generation: Generation,
+    },
+    /// Nobody is left who could answer, and the recovery does not go on.
+    #[error("nobody is left to answer {command}, and its stage goes on")]
+    WaitsForNobody {
+        /// The directives.
+        command: CommandId,
+    },
+    /// A recovery has stopped or replaced somebody whom it said to keep.
+    #[error("{incident} was to keep {proc}, and does not")]
+    NotKept {
+        /// For which incident.
+        incident: IncidentId,
+        /// The process.
+        proc: ProcId,
+    },
+    /// A recovery that keeps who lives starts somebody who was not lost.
+    #[error("{incident} starts {role}, which was not lost")]
+    StartedUnlost {
+        /// For which incident.
+        incident: IncidentId,
+        /// The rank.
+        role: Role,
+    },
+    /// Ranks begin to train together with states of different steps, or of none, or in different worlds.
+    #[error("{first} and {other} begin {generation} with states that differ or are torn")]
+    ReplicasDiffer {
+        /// One.
+        first: Rank,
+        /// Another.
+        other: Rank,
+        /// The world.
+        generation: Generation,
+    },
+    /// A rank trains, or is said to, that was not told to go on in this world.
+    #[error("{rank} has not resumed in {generation}")]
+    NotResumed {
+        /// The rank.
+        rank: Rank,
+        /// The world.
+        generation: Generation,
+    },
+    /// A step that a living replica had committed is lost.
+    #[error("step {had} was committed and whole, and the job goes on from {has}")]
+    StepLost {
+        /// What a replica had.
+        had: u64,
+        /// What all have now.
+        has: u64,
+    },
     /// Without chaos the job neither stepped nor ended.
     #[error("stuck since {since}: {open} incidents open")]
     Stuck {
@@ -251,6 +309,10 @@ impl Violation {
             Violation::WronglyHeld { .. } => "held",
             Violation::WishPaid { .. } => "wish-paid",
             Violation::NotOnlyObserved { .. } => "observing",
+            Violation::WronglyTold { .. } | Violation::WaitsForNobody { .. } => "directives",
+            Violation::NotKept { .. } | Violation::StartedUnlost { .. } => "kept",
+            Violation::ReplicasDiffer { .. } | Violation::NotResumed { .. } => "replicas",
+            Violation::StepLost { .. } => "lost-steps",
             Violation::Stuck { .. } => "stuck",
             Violation::GivenUp { .. } => "given-up",
             Violation::NotRefused { .. } => "refused",

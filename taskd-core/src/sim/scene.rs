@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How many of the jobs, in thousandths, have a service without which no rank trains.
 const SERVICE_PERMILLE: u32 = 300;
+/// How many of those that we run, in thousandths, have a step loop.
+const STEP_LOOP_PERMILLE: u32 = 500;
 /// That service.
 const SERVICE: Name = Name::new("scheduler");
 
@@ -52,6 +54,10 @@ pub(super) struct Scene {
     pub(super) weather: Weather,
     /// Something else runs the job, and it is only observed.
     pub(super) observed: bool,
+    /// The program has a step loop of taskd's: its ranks have control links, and survivors join when they are told to.
+    pub(super) step_loop: bool,
+    /// Who is told to resume answers after its first step, and not at once.
+    pub(super) resumed_by_step: bool,
 }
 
 impl Scene {
@@ -68,6 +74,10 @@ impl Scene {
         let observed = dice.chance(config.observed_permille);
         if !observed && dice.chance(SERVICE_PERMILLE) {
             spec = spec.with_service(SERVICE, WorkerSpec::new(["serve"]));
+        }
+        let step_loop = !observed && dice.chance(STEP_LOOP_PERMILLE);
+        if step_loop {
+            spec.worker = Arc::new(WorkerSpec::new(["train", super::step_loop::ARGUMENT]));
         }
         spec.policy.mode = if observed { Mode::Observe } else { Mode::Act };
         // All at once only where the incident stays open until the job steps again: else each would be one of its own.
@@ -93,6 +103,8 @@ impl Scene {
                 victims_max,
             },
             observed,
+            step_loop,
+            resumed_by_step: dice.chance(500),
         }
     }
 

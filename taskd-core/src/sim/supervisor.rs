@@ -55,6 +55,7 @@ impl Sim<'_> {
                 self.supervisor.kernel = kernel.with_checks(self.config.checks.clone());
             }
             self.log.restored();
+            self.links_begin_anew();
         }
         self.returns();
         self.wire.cut();
@@ -127,12 +128,13 @@ impl Sim<'_> {
             kernel: &self.supervisor.kernel,
             fleet: &self.fleet,
             training: &self.training,
+            loops: &self.loops,
             deeds: &self.deeds,
             away_total: self.away_total(),
             config: self.config,
         };
         self.audit.take(&moment)?;
-        let acts = |c: &Command| matches!(c.action, Action::Start { .. } | Action::Stop { .. });
+        let acts = |c: &Command| matches!(c.action, Action::Start { .. } | Action::Stop { .. } | Action::Direct(_));
         let killed_at = if self.supervisor.doomed && commands.iter().any(acts) {
             self.dice.below(commands.len() + 1)
         } else {
@@ -168,6 +170,9 @@ impl Sim<'_> {
             }
             Action::Enter(world) => self.queue.push(soon, Event::Joins(world)),
             Action::Collect(ask) => self.collect(command.id, &ask),
+            Action::Direct(batch) => {
+                self.queue.push(soon, Event::Direct { life, id: command.id, batch: Box::new(batch) });
+            }
             Action::Acknowledge(proc) => self.queue.push(soon, Event::Acknowledge(proc)),
             Action::Reply { order, result } => self.replied(order, &result),
             Action::Announce(_) | Action::Cordon { .. } | Action::Switch { .. } => {}

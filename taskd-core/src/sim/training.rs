@@ -4,6 +4,7 @@
 //! frozen stops everybody; a slow one slows everybody.
 
 use super::event::Event;
+use super::step_loop::StepLoop;
 use super::world::World as Sim;
 use crate::job::{Domain, Exit, Generation, Incarnation, JobTime, ProcId, Rank, Role, Termination, World};
 use crate::trace::{Observation, Signal};
@@ -22,6 +23,10 @@ pub(super) struct Seat {
     pub(super) frozen: bool,
     /// The step whose result it holds in memory; `None` in a fresh process.
     pub(super) holds: Option<u64>,
+    /// What it holds is of no step: it was given up while it changed.
+    pub(super) torn: bool,
+    /// It meets the others only when it is told to.
+    pub(super) waits: bool,
     /// The last world in which this incarnation completed a step.
     pub(super) stepped: Option<Generation>,
     /// Steps that this rank has taken over all its lives.
@@ -69,6 +74,8 @@ impl Training {
             running: false,
             frozen: false,
             holds: None,
+            torn: false,
+            waits: false,
             stepped: None,
             taken: 0,
         };
@@ -113,7 +120,7 @@ impl Training {
         let generation = self.world.generation();
         self.world.members().iter().all(|(rank, member)| {
             self.seats.get(rank.0 as usize).is_some_and(|s| {
-                s.running && !s.frozen && s.incarnation == member.incarnation && s.generation == generation
+                s.running && !s.frozen && !s.waits && s.incarnation == member.incarnation && s.generation == generation
             })
         })
     }
@@ -140,6 +147,9 @@ impl Sim<'_> {
 
     /// Processes that live on hear of a new world.
     pub(super) fn joins(&mut self, world: &Arc<World>) {
+        if self.scene.step_loop {
+            return self.sees_world(world); // they join when they are told to
+        }
         for (rank, member) in world.members() {
             let proc = ProcId { role: Role::Rank(*rank), incarnation: member.incarnation };
             if let Some(process) = self.fleet.procs.get_mut(&proc).filter(|p| p.is_alive()) {
@@ -174,6 +184,7 @@ impl Sim<'_> {
         let (Some(process), Some(rank)) = (self.fleet.procs.get(proc), proc.role.rank()) else { return };
         let Some(seat) = self.training.seats.get_mut(rank.0 as usize) else { return };
         if proc.incarnation >= seat.incarnation {
+            let waits = self.loops.get(proc).is_some_and(StepLoop::joins);
             *seat = Seat {
                 incarnation: proc.incarnation,
                 generation: process.generation,
@@ -181,6 +192,8 @@ impl Sim<'_> {
                 running: true,
                 frozen: process.frozen,
                 holds: None,
+                torn: false,
+                waits,
                 stepped: None,
                 taken: seat.taken,
             };
@@ -206,6 +219,7 @@ impl Sim<'_> {
         let finished = gang.step >= self.scene.steps;
         if !commanded && !finished {
             self.peers_fail(proc, generation);
+            self.gang_breaks(generation);
         }
     }
 
@@ -224,6 +238,11 @@ impl Sim<'_> {
         if formed || self.training.world.generation() != generation || !self.is_complete() {
             return;
         }
+        if let Err(broken) = self.audit.gang_forms(&self.training, &self.loops) {
+            self.broken = Some(broken);
+            return;
+        }
+        let kept = self.have_resumed();
         let survivors = self.training.seats.iter().filter_map(|s| s.holds).max();
         let step = survivors.unwrap_or(self.training.checkpoint);
         self.training.seats.iter_mut().for_each(|s| s.holds = Some(step));
@@ -231,7 +250,10 @@ impl Sim<'_> {
         let number = self.training.gangs;
         self.training.deadlocked = false;
         self.training.gang = Some(Gang { number, generation, dead: false, moving: false, step });
-        self.training.last_step = self.now;
+        if !kept {
+            self.training.last_step = self.now; // those who are kept have to show a step
+        }
+        self.loops_train(generation, step >= self.scene.steps);
         if step >= self.scene.steps {
             return self.everybody_ends(); // the checkpoint is the program's last
         }
@@ -299,6 +321,9 @@ impl Sim<'_> {
             self.training.checkpoint = step;
         }
         self.say(facts);
+        if self.scene.step_loop {
+            self.loops_train(generation, true);
+        }
         if step >= self.scene.steps {
             return self.everybody_ends();
         }
@@ -322,6 +347,7 @@ impl Sim<'_> {
         if let Some(seat) = self.training.seat_mut(proc) {
             seat.frozen = false;
         }
+        self.give_again(proc);
         self.try_form();
         let finished = self.training.gang.as_ref().is_some_and(|g| !g.dead && g.step >= self.scene.steps);
         if finished {

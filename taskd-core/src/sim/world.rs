@@ -4,7 +4,7 @@
 
 use super::agent::Agent;
 use super::audit::Audit;
-use super::chaos::{ChaosPlan, Deeds, Relief};
+use super::chaos::{Armed, ChaosPlan, Deeds, Relief};
 use super::dice::Dice;
 use super::event::Event;
 use super::fleet::Fleet;
@@ -14,6 +14,7 @@ use super::operator::Operator;
 use super::outcome::{Outcome, Violation};
 use super::queue::Queue;
 use super::scene::{Scene, Weather};
+use super::step_loop::Loops;
 use super::supervisor::{Away, Supervisor};
 use super::training::Training;
 use super::{PluginMaker, SimConfig, with_saboteur};
@@ -41,6 +42,11 @@ pub(super) struct World<'a> {
     pub(super) facts_tail: JobTime,
     pub(super) mute_witnesses: bool,
     pub(super) training: Training,
+    pub(super) loops: Loops,
+    /// What is to go wrong when processes are told something.
+    pub(super) armed: Option<Armed>,
+    /// What was broken where no kernel sees it.
+    pub(super) broken: Option<Violation>,
     pub(super) plan: ChaosPlan,
     pub(super) deeds: Deeds,
     pub(super) operator: Operator,
@@ -77,6 +83,9 @@ impl<'a> World<'a> {
             weather: scene.weather,
             fleet: Fleet::new(&scene),
             training: Training::new(Arc::new(scene.spec.first_world())),
+            loops: Loops::default(),
+            armed: None,
+            broken: None,
             scene,
             dice,
             now: JobTime::START,
@@ -156,6 +165,9 @@ impl<'a> World<'a> {
             {
                 self.happens(event);
             }
+            if let Some(broken) = self.broken.take() {
+                return Err(broken);
+            }
             self.supervise()?;
             self.watch_liveness()?;
         }
@@ -203,6 +215,15 @@ impl<'a> World<'a> {
             }
             Event::Start { life, id, batch } => self.start_arrives(life, id, &batch),
             Event::Stop { procs, grace } => self.stop_arrives(&procs, grace),
+            Event::Direct { life, id, batch } => self.direct_arrives(life, id, &batch),
+            Event::Links(_)
+            | Event::InLoop { .. }
+            | Event::Told { .. }
+            | Event::GaveUp { .. }
+            | Event::Meet { .. }
+            | Event::Copied { .. }
+            | Event::Answers { .. }
+            | Event::SaysFailed { .. } => self.loop_does(event),
             Event::Acknowledge(proc) => self.acknowledge_arrives(&proc),
             Event::Joins(world) => self.joins(&world),
             Event::Runs(proc) => self.runs(&proc),
@@ -216,6 +237,21 @@ impl<'a> World<'a> {
             Event::Strike(strike) => self.strike(strike),
             Event::Agent => self.agent_looks(),
             Event::Relief(relief) => self.relieve(relief),
+        }
+    }
+
+    /// A process with a step loop does something.
+    fn loop_does(&mut self, event: Event) {
+        match event {
+            Event::Links(proc) => self.links(&proc),
+            Event::InLoop { proc, generation } => self.comes_to_loop(&proc, generation),
+            Event::Told { proc, id } => self.told(&proc, id),
+            Event::GaveUp { proc, id, generation } => self.has_given_up(&proc, id, generation),
+            Event::Meet { generation, size } => self.meet(generation, size),
+            Event::Copied { proc, id, generation } => self.copied(&proc, id, generation),
+            Event::Answers { proc, id } => self.answers_directive(&proc, id),
+            Event::SaysFailed { proc, generation, kind } => self.says_failed(&proc, generation, kind),
+            _ => {}
         }
     }
 

@@ -77,6 +77,7 @@ impl Timeline {
             phase: Phase::Pending("ordered".into()),
             step: None,
             progress_at: JobTime::START,
+            link: None,
         };
         let status = |node| NodeStatus { node, state: NodeState::Ready, slots: RANKS_PER_HOST };
         let view = View {

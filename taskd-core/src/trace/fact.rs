@@ -3,7 +3,7 @@
 use super::training::{GroupPosition, StepTimes};
 use crate::job::seconds::Seconds;
 use crate::job::{Domain, ErrorReport, Generation, Incarnation, JobTime, Name};
-use crate::launch::Phase;
+use crate::launch::{Phase, StepFailure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -131,6 +131,8 @@ pub enum Signal {
         /// For how long, in nanoseconds.
         nanos: u64,
     },
+    /// A step of the process failed, and the process lives: it waits to be told what to do (over its control link).
+    StepFailed(Box<StepFailure>),
 }
 
 /// The question for where a process stands in its process groups. The answer is an [`Exhibit::Groups`].

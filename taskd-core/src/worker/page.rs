@@ -15,7 +15,7 @@
 //! | 24 | `u64` | start time of the rank: field 22 of `/proc/PID/stat` | the forked child, before exec |
 //! | 32 | `u32` | rank, `u32::MAX` for a service | guard |
 //! | 36 | `u32` | incarnation | guard |
-//! | 40 | `u64` | generation | guard |
+//! | 40 | `u64` | generation | guard; a worker that goes on in a later world |
 //! | 48 | `u64` | number of the last completed training step, 0 for none | rank |
 //! | 56 | `u64` | `CLOCK_MONOTONIC` ns of the last completed step, 0 for none | rank |
 //! | 64 | `u64` | `CLOCK_MONOTONIC` ns of the last heartbeat, 0 for never | rank |

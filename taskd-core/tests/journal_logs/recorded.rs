@@ -24,7 +24,8 @@ const fn steps_of(version: u32) -> usize {
     match version {
         ..3 => 155,
         3 => 156,
-        _ => 157,
+        4 => 157,
+        _ => 166,
     }
 }
 
@@ -75,7 +76,7 @@ fn every_input(version: u32) -> Vec<Input> {
     let revision = Revision { epoch: 3, seq: 1 << 40 };
     vec![
         Input::Changed(Change::Node(nodes[0].clone())),
-        Input::Listed(Listing { revision, procs: every_status(), nodes }),
+        Input::Listed(Listing { revision, procs: every_status(), nodes, links: Vec::new() }),
         Input::Answered { id: stale, results },
         Input::Requested(Request::Fault(Box::new(fault))),
         Input::Requested(Request::PluginFailed { plugin: Name::new("p"), what: "it panicked".into() }),
@@ -84,7 +85,44 @@ fn every_input(version: u32) -> Vec<Input> {
     ]
     .into_iter()
     .chain(every_order(version))
+    .chain(every_word(version))
     .collect()
+}
+
+/// All that control links bring.
+fn every_word(version: u32) -> Vec<Input> {
+    if version < 5 {
+        return Vec::new();
+    }
+    let proc = ProcId::rank(1, 1);
+    let link = |linked| Input::Changed(Change::Link(LinkStatus { proc: proc.clone(), linked }));
+    let linked = |at| Linked {
+        generation: Generation(1),
+        framework: Name::new("pytorch"),
+        can: [Name::new("give-up")].into(),
+        at,
+        state_bytes: Some(1 << 40),
+    };
+    let say = |what| Input::Changed(Change::Said(WorkerSaid { proc: proc.clone(), what }));
+    let answer = |result| Saying::Answer { id: CommandId(u64::MAX), result };
+    let state = |window| WorkerState {
+        step: 12,
+        committed: Some(11),
+        window,
+        layout: "abc".into(),
+        buckets: vec![1 << 33, 0],
+        bytes: 9,
+    };
+    let answered = |window| Box::new(Answered { state: Some(state(window)), figures: [(Name::new("ms"), 0.5)].into() });
+    let windows = [Window::Before, Window::Torn, Window::Closed].map(|window| say(answer(Ok(answered(window)))));
+    let links = [Point::Script, Point::Loop, Point::Parked].map(|at| link(Some(linked(at))));
+    let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));
+    links.into_iter().chain(windows).chain([say(answer(Err("no".into()))), failed, link(None)]).collect()
+}
+
+fn step_failure(kind: FailureKind) -> StepFailure {
+    let (op, group) = (Some("allreduce".into()), Some("default".into()));
+    StepFailure { generation: Generation(1), kind, step: Some(12), message: "connection reset".into(), op, group }
 }
 
 fn every_order(version: u32) -> impl Iterator<Item = Input> {
@@ -205,7 +243,11 @@ fn every_observation(version: u32) -> Vec<Observation> {
         (rank.clone(), evidence(Exhibit::Groups(vec![position]))),
     ];
     let since_3 = since_3.into_iter().filter(|_| version >= 3);
-    let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases).chain(since_3);
+    let kinds = [FailureKind::Collective, FailureKind::Step];
+    let since_5 = kinds.map(|kind| (rank.clone(), Signal::StepFailed(Box::new(step_failure(kind)))));
+    let since_5 = since_5.into_iter().filter(|_| version >= 5);
+    let all =
+        others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases).chain(since_3).chain(since_5);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| Observation {
         at: JobTime::from_nanos(n),
         about,
@@ -304,7 +346,7 @@ fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 5 of the log format, this program reads up to 4: use the version of this program \
+            "has version 6 of the log format, this program reads up to 5: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

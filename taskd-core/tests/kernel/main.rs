@@ -6,4 +6,5 @@ mod bench;
 mod incidents;
 mod job;
 mod launches;
+mod links;
 mod recoveries;

@@ -160,6 +160,47 @@ fn a_strategy_that_must_ask_waits_for_the_answer() {
 }
 
 #[test]
+fn what_was_declined_for_a_wish_is_asked_again_when_the_wish_has_cost_a_process() {
+    let mut job = four_with(Stops);
+    job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
+    let wish = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("a rank of it");
+    job.pass(100);
+    let incident = wish.incident.expect("an incident");
+    job.order(Order::Decline { incident }).expect("restart asks");
+    job.pass(10_000);
+    assert_eq!((job.last().held, &job.finished), (Some(Held::Asking), &None), "the job does not end over that");
+    job.order(Order::Approve { incident }).expect("it asks again");
+    job.pass(100);
+    assert_eq!(job.last().outcome, "recovered by restart");
+}
+
+/// Stops what is wanted anew, and knows no further.
+struct Stops;
+
+impl RecoveryStrategy for Stops {
+    fn name(&self) -> Name {
+        Name::new("stops")
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        let procs = lost.iter().filter_map(|rank| view.world.proc(*rank)).collect();
+        let stop = Action::Stop { procs, grace: Duration::ZERO, exact: true };
+        Ok(Proposal {
+            stages: vec![Stage::new("stop", Duration::from_secs(1), vec![stop])],
+            touches: lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
+            cost: Cost { lost_work: Duration::from_secs(100_000), ..Cost::downtime(Duration::ZERO) },
+            counted: Counted::Yes,
+            reason: "it is stopped".into(),
+        })
+    }
+
+    fn advance(&self, _: &Run, _: &View) -> Next {
+        Next::GiveUp("and nobody starts it".into())
+    }
+}
+
+#[test]
 fn a_fault_that_joins_a_wish_is_decided_as_a_fault() {
     let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
     job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them");
@@ -246,7 +287,7 @@ fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
 fn what_an_operator_allows_outlives_the_supervisor() {
     let mut job = four();
     let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
-    assert_eq!(why, "there is no strategy restrat: there are restart, exit");
+    assert_eq!(why, "there is no strategy restrat: there are retry, recover-in-place, recover, restart, exit");
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
@@ -259,8 +300,7 @@ fn what_an_operator_allows_outlives_the_supervisor() {
 fn a_checkpoint_on_demand_is_unsupported_while_no_strategy_saves_one() {
     let mut job = four();
     let why = job.order(Order::Dump).expect_err("the built-in ladder does not save");
-    let expected =
-        "no strategy of this runtime saves a checkpoint on request: none is named dump (there are restart, exit)";
+    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, exit)";
     assert_eq!(why, expected);
 }
 
@@ -322,6 +362,9 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
     let mut job = said_to_be_broken();
     let incident = job.last();
     let words = "not done: device in node a; \
+        retry: no process says that its step has failed; \
+        recover-in-place: no rank is lost; \
+        recover: no rank is lost; \
         restart: node a takes nothing new, and no other host has room for rank 0; \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
@@ -339,6 +382,9 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
     job.pass(100);
     let incident = job.last();
     let words = "not done: slow in rank 1; \
+        retry: no process says that its step has failed; \
+        recover-in-place: no rank is lost; \
+        recover: no rank is lost; \
         restart: what was blamed still trains, and would only start again where it is; \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
@@ -463,7 +509,7 @@ fn an_incident_is_explained_with_its_losers_and_its_evidence() {
     kill(&mut job, 2);
     let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
     assert_eq!(why.chosen.map(|(name, _)| name), Some(Name::new("restart")));
-    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 0, 1));
+    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 3, 1));
     assert_eq!((why.lost[0].strategy.as_str(), why.report.blamed), ("exit", vec![Rank(2)]));
     assert!(job.kernel.explain(IncidentId(2)).is_none());
 }
@@ -479,8 +525,10 @@ fn nothing_is_ordered_of_a_job_that_is_being_ended() {
     );
 }
 
-/// Starts one killed rank anew, in its place, and nobody else.
-struct Narrow;
+/// Starts one killed rank anew, in its place, and nobody else; it may disturb everybody by that.
+struct Narrow {
+    disturbs_all: bool,
+}
 
 impl RecoveryStrategy for Narrow {
     fn name(&self) -> Name {
@@ -497,7 +545,7 @@ impl RecoveryStrategy for Narrow {
         let orders = vec![StartOrder { proc, place: Place::On(node), spec: Arc::clone(&view.spec.worker) }];
         let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: Ready::Running };
         let stages = vec![Stage::new("start", Duration::from_secs(60), vec![Action::Enter(world), start])];
-        let touches = vec![Domain::Process(Role::Rank(rank))];
+        let touches = vec![if self.disturbs_all { Domain::Job } else { Domain::Process(Role::Rank(rank)) }];
         let cost = Cost::downtime(Duration::from_secs(1));
         Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "it is enough".into() })
     }
@@ -505,7 +553,7 @@ impl RecoveryStrategy for Narrow {
 
 #[test]
 fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
-    let mut job = four_with(Narrow);
+    let mut job = four_with(Narrow { disturbs_all: false });
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.tell(3, exited(KILLED, None)); // on b, at the same time
     job.pass(1_000);
@@ -513,6 +561,17 @@ fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
     let outcomes: Vec<&str> = incidents.iter().map(|incident| incident.outcome.as_str()).collect();
     assert_eq!(outcomes, ["recovered by narrow", "recovered by restart"]);
     assert_eq!((job.hosts(), job.kernel.budget_left()), (vec!["b"; 4], 9), "only the kill is paid for");
+}
+
+#[test]
+fn a_drain_that_came_with_another_wish_is_not_lost_over_it() {
+    let mut job = four_with(Narrow { disturbs_all: true }); // as who keeps the processes of all others does
+    job.order(Order::Drain { node: node("a") }).expect("b has room");
+    job.order(Order::Restart { ranks: BTreeSet::from([Rank(3)]) }).expect("it is on b");
+    job.pass(1_000);
+    let incidents = job.kernel.report().incidents;
+    let outcomes: Vec<&str> = incidents.iter().map(|incident| incident.outcome.as_str()).collect();
+    assert_eq!((outcomes, job.hosts()), (vec!["recovered by narrow", "recovered by restart"], vec!["b"; 4]));
 }
 
 /// Starts ranks 2 and 3 anew on host a, when rank 2 has stopped.

@@ -3,6 +3,7 @@
 use crate::job::*;
 use crate::support::*;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
@@ -23,6 +24,13 @@ async fn a_rank_is_told_who_it_is() {
     assert!(marker.len() == 32 && marker.bytes().all(|b| b.is_ascii_hexdigit()));
     let page = own.remove(own.iter().position(|(name, _)| name == "TASKD_LIFELINE").unwrap()).1;
     assert!(page.starts_with(&format!("/proc/{}/fd/", job.guard_pid())));
+    let control = own.remove(own.iter().position(|(name, _)| name == "TASKD_CONTROL").unwrap()).1;
+    assert!(
+        control.starts_with(&format!("/proc/{}/fd/", job.guard_pid())) && Path::new(&control).exists(),
+        "{control}"
+    );
+    let keep = own.remove(own.iter().position(|(name, _)| name == "TASKD_KEEP").unwrap()).1;
+    assert!(keep.starts_with(&format!("/proc/{}/fd/", job.guard_pid())), "{keep}");
     let library = own.remove(own.iter().position(|(name, _)| name == "TASKD_LIB").unwrap()).1;
     assert_eq!(library, taskd_core::worker::library::unpack().unwrap().to_str().unwrap());
     let run_dir = job.dir.path().display().to_string();

@@ -30,7 +30,7 @@ pub(crate) fn run(dir: &str) -> ExitCode {
 async fn without_a_guard_processes_start_end_and_stop() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = without_guard(dir.path()).build().await.unwrap();
-    assert_eq!(launcher.info().goes_without.len(), 3);
+    assert_eq!(launcher.info().goes_without.len(), 4);
     let helper = "setsid sh -c 'echo $$ > pid; exec sleep 1000' & while [ ! -s pid ]; do sleep 0.01; done; exit 3";
     let orders = batch(1, [sh(helper).with_cwd(dir.path()), sleeper()]);
     launcher.start(&orders).await.unwrap();

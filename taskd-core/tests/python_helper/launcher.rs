@@ -71,7 +71,7 @@ fn batch(orders: Vec<StartOrder>) -> StartBatch {
 
 async fn local(dir: &Path) -> PythonLauncher<LocalLauncher, Met> {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
-    PythonLauncher::new(local, dir.join("met"), Met)
+    PythonLauncher::with_framework(local, dir.join("met"), Met)
 }
 
 /// Waits until these have exited; every phase that was told of them, and the exits.
@@ -99,7 +99,7 @@ async fn exits(launcher: &impl Launcher, procs: &[ProcId]) -> (Vec<(ProcId, Phas
 async fn it_is_as_good_a_launcher_as_the_one_below() {
     for below in [FakeLauncher::new(), FakeLauncher::new().with_lifeline()] {
         let dir = tempfile::tempdir().unwrap();
-        let make = async |_owner| PythonLauncher::new(below.attach(), dir.path(), Met);
+        let make = async |_owner| PythonLauncher::with_framework(below.attach(), dir.path(), Met);
         let report = conformance::launcher(make, below.programs()).assert().await;
         assert!(report.skipped().is_empty(), "{report}");
     }
@@ -160,7 +160,7 @@ async fn what_a_failed_process_left_is_explained_where_the_framework_owns_it() {
 async fn the_early_death_of_an_owned_service_is_withheld_until_its_exit_explains_it() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeLauncher::new().with_lifeline();
-    let launcher = PythonLauncher::new(fake.attach(), dir.path(), Met);
+    let launcher = PythonLauncher::with_framework(fake.attach(), dir.path(), Met);
     let procs = [service(STORE), service(OTHER)];
     let orders = procs.iter().map(|proc| order(proc.clone(), WorkerSpec::new(["fake", "runs"])));
     launcher.start(&batch(orders.collect())).await.unwrap();

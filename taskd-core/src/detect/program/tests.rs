@@ -1,5 +1,8 @@
 use super::*;
-use crate::detect::fixture::{KILLED, Scene, dead, exception, exited, failed, fault, follow_up, lost_race, node};
+use crate::detect::Sound;
+use crate::detect::fixture::{
+    KILLED, Scene, dead, exception, exited, failed, fault, follow_up, lost_race, node, rank_domain,
+};
 use crate::job::Counted;
 use std::sync::Arc;
 
@@ -42,6 +45,11 @@ fn blamed(
         return false;
     }
     let fault = fault(&found);
+    if let Some(advice) = &fault.advice {
+        assert_eq!((advice.as_str(), &fault.prime().domain), ("restart", &rank_domain(rank)), "it is to be moved");
+        assert!(fault.prime().damage.program != Sound::No && fault.incarnation().is_some());
+        return false;
+    }
     assert_eq!((&fault.prime().domain, &fault.prime().class), (&Domain::Job, &FaultClass::Program));
     assert_eq!(fault.prime().damage, Damage::PROGRAM_BROKEN);
     assert!(fault.prime().is_cause() && fault.error.is_some() && fault.clues.len() == 4);
@@ -66,6 +74,19 @@ fn the_same_exception_twice_elsewhere_is_the_programs() {
     assert!(!blamed(TWO_HOSTS, e(), exchange, 3, e()), "another rank, on the host of the first time");
     assert!(blamed(&[("a", 4)], e(), stay, 1, e()), "one host only");
     assert!(blamed(&[("a", 4), ("b", 1)], e(), stay, 1, e()), "the other host cannot take its ranks");
+}
+
+#[test]
+fn an_exception_that_comes_back_where_it_was_is_to_be_tried_elsewhere() {
+    let (mut scene, mut programs) = (Scene::on(4, TWO_HOSTS), ProgramErrorDetector::new());
+    scene.tell(&mut programs, 1, failed(at_step(17)));
+    scene.restart(); // in its place, as who replaces only what was lost does
+    let found = scene.tell(&mut programs, 1, failed(at_step(17)));
+    let advised = fault(&found);
+    assert_eq!((advised.advice.clone(), &advised.prime().domain), (Some(Name::new("restart")), &rank_domain(1)));
+    restart(&mut scene, true);
+    let found = scene.tell(&mut programs, 1, failed(at_step(17)));
+    assert_eq!(fault(&found).prime().damage, Damage::PROGRAM_BROKEN);
 }
 
 #[test]
@@ -162,7 +183,8 @@ fn another_device_of_the_host_is_another_place() {
     seat(&mut scene, [0, 1]);
     scene.tell(&mut programs, 0, failed(at_step(17)));
     seat(&mut scene, [0, 1]);
-    assert!(scene.tell(&mut programs, 0, failed(at_step(17))).is_empty(), "device 1 is left");
+    let found = scene.tell(&mut programs, 0, failed(at_step(17)));
+    assert_eq!(fault(&found).advice, Some(Name::new("restart")), "device 1 is left");
     seat(&mut scene, [1, 0]);
     let found = scene.tell(&mut programs, 0, failed(at_step(17)));
     let texts: Vec<&str> = fault(&found).clues.iter().map(|c| c.text.as_str()).collect();

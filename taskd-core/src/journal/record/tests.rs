@@ -7,7 +7,9 @@ use super::*;
 use crate::detect::{Clue, Damage, Fault, FaultClass, Suspect};
 use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, Name, NodeId, ProcId, Role, Termination};
 use crate::kernel::{Command, Input, Request, Snapshot};
-use crate::launch::{Change, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
+use crate::launch::{
+    Change, LinkStatus, Linked, Listing, NodeState, NodeStatus, Phase, Point, ProcStatus, Revision, Saying, WorkerSaid,
+};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::switches::Requested;
 use crate::trace::{Exhibit, Observation, Signal, StepTimes};
@@ -276,9 +278,19 @@ fn input() -> impl Strategy<Value = Input> {
     let revision = (any::<u64>(), any::<u64>()).prop_map(|(epoch, seq)| Revision { epoch, seq });
     prop_oneof![
         (revision, vec(status(), 0..3), vec(node(), 0..3))
-            .prop_map(|(revision, procs, nodes)| Input::Listed(Listing { revision, procs, nodes })),
+            .prop_map(|(revision, procs, nodes)| Input::Listed(Listing { revision, procs, nodes, links: Vec::new() })),
         status().prop_map(|status| Input::Changed(Change::Proc(status))),
         node().prop_map(|node| Input::Changed(Change::Node(node))),
+        (proc(), any::<u64>(), name()).prop_map(|(proc, generation, framework)| {
+            let generation = Generation(generation);
+            let can = [framework.clone()].into();
+            let linked = Linked { generation, framework, can, at: Point::Parked, state_bytes: None };
+            Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) }))
+        }),
+        (proc(), any::<u64>(), any::<String>()).prop_map(|(proc, id, why)| {
+            let what = Saying::Answer { id: CommandId(id), result: Err(why) };
+            Input::Changed(Change::Said(WorkerSaid { proc, what }))
+        }),
         (any::<u64>(), vec((domain(), result()), 0..3))
             .prop_map(|(id, results)| Input::Answered { id: CommandId(id), results }),
         fault().prop_map(|fault| Input::Requested(Request::Fault(Box::new(fault)))),

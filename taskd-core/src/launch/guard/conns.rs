@@ -5,8 +5,10 @@
 
 use super::poll::Interest;
 use super::wire::{self, Frames, FromGuard, STRANGER_FRAME_BYTES_MAX};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::de::DeserializeOwned;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -92,6 +94,16 @@ impl Conn {
     pub(super) fn send(&mut self, message: &FromGuard) -> io::Result<()> {
         self.out.extend_from_slice(&wire::encode(message)?);
         Ok(())
+    }
+
+    /// Sends a copy of a descriptor, now or never: the other side asks again.
+    pub(super) fn lend(&mut self, descriptor: &impl AsFd) {
+        let (bytes, descriptors) = ([IoSlice::new(&[0])], [descriptor.as_fd()]);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            let _ = rustix::net::sendmsg(&self.stream, &bytes, &mut control, SendFlags::NOSIGNAL);
+        }
     }
 
     /// What there is to wait for.

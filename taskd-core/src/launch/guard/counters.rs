@@ -27,6 +27,14 @@ pub struct GuardCounters {
     /// Ranks that had no lifeline though they could have one: no thread could be started to wait for it, or their system
     /// releases no lock of a process that dies (counted at their exit).
     pub lifelines_missing: u64,
+    /// Standbys that wait at this moment, and can be seated.
+    pub standbys_waiting: u64,
+    /// Processes that were started by seating a standby.
+    pub standbys_seated: u64,
+    /// Processes that a standby could have stood in for, but were started in the usual way: none waited then.
+    pub standbys_missed: u64,
+    /// Standbys and templates that were given up: they refused, failed, did not answer, or nobody was like them any more.
+    pub standbys_discarded: u64,
     /// Defects of the guard itself that it survived.
     pub panics: u64,
 }

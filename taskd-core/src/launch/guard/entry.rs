@@ -3,11 +3,11 @@
 //! A guard is started with a fixed name, the protocol's version as its only argument, and a socket to its owner as its
 //! standard input. Nothing else makes a process a guard, and no environment variable is needed or left behind.
 
-use super::engine::Engine;
+use super::engine::{Engine, Kind};
+use super::run_dir::WorkerDoor;
 use super::sys;
 use super::wire::{self, Frames, FromGuard, GuardConfig, PROTOCOL, Refusal, STRANGER_FRAME_BYTES_MAX, ToGuard};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,18 +57,20 @@ fn run() -> io::Result<()> {
     let _ = rustix::thread::set_name(c"taskd-guard");
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     std::env::set_current_dir("/")?;
-    serve(socket, Some(signals))
+    serve(socket, Kind::Process { signals })
 }
 
 /// Does a guard's work in a thread of this process, for a program that has no guard.
-pub(crate) fn run_in_thread(socket: UnixStream) -> io::Result<()> {
+///
+/// `door` is what the thread and its owner, one process, share.
+pub(crate) fn run_in_thread(socket: UnixStream, door: WorkerDoor) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(GUARD_NAME.into());
-    thread.spawn(move || serve(socket, None)).map(drop) // if it fails, its socket is closed, and that is noticed
+    thread.spawn(move || serve(socket, Kind::Thread(door))).map(drop) // if it fails, its socket is closed, and that is noticed
 }
 
-fn serve(mut socket: UnixStream, signals: Option<OwnedFd>) -> io::Result<()> {
+fn serve(mut socket: UnixStream, kind: Kind) -> io::Result<()> {
     let config = receive_config(&mut socket)?;
-    match Engine::new(config, signals) {
+    match Engine::new(config, kind) {
         Ok(engine) => engine.run(socket),
         Err(refusal) => socket.write_all(&wire::encode(&FromGuard::Refused(refusal))?),
     }

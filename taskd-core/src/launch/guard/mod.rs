@@ -15,10 +15,12 @@
 
 mod conns;
 mod counters;
+mod doors;
 mod end_of;
 mod engine;
 mod entry;
 mod init;
+mod keeps;
 mod lifeline;
 mod logs;
 mod poll;
@@ -26,6 +28,7 @@ pub(crate) mod proc_fs;
 mod procs;
 pub(crate) mod run_dir;
 mod spawn;
+mod standby;
 mod streams;
 mod sys;
 pub(crate) mod tree;

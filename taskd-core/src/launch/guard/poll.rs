@@ -31,10 +31,14 @@ pub(super) enum Token {
     Stdout(Key),
     /// A pipe has output.
     Stderr(Key),
+    /// A standby has said something, or has ended.
+    Seat(Key),
+    /// A standby has printed something.
+    SeatOutput(Key),
 }
 
 impl Token {
-    const KINDS: u64 = 8;
+    const KINDS: u64 = 16;
 
     const fn pack(self) -> u64 {
         match self {
@@ -46,6 +50,8 @@ impl Token {
             Token::Conn(key) => 5 + key * Token::KINDS,
             Token::Stdout(key) => 6 + key * Token::KINDS,
             Token::Stderr(key) => 7 + key * Token::KINDS,
+            Token::Seat(key) => 8 + key * Token::KINDS,
+            Token::SeatOutput(key) => 9 + key * Token::KINDS,
         }
     }
 
@@ -59,7 +65,9 @@ impl Token {
             4 => Token::Child(key),
             5 => Token::Conn(key),
             6 => Token::Stdout(key),
-            _ => Token::Stderr(key),
+            7 => Token::Stderr(key),
+            8 => Token::Seat(key),
+            _ => Token::SeatOutput(key),
         }
     }
 }
@@ -130,6 +138,8 @@ mod tests {
             Token::Conn(1),
             Token::Stdout(1 << 40),
             Token::Stderr(77),
+            Token::Seat(3),
+            Token::SeatOutput(1 << 40),
         ];
         for token in all {
             assert_eq!(Token::unpack(token.pack()), token);

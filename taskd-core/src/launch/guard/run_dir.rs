@@ -8,6 +8,7 @@
 //! | `guard.json` | the running guard: protocol version, job id, pid; gone after an orderly end |
 //! | `guard.lock` | locked while a guard runs here; never removed |
 //! | `guard.sock` | where a new owner connects; gone after an orderly end |
+//! | `worker.sock` | where training processes connect; gone after an orderly end |
 //! | `guard.log`, `guard.log.1` | what the guard had to say, for people |
 //! | `procs/rank-3.2/stdout.log`, `stderr.log` | what incarnation 2 of rank 3 printed |
 //! | `procs/rank-3.2/stdout.log.1`, `stderr.log.1` | the part before the bound was reached, or an earlier job's |
@@ -23,6 +24,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+const GUARD_SOCKET: &str = "guard.sock";
+const WORKER_SOCKET: &str = "worker.sock";
+
+/// Where training processes connect.
+#[derive(Debug)]
+pub(crate) struct WorkerDoor {
+    pub(crate) listener: UnixListener,
+    /// Its address for them, as long as this is held.
+    pub(crate) path: PathBuf,
+    _directory: OwnedFd,
+}
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -79,13 +92,27 @@ impl RunDir {
 
     /// Listens at `guard.sock`, in place of a dead guard.
     pub(crate) fn listen(&self) -> io::Result<UnixListener> {
-        let socket = self.0.join("guard.sock");
+        self.listen_at(GUARD_SOCKET)
+    }
+
+    /// Listens for training processes at `worker.sock`. They find it through this process's descriptor of the directory, as
+    /// the name of a directory may be too long for a socket's address.
+    pub(crate) fn listen_for_workers(&self) -> io::Result<WorkerDoor> {
+        let listener = self.listen_at(WORKER_SOCKET)?;
+        let directory = self.open()?;
+        let fd = directory.as_raw_fd();
+        let path = PathBuf::from(format!("/proc/{}/fd/{fd}/{WORKER_SOCKET}", std::process::id()));
+        Ok(WorkerDoor { listener, path, _directory: directory })
+    }
+
+    fn listen_at(&self, name: &str) -> io::Result<UnixListener> {
+        let socket = self.0.join(name);
         match fs::remove_file(&socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => (),
         }
         let directory = self.open()?;
-        let listener = UnixListener::bind(short_path(&directory))?;
+        let listener = UnixListener::bind(short_path(&directory, name))?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
@@ -93,7 +120,7 @@ impl RunDir {
 
     /// Connects to the guard.
     pub(crate) fn connect(&self) -> io::Result<UnixStream> {
-        UnixStream::connect(short_path(&self.open()?))
+        UnixStream::connect(short_path(&self.open()?, GUARD_SOCKET))
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
@@ -102,7 +129,7 @@ impl RunDir {
 
     /// Removes what says that a guard runs here.
     pub(crate) fn forget_guard(&self) {
-        for name in ["guard.json", "guard.sock"] {
+        for name in ["guard.json", GUARD_SOCKET, WORKER_SOCKET] {
             let _ = fs::remove_file(self.0.join(name)); // where it stays, the lock says that nobody is behind it
         }
     }
@@ -118,8 +145,8 @@ impl RunDir {
 }
 
 /// The socket under a name that is short enough for its address, however long the directory's own name is.
-fn short_path(directory: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/guard.sock", directory.as_raw_fd()))
+fn short_path(directory: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
 
 /// A process's name in paths and in its environment: `rank-3.2`, `service-scheduler.1`.

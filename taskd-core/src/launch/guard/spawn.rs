@@ -2,7 +2,9 @@
 //!
 //! It starts one process or says in one sentence why it cannot; it keeps no book of what it started.
 
+use super::proc_fs::Stat;
 use super::run_dir::proc_name;
+use super::standby::Like;
 use super::sys::{self, BeforeExec};
 use super::wire::{WireOrder, WireSpec};
 use crate::trace::recorder::RecorderConfig;
@@ -11,9 +13,10 @@ use rustix::fs::Access;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit};
 use rustix::thread::CpuSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,6 +41,14 @@ pub(super) struct Spawned {
     pub(super) stderr: OwnedFd,
 }
 
+/// A page that no process has yet.
+#[derive(Debug)]
+pub(super) struct NewPage {
+    pub(super) page: Arc<Page>,
+    pub(super) memory: OwnedFd,
+    pub(super) path: PathBuf,
+}
+
 /// What is the same for all processes that a guard starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground {
@@ -59,18 +70,35 @@ impl Ground {
         }
     }
 
-    /// Starts a process. `program` is what [`find_program`] found.
-    pub(super) fn spawn(&self, order: &WireOrder, spec: &WireSpec, program: &Path) -> io::Result<Spawned> {
+    /// The nice value of a process that is to have so much more than the owner.
+    pub(super) fn nice(&self, more: u8) -> i32 {
+        (self.nice + i32::from(more)).min(19)
+    }
+
+    /// A new page for a process, and the memory that it begins.
+    pub(super) fn page(&self, order: &WireOrder, spec: &WireSpec) -> io::Result<NewPage> {
         let rank = order.proc.role.rank().map_or(u32::MAX, |rank| rank.0);
         let variable = |name: &str| order.env.get(name).or_else(|| spec.env.get(name)).cloned();
         let bytes = RecorderConfig::from_env(variable).bytes();
-        let (page_memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation, bytes)?;
-        let page = Arc::new(page);
-        let page_path = PathBuf::from(format!("/proc/{}/fd/{}", self.parent.as_raw_nonzero(), page_memory.as_raw_fd()));
+        let (memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation, bytes)?;
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", self.parent.as_raw_nonzero(), memory.as_raw_fd()));
+        Ok(NewPage { page: Arc::new(page), memory, path })
+    }
+
+    /// Starts a process. `program` is what [`find_program`] found; `listener` is handed to it.
+    pub(super) fn spawn(
+        &self,
+        order: &WireOrder,
+        spec: &WireSpec,
+        program: &Path,
+        listener: Option<RawFd>,
+    ) -> io::Result<Spawned> {
+        let NewPage { page, memory: page_memory, path: page_path } = self.page(order, spec)?;
         let steps = BeforeExec {
             parent: self.parent,
-            page: Arc::clone(&page),
-            nice: (self.nice + i32::from(spec.nice)).min(19),
+            page: Some(Arc::clone(&page)),
+            kept: listener,
+            nice: self.nice(spec.nice),
             parent_is_hurried: self.is_hurried,
             cpus: order.cpus.as_deref().map(cpu_set),
             open_files: self.open_files,
@@ -81,6 +109,7 @@ impl Ground {
         command.arg0(arguments.0).args(arguments.1);
         command.env_clear().envs(&spec.env).envs(&order.env);
         command.env("TASKD_PROC", proc_name(&order.proc)).env("TASKD_LIFELINE", &page_path);
+        command.envs(listener.map(|number| ("TASKD_LISTEN_FD", number.to_string())));
         command.current_dir(&spec.cwd);
         let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
         command.stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
@@ -92,14 +121,57 @@ impl Ground {
     }
 }
 
+/// A process that was started to wait for a rank.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) pid: Pid,
+    pub(super) start_time: u64,
+    /// Reading ends, non-blocking.
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+impl Ground {
+    /// Starts a process that waits for a rank at this end of its seat.
+    pub(super) fn start_waiting(
+        &self,
+        like: &Like,
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        seat: OwnedFd,
+        nice: i32,
+    ) -> io::Result<Waiting> {
+        let steps = BeforeExec {
+            parent: self.parent,
+            page: None,
+            kept: Some(seat.as_raw_fd()),
+            nice,
+            parent_is_hurried: self.is_hurried,
+            cpus: None,
+            open_files: self.open_files,
+        };
+        let mut command = Command::new(&like.program);
+        let (name, arguments) = argv.split_first().ok_or_else(|| io::Error::other("no program is named"))?;
+        command.arg0(name).args(arguments).env_clear().envs(env).env("TASKD_SEAT", seat.as_raw_fd().to_string());
+        command.current_dir(&like.cwd);
+        let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
+        command.stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
+        sys::before_exec(&mut command, steps);
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        let start_time = Stat::read(pid).map_or(0, |stat| stat.start_time); // it is not reaped: it is there
+        Ok(Waiting { pid, start_time, stdout, stderr })
+    }
+}
+
 /// A pipe whose reading end never blocks.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((reader, writer))
 }
 
-fn cpu_set(cpus: &[u16]) -> CpuSet {
+pub(super) fn cpu_set(cpus: &[u16]) -> CpuSet {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().filter(|cpu| usize::from(**cpu) < CpuSet::MAX_CPU) {
         set.set(usize::from(*cpu));

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -138,11 +139,31 @@ const SHORTEST_TURN_NS: u64 = 100_000;
 pub(super) fn hurry(nice: i32) -> bool {
     // SAFETY: a system call without pointers.
     let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
-    is_ordinary && schedule(nice, SHORTEST_TURN_NS).is_ok()
+    is_ordinary && schedule(None, nice, SHORTEST_TURN_NS).is_ok()
 }
 
-/// Makes this thread an ordinary one with this nice value and length of turns. Async-signal-safe.
-fn schedule(nice: i32, turn_ns: u64) -> io::Result<()> {
+/// Stack of a thread that tries one system call in bytes.
+const TRIAL_STACK_BYTES: usize = 32 << 10;
+
+/// Makes the main thread of a process an ordinary one with this nice value.
+pub(super) fn schedule_process(pid: Pid, nice: i32) -> io::Result<()> {
+    schedule(Some(pid), nice, USUAL_TURN_NS)
+}
+
+/// Whether a process that we slow down can have its turns back: not without the privilege for that.
+pub(super) fn may_undo_nice(nice: i32, slow: i32) -> bool {
+    let trial = move || {
+        rustix::process::setpriority_process(None, slow)?; // of this thread alone
+        rustix::process::setpriority_process(None, nice)
+    };
+    let tried =
+        std::thread::Builder::new().stack_size(TRIAL_STACK_BYTES).spawn(trial).map(std::thread::JoinHandle::join);
+    matches!(tried, Ok(Ok(Ok(()))))
+}
+
+/// Makes a thread, this one when `None`, an ordinary one with this nice value and length of turns. Async-signal-safe.
+fn schedule(thread: Option<Pid>, nice: i32, turn_ns: u64) -> io::Result<()> {
+    let thread = thread.map_or(0, |thread| thread.as_raw_nonzero().get());
     let attributes = libc::sched_attr {
         size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
         sched_policy: libc::SCHED_OTHER.unsigned_abs(),
@@ -154,7 +175,7 @@ fn schedule(nice: i32, turn_ns: u64) -> io::Result<()> {
         sched_period: 0,
     };
     // SAFETY: the kernel reads `attributes`, whose size stands in it.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -214,8 +235,10 @@ impl Ended {
 pub(super) struct BeforeExec {
     /// Who must still be its parent: if not, the guard died meanwhile, and the child must not run.
     pub(super) parent: Pid,
-    /// Gets pid and start time of the child.
-    pub(super) page: Arc<Page>,
+    /// Gets pid and start time of the child; a standby has none yet.
+    pub(super) page: Option<Arc<Page>>,
+    /// A descriptor that the program gets besides its standard streams.
+    pub(super) kept: Option<RawFd>,
     /// The nice value that it runs with.
     pub(super) nice: i32,
     /// Whether the guard is [`hurried`](hurry), which its processes must not inherit.
@@ -243,15 +266,21 @@ impl BeforeExec {
         reset_signals()?;
         rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
         match self.parent_is_hurried {
-            true => schedule(self.nice, USUAL_TURN_NS)?,
+            true => schedule(None, self.nice, USUAL_TURN_NS)?,
             false => rustix::process::setpriority_process(None, self.nice)?,
         }
         if let Some(cpus) = &self.cpus {
             rustix::thread::sched_setaffinity(None, cpus)?;
         }
-        self.page.start_time.store(own_start_time()?, Ordering::Relaxed);
-        self.page.pid.store(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
+        if let Some(page) = &self.page {
+            page.start_time.store(own_start_time()?, Ordering::Relaxed);
+            page.pid.store(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
+        }
         close_descriptors_at_exec();
+        if let Some(kept) = self.kept {
+            // SAFETY: a system call without pointers; the descriptor is this process's own.
+            unsafe { libc::fcntl(kept, libc::F_SETFD, 0) };
+        }
         Ok(())
     }
 }
@@ -404,7 +433,8 @@ mod tests {
         command.args(["-c", "read line"]).stdin(Stdio::piped());
         let steps = BeforeExec {
             parent: rustix::process::getpid(),
-            page: Arc::clone(&page),
+            page: Some(Arc::clone(&page)),
+            kept: None,
             nice: 1,
             parent_is_hurried: false,
             cpus: None,

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// Longest frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Longest frame of somebody who has not been accepted as owner.
@@ -49,6 +49,9 @@ pub(crate) enum ToGuard {
     Hello { protocol: u32, takeover: bool, on_owner_loss: OnOwnerLoss },
     /// A request; answered under the same number.
     Call { id: u64, call: Call },
+    /// The only frame on a connection of its own: a copy of the listener for control links is wanted. Answered with one byte
+    /// that carries the descriptor; then the connection ends.
+    Borrow { protocol: u32 },
     /// Nobody supervises the job any more: stop everything, and stay. Not answered.
     WindDown { grace: Duration },
     /// The owner is dropped: stop everything and end. Not answered.
@@ -97,6 +100,51 @@ pub(crate) struct WireSpec {
     /// Absolute.
     #[serde(default)]
     pub(crate) log: Option<PathBuf>,
+    /// Absolute.
+    #[serde(default)]
+    pub(crate) listen: Option<PathBuf>,
+    /// What may be started ahead of need, to stand in for these processes.
+    #[serde(default)]
+    pub(crate) standby: Option<WireStandby>,
+}
+
+/// Where the processes that stand in come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum StandbyMode {
+    /// One process forks them.
+    Template,
+    /// Each is started, as many as [`WireStandby::ahead`] says.
+    PreStarted,
+}
+
+/// Processes that wait to be told which rank they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireStandby {
+    pub(crate) mode: StandbyMode,
+    /// Starts the interpreter, in the same way and for nothing else.
+    pub(crate) probe: Vec<String>,
+    /// How many of the arguments all of them have in common, the program's name included.
+    pub(crate) fixed: usize,
+    /// The file that is run; `None` for a module or a command.
+    pub(crate) script: Option<String>,
+    /// What is imported ahead: the framework's modules, and then the user's.
+    pub(crate) framework: Vec<String>,
+    pub(crate) imports: Vec<String>,
+    /// Variables that are each rank's own.
+    pub(crate) late: Vec<String>,
+    /// Variables that a template has in place of a rank's.
+    pub(crate) held: BTreeMap<String, String>,
+    /// How many are to wait; as many as there are ranks when `None`.
+    pub(crate) ahead: Option<u32>,
+    /// How long after a start they are begun, in milliseconds.
+    pub(crate) after_ms: u64,
+}
+
+impl WireStandby {
+    /// Whether a standby gets this variable only with its rank.
+    pub(crate) fn is_late(&self, name: &str) -> bool {
+        self.late.iter().any(|late| late == name) || self.held.contains_key(name)
+    }
 }
 
 /// One process to start.
@@ -126,6 +174,8 @@ pub(crate) enum FromGuard {
     Answer { id: u64, answer: Result<Answer, LaunchError> },
     /// Another owner has taken over.
     TakenOver { by_pid: u32 },
+    /// Something that the guard goes without, in one sentence.
+    Notice(String),
 }
 
 /// Why a connection is refused.

@@ -7,13 +7,16 @@ use crate::job::{Incarnation, Role};
 use crate::launch::guard::run_dir::{self, RunDir};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
 use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
-use std::io;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 /// How long a guard may take to answer the first word.
@@ -42,6 +45,8 @@ pub(super) struct Connection {
     pub(super) stream: UnixStream,
     pub(super) frames: Frames,
     pub(super) job: JobId,
+    /// Where training processes connect. `None`: it could not be had, and no process can be told anything.
+    pub(super) workers: Option<UnixListener>,
 }
 
 /// Connects to the guard of the run directory. `None`: none is alive there, and nothing that a dead one left.
@@ -99,7 +104,50 @@ fn silent(config: &LocalLauncherBuilder) -> LocalError {
 async fn try_attach(config: &LocalLauncherBuilder, run_dir: &RunDir) -> Result<Connection, Attempt> {
     let stream = run_dir.connect().map_err(|_| Attempt::SOON)?;
     let hello = ToGuard::Hello { protocol: PROTOCOL, takeover: config.takeover, on_owner_loss: config.on_owner_loss };
-    greet(config, stream, &hello).await.unwrap_or(Err(Attempt::SOON))
+    let greeted = greet(config, stream, &hello).await.unwrap_or(Err(Attempt::SOON))?;
+    Ok(Connection { workers: borrow_workers(run_dir).await, ..greeted })
+}
+
+/// A copy of the listener that the guard holds.
+async fn borrow_workers(run_dir: &RunDir) -> Option<UnixListener> {
+    let borrowed = tokio::time::timeout(WELCOME_WITHIN, borrow(run_dir)).await;
+    let borrowed = borrowed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    borrowed.inspect_err(|error| tracing::warn!(%error, "no control links: the guard does not lend its listener")).ok()
+}
+
+async fn borrow(run_dir: &RunDir) -> io::Result<UnixListener> {
+    let stream = run_dir.connect()?;
+    stream.set_nonblocking(true)?;
+    let mut stream = UnixStream::from_std(stream)?;
+    let word = wire::encode(&ToGuard::Borrow { protocol: PROTOCOL })?;
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &word).await?;
+    let lent = loop {
+        stream.readable().await?;
+        match stream.try_io(Interest::READABLE, || receive_descriptor(&stream)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            lent => break lent?,
+        }
+    };
+    listening(lent.into())
+}
+
+/// One byte, and the descriptor that comes with it.
+fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(stream, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptor.ok_or_else(|| io::Error::other("it sent no descriptor"))
+}
+
+fn listening(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connection, Attempt> {
@@ -113,11 +161,16 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
         GuardProgram::None => None,
     };
     let shown = program.unwrap_or(Path::new("a thread")).to_owned();
+    let run_dir = RunDir::new(config.run_dir.clone());
     let begun = match program {
-        Some(program) => Starter::spawn(program, theirs.into()).map(Some),
-        None => run_in_thread(theirs).map(|()| None),
+        Some(program) => Starter::spawn(program, theirs.into()).map(|starter| (Some(starter), None)),
+        None => run_dir.listen_for_workers().and_then(|door| {
+            let ours = door.listener.try_clone().and_then(listening)?;
+            run_in_thread(theirs, door).map(|()| (None, Some(ours)))
+        }),
     };
-    let starter = begun.map_err(|source| Attempt::Failed(LocalError::Program { program: shown.clone(), source }))?;
+    let (starter, own_workers) =
+        begun.map_err(|source| Attempt::Failed(LocalError::Program { program: shown.clone(), source }))?;
     let guard_config = GuardConfig {
         protocol: PROTOCOL,
         job,
@@ -132,10 +185,15 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
     if let Some(starter) = starter.filter(|_| matches!(greeted, Ok(Ok(_)))) {
         starter.reap().await;
     }
-    greeted.unwrap_or_else(|error| {
+    let greeted = greeted.unwrap_or_else(|error| {
         let text = format!("{} ended before its first word ({error}): is it a taskd-guard?", shown.display());
         Err(Attempt::Failed(LocalError::Guard(text)))
-    })
+    })?;
+    let workers = match own_workers {
+        None => borrow_workers(&run_dir).await,
+        own => own,
+    };
+    Ok(Connection { workers, ..greeted })
 }
 
 /// The process that a guard comes from: it ends as soon as the guard is there, which is nobody's child then.
@@ -195,7 +253,7 @@ async fn exchange(stream: std::os::unix::net::UnixStream, word: &ToGuard) -> io:
     let mut part = vec![0; 16 << 10];
     loop {
         match frames.next()? {
-            Some(FromGuard::Welcome { job, .. }) => return Ok(Ok(Connection { stream, frames, job })),
+            Some(FromGuard::Welcome { job, .. }) => return Ok(Ok(Connection { stream, frames, job, workers: None })),
             Some(FromGuard::Refused(refusal)) => return Ok(Err(refusal)),
             Some(_) => return Err(io::Error::other("not a welcome")),
             None => match tokio::io::AsyncReadExt::read(&mut stream, &mut part).await? {

@@ -9,6 +9,7 @@ use super::history::History;
 use super::orders::Ground;
 use super::outgoing::Outgoing;
 use super::tee::{Begin, Tee};
+use super::workers::Workers;
 use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard};
 use crate::launch::{LaunchError, Phase};
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 /// Calls that may wait to be sent.
 const CALLS_MAX: usize = 64;
@@ -43,6 +45,7 @@ pub(super) struct Link {
     /// How long everything may take to stop when this is dropped: what was said last.
     grace: Mutex<Duration>,
     pub(super) history: Arc<History>,
+    pub(super) workers: Arc<Workers>,
     /// What is printed of what processes print, where that is wanted.
     pub(super) tee: Option<Arc<Tee>>,
     task: tokio::task::JoinHandle<()>,
@@ -66,6 +69,7 @@ impl Link {
         let tee = config.tee.then(|| Tee::start(config.run_dir.clone())).transpose().map_err(LocalError::Tee)?;
         let tee = tee.map(Arc::new);
         let history = Arc::new(History::new(connection.job.clone(), ground.node.clone(), ground.slots));
+        let workers = Workers::new(Arc::clone(&history));
         let (requests, received) = mpsc::channel(CALLS_MAX);
         let (synced, when_synced) = oneshot::channel();
         let (outgoing, grace) = (Arc::<Outgoing>::default(), Mutex::new(config.drop_grace));
@@ -73,6 +77,7 @@ impl Link {
             config,
             outgoing: Arc::clone(&outgoing),
             history: Arc::clone(&history),
+            workers: Arc::clone(&workers),
             tee: tee.clone(),
             requests: received,
             synced: Some(synced),
@@ -82,7 +87,7 @@ impl Link {
         };
         let task = tokio::spawn(task.run(connection));
         let in_charge = AtomicBool::new(false);
-        let link = Link { requests, outgoing, in_charge, grace, history, tee, task };
+        let link = Link { requests, outgoing, in_charge, grace, history, workers, tee, task };
         let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
         when_synced.await.map_err(lost)?;
         Ok(link)
@@ -127,6 +132,7 @@ fn unreachable(text: &str) -> LaunchError {
 struct Task {
     config: LocalLauncherBuilder,
     history: Arc<History>,
+    workers: Arc<Workers>,
     tee: Option<Arc<Tee>>,
     requests: mpsc::Receiver<Request>,
     /// Told when the history is complete.
@@ -219,6 +225,10 @@ impl Task {
     /// Serves one connection until it ends.
     async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
         self.outgoing.connect(&connection.stream)?;
+        let mut serving = JoinSet::new(); // ends with the connection: who takes over serves them
+        if let Some(listener) = connection.workers.take() {
+            serving.spawn(Arc::clone(&self.workers).serve(listener));
+        }
         let mut part = vec![0; 64 << 10];
         loop {
             while let Some(message) = connection.frames.next()? {
@@ -296,6 +306,7 @@ impl Task {
                 let text = format!("process {by_pid} has taken this job over: this one must leave it alone");
                 return Some(Next::End(LaunchError::Unreachable(text)));
             }
+            FromGuard::Notice(text) => tracing::warn!("{text}"),
             FromGuard::Welcome { .. } | FromGuard::Refused(_) => (),
         }
         None

@@ -12,16 +12,18 @@ mod orders;
 mod outgoing;
 mod recordings;
 mod tee;
+mod workers;
 
 pub(super) use builder::this_host;
 pub use builder::{GuardProgram, LocalError, LocalLauncherBuilder, OnOwnerLoss};
 pub use heartbeats::Heartbeats;
 pub use recordings::Recordings;
+pub use workers::LinkCounts;
 
 use super::guard::GuardCounters;
 use super::guard::wire::{Answer, Call};
-use super::{Change, ChangeLogCounts, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
-use crate::job::ProcId;
+use super::{Change, ChangeLogCounts, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use crate::job::{CommandId, ProcId};
 use async_trait::async_trait;
 use link::Link;
 use orders::Ground;
@@ -93,6 +95,7 @@ impl LocalLauncher {
             Answer::Counters(guard) => Ok(LocalCounters {
                 guard,
                 history: self.link.history.log.counts(),
+                links: self.link.workers.counts(),
                 tee_bytes_dropped: self.link.tee.as_ref().map_or(0, |tee| tee.dropped_bytes()),
             }),
             Answer::Done | Answer::Started(_) => Err(misunderstood()),
@@ -120,6 +123,8 @@ pub struct LocalCounters {
     pub guard: GuardCounters,
     /// What the history of this launcher did not take, or no longer keeps.
     pub history: ChangeLogCounts,
+    /// What is counted of the control links.
+    pub links: LinkCounts,
     /// Bytes of processes' output that were not printed: this program's own output did not take them in time.
     pub tee_bytes_dropped: u64,
 }
@@ -139,6 +144,9 @@ impl Launcher for LocalLauncher {
                     "there is no guard: when this process is killed, ranks die, but not what they have started",
                 )
                 .going_without("there is no guard: no later process can attach to what runs")
+                .going_without(
+                    "there is no guard: no rank is seated in a warm standby, each is started when it is needed",
+                )
                 .going_without(
                     "there is no guard: how a rank ended is unknown where this program reaps all its children",
                 );
@@ -175,6 +183,10 @@ impl Launcher for LocalLauncher {
         self.link.call(Call::Acknowledge { procs: exits.to_vec() }).await?;
         self.link.history.acknowledge(exits);
         Ok(())
+    }
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        self.link.workers.direct(id, batch)
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

@@ -7,6 +7,7 @@ use crate::job::{Affinity, InheritEnv, NodeId, Rank, WorkerSpec, World};
 use crate::launch::guard::run_dir::proc_name;
 use crate::launch::guard::tree::{JOB_MARK, PROC_MARK};
 use crate::launch::guard::wire::{JobId, WireBatch, WireOrder, WireSpec};
+use crate::launch::python::standbys;
 use crate::launch::{LaunchError, Place, StartBatch, StartOrder};
 use crate::worker::library;
 use rustix::thread::CpuSet;
@@ -20,7 +21,7 @@ const OWN_PREFIX: &str = "TASKD_";
 /// Where a rank finds the library that records for it.
 const LIBRARY: &str = "TASKD_LIB";
 /// What the launcher itself sets: a user who sets one of these would only confuse one job with another.
-const OWN: [&str; 14] = [
+const OWN: [&str; 17] = [
     JOB_MARK,
     PROC_MARK,
     "TASKD_JOB_NAME",
@@ -34,6 +35,9 @@ const OWN: [&str; 14] = [
     "TASKD_RUN_DIR",
     "TASKD_LIFELINE",
     "TASKD_BEAT_MS",
+    "TASKD_CONTROL",
+    "TASKD_LISTEN_FD",
+    "TASKD_KEEP",
     LIBRARY,
 ];
 
@@ -138,7 +142,10 @@ impl Ground {
             return Err(LaunchError::Refused(text));
         }
         let log = spec.log.as_ref().map(|log| cwd.join(log));
-        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log })
+        let standbys = env.remove(standbys::VARIABLE);
+        let standby = standbys.and_then(|wished| standbys::told(&wished, &spec.argv, &OWN));
+        let listen = spec.listen.as_ref().map(|path| cwd.join(path));
+        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log, listen, standby })
     }
 
     /// What the launcher tells every process of itself.

@@ -38,6 +38,11 @@ impl Files {
         let _ = write_whole(&self.port(), &format!("{} {port}\n", generation.0));
     }
 
+    /// Where the service at which processes meet is controlled.
+    pub(super) fn meeting(&self) -> PathBuf {
+        self.0.join("meeting.sock")
+    }
+
     fn port(&self) -> PathBuf {
         self.0.join("port")
     }

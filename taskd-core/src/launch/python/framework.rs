@@ -11,7 +11,9 @@ use crate::job::{ErrorReport, Name, ProcId, Role, Termination, WorkerSpec, World
 use super::error::{Failure, report_of};
 use super::helper::PythonFile;
 use super::inherited::Inherited;
+use super::meeting::Meeting;
 use super::seats::Seat;
+use super::standbys::Standbys;
 
 /// What one framework alone knows of its processes. [`PythonLauncher`](super::PythonLauncher) does the rest.
 ///
@@ -51,6 +53,23 @@ pub trait Framework: Debug + Send + Sync {
     /// The variables of a rank. What the order itself sets wins.
     fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String>;
 
+    /// Which warm standbys its ranks have where the launcher is not told otherwise
+    /// ([`PythonLauncher::standbys`](super::PythonLauncher::standbys)). By default none.
+    fn standbys(&self) -> Standbys {
+        Standbys::none()
+    }
+
+    /// The modules that a standby of its ranks imports ahead. By default none.
+    fn imports(&self) -> &[&'static str] {
+        &[]
+    }
+
+    /// Of the variables of a rank those that are its own, so that a standby has to do without them until it is seated: nothing that
+    /// is read on import may be among them. By default none.
+    fn late(&self) -> &[&'static str] {
+        &[]
+    }
+
     /// Whether a service of this name runs Python for this framework: it gets variables and helper, and its failures are
     /// explained. By default none does, and services pass through unchanged.
     fn owns(&self, service: &Name) -> bool {
@@ -62,6 +81,16 @@ pub trait Framework: Debug + Send + Sync {
     fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
         let _ = order;
         BTreeMap::new()
+    }
+
+    /// The host at which the ranks of a world meet, by an address that they can reach: see [`Order::host`].
+    fn meets_at(&self, world: &World) -> String {
+        host_of(world)
+    }
+
+    /// The service at which its ranks meet, where a job has it. By default the first rank is who listens.
+    fn meeting(&self) -> Option<&dyn Meeting> {
+        None
     }
 
     /// Where what a process prints is to go besides, such as where the framework's own tools look for it; `seat` is a rank's.
@@ -102,6 +131,8 @@ pub struct Order<'a> {
     pub error_file: &'a Path,
     /// What it may inherit.
     pub environment: &'a Inherited,
+    /// Whether a [service](Framework::meeting) listens at that port; else the first rank is to.
+    pub is_served: bool,
 }
 
 impl<'a> Order<'a> {
@@ -115,7 +146,14 @@ impl<'a> Order<'a> {
         error_file: &'a Path,
         environment: &'a Inherited,
     ) -> Order<'a> {
-        Order { proc, spec, world, port, error_file, environment }
+        Order { proc, spec, world, port, error_file, environment, is_served: false }
+    }
+
+    /// Says whether a service listens at the port.
+    #[must_use]
+    pub const fn served(mut self, is_served: bool) -> Order<'a> {
+        self.is_served = is_served;
+        self
     }
 
     /// The value of a variable that the process would inherit. Known are those of [`Framework::inherits`].
@@ -127,9 +165,15 @@ impl<'a> Order<'a> {
     /// Where the first rank of the world is: its host's name, or loopback where all ranks are on one host.
     #[must_use]
     pub fn host(&self) -> String {
-        let mut nodes = self.world.members().values().map(|member| member.node.as_ref());
-        let first = nodes.next().flatten();
-        let several = nodes.any(|node| node != first);
-        first.filter(|_| several).map_or_else(|| "127.0.0.1".to_owned(), |node| node.0.to_string())
+        host_of(self.world)
     }
+}
+
+/// Where the first rank of a world is: its host's name, or loopback where all ranks are on one host.
+#[must_use]
+pub fn host_of(world: &World) -> String {
+    let mut nodes = world.members().values().map(|member| member.node.as_ref());
+    let first = nodes.next().flatten();
+    let several = nodes.any(|node| node != first);
+    first.filter(|_| several).map_or_else(|| "127.0.0.1".to_owned(), |node| node.0.to_string())
 }

@@ -20,15 +20,27 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 9] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 21] = python_files! {
     "sitecustomize.py"
+    "_taskd_as_new.py"
+    "_taskd_standby.py"
     "taskd/__init__.py"
+    "taskd/_aborted.py"
+    "taskd/_batches.py"
     "taskd/_c_functions.py"
+    "taskd/_copy.py"
+    "taskd/_frames.py"
     "taskd/_hooks.py"
     "taskd/_install.py"
+    "taskd/_keep.py"
     "taskd/_kinds.py"
+    "taskd/_link.py"
+    "taskd/_loop.py"
     "taskd/_marks.py"
     "taskd/_native.py"
+    "taskd/_obey.py"
+    "taskd/_recovery.py"
+    "taskd/_session.py"
     "taskd/_steps.py"
 };
 

@@ -12,31 +12,43 @@
 //!    `start(steps, after_import)`: `after_import(module, then)` calls `then(module)` when the program has imported it;
 //!    `steps.completed_by(optimizer, remembered)` says that an optimizer has completed a step, of which it remembers so many;
 //!    `steps.is_rank()` is false in a forked child. It must parse on Python 3.6.
-//! 3. `taskd/_framework.py`, for records: `HOOKS`, with a line `(module, hook, kind)` for each module of the framework whose
+//! 3. `_taskd_warm.py`, for [standbys](Standbys) from a template: `warm()` takes a first training step and returns what could not
+//!    be done, `why_not_to_fork()` a reason where a child would not be as good as new, `set_threads(count)` sets how many threads the
+//!    framework computes with and `threads()` tells it, `generators()` gives the states of its random numbers by name as what can be
+//!    compared and `seed(name, state)` puts one back (a new one for None), `hold_device(slot)` makes a context on the device of that
+//!    local rank. It must parse on Python 3.8.
+//! 4. `taskd/_framework.py`, for records: `HOOKS`, with a line `(module, hook, kind)` for each module of the framework whose
 //!    import puts the hook `taskd/<hook>.py` in place (`install(module, native)`), and `install(after_import, native)` for
 //!    whatever else is to be done once. `taskd._hooks` has what hooks have in common, `taskd._steps` the steps, and
 //!    `taskd._marks` stands around marks that a program makes with a vendor's functions.
 //!
-//! All three are optional: a framework without 2 shows no progress, one without 3 records only what a program marks itself.
+//! A launcher of the framework is then `PythonLauncher<L, ThatFramework>`, for which a crate has an alias.
+//!
+//! All of them are optional: a framework without 2 shows no progress, one without 4 records only what a program marks itself.
 //! With the feature `venv`, `venv` makes the Python environment that examples and tests run.
 
+mod command;
 mod error;
 mod files;
 mod framework;
 mod helper;
 mod inherited;
+mod meeting;
 mod port;
 mod seats;
+pub(in crate::launch) mod standbys;
 #[cfg(feature = "venv")]
 pub mod venv;
 
 pub use error::{
     ErrorFileError, ErrorRecord, FAMILY, Failure, RECORD_BYTES_MAX, exception_in, read_error_file, report_of, type_name,
 };
-pub use framework::{Framework, Order};
+pub use framework::{Framework, Order, host_of};
 pub use helper::{NEUTRAL_FILES, PythonFile, write_helper};
 pub use inherited::Inherited;
+pub use meeting::Meeting;
 pub use seats::{Seat, seats};
+pub use standbys::Standbys;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,15 +59,19 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::{
-    Change, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus, Revision, StartBatch, StartOrder,
+    Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus,
+    Revision, StartBatch, StartOrder,
 };
-use crate::job::{ErrorReport, Name, ProcId, Rank, Role, World};
+use crate::job::{CommandId, ErrorReport, Name, ProcId, Rank, Role, World};
 use files::Files;
 use port::HeldPort;
 
 /// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a
 /// failed rank's record, but no start and no news of an exit.
 const FILES_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the service at which processes meet may take to be told of a generation; it may be starting.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Makes the processes of `L` workers of the framework `F`.
 ///
@@ -74,7 +90,7 @@ const FILES_WITHIN: Duration = Duration::from_secs(1);
 /// likely to be free on the others.
 ///
 /// # Files
-/// They are below the directory that is given to [`new`](PythonLauncher::new); one launcher at a time uses it.
+/// They are below the directory that it is made with; one launcher at a time uses it.
 ///
 /// | path | what |
 /// |---|---|
@@ -82,6 +98,7 @@ const FILES_WITHIN: Duration = Duration::from_secs(1);
 /// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
 /// | `port` | the newest generation and its port, for a later owner |
+/// | `meeting.sock` | where the service at which processes [meet](Meeting) is told of a generation |
 ///
 /// What cannot be written the job does without; [`info`](Launcher::info) says what.
 #[derive(Debug)]
@@ -93,11 +110,19 @@ pub struct PythonLauncher<L, F> {
     /// Why the helper is not on the path.
     no_helper: Option<String>,
     port: Mutex<Option<HeldPort>>,
+    standbys: Standbys,
+}
+
+impl<L: Launcher, F: Framework + Default> PythonLauncher<L, F> {
+    /// Completes what passes through `inner` as the framework does where nothing is set, with files in `dir`.
+    pub fn new(inner: L, dir: impl Into<PathBuf>) -> PythonLauncher<L, F> {
+        PythonLauncher::with_framework(inner, dir, F::default())
+    }
 }
 
 impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
-    /// Completes what passes through `inner`, with files in `dir`.
-    pub fn new(inner: L, dir: impl Into<PathBuf>, framework: F) -> PythonLauncher<L, F> {
+    /// Completes what passes through `inner` as this framework says, with files in `dir`.
+    pub fn with_framework(inner: L, dir: impl Into<PathBuf>, framework: F) -> PythonLauncher<L, F> {
         let files = Files::new(dir.into());
         let helper_dir = files.helper_dir();
         let no_helper = write_helper(&helper_dir, framework.files()).err().map(|error| {
@@ -108,7 +133,16 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             )
         });
         let inherited = Inherited::of_this_process(framework.inherits());
-        PythonLauncher { inner, framework, inherited, files, no_helper, port: Mutex::default() }
+        let standbys = framework.standbys();
+        PythonLauncher { inner, framework, inherited, files, no_helper, port: Mutex::default(), standbys }
+    }
+
+    /// Which warm standbys ranks have, in place of what the framework has chosen ([`Framework::standbys`]);
+    /// [`Standbys::none`] turns them off.
+    #[must_use]
+    pub fn standbys(mut self, standbys: Standbys) -> PythonLauncher<L, F> {
+        self.standbys = standbys;
+        self
     }
 
     /// The launcher that does the work.
@@ -121,15 +155,10 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         &self.framework
     }
 
-    /// The framework, to be set up before the first start.
-    pub const fn framework_mut(&mut self) -> &mut F {
-        &mut self.framework
-    }
-
     /// The orders of a batch with what the framework's processes need.
-    fn completed(&self, batch: &StartBatch, port: u16) -> Result<StartBatch, LaunchError> {
+    fn completed(&self, batch: &StartBatch, meet: Endpoint) -> Result<StartBatch, LaunchError> {
         let seats = seats(&batch.world);
-        let orders = batch.orders.iter().map(|order| self.completed_order(order, batch, &seats, port));
+        let orders = batch.orders.iter().map(|order| self.completed_order(order, batch, &seats, &meet));
         Ok(StartBatch { world: Arc::clone(&batch.world), orders: orders.collect::<Result<_, _>>()? })
     }
 
@@ -138,14 +167,18 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         order: &StartOrder,
         batch: &StartBatch,
         seats: &BTreeMap<Rank, Seat>,
-        port: u16,
+        meet: &Endpoint,
     ) -> Result<StartOrder, LaunchError> {
+        let mut spec = (*order.spec).clone();
+        if self.is_meeting(&order.proc.role) {
+            spec.listen.get_or_insert_with(|| self.files.meeting());
+        }
         if !self.is_ours(&order.proc) {
-            return Ok(order.clone());
+            return Ok(StartOrder { spec: Arc::new(spec), ..order.clone() });
         }
         let error_file = self.files.error(&order.proc);
-        let of = Order::new(&order.proc, &order.spec, &batch.world, port, &error_file, &self.inherited);
-        let mut spec = (*order.spec).clone();
+        let of = Order::new(&order.proc, &order.spec, &batch.world, meet.port, &error_file, &self.inherited);
+        let of = of.served(meet.served);
         let mut env = match order.proc.role.rank() {
             None => self.framework.service(&of),
             Some(rank) => {
@@ -166,33 +199,94 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         spec.log = spec.log.or_else(|| self.framework.log(&order.proc.role, seat));
         if self.no_helper.is_none() {
             spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);
+            let wants_hooks = spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
+            let value = self.standbys.value(self.framework.imports(), self.framework.late());
+            if let Some(value) = value.filter(|_| wants_hooks && seat.is_some()) {
+                spec.env.entry(standbys::VARIABLE.into()).or_insert(value);
+            }
         }
         Ok(StartOrder { spec: Arc::new(spec), ..order.clone() })
     }
 
-    /// The port of the world's generation: the one that it has, else a new one.
+    /// Where the processes of the world's generation meet: where it was chosen, else anew.
     ///
-    /// `attached` says that processes run, maybe of an earlier owner that had begun this very start: then the port that
-    /// it chose is theirs, too.
-    async fn port_of(&self, world: &World, attached: bool) -> Result<u16, LaunchError> {
+    /// `running` is what runs, maybe of an earlier owner that had begun this very start: then the port that it chose is
+    /// theirs, too.
+    async fn meet(&self, world: &World, running: &Listing, starting: &StartBatch) -> Result<Endpoint, LaunchError> {
         let generation = world.generation();
         let mut held = self.port.lock().await;
-        if let Some(held) = held.as_ref().filter(|held| held.generation == generation) {
-            return Ok(held.port);
-        }
-        let files = self.files.clone();
-        let earlier = if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
-        let new = match earlier {
-            Some(port) => HeldPort::already(generation, port),
-            None => HeldPort::choose(generation).map_err(|error| {
-                LaunchError::Unreachable(format!("no port for the processes of {generation} to meet at: {error}"))
-            })?,
+        let known = held.as_ref().filter(|held| held.generation == generation).map(|held| held.port);
+        let port = match known {
+            Some(port) => port,
+            None => {
+                let files = self.files.clone();
+                let attached = running.procs.iter().any(|status| !status.phase.is_over());
+                let earlier =
+                    if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
+                let new = match earlier {
+                    Some(port) => HeldPort::already(generation, port),
+                    None => HeldPort::choose(generation).map_err(|error| {
+                        LaunchError::Unreachable(format!(
+                            "no port for the processes of {generation} to meet at: {error}"
+                        ))
+                    })?,
+                };
+                // The last generation's port was held until here, so that the new one is another.
+                let port = held.insert(new).port;
+                let files = self.files.clone();
+                on_files(move || files.write_port(generation, port)).await;
+                port
+            }
         };
-        // The last generation's port was held until here, so that the new one is another.
-        let port = held.insert(new).port;
-        let files = self.files.clone();
-        on_files(move || files.write_port(generation, port)).await;
-        Ok(port)
+        let runs = running.procs.iter().filter(|status| !status.phase.is_over()).map(|status| &status.proc.role);
+        let starts = starting.orders.iter().map(|order| &order.proc.role);
+        let served = runs.chain(starts).any(|role| self.is_meeting(role));
+        Ok(Endpoint { host: self.framework.meets_at(world), port, served })
+    }
+
+    /// Listens where the service is going to, so that nobody is refused meanwhile.
+    async fn listen(&self, meet: &Endpoint) -> Result<(), LaunchError> {
+        let mut held = self.port.lock().await;
+        let Some(held) = held.as_mut().filter(|held| meet.served && held.port == meet.port) else { return Ok(()) };
+        let unable = |error| LaunchError::Unreachable(format!("cannot listen at port {}: {error}", meet.port));
+        held.listen().map_err(unable)
+    }
+
+    /// Hands the listener of the world's generation to the service, once.
+    async fn open(&self, world: &World, meet: &Endpoint) -> Result<(), LaunchError> {
+        let listener = {
+            let mut held = self.port.lock().await;
+            held.as_mut().filter(|held| meet.served && held.port == meet.port).and_then(HeldPort::take_listener)
+        };
+        let (Some(listener), Some(meeting)) = (listener, self.framework.meeting()) else { return Ok(()) };
+        let control = self.files.meeting();
+        let opening = meeting.open(&control, world.generation(), listener);
+        let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
+        let opened = opened.unwrap_or_else(|_| Err(format!("it has not answered for {OPEN_WITHIN:?}")));
+        opened.map_err(|why| LaunchError::Unreachable(format!("service {} serves nobody: {why}", meeting.service())))
+    }
+
+    fn is_meeting(&self, role: &Role) -> bool {
+        matches!(role, Role::Service(name) if self.framework.meeting().is_some_and(|meeting| meeting.service() == *name))
+    }
+
+    /// The directives of a batch, with where those who join are to meet: as a process of that world that starts is told.
+    async fn with_store(&self, batch: &DirectBatch) -> Result<DirectBatch, LaunchError> {
+        let mut batch = batch.clone();
+        let missing = |directive: &Directive| matches!(directive, Directive::Join { store: None, .. });
+        if batch.orders.iter().any(|(_, directive)| missing(directive)) {
+            let running = self.inner.list().await?;
+            let nobody = StartBatch { world: Arc::clone(&batch.world), orders: Vec::new() };
+            let meet = self.meet(&batch.world, &running, &nobody).await?;
+            self.listen(&meet).await?;
+            self.open(&batch.world, &meet).await?;
+            for (_, directive) in &mut batch.orders {
+                if let Directive::Join { store: store @ None, .. } = directive {
+                    *store = Some(meet.clone());
+                }
+            }
+        }
+        Ok(batch)
     }
 
     /// Adds to failed exits what the processes said about them.
@@ -267,15 +361,19 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         let listing = self.inner.list().await?;
-        let attached = listing.procs.iter().any(|status| !status.phase.is_over());
-        let port = self.port_of(&batch.world, attached).await?;
-        let batch = self.completed(batch, port)?;
+        let meet = self.meet(&batch.world, &listing, batch).await?;
+        self.listen(&meet).await?;
+        let batch = self.completed(batch, meet.clone())?;
         let known: BTreeSet<&ProcId> = listing.procs.iter().map(|status| &status.proc).collect();
         let new = batch.orders.iter().map(|order| &order.proc);
         let new = new.filter(|proc| !known.contains(proc) && self.is_ours(proc));
         let errors: Vec<PathBuf> = new.map(|proc| self.files.error(proc)).collect();
         on_files(move || errors.iter().for_each(|path| files::make_room(path))).await;
-        self.inner.start(&batch).await
+        self.inner.start(&batch).await?;
+        // They run: who cannot meet says so itself, and that is a fault like another.
+        let opened = self.open(&batch.world, &meet).await;
+        opened.unwrap_or_else(|error| tracing::warn!(%error, "processes that start cannot meet"));
+        Ok(())
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
@@ -301,7 +399,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
             }
             let statuses = changes.iter_mut().filter_map(|change| match change {
                 Change::Proc(status) => Some(status),
-                Change::Node(_) => None,
+                Change::Node(_) | Change::Link(_) | Change::Said(_) => None,
             });
             self.explain(statuses).await;
             return Ok((changes, next));
@@ -310,6 +408,10 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.inner.acknowledge(exits).await
+    }
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        self.inner.direct(id, &self.with_store(batch).await?).await
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

@@ -6,6 +6,7 @@
 //! ports taken.) What is left is a program that asks for this very number.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
 use rustix::net::{
@@ -15,13 +16,18 @@ use rustix::net::{
 
 use crate::job::Generation;
 
+/// Processes that may dial before the service accepts them; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
 /// The port of one generation.
 #[derive(Debug)]
 pub(super) struct HeldPort {
     pub(super) generation: Generation,
     pub(super) port: u16,
     /// Held until the next generation: who listens there does not mind.
-    _socket: Option<OwnedFd>,
+    socket: Option<OwnedFd>,
+    /// What is to be handed to the service that serves this generation.
+    listener: Option<TcpListener>,
 }
 
 impl HeldPort {
@@ -31,12 +37,26 @@ impl HeldPort {
         let any_v4 = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         let socket = bound(AddressFamily::INET6, any_v6).or_else(|_| bound(AddressFamily::INET, any_v4))?;
         let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
-        Ok(HeldPort { generation, port, _socket: Some(socket) })
+        Ok(HeldPort { generation, port, socket: Some(socket), listener: None })
+    }
+
+    /// Listens at the port, where that was not done before: who dials from now on waits.
+    pub(super) fn listen(&mut self) -> io::Result<()> {
+        if let Some(socket) = self.socket.take() {
+            rustix::net::listen(&socket, BACKLOG)?;
+            self.listener = Some(TcpListener::from(socket));
+        }
+        Ok(())
+    }
+
+    /// The listener, once.
+    pub(super) fn take_listener(&mut self) -> Option<TcpListener> {
+        self.listener.take()
     }
 
     /// A port that an earlier owner of the job has chosen; by now somebody listens there.
     pub(super) const fn already(generation: Generation, port: u16) -> HeldPort {
-        HeldPort { generation, port, _socket: None }
+        HeldPort { generation, port, socket: None, listener: None }
     }
 }
 
@@ -52,8 +72,6 @@ fn bound(family: AddressFamily, address: SocketAddr) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     #[test]
@@ -63,5 +81,16 @@ mod tests {
         let second = HeldPort::choose(Generation(2)).unwrap();
         assert_ne!(first.port, second.port);
         assert_eq!(second.generation, Generation(2));
+    }
+
+    #[test]
+    fn who_dials_before_the_service_is_there_waits_for_it() {
+        let mut held = HeldPort::choose(Generation(1)).unwrap();
+        held.listen().unwrap();
+        held.listen().unwrap(); // as a repeated start does
+        let _early = std::net::TcpStream::connect(("127.0.0.1", held.port)).unwrap();
+        let service = held.take_listener().unwrap();
+        service.accept().unwrap();
+        assert!(held.take_listener().is_none());
     }
 }

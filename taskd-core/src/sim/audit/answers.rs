@@ -54,6 +54,10 @@ impl Answers {
         if !m.training.deadlocked {
             self.open.retain(|c| c.kind != FaultKind::Deadlock); // the job has come out of it another way
         }
+        if m.training.is_stepping() {
+            let of_links = |c: &Charge| matches!(c.kind, FaultKind::CollectiveFails | FaultKind::StepFails);
+            self.open.retain(|c| !of_links(c)); // the same
+        }
         if is_observed(m) {
             let over = |c: &Charge| c.proc.as_ref().is_some_and(|p| m.fleet.procs.get(p).is_none_or(|p| !p.is_alive()));
             self.open.retain(|c| !(c.kind.is_freeze() && over(c))); // others were quicker: its end is what is to be seen

@@ -98,12 +98,14 @@ impl Books {
         decision.incident.is_ordered() && !self.begun.contains(&decision.incident.id)
     }
 
-    /// Whether nothing was stopped for what was only said of hosts, or is wanted: the job goes on, whatever becomes of it.
+    /// Whether nothing was stopped for what was only said of hosts and of victims, or is wanted: the job goes on, whatever
+    /// becomes of it.
     pub(super) fn harms_nobody(&self, decision: &Decision) -> bool {
         let is_harmless = |fault: &Fault| {
             let suspect = fault.prime();
             let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
-            fault.by == OPERATOR || is_of_a_host && suspect.damage.process != Sound::No
+            let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause();
+            fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on
         };
         let incident = &decision.incident;
         self.is_mere_wish(decision) || !self.begun.contains(&incident.id) && incident.faults.iter().all(is_harmless)

@@ -6,7 +6,7 @@ use super::books::{Books, event};
 use crate::detect::OPERATOR;
 use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, IncidentId, NodeId, ProcId, Role, Termination};
 use crate::kernel::{Command, Drop, Event, Input, Kernel, Request};
-use crate::launch::{Change, Listing, NodeState, Phase, Place, ProcStatus};
+use crate::launch::{Change, LinkStatus, Linked, Listing, NodeState, Phase, Place, ProcStatus, Saying, WorkerSaid};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,7 @@ struct Newest {
     generation: Generation,
     phase: Phase,
     node: Option<NodeId>,
+    link: Option<Linked>,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +36,10 @@ pub(super) struct Drops {
     stage: BTreeMap<Option<IncidentId>, Vec<CommandId>>,
     /// Commands of plans that were cancelled.
     void: BTreeSet<CommandId>,
+    /// Directives that are not over.
+    directives: BTreeMap<CommandId, Option<IncidentId>>,
+    /// Answers to directives that are over: late, or after their time.
+    said_late: u64,
     counted: BTreeMap<Drop, u64>,
 }
 
@@ -43,10 +48,13 @@ const FORESEEN: [Drop; 4] = [Drop::OldIncarnation, Drop::OldGeneration, Drop::Re
 
 impl Drops {
     pub(super) fn check(&self, kernel: &Kernel) -> Result<(), Violation> {
+        let by_kernel = |what| kernel.counts().drops.get(&what).copied().unwrap_or(0);
         for what in FORESEEN {
             let must = self.counted.get(&what).copied().unwrap_or(0);
-            let counted = kernel.counts().drops.get(&what).copied().unwrap_or(0);
-            if must != counted {
+            let counted = by_kernel(what);
+            let slack = if what == Drop::LateAnswer { self.said_late } else { 0 };
+            let all = if slack > 0 { counted + by_kernel(Drop::TimedOutAnswer) } else { counted };
+            if counted < must || counted > must + slack || all < must + slack {
                 return Err(Violation::DropsDiffer { what, must, counted });
             }
         }
@@ -61,6 +69,8 @@ impl Drops {
         match m.input {
             Input::Observed(facts) => facts.iter().for_each(|o| self.observed(o)),
             Input::Changed(Change::Proc(status)) => self.process(status),
+            Input::Changed(Change::Link(status)) => self.linked(status),
+            Input::Changed(Change::Said(said)) => self.said(said),
             Input::Changed(Change::Node(node)) => {
                 self.nodes.insert(node.node.clone(), node.state);
             }
@@ -84,6 +94,26 @@ impl Drops {
         self.procs.insert(proc.role.clone(), newest);
     }
 
+    fn linked(&mut self, LinkStatus { proc, linked }: &LinkStatus) {
+        let known = self.procs.get_mut(&proc.role).filter(|known| known.incarnation == proc.incarnation);
+        let Some(known) = known else { return self.count(Drop::OldIncarnation) };
+        if known.link == *linked {
+            return self.count(Drop::RepeatedChange);
+        }
+        known.link.clone_from(linked);
+    }
+
+    fn said(&mut self, WorkerSaid { proc, what }: &WorkerSaid) {
+        if self.procs.get(&proc.role).is_none_or(|known| known.incarnation != proc.incarnation) {
+            return self.count(Drop::OldIncarnation);
+        }
+        match what {
+            Saying::Answer { id, .. } if !self.directives.contains_key(id) => self.said_late += 1,
+            Saying::Failed(failure) if failure.generation < self.generation => self.count(Drop::OldGeneration),
+            Saying::Answer { .. } | Saying::Failed(_) => {}
+        }
+    }
+
     fn observed(&mut self, o: &Observation) {
         let Some(known) = self.newest(&o.about) else { return };
         if o.incarnation.is_some_and(|i| i != known.incarnation) {
@@ -99,6 +129,9 @@ impl Drops {
         }
         let about = Domain::Process(status.proc.role.clone());
         let incarnation = status.proc.incarnation;
+        if let Some(known) = self.newest(&about).filter(|n| status.phase.is_over() && n.incarnation == incarnation) {
+            known.link = None;
+        }
         let known = self.newest(&about).map(|n| n.incarnation);
         if Some(incarnation) < known {
             return self.count(Drop::OldIncarnation);
@@ -106,7 +139,7 @@ impl Drops {
         if Some(incarnation) > known {
             let phase = Phase::Pending("not ordered".into());
             let generation = self.generation;
-            self.put(&status.proc, Newest { incarnation, generation, phase, node: None });
+            self.put(&status.proc, Newest { incarnation, generation, phase, node: None, link: None });
         }
         let Some(known) = self.newest(&about) else { return };
         let (old, new) = (&known.phase, &status.phase);
@@ -122,13 +155,20 @@ impl Drops {
             self.nodes.insert(node.node.clone(), node.state);
         }
         listing.procs.iter().for_each(|status| self.process(status));
+        listing.links.iter().for_each(|status| self.linked(status));
+        let is_listed = |proc: &ProcId| listing.links.iter().any(|status| status.proc == *proc);
+        for (role, newest) in &mut self.procs {
+            if !is_listed(&ProcId { role: role.clone(), incarnation: newest.incarnation }) {
+                newest.link = None;
+            }
+        }
         let listed: BTreeSet<&ProcId> =
             listing.procs.iter().map(|s| &s.proc).chain(self.starting.values().flatten()).collect();
         for (role, newest) in &mut self.procs {
             let out_of_sight = newest.node.as_ref().and_then(|n| self.nodes.get(n)) == Some(&NodeState::OutOfSight);
             let proc = ProcId { role: role.clone(), incarnation: newest.incarnation };
             if !listed.contains(&proc) && !out_of_sight {
-                newest.phase = gone();
+                (newest.phase, newest.link) = (gone(), None);
             }
         }
     }
@@ -168,7 +208,7 @@ impl Drops {
                     };
                     let phase = Phase::Pending("ordered".into());
                     let (incarnation, generation) = (order.proc.incarnation, batch.world.generation());
-                    self.put(&order.proc, Newest { incarnation, generation, phase, node });
+                    self.put(&order.proc, Newest { incarnation, generation, phase, node, link: None });
                 }
                 self.stage.entry(command.incident).or_default().push(command.id);
             }
@@ -176,6 +216,10 @@ impl Drops {
                 self.stage.entry(command.incident).or_default().push(command.id);
             }
             Action::Collect(ask) if !ask.about.is_empty() && command.incident.is_some() => {
+                self.stage.entry(command.incident).or_default().push(command.id);
+            }
+            Action::Direct(batch) if !batch.orders.is_empty() => {
+                self.directives.insert(command.id, command.incident);
                 self.stage.entry(command.incident).or_default().push(command.id);
             }
             Action::Enter(world) => {
@@ -212,13 +256,16 @@ impl Drops {
                 self.cancel_start();
             }
             Event::Cancelled { incident, .. } => {
+                self.told(Some(*incident));
                 let cancelled = self.stage.remove(&Some(*incident)).unwrap_or_default();
                 self.void.extend(cancelled);
             }
             Event::StageDone { incident, .. } => {
+                self.told(*incident);
                 self.stage.remove(incident);
             }
             Event::Failed { incident, .. } | Event::Closed { incident, .. } => {
+                self.told(Some(*incident));
                 self.stage.remove(&Some(*incident));
             }
             Event::Decided(decision) if decision.held.is_none() => {
@@ -227,6 +274,11 @@ impl Drops {
             }
             _ => {}
         }
+    }
+
+    /// What a recovery has told processes is over.
+    fn told(&mut self, incident: Option<IncidentId>) {
+        self.directives.retain(|_, of| *of != incident);
     }
 
     fn cancel_start(&mut self) {

@@ -15,25 +15,32 @@
 //! | `answers` | every injected fault is decided about in time |
 //! | `orders` | every order is answered once, hosts that were left stay left, what has to be held is held |
 //! | `observing` | in a job that is only observed no process is touched |
+//! | `directives` | processes are told what they can do, in order; nobody waits for who cannot answer any more |
+//! | `kept` | whom a recovery keeps it does not stop, and it starts nobody who was not lost |
+//! | `replicas` | those who begin together have the state of one step, and the newest that lived |
 //! | `drops` | everything that must be dropped is dropped, and counted |
 
 mod answers;
 mod blame;
 mod books;
 mod budget;
+mod directives;
 mod drops;
 mod exclusion;
 mod incarnations;
+mod kept;
 mod observing;
 mod order;
 mod orders;
 mod reasons;
+mod replicas;
 mod stages;
 
 use super::SimConfig;
 use super::chaos::Deeds;
 use super::fleet::Fleet;
 use super::outcome::Violation;
+use super::step_loop::Loops;
 use super::training::Training;
 use crate::job::{IncidentId, JobTime};
 use crate::kernel::{Command, Input, Kernel};
@@ -49,6 +56,7 @@ pub(super) struct Moment<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) fleet: &'a Fleet,
     pub(super) training: &'a Training,
+    pub(super) loops: &'a Loops,
     pub(super) deeds: &'a Deeds,
     pub(super) away_total: Duration,
     pub(super) config: &'a SimConfig,
@@ -65,6 +73,9 @@ pub(super) struct Audit {
     budget: budget::Budget,
     answers: answers::Answers,
     orders: orders::Orders,
+    directives: directives::Directives,
+    kept: kept::Kept,
+    replicas: replicas::Replicas,
     drops: drops::Drops,
 }
 
@@ -76,6 +87,7 @@ impl Audit {
         self.budget.pass(m, &self.books);
         self.reasons.input(m, &self.books);
         self.orders.input(m)?;
+        self.directives.input(m);
         if !m.commands.is_empty() {
             for command in m.commands {
                 observing::check(m, command)?;
@@ -87,14 +99,23 @@ impl Audit {
                 self.budget.check(m, command, &self.books)?;
                 blame::check(m, command)?;
                 self.answers.command(m, command);
+                self.directives.command(m, command)?;
+                self.kept.check(m, command)?;
+                self.replicas.check(m, command)?;
                 self.drops.command(command, &self.books);
                 self.books.enter(command);
             }
         }
         self.orders.step_done()?;
+        self.directives.step_done(m)?;
         self.answers.check(m)?;
         self.budget.told = m.kernel.budget_left();
         if m.config.drops_at_once { self.drops.check(m.kernel) } else { Ok(()) }
+    }
+
+    /// Judges ranks that begin to train together.
+    pub(super) fn gang_forms(&self, training: &Training, loops: &Loops) -> Result<(), Violation> {
+        replicas::gang_forms(training, loops)
     }
 
     /// Judges the kernel's own account at the end of its life.

@@ -12,6 +12,7 @@ pub(super) fn check(m: &Moment<'_>, command: &Command) -> Result<(), Violation> 
         | Action::Stop { .. }
         | Action::Enter(_)
         | Action::Cordon { .. }
+        | Action::Direct(_)
         | Action::Switch { .. } => true,
         Action::Collect(_)
         | Action::Acknowledge(_)

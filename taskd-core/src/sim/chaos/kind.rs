@@ -73,6 +73,36 @@ kinds! {
     PluginPanic => "plugin-panic",
     /// A link goes down and is up again within the correlation window.
     LinkFlap => "link-flap",
+    /// A collective fails on all ranks, and nobody has died: some say so, or all.
+    CollectiveFails => "collective-fails",
+    /// A rank says that its own step has failed, and lives.
+    StepFails => "step-fails",
+    /// Every rank is torn inside of its commit window by a fault.
+    AllTorn => "all-torn",
+    /// A control link is lost while the job trains, and comes back, or not.
+    ControlLinkLost => "control-link-lost",
+    /// A survivor ends while survivors are told what to do.
+    SurvivorLost => "survivor-lost",
+    /// A survivor freezes while survivors are told what to do.
+    SurvivorFrozen => "survivor-frozen",
+    /// A rank that was started to join the survivors ends before it has.
+    NewcomerLost => "newcomer-lost",
+    /// A rank that was started to join the survivors never comes to its step loop.
+    NewcomerNeverParks => "newcomer-never-parks",
+    /// A control link is lost while its process is told what to do, and comes back.
+    LinkLostWhileTold => "link-lost-while-told",
+    /// The same, and it never comes back.
+    LinkCutWhileTold => "link-cut-while-told",
+    /// The answer to a directive is lost with its link; the directive is given again.
+    AnswerLost => "answer-lost",
+    /// The answer to a directive comes late, sometimes too late.
+    AnswerLate => "answer-late",
+    /// A process answers once more what it was told in an older world, and says of that what had failed.
+    AnswerStale => "answer-stale",
+    /// A process refuses a directive.
+    DirectiveRefused => "directive-refused",
+    /// The supervisor is killed while survivors do what they were told.
+    KilledWhileTelling => "killed-while-telling",
     /// An operator drains a host, whether there is room elsewhere or not, and mostly uses it again later.
     OrderDrain => "order-drain",
     /// An operator has some ranks started anew, or all of them.
@@ -129,6 +159,29 @@ impl FaultKind {
         FaultKind::LinkFlap,
     ];
 
+    /// Those that may befall ranks with control links.
+    const LINKED: &[FaultKind] = &[
+        FaultKind::CollectiveFails,
+        FaultKind::CollectiveFails,
+        FaultKind::CollectiveFails,
+        FaultKind::StepFails,
+        FaultKind::AllTorn,
+        FaultKind::ControlLinkLost,
+        FaultKind::ControlLinkLost,
+        FaultKind::SurvivorLost,
+        FaultKind::SurvivorLost,
+        FaultKind::SurvivorFrozen,
+        FaultKind::NewcomerLost,
+        FaultKind::NewcomerNeverParks,
+        FaultKind::LinkLostWhileTold,
+        FaultKind::LinkCutWhileTold,
+        FaultKind::AnswerLost,
+        FaultKind::AnswerLate,
+        FaultKind::AnswerStale,
+        FaultKind::DirectiveRefused,
+        FaultKind::KilledWhileTelling,
+    ];
+
     /// What comes of operators and their tools. Some of these come on top of the others.
     pub(super) const ORDERED: &[FaultKind] = &[
         FaultKind::OrderDrain,
@@ -145,18 +198,19 @@ impl FaultKind {
 
     /// Those of the passing ones that may befall such a job: what a launcher may do to a start is missing where it is only
     /// observed, and nothing is started.
-    pub(super) fn passing(observed: bool, has_service: bool) -> Vec<FaultKind> {
+    pub(super) fn passing(observed: bool, has_service: bool, step_loop: bool) -> Vec<FaultKind> {
         let may = |kind: &&FaultKind| match kind {
             FaultKind::LauncherRefuses | FaultKind::LauncherUnreachable | FaultKind::LauncherSlow => !observed,
             FaultKind::ServiceLost => has_service,
             _ => true,
         };
-        FaultKind::PASSING.iter().filter(may).copied().collect()
+        let linked = if step_loop { FaultKind::LINKED } else { &[] };
+        FaultKind::PASSING.iter().filter(may).chain(linked).copied().collect()
     }
 
     /// Whether a process that it strikes is there and does not run.
     pub(in crate::sim) const fn is_freeze(self) -> bool {
-        matches!(self, FaultKind::Hang | FaultKind::Suspicion)
+        matches!(self, FaultKind::Hang | FaultKind::Suspicion | FaultKind::SurvivorFrozen)
     }
 
     /// Those for which there is nearly always something to strike.

@@ -95,6 +95,7 @@ impl Sim<'_> {
             process.phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
         }
         self.tell_proc(proc);
+        self.loop_ends(proc);
         self.leaves_seat(proc, false);
     }
 
@@ -150,6 +151,7 @@ impl Sim<'_> {
                 process.phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
                 (process.forgotten, process.lost) = (true, true);
             }
+            self.loop_ends(&proc);
             self.leaves_seat(&proc, false);
         }
         self.history_lost()

@@ -4,6 +4,7 @@
 
 mod deeds;
 mod kind;
+mod links;
 mod machines;
 mod orders;
 mod plan;
@@ -11,6 +12,7 @@ mod processes;
 
 pub(super) use deeds::{Charge, Deeds};
 pub use kind::FaultKind;
+pub(super) use links::{Armed, Trick};
 pub(super) use plan::ChaosPlan;
 
 use super::event::Event;
@@ -28,6 +30,8 @@ pub(super) enum Strike {
     Planned(FaultKind, u32),
     /// The second blow against the same rank.
     Again(crate::job::Rank),
+    /// Something that befalls a process while it is told something.
+    Trick(Trick, ProcId),
 }
 
 /// The end of a condition.
@@ -45,6 +49,8 @@ pub(super) enum Relief {
     Witnesses,
     /// The supervisor is killed now if no command came to kill it at.
     Doom,
+    /// What was to go wrong in a recovery that nobody tried does not.
+    Disarm,
     /// The launcher gives up a mood that nobody met.
     Well,
     /// A host that was drained, or reported as broken, may be used again.
@@ -67,6 +73,7 @@ impl Sim<'_> {
     pub(super) fn strike(&mut self, strike: Strike) {
         let (kind, tries) = match strike {
             Strike::Again(rank) => return self.crash_rank(rank),
+            Strike::Trick(trick, proc) => return self.plays(trick, &proc),
             Strike::Planned(kind, tries) => (kind, tries),
         };
         if self.finished.is_some() {
@@ -112,6 +119,21 @@ impl Sim<'_> {
             FaultKind::SupervisorKilled => self.supervisor_killed(),
             FaultKind::PluginPanic => self.plugin_panic(),
             FaultKind::LinkFlap => self.link_flap(),
+            FaultKind::CollectiveFails => self.collective_fails(),
+            FaultKind::StepFails => self.step_fails(),
+            FaultKind::AllTorn => self.all_torn(),
+            FaultKind::ControlLinkLost => self.control_link_lost(),
+            FaultKind::SurvivorLost => self.arm(Trick::Dies),
+            FaultKind::SurvivorFrozen => self.arm(Trick::Freezes),
+            FaultKind::NewcomerLost => self.arm(Trick::NewcomerDies),
+            FaultKind::NewcomerNeverParks => self.arm(Trick::NeverParks),
+            FaultKind::LinkLostWhileTold => self.arm(Trick::LinkLost),
+            FaultKind::LinkCutWhileTold => self.arm(Trick::LinkCut),
+            FaultKind::AnswerLost => self.arm(Trick::AnswerLost),
+            FaultKind::AnswerLate => self.arm(Trick::AnswerLate),
+            FaultKind::AnswerStale => self.arm(Trick::Stale),
+            FaultKind::DirectiveRefused => self.arm(Trick::Refuses),
+            FaultKind::KilledWhileTelling => self.arm(Trick::Killed),
             FaultKind::OrderDrain => self.order_drain(),
             FaultKind::OrderRestart => self.order_restart(),
             FaultKind::OrderPause => self.order_pause(),
@@ -145,6 +167,7 @@ impl Sim<'_> {
                     self.kill_supervisor();
                 }
             }
+            Relief::Disarm => self.disarm(),
             Relief::Well => self.mood = Mood::Well,
             Relief::Readmit(node) => self.order(Order::Readmit { node }),
             Relief::Resume => self.resume(),

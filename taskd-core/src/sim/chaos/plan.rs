@@ -22,7 +22,7 @@ pub(in crate::sim) struct ChaosPlan {
 impl ChaosPlan {
     pub(in crate::sim) fn draw(config: &SimConfig, scene: &Scene, dice: &mut Dice) -> ChaosPlan {
         let wanted = dice.between(u64::from(*config.faults.start()), u64::from(*config.faults.end()));
-        let passing = FaultKind::passing(scene.observed, scene.has_service());
+        let passing = FaultKind::passing(scene.observed, scene.has_service(), scene.step_loop);
         let mut kinds = Vec::new();
         while (kinds.len() as u64) < wanted || distinct(&kinds) < 4.min(wanted) {
             kinds.extend(dice.pick(&passing).copied());

@@ -11,7 +11,7 @@ use crate::trace::{Fact, Signal};
 use std::time::Duration;
 
 impl Sim<'_> {
-    fn running_rank(&mut self) -> Option<ProcId> {
+    pub(super) fn running_rank(&mut self) -> Option<ProcId> {
         let running = self.training.running();
         self.dice.pick(&running).cloned()
     }
@@ -95,7 +95,7 @@ impl Sim<'_> {
         (is_heard || start_fails).then_some(proc)
     }
 
-    fn freeze(&mut self, proc: &ProcId) {
+    pub(super) fn freeze(&mut self, proc: &ProcId) {
         if let Some(process) = self.fleet.procs.get_mut(proc) {
             process.frozen = true;
         }

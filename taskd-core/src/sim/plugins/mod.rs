@@ -11,11 +11,12 @@ pub(super) use saboteur::Saboteur;
 
 use super::dice::Dice;
 use crate::detect::{
-    DetectorExt, ExitDetector, ProgramErrorDetector, RestartStormDetector, SilenceDetector, StallDetector,
+    DetectorExt, ExitDetector, FailedStepDetector, ProgramErrorDetector, RestartStormDetector, SilenceDetector,
+    StallDetector,
 };
 use crate::job::Name;
 use crate::kernel::Plugins;
-use crate::recover::{ExitStrategy, Restart, StrategyExt};
+use crate::recover::{ExitStrategy, Recover, Restart, Retry, StrategyExt};
 use std::time::Duration;
 
 /// After this time the detectors of a drawn set call a rank silent.
@@ -42,6 +43,7 @@ pub fn drawn(seed: u64) -> Plugins {
     let mut plugins = Plugins {
         detectors: vec![
             ExitDetector::default().boxed(),
+            FailedStepDetector::new().boxed(),
             ProgramErrorDetector::default().boxed(),
             SilenceDetector::after(SILENT_AFTER).boxed(),
             StallDetector::after(STALLED_AFTER).boxed(),
@@ -50,6 +52,15 @@ pub fn drawn(seed: u64) -> Plugins {
         strategies: Vec::new(),
     };
     detectors::draw(&mut dice, &mut plugins.detectors);
+    if dice.chance(850) {
+        plugins.strategies.push(Retry::new().boxed());
+    }
+    if dice.chance(750) {
+        plugins.strategies.push(Recover::in_place().boxed());
+    }
+    if dice.chance(750) {
+        plugins.strategies.push(Recover::elsewhere().boxed());
+    }
     strategies::draw(&mut dice, &mut plugins.strategies);
     plugins.strategies.push(Restart::default().boxed());
     if dice.chance(700) {

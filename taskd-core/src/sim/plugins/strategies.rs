@@ -30,6 +30,14 @@ pub(super) fn draw(dice: &mut Dice, into: &mut Vec<Box<dyn RecoveryStrategy>>) {
     }
 }
 
+/// The others of a program with a step loop do not meet by themselves.
+fn meet_by_themselves(view: &View) -> Result<(), String> {
+    match view.spec.worker.argv.iter().any(|argument| argument == super::super::step_loop::ARGUMENT) {
+        true => Err("survivors join only when they are told to, and this tells nobody anything".into()),
+        false => Ok(()),
+    }
+}
+
 fn cost(downtime_s: u64) -> Cost {
     Cost { ends_job: false, lost_work: Duration::ZERO, downtime: Duration::from_secs(downtime_s), nodes_removed: 0 }
 }
@@ -102,6 +110,7 @@ impl RecoveryStrategy for Replace {
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         mendable(incident, view)?;
+        meet_by_themselves(view)?;
         let lost = incident.lost(view);
         if lost.is_empty() || lost.len() * 2 > view.world.members().len() {
             return Err(format!("{} of {} ranks are lost", lost.len(), view.world.size()));
@@ -127,6 +136,7 @@ impl RecoveryStrategy for Reboot {
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         mendable(incident, view)?;
+        meet_by_themselves(view)?;
         let lost = incident.lost(view);
         let host = |r: &Rank| view.proc(&Role::Rank(*r)).and_then(|p| p.node.clone());
         let hosts: BTreeSet<NodeId> = lost.iter().filter_map(host).collect();
@@ -156,6 +166,7 @@ impl RecoveryStrategy for Look {
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         mendable(incident, view)?;
+        meet_by_themselves(view)?;
         let lost = incident.lost(view);
         if lost.is_empty() || lost.len() > 8 {
             return Err("too few or too many to look at".into());

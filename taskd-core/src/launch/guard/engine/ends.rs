@@ -78,6 +78,8 @@ impl Engine {
             // It is not reaped yet, so this number still means its group and nobody else's.
             let _ = rustix::process::kill_process_group(ended.pid, Signal::KILL);
             self.report_exit(key, ended.how());
+        } else {
+            self.standby_ended(ended.pid, ended.how());
         }
         let _ = rustix::process::waitpid(Some(ended.pid), WaitOptions::NOHANG);
         self.sweep_soon(Instant::now());
@@ -104,6 +106,9 @@ impl Engine {
             proc.tree = Tree::Sweeping(Sweep::starting(Instant::now()));
         }
         self.procs.advance(key, Phase::Exited(Box::new(exit)));
+        if !self.procs.iter().any(|(_, proc)| proc.report.proc.role.rank().is_some() && !proc.has_exited()) {
+            self.keeps.clear(); // nobody is left whose state would go with it
+        }
         self.counters.exits += 1;
     }
 
@@ -233,6 +238,7 @@ impl Engine {
         let now = Instant::now();
         self.stop_all(grace);
         self.withdraw_all_waiting();
+        self.end_standbys();
         let give_up_at = now + grace.min(A_CENTURY) + END_WITHIN;
         self.life = match self.life {
             Life::Ending { call: earlier, give_up_at: before } => {

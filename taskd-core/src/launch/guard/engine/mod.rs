@@ -6,17 +6,21 @@
 
 mod ends;
 mod owners;
+mod standbys;
 mod starts;
 
 use super::conns::Conn;
+use super::doors::Doors;
 use super::end_of;
+use super::keeps::Keeps;
 use super::lifeline::Deaths;
 use super::logs::{LogId, Logs};
 use super::poll::{Poll, Token};
 use super::proc_fs::Stat;
 use super::procs::{Key, Procs};
-use super::run_dir::{Record, RunDir};
+use super::run_dir::{Record, RunDir, WorkerDoor};
 use super::spawn::Ground;
+use super::standby::Standbys;
 use super::streams::TURN_BYTES_MAX;
 use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
 use super::{GuardCounters, sys};
@@ -50,6 +54,11 @@ pub(super) struct Engine {
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
     listener: Option<UnixListener>,
+    /// Held for whoever supervises the job: training processes that connect meanwhile wait in it.
+    door: WorkerDoor,
+    /// Held for the services that they are handed to.
+    doors: Doors,
+    keeps: Keeps,
     owner_process: Option<end_of::Other>,
     ground: Ground,
     logs: Logs,
@@ -62,10 +71,20 @@ pub(super) struct Engine {
     /// The owner is still to be told that it knows everything.
     sync_owed: bool,
     waiting: Vec<WaitingStart>,
+    standbys: Standbys,
     looks: Looks,
     life: Life,
     counters: GuardCounters,
     scratch: Vec<u8>,
+}
+
+/// What a guard is.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// A process of its own, which takes its signals from here.
+    Process { signals: OwnedFd },
+    /// A part of the supervisor's process, which owns its signals and the other end of this.
+    Thread(WorkerDoor),
 }
 
 /// What the guard lives for.
@@ -83,7 +102,7 @@ enum Life {
 
 impl Engine {
     /// A guard that has taken its run directory.
-    pub(super) fn new(config: GuardConfig, signals: Option<OwnedFd>) -> Result<Engine, Refusal> {
+    pub(super) fn new(config: GuardConfig, kind: Kind) -> Result<Engine, Refusal> {
         let run_dir = RunDir::new(config.run_dir.clone());
         let failed =
             |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
@@ -93,13 +112,18 @@ impl Engine {
             return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
         }
         let ground = Ground::of_this_process();
-        let is_process = signals.is_some();
+        let is_process = matches!(kind, Kind::Process { .. });
         if is_process {
             // A start says what it lacks. The limits of a host program are its own.
             let _ = rustix::process::setrlimit(Resource::Nofile, raised(ground.open_files));
         }
         let listener = is_process.then(|| run_dir.listen()).transpose(); // nobody can take over what ends with its owner
         let listener = listener.map_err(|e| failed("cannot listen at guard.sock", e))?;
+        let (signals, door) = match kind {
+            Kind::Process { signals } => (Some(signals), run_dir.listen_for_workers()),
+            Kind::Thread(door) => (None, Ok(door)),
+        };
+        let door = door.map_err(|e| failed("cannot listen at worker.sock", e))?;
         let record = Record { protocol: PROTOCOL, job: config.job.clone(), guard_pid: std::process::id() };
         run_dir.write_record(&record).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
@@ -111,12 +135,16 @@ impl Engine {
             poll: Poll::new().map_err(out_of)?,
             deaths: Deaths::new().map_err(out_of)?,
             listener,
+            door,
+            doors: Doors::default(),
+            keeps: Keeps::default(),
             owner_process: None,
             conns: BTreeMap::new(),
             next_conn: 0,
             owner: None,
             sync_owed: false,
             waiting: Vec::new(),
+            standbys: Standbys::default(),
             looks: Looks::default(),
             life: Life::Serving,
             counters: GuardCounters::default(),
@@ -180,6 +208,8 @@ impl Engine {
             Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
             Token::Stderr(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stderr),
+            Token::Seat(key) => self.hear_standby(key),
+            Token::SeatOutput(key) => self.drain_standby(key),
         }
     }
 
@@ -204,6 +234,7 @@ impl Engine {
         self.look_for_lifelines(now);
         self.kill_overdue(now);
         self.sweep(now);
+        self.tend_standbys(now);
         self.retry_waiting_starts(now);
         self.end_if_nothing_is_left(now);
     }
@@ -221,6 +252,7 @@ impl Engine {
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())
             .chain(self.starts_deadline())
+            .chain(self.standbys.deadline())
             .min()
     }
 

@@ -103,14 +103,24 @@ impl Engine {
             ToGuard::WindDown { grace } if self.owner == Some(key) => {
                 self.note("nobody supervises the job any more: everything is stopped");
                 self.withdraw_all_waiting();
+                self.end_standbys();
                 self.stop_all(grace);
             }
             ToGuard::Dropped { grace } if self.owner == Some(key) => {
                 self.note("the owner was dropped: everything is stopped");
                 self.end(grace, None);
             }
+            ToGuard::Borrow { protocol: PROTOCOL } => {
+                if let Some(conn) = self.conns.get_mut(&key) {
+                    conn.lend(&self.door.listener);
+                    conn.leaving = true;
+                }
+                self.flush(key);
+            }
             ToGuard::WindDown { .. } | ToGuard::Dropped { .. } => (), // somebody else owns the job by now
-            ToGuard::Call { .. } | ToGuard::Init(_) => self.turn_away(key, Refusal::Protocol(PROTOCOL)),
+            ToGuard::Call { .. } | ToGuard::Init(_) | ToGuard::Borrow { .. } => {
+                self.turn_away(key, Refusal::Protocol(PROTOCOL))
+            }
         }
     }
 
@@ -222,7 +232,17 @@ impl Engine {
             output_bytes_dropped: logs.dropped_bytes,
             output_refused: logs.refused,
             logs_rotated: logs.rotated,
+            standbys_waiting: self.standbys.ready() as u64,
             ..self.counters
+        }
+    }
+
+    /// Tells the owner, and notes, what the job goes without.
+    pub(super) fn notice(&mut self, text: &str) {
+        self.note(text);
+        if let Some((key, conn)) = self.owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) {
+            say(conn, &FromGuard::Notice(text.to_owned()));
+            self.flush(key);
         }
     }
 

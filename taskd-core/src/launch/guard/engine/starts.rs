@@ -22,6 +22,9 @@ pub(in crate::launch) const PROCS_MAX: usize = 4096;
 /// How long a start waits for what is left of earlier incarnations of its roles.
 const WAIT_FOR_EARLIER: Duration = Duration::from_secs(10);
 
+/// How long a start waits for standbys that are being forked for it: a fork takes milliseconds.
+const STANDBYS_WITHIN: Duration = Duration::from_millis(500);
+
 /// A start that waits: for what is left of earlier incarnations, or, when it has failed, for its own processes to go.
 #[derive(Debug)]
 pub(super) struct WaitingStart {
@@ -29,14 +32,24 @@ pub(super) struct WaitingStart {
     id: u64,
     batch: WireBatch,
     until: Instant,
+    /// Until when it waits for standbys that are being forked; `None` before it has looked.
+    standbys_until: Option<Instant>,
     /// The answer, when the processes with these keys are gone.
     failed: Option<(LaunchError, Vec<Key>)>,
 }
 
 impl Engine {
     /// Starts what of a batch is not started yet, as soon as nothing is in its way.
-    pub(super) fn start_batch(&mut self, conn: Key, id: u64, batch: WireBatch) {
-        let start = WaitingStart { conn, id, batch, until: Instant::now() + WAIT_FOR_EARLIER, failed: None };
+    pub(super) fn start_batch(&mut self, conn: Key, id: u64, mut batch: WireBatch) {
+        let control = self.door.path.display().to_string();
+        for order in &mut batch.orders {
+            order.env.insert("TASKD_CONTROL".into(), control.clone()); // where it finds its supervisor
+            if let Ok(Some(keep)) = self.keeps.of(&order.proc.role) {
+                order.env.insert("TASKD_KEEP".into(), keep); // without it a successor has a peer's random numbers
+            }
+        }
+        let until = Instant::now() + WAIT_FOR_EARLIER;
+        let start = WaitingStart { conn, id, batch, until, standbys_until: None, failed: None };
         self.waiting.push(start);
         self.retry_waiting_starts(Instant::now());
     }
@@ -68,7 +81,18 @@ impl Engine {
                 let text = format!("{proc} is still there after {WAIT_FOR_EARLIER:?}: {what}");
                 self.answer(start.conn, start.id, Err(LaunchError::Unreachable(text)));
             }
-            None => self.launch(start, now),
+            None => self.launch_with_standbys(start, now),
+        }
+    }
+
+    /// Launches when those standbys are there that can be soon.
+    fn launch_with_standbys(&mut self, mut start: WaitingStart, now: Instant) {
+        let until = *start.standbys_until.get_or_insert(now + STANDBYS_WITHIN);
+        let new = start.batch.orders.iter().filter(|order| self.is_new(&order.proc)).cloned().collect::<Vec<_>>();
+        if now < until && self.are_standbys_coming(&new, &start.batch.specs, now) {
+            self.waiting.push(start);
+        } else {
+            self.launch(start, now);
         }
     }
 
@@ -80,6 +104,7 @@ impl Engine {
                 let reports = start.batch.orders.iter().filter_map(|order| self.report_of(&order.proc)).collect();
                 self.counters.started += started.len() as u64;
                 self.looks.soon(now);
+                self.keep_standbys_for(&start.batch, now);
                 self.answer(start.conn, start.id, Ok(Answer::Started(reports)));
             }
             Err(text) => {
@@ -119,7 +144,13 @@ impl Engine {
         let programs: Vec<PathBuf> =
             new.iter().map(|order| spawn::find_program(order, spec_of(order)?)).collect::<Result<_, String>>()?;
         for (order, program) in new.into_iter().zip(programs) {
-            let spawned = self.ground.spawn(order, spec_of(order)?, &program);
+            let spawned = match self.seat_standby(order, spec_of(order)?, &program) {
+                Some(seated) => Ok(seated),
+                None => {
+                    let listener = self.doors.of(spec_of(order)?).map_err(|e| format!("{}: {e}", order.proc))?;
+                    self.ground.spawn(order, spec_of(order)?, &program, listener)
+                }
+            };
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
             let key = self.enter(order, spec_of(order)?.log.as_ref(), spawned);
             started.push(key);
@@ -208,6 +239,7 @@ impl Engine {
     }
 
     pub(super) fn starts_deadline(&self) -> Option<Instant> {
-        self.waiting.iter().map(|start| start.until).min()
+        let standbys = |start: &WaitingStart| start.standbys_until.filter(|_| start.failed.is_none());
+        self.waiting.iter().map(|start| standbys(start).map_or(start.until, |until| until.min(start.until))).min()
     }
 }

@@ -332,6 +332,7 @@ impl<'a> Session<'a> {
                 return;
             }
             Change::Proc(status) => status,
+            Change::Link(_) | Change::Said(_) => return,
         };
         let proc = new.proc.clone();
         if self.acknowledged.contains(&proc) {

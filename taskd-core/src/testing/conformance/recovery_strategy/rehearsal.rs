@@ -6,7 +6,7 @@ use super::scenes::Scene;
 use super::{ADVANCE_ENDS, PURE, guarded};
 use crate::job::{Domain, Exit, JobTime, Termination};
 use crate::kernel::{Proc, View};
-use crate::launch::{NodeState, Phase, Place};
+use crate::launch::{Answered, DirectBatch, Directive, NodeState, Phase, Place, Window, WorkerState};
 use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
 use crate::trace::Exhibit;
 use std::collections::BTreeMap;
@@ -83,6 +83,7 @@ fn carry_out(view: &mut View, stage: &Stage, goes_well: bool) -> Vec<Done> {
         }
         match action {
             Action::Collect(_) => Ok(Output::Exhibit(Exhibit::Text("running".into()))),
+            Action::Direct(batch) => Ok(Output::Answered(Box::new(answered(batch, target)))),
             _ => Ok(Output::Accepted),
         }
     };
@@ -96,6 +97,16 @@ fn carry_out(view: &mut View, stage: &Stage, goes_well: bool) -> Vec<Done> {
     done
 }
 
+/// Who has given up says where it stands: the ranks are in turn at the start of a step, behind it, and torn in it.
+fn answered(batch: &DirectBatch, target: &Domain) -> Answered {
+    let mut told = batch.orders.iter().filter(|(proc, _)| Domain::Process(proc.role.clone()) == *target);
+    let Some((proc, Directive::GiveUp {})) = told.next() else { return Answered::default() };
+    let window = [Window::Before, Window::Closed, Window::Torn][proc.role.rank().map_or(0, |rank| rank.0 as usize % 3)];
+    let committed = Some(if window == Window::Closed { 5 } else { 4 });
+    let state = WorkerState { step: 5, committed, window, layout: String::new(), buckets: vec![64], bytes: 64 };
+    Answered { state: Some(state), ..Answered::default() }
+}
+
 fn targets(stage: &Stage) -> usize {
     stage.actions.iter().map(|action| action_targets(action).len()).sum()
 }
@@ -104,6 +115,7 @@ fn action_targets(action: &Action) -> Vec<Domain> {
     match action {
         Action::Start { batch, .. } => batch.orders.iter().map(|o| Domain::Process(o.proc.role.clone())).collect(),
         Action::Stop { procs, .. } => procs.iter().map(|proc| Domain::Process(proc.role.clone())).collect(),
+        Action::Direct(batch) => batch.orders.iter().map(|(proc, _)| Domain::Process(proc.role.clone())).collect(),
         Action::Collect(ask) => ask.about.clone(),
         _ => Vec::new(),
     }
@@ -129,6 +141,7 @@ fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
                     phase: Phase::Pending("ordered".into()),
                     step: None,
                     progress_at: view.now,
+                    link: None,
                 };
                 view.procs.insert(order.proc.role.clone(), proc);
             }

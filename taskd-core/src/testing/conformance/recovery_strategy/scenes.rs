@@ -6,7 +6,7 @@ use crate::job::{
     Termination,
 };
 use crate::kernel::{Proc, View};
-use crate::launch::{NodeState, Phase};
+use crate::launch::{Linked, NodeState, Phase, Point};
 use crate::recover::{Action, Incident, Proposal};
 use crate::testing::Timeline;
 use crate::trace::Signal;
@@ -23,6 +23,7 @@ pub(super) struct Scene {
 
 const SOUND: Damage = Damage { process: Sound::Yes, state: Sound::Yes, device: Sound::Yes, program: Sound::Yes };
 const FROZEN: Damage = Damage { process: Sound::No, state: Sound::Unknown, ..SOUND };
+const FAILED_STEP: Damage = Damage { state: Sound::Unknown, device: Sound::Unknown, program: Sound::Unknown, ..SOUND };
 const BROKEN_DEVICE: Damage = Damage { device: Sound::No, ..SOUND };
 
 /// What happens to jobs.
@@ -47,6 +48,17 @@ pub(super) fn usual() -> Vec<Scene> {
     vec![
         scene("a rank has exited", exited(job(), 1), vec![exit(1).with_error(Some(error().into()))]),
         scene("a rank is dead and has not exited yet", dead(job(), 2), vec![exit(2)]),
+        scene("a rank is dead, and the others can be told", dead(linked(job()), 2), vec![exit(2)]),
+        scene(
+            "a rank is frozen, and the others can be told",
+            linked(job()),
+            vec![fault(process(3), FaultClass::Silence, FROZEN)],
+        ),
+        scene(
+            "a step has failed, and all can be told",
+            linked(job()),
+            vec![fault(process(3), FaultClass::Network, FAILED_STEP)],
+        ),
         scene("two ranks have exited", exited(exited(job(), 1), 6), vec![exit(1), exit(6)]),
         scene("every rank has exited", (0..8).fold(job(), exited), (0..8).map(exit).collect()),
         scene("the only rank has exited", exited(Timeline::of_ranks(1), 0), vec![exit(0)]),
@@ -85,6 +97,7 @@ pub(super) fn usual() -> Vec<Scene> {
 pub(super) fn random(seed: u64) -> Scene {
     let mut rng = StdRng::seed_from_u64(seed);
     let timeline = Timeline::random(seed);
+    let timeline = if seed.is_multiple_of(2) { linked(timeline) } else { timeline };
     let faults = (0..rng.random_range(1..4)).map(|_| any_fault(&mut rng)).collect();
     scene(&format!("random incident {seed}"), timeline, faults)
 }
@@ -125,6 +138,17 @@ fn exited(timeline: Timeline, rank: u32) -> Timeline {
     timeline.rank(rank, Signal::Phase(Phase::Exited(Box::new(Exit::new(Termination::Code(1))))))
 }
 
+/// Every rank that runs has a control link, and is in its step loop.
+fn linked(timeline: Timeline) -> Timeline {
+    timeline.edit(|view| {
+        let can = ["give-up", "join", "repair", "resume"].map(Name::new).into();
+        let (generation, framework) = (view.world.generation(), Name::new("conformance"));
+        let link = Linked { generation, framework, can, at: Point::Loop, state_bytes: Some(64) };
+        let runs = |proc: &&mut Proc| proc.phase == Phase::Running;
+        view.procs.values_mut().filter(runs).for_each(|proc| proc.link = Some(link.clone()));
+    })
+}
+
 fn nowhere(timeline: Timeline) -> Timeline {
     timeline.edit(|view| view.nodes.values_mut().for_each(|n| n.state = NodeState::Cordoned))
 }
@@ -142,6 +166,7 @@ fn with_service(timeline: Timeline, role: &Role) -> Timeline {
             phase: gone,
             step: None,
             progress_at: JobTime::START,
+            link: None,
         };
         view.procs.insert(role.clone(), proc);
     })

@@ -1,6 +1,6 @@
 use super::Faulty;
-use crate::job::ProcId;
-use crate::launch::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use crate::job::{CommandId, ProcId};
+use crate::launch::{Change, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -37,6 +37,10 @@ impl<L: Launcher> Launcher for Faulty<L> {
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         sleep(self.delay()).await;
         self.inner.acknowledge(exits).await
+    }
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.direct(id, batch).await
     }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         sleep(self.delay()).await;

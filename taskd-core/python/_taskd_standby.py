@@ -1,0 +1,339 @@
+"""A process that waits to be told which rank it is.
+
+The guard starts it ahead of need, with the command line of a rank and a socket, its *seat* (TASKD_SEAT). Python's `site` has it
+come here before the program starts, and here it stays: it imports what the program will, and waits. When it is *seated* it gets
+a rank's variables and arguments, and then Python goes on as ever and runs the program itself, unmodified and as `__main__`.
+
+  * A *probe* answers that it is here, which shows that this interpreter comes here at all, and ends.
+  * A *template* has one thread. It forks children that wait in its place, as often as it is asked to.
+  * Any other waits itself.
+
+No process that was started to wait ever comes to its program without a seat: whatever goes wrong ends it, and the guard starts
+the rank in the usual way. When the guard is gone, so are they. Whoever else has this environment (a helper of a wrapper script)
+finds that the first word is not meant for it, and leaves the socket alone.
+
+What it says and hears are packets of texts with a NUL between them: a kind, and then `name=value`. Kinds to come are told apart by
+their names: `warm`, to run the program up to where it needs a rank, belongs here.
+
+What it needs of a framework is in `_taskd_warm.py` beside it: all functions there are optional. It imports as little as it can:
+the program would find it loaded. For Python 3.8 and later.
+"""
+
+import _socket
+import os
+import sys
+
+from _taskd_as_new import Mark, Noted, Seated, Threads, as_new, generators, look_for_files_again, replace_arguments
+
+VERSION = "1"
+PACKET_BYTES_MAX = 128 << 10
+FORKS_MAX = 64  # in one go: a packet carries so many descriptors three times
+HELLO_SECONDS = 30.0  # for the first word, which is there before we are, as a rule
+PARENT_SECONDS = 4.0  # for the child's parent to have ended
+THREADS_SECONDS = 4.0  # for the threads of what was tried out to have ended
+FAILED = 70  # the exit code of one that cannot do its work
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+THREADS = "OMP_NUM_THREADS"  # how many threads a rank is to compute with
+HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")  # devices that processes may share
+
+
+def wait():
+    """Waits where this process was started to; how it is seated, as an object whose `everywhere` hooks need. None at once in
+    every other process."""
+    number = os.environ.pop("TASKD_SEAT", None)
+    seat = number and Seat.of_this_process(number)
+    if not seat:
+        return None
+    try:
+        return seat.serve()
+    except BaseException as error:
+        seat.refuse("%s: %s" % (type(error).__name__, error))
+        os._exit(FAILED)
+
+
+class Seat:
+    """This process's end of its socket."""
+
+    def __init__(self, socket, hello):
+        self.socket = socket
+        self.hello = hello
+        self.guard = int(hello.one("guard"))
+        self.framework = None
+        self.known = ()  # descriptors that a rank has as well, and this one
+        self.seeds = {}  # of the generators, before the program's own modules came
+        self.noted = self.mark = self.threads = self.seated = None
+        self.missing = None  # what could not be tried out
+
+    @classmethod
+    def of_this_process(cls, number):
+        try:
+            socket = _socket.socket(fileno=int(number))
+            socket.settimeout(HELLO_SECONDS)
+            hello = Packet(socket.recv(PACKET_BYTES_MAX, _socket.MSG_PEEK))
+            if hello.kind != "hello" or hello.one("pid") != str(os.getpid()):
+                socket.detach()
+                return None
+            socket.recv(PACKET_BYTES_MAX)
+            socket.settimeout(None)
+            os.set_inheritable(socket.fileno(), False)
+            return cls(socket, hello)
+        except Exception:
+            return None  # a descriptor that is no seat: the one who was meant has it
+
+    def serve(self):
+        """Does what the first word says; returns when this process is seated."""
+        if self.hello.one("version") != VERSION:
+            raise RuntimeError("the guard speaks version %s of this, and not %s" % (self.hello.one("version"), VERSION))
+        self.known = descriptors()
+        be = self.hello.one("be")
+        if be == "probe":
+            self.answer_probe()
+        self.prepare(be)
+        if be == "standby":
+            self.noted.seed()
+        self.say("ready", missing=self.missing or "")
+        return self.wait_for_rank() if be == "standby" else self.fork_on_demand()
+
+    def answer_probe(self):
+        threads = ""
+        if not os.environ.get(THREADS):
+            self.import_all()
+            threads = self.ask("threads")
+        self.compile_helper()
+        self.say("here", python="%d.%d.%d" % sys.version_info[:3], threads=threads or "")
+        self.receive(0)  # the guard looks at this process, and then lets go of it
+        os._exit(0)
+
+    def compile_helper(self):
+        """The helper's files, once and for all: compiling them would be half of a seated rank's time to its program."""
+        try:
+            import compileall
+
+            compileall.compile_dir(os.path.dirname(os.path.abspath(__file__)), quiet=2)
+        except Exception:
+            pass  # a directory that is not ours to write to
+
+    def prepare(self, be):
+        """Everything that the program's own start would take its time for."""
+        self.import_all()
+        self.noted = Noted(self.seeds, self.framework)
+        if be == "standby":
+            self.ask("hold_device", int(self.hello.one("slot") or 0))
+        self.missing = self.ask("warm")
+        self.mark, self.threads = Mark(), Threads(self.framework if be == "template" else None)
+        self.seated = Seated()
+
+    def import_all(self):
+        """Imports as the program would: its own directory comes first."""
+        script = self.hello.one("script")
+        path = None if getattr(sys.flags, "safe_path", False) else directory_of(script)
+        if path is not None:
+            sys.path.insert(0, path)
+        try:
+            for name in self.hello.all("framework"):
+                imported(name)
+            if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), "_taskd_warm.py")):
+                import _taskd_warm
+    
+                self.framework = _taskd_warm
+            self.seeds = generators(self.framework)
+            for name in self.hello.all("import"):
+                imported(name)
+        finally:
+            if path in sys.path:
+                sys.path.remove(path)
+
+    def ask(self, what, *arguments):
+        function = getattr(self.framework, what, None)
+        return function(*arguments) if function else None
+
+    def fork_on_demand(self):
+        """Forks as often as the guard wishes. Returns in the children only, and there when they are seated."""
+        import gc
+
+        gc.collect()
+        gc.freeze()  # what is there now is shared as long as nobody writes into it
+        while True:
+            packet, passed = self.receive(FORKS_MAX * 3)
+            count = int(packet.one("count") or 0)
+            if packet.kind != "fork" or not 0 < count <= FORKS_MAX or len(passed) != 3 * count:
+                raise RuntimeError("a request that this is not: %s with %d descriptors" % (packet.kind, len(passed)))
+            reason = self.why_not_to_fork(passed)
+            if reason:
+                self.refuse(reason)
+                os._exit(FAILED)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            between = os.fork()  # its children are taken in by the guard when it has ended
+            if between == 0:
+                for at in range(count):
+                    if os.fork() == 0:
+                        return self.wait_as_child(passed, passed[3 * at : 3 * at + 3])
+                os._exit(0)
+            status = os.waitpid(between, 0)[1]
+            for number in passed:
+                os.close(number)
+            if status:
+                raise RuntimeError("cannot fork %d processes (status %d)" % (count, status))
+            self.say("forked")
+
+    def why_not_to_fork(self, passed):
+        """Why a child would not be as good as new; None where it would."""
+        names = threads_when_settled()
+        if len(names) != 1:
+            return "it has %d threads (%s), and a forked child would have one of them" % (len(names), ", ".join(names))
+        for number, target in sorted(descriptors().items()):
+            if number in passed or number in self.known or number == self.socket.fileno():
+                continue
+            if not os.path.isfile(target) and target not in HARMLESS:
+                return "an imported module has opened %s, which children would share" % target
+        return self.ask("why_not_to_fork")
+
+    def wait_as_child(self, passed, own):
+        """A child of a template: becomes what the guard's own children are, and waits."""
+        try:
+            self.socket.close()
+            seat, stdout, stderr = own
+            os.setsid()
+            await_parent(self.guard)
+            end_with_parent(self.guard)
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            for number in passed:
+                if number != seat:
+                    os.close(number)
+            self.socket = _socket.socket(fileno=seat)
+            self.noted.seed()
+            as_new()
+            self.say("unseated", pid=os.getpid())
+            return self.wait_for_rank()
+        except BaseException as error:
+            self.refuse("%s: %s" % (type(error).__name__, error))
+            os._exit(FAILED)
+
+    def wait_for_rank(self):
+        """The end of all waiting: what it is told here makes it a rank."""
+        packet, _ = self.receive(0)
+        if packet.kind != "run":
+            raise RuntimeError("a request that this is not: %s" % packet.kind)
+        self.socket.close()
+        for name in packet.all("unset"):
+            os.environ.pop(name, None)
+        for entry in packet.all("set"):
+            name, _, value = entry.partition("=")
+            os.environ[name] = value
+        if packet.one("arguments"):
+            replace_arguments(packet.all("argument"))
+        self.mark.write(os.environ.get("TASKD_PROC", ""))
+        self.threads.set(os.environ.get(THREADS) or packet.one("threads"))
+        look_for_files_again()
+        return self.seated
+
+    def receive(self, descriptors_max):
+        """The next packet and the descriptors that came with it. The guard's end is this process's end."""
+        room = _socket.CMSG_SPACE(4 * descriptors_max) if descriptors_max else 0
+        data, ancillary, _, _ = self.socket.recvmsg(PACKET_BYTES_MAX, room, _socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            os._exit(0)
+        passed = []
+        for level, kind, content in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                view = memoryview(content)[: len(content) // 4 * 4].cast("i")
+                passed.extend(view)
+        return Packet(data), passed
+
+    def say(self, kind, **fields):
+        texts = [kind] + ["%s=%s" % field for field in fields.items()]
+        data = "\0".join(text.replace("\0", " ") for text in texts)
+        self.socket.send(data.encode("utf-8", "replace")[:PACKET_BYTES_MAX])
+
+    def refuse(self, reason):
+        try:
+            self.say("refused", why=reason[:1000])
+        except Exception:
+            pass  # the guard hears of our end
+
+
+class Packet:
+    def __init__(self, data):
+        self.kind, *self.fields = data.decode("utf-8", "surrogateescape").split("\0")
+
+    def all(self, name):
+        return [field[len(name) + 1 :] for field in self.fields if field.startswith(name + "=")]
+
+    def one(self, name):
+        return next(iter(self.all(name)), "")
+
+
+def imported(name):
+    try:
+        __import__(name)
+    except BaseException as error:
+        raise ImportError("import of %s: %s: %s" % (name, type(error).__name__, error))
+
+
+def directory_of(script):
+    """What Python will put in front of its path for a script; for a command or module where it is."""
+    if not script:
+        return os.getcwd()
+    found = os.path.realpath(script)
+    return os.path.dirname(found) if os.path.isfile(found) and not is_archive(found) else found
+
+
+def is_archive(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def threads():
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/%s/comm" % task) as name:
+                found.append(name.read().strip())
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def threads_when_settled():
+    """The names of all threads. Those that are about to end are waited for."""
+    import time
+
+    until = time.monotonic() + THREADS_SECONDS
+    while True:
+        found = threads()
+        if len(found) <= 1 or time.monotonic() >= until:
+            return found
+        time.sleep(0.005)
+
+
+def descriptors():
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found[int(number)] = os.readlink("/proc/self/fd/" + number)
+        except OSError:
+            pass  # the listing's own
+    return found
+
+
+def await_parent(guard):
+    """Who forked us ends next, and then the guard is our parent. Nothing tells of that."""
+    import time
+
+    until = time.monotonic() + PARENT_SECONDS
+    while os.getppid() != guard:
+        if time.monotonic() >= until:
+            raise RuntimeError("the guard has not become our parent")
+        time.sleep(0.0005)
+
+
+def end_with_parent(guard):
+    """A fork has cleared what the template was told."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "this process would outlive the guard")
+    if os.getppid() != guard:
+        os._exit(0)

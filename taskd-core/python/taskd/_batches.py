@@ -1,0 +1,183 @@
+"""The batches of a training step: handed out, kept until the step is committed, and handed out again when it is done again.
+
+A *stream* is one source of batches: a DataLoader, a sampler, or whatever else can be iterated over again and again. It knows
+how far it is, so that a process that takes the place of another can go on where that one was.
+
+It never copies a batch while nobody changes one: a program that changes batches in place gets copies from the step on in
+which that was seen.
+"""
+
+import itertools
+
+KEPT_MAX = 4096  # batches of one step; a step with more cannot be done again
+
+
+class TooMany(Exception):
+    """More batches in one step than are kept."""
+
+
+class Stream:
+    """`opener(source, epoch, skip)` gives an iterator over the source's batches of one epoch, less the first `skip`; the
+    copier knows the framework's batches: `mark`, `copy`, and the program's random numbers: `seed`, `restore`."""
+
+    def __init__(self, source, opener, copier):
+        self.source, self.opener, self.copier = source, opener, copier
+        self.iterator = None
+        self.epoch = self.at = 0  # batches of this epoch that were drawn
+        self.start = (0, 0)  # epoch and batch with which the step began
+        self.seed = None  # what the program's random numbers were when the epoch began: an order that is shuffled needs them
+        self.kept = []
+        self.drawn_random = []  # the program's random numbers once a batch was loaded, where that took some
+        self.marks = []  # by which a change in place is seen
+        self.copies = False
+        self.lost = False  # more than are kept
+        self.cursor = 0
+        self.drawn = None  # of what cannot be begun anew, while a newcomer warms up
+
+    def next(self):
+        if self.cursor < len(self.kept):
+            batch, drawn = self.kept[self.cursor], self.drawn_random[self.cursor]
+            if drawn is not None:  # loading it took random numbers, which the program is not to get again
+                self.copier.restore(drawn)
+        else:
+            before = self.copier.seed()
+            batch = self.draw()
+            if not self.copier.keeps:
+                return batch
+            after = self.copier.seed()
+            if len(self.kept) < KEPT_MAX:
+                self.kept.append(batch)
+                self.drawn_random.append(after if after != before else None)
+                self.marks.append(None if self.copies else self.copier.mark(batch))
+            else:
+                self.lost = True
+        self.cursor += 1
+        return self.copier.copy(batch) if self.copies else batch
+
+    def draw(self):
+        for _ in range(2):  # an epoch that is over, and a new one
+            if self.iterator is None:
+                self.seed = self.copier.seed()
+                self.iterator = self.opener(self.source, self.epoch, self.at)
+            try:
+                batch = next(self.iterator)
+                self.at += 1
+                if self.drawn is not None and len(self.drawn) < KEPT_MAX:
+                    self.drawn.append(batch)
+                return batch
+            except StopIteration:
+                if iter_is_all(self.source):
+                    raise
+                self.iterator, self.epoch, self.at = None, self.epoch + 1, 0
+        raise ValueError("%s has no batch in a whole epoch" % type(self.source).__name__)
+
+    def begin_step(self):
+        if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
+            self.copies = True
+        del self.kept[:], self.marks[:], self.drawn_random[:]
+        self.cursor, self.lost, self.start = 0, False, (self.epoch, self.at)
+
+    def redo_step(self):
+        """Hands out the batches of the step again."""
+        if self.lost:
+            raise TooMany("a step of more than %d batches cannot be done again; take fewer in one step" % KEPT_MAX)
+        if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
+            self.copies = True
+            raise TooMany("a batch was changed in place, so its step cannot be done again; from now on batches are copied")
+        self.cursor = 0
+
+    def seek(self, epoch, at, seed):
+        """Has the next batch be this one."""
+        self.iterator, self.epoch, self.at, self.seed = None, epoch, at, seed
+        self.begin_step()
+
+    def reopen(self):
+        """Opens the epoch where it is, with the random numbers that were there when it began. Those of now stay."""
+        if self.iterator is None and self.at and self.seed is not None:
+            now = self.copier.seed()
+            self.copier.restore(self.seed)
+            self.iterator = self.opener(self.source, self.epoch, self.at)
+            self.copier.restore(now)
+
+
+def iter_is_all(source):
+    """Whether it can be iterated over only once."""
+    return iter(source) is source if hasattr(source, "__next__") else False
+
+
+class Streams:
+    """All of a program, in the order in which it used them first."""
+
+    def __init__(self, opener, copier):
+        self.opener, self.copier = opener, copier
+        self.all = []
+        self.by_id = {}
+        self.wanted = []  # where those are to begin that are not known yet
+        self.is_warming = False
+
+    def of(self, source):
+        stream = self.by_id.get(id(source))
+        if stream is None:
+            stream = self.by_id[id(source)] = Stream(source, self.opener, self.copier)
+            if len(self.wanted) > len(self.all):
+                stream.seek(*self.wanted[len(self.all)])
+                stream.reopen()
+            self.all.append(stream)
+            if self.is_warming and iter_is_all(source):
+                stream.drawn = []
+        return stream
+
+    def begin_step(self):
+        for stream in self.all:
+            stream.begin_step()
+
+    def redo_step(self):
+        for stream in self.all:
+            stream.redo_step()
+
+    def rewind(self):
+        """As if nothing had been handed out. What cannot be begun anew hands its batches out again."""
+        self.is_warming = False
+        for stream in self.all:
+            if iter_is_all(stream.source):
+                stream.iterator, stream.at, stream.drawn = itertools.chain(stream.drawn, stream.source), 0, None
+                stream.begin_step()
+            else:
+                stream.seek(0, 0, None)
+
+    def positions(self):
+        """Where each of them began the step: `(epoch, batch, seed)`."""
+        return [stream.start + (stream.seed,) for stream in self.all]
+
+    def positions_now(self):
+        """Where each of them is."""
+        return [(stream.epoch, stream.at, stream.seed) for stream in self.all]
+
+    def seek(self, positions):
+        """Goes on where another process was."""
+        self.wanted = list(positions)
+        for stream, position in zip(self.all, positions):
+            stream.seek(*position)
+            stream.reopen()
+
+
+class Nothing:
+    """The copier of a program that no supervisor looks after: nothing is kept, since nothing is done again."""
+
+    keeps = False
+
+    def seed(self):
+        return None
+
+
+def open_plainly(source, epoch, skip):
+    """An iterator over a source that is told of its epoch where it wants to know: DistributedSampler, for instance."""
+    for part in (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+            break
+    batches = iter(source)
+    for _ in range(skip):
+        next(batches)
+    return batches

@@ -1,0 +1,67 @@
+"""What only this rank has (its random numbers, its place in the data, its buffers), kept where it outlives the process.
+
+A file (TASKD_KEEP, on a file system in memory) with the newest two steps that were begun: for each what was there at its start,
+and the buffers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
+not written whole is not read.
+
+It never waits for a disk, and a program without such a file goes without: its successor then gets the random numbers and the
+place of a peer.
+"""
+
+import os
+import struct
+import zlib
+
+from taskd import _link
+
+SLOT_BYTES = 4 << 20  # of which the file takes what is written
+START, FORWARD = 0, 1  # what belongs to the start of a step, and the buffers after its forward pass
+HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
+MARK = b"TASKDKP1"
+
+
+class Keep:
+    def __init__(self, path):
+        import mmap
+
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(fd).st_size != 4 * SLOT_BYTES:
+                os.ftruncate(fd, 4 * SLOT_BYTES)
+            self.memory = mmap.mmap(fd, 4 * SLOT_BYTES)
+        finally:
+            os.close(fd)
+        self.too_long = 0  # steps of which nothing could be kept
+
+    def write(self, step, what, data):
+        """Keeps something of a step, beside that of the step before."""
+        if HEAD.size + len(data) > SLOT_BYTES:
+            self.too_long += 1
+            if self.too_long == 1:
+                _link.say("%d bytes of random numbers and buffers; at most %d are kept" % (len(data), SLOT_BYTES))
+            return
+        at = (step % 2 * 2 + what) * SLOT_BYTES
+        self.memory[at : at + 8] = b"\0" * 8  # nothing, while it is written
+        self.memory[at + HEAD.size : at + HEAD.size + len(data)] = data
+        self.memory[at : at + HEAD.size] = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
+
+    def read(self, step, what):
+        """What was kept of a step; None where nothing is."""
+        at = (step % 2 * 2 + what) * SLOT_BYTES
+        mark, of_step, length, checksum = HEAD.unpack_from(self.memory, at)
+        if mark != MARK or of_step != step or HEAD.size + length > SLOT_BYTES:
+            return None
+        data = self.memory[at + HEAD.size : at + HEAD.size + length]
+        return data if zlib.crc32(data) == checksum else None
+
+
+def opened():
+    """The file of this rank; None where there is none, or it cannot be used, which is said."""
+    path = os.environ.get("TASKD_KEEP")
+    if not path:
+        return None
+    try:
+        return Keep(path)
+    except (OSError, ValueError) as error:
+        _link.say("nothing is kept for a successor of this rank: %s: %s" % (path, error))
+        return None

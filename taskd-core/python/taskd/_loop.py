@@ -1,0 +1,274 @@
+"""`taskd.steps`: the training loop as an iterator over steps, each of which is done again until all ranks have done it.
+
+Between two steps the main thread comes here, and only here does it do what the supervisor wants (`_obey`). What of this is
+the framework's the session's engine does.
+
+It never computes anything of the program's, and without a supervisor it is `range` with batches.
+"""
+
+import pickle
+
+from taskd import _batches, _keep, _link, _session
+from taskd._aborted import StepAborted
+
+BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
+TRAIN, WARMING, CATCHING_UP = "train", "warming", "catching-up"
+SUCCEEDED = "succeeded"  # in place of the step that was noted: what is here was the predecessor's
+
+
+class Step:
+    """One training step. `with step:` around its body has an aborted step done again."""
+
+    __slots__ = ("_loop", "number", "warming")
+
+    def __init__(self, loop, number, warming):
+        self._loop = loop
+        self.number = number
+        #: The step only warms this process up, or brings it to where the others are: nothing that it computes counts, and
+        #: the program should neither log nor save anything.
+        self.warming = warming
+
+    @property
+    def committed(self):
+        """The newest step that this process has completed; None before the first."""
+        return self._loop.committed
+
+    def next(self, loader=None):
+        """The next batch of a loader, or of the `data` that `taskd.steps` was given. At its end the loader begins anew, and its
+        sampler is told of the epoch (`set_epoch`). A step that is done again gets the same batches."""
+        return self._loop.stream(loader).next()
+
+    def batches(self, loader=None, n=1):
+        """The next `n` batches, for a step that accumulates gradients over several."""
+        stream = self._loop.stream(loader)
+        for _ in range(n):
+            yield stream.next()
+
+    def epoch(self, loader=None):
+        """How many times the loader has been gone through."""
+        return self._loop.stream(loader).epoch
+
+    def __enter__(self):
+        self._loop.guarded = True
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._loop.guarded = False
+        return kind is not None and self._loop.swallows(error)
+
+    def __repr__(self):
+        return "<taskd step %d%s>" % (self.number, ", warming" if self.warming else "")
+
+
+class Loop:
+    """The steps of a program. There is one at a time."""
+
+    def __init__(self, session, state, data, until, start, retry_on):
+        self.session = session
+        self.engine = session.engine if session else None
+        self.state, self.data, self.until, self.number, self.retry_on = state, data, until, start, tuple(retry_on)
+        self.committed = None
+        self.kind = TRAIN
+        self.window = BEFORE
+        self.in_step = self.guarded = False
+        self.tainted = False  # something of this step has failed: it cannot be committed
+        self.note = None  # what was there when the step `noted` began
+        self.noted = None
+        self.again = False  # the next step is the one that was begun
+        self.waits = None  # a directive that has to wait for a step
+        self.warm = None  # of a newcomer, until it is parked
+        self.is_new = False  # a newcomer, until it trains
+        self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
+        self.own_buffers = None  # of a newcomer: its predecessor's
+        self.keep = None
+        plain = not self.engine
+        self.copier = _batches.Nothing() if plain else self.engine.copier
+        self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, self.copier)
+
+    def stream(self, loader):
+        source = self.data if loader is None else loader
+        if source is None:
+            raise TypeError("step.next() without a loader needs taskd.steps(data=...)")
+        return self.streams.of(source)
+
+    def run(self):
+        """The steps, as a generator: its end, whatever it is, is the end of the loop."""
+        if self.session is not None:
+            self.enter()
+        try:
+            while True:
+                self.kind = self.settle() if self.session is not None else TRAIN
+                if self.kind == TRAIN and self.until is not None and self.number >= self.until:
+                    return
+                step = self.begin()
+                yield step
+                self.end()
+        finally:
+            self.leave()
+
+    def enter(self):
+        if self.session.loop is not None:
+            raise RuntimeError("taskd.steps: the loop before this one is still under way; there can be one at a time")
+        self.session.loop = self
+        self.engine.enter(self, self.state)
+        self.keep = _keep.opened()
+        if self.session.wait_for_mode() == _session.JOIN and not self.session.came:
+            self.session.came = self.is_new = True
+            self.window = TORN  # it has the state of no step
+            self.streams.is_warming = True
+            self.warm = self.engine.newcomer(self)
+        else:
+            self.session.at(_session.LOOP)
+
+    def leave(self):
+        self.in_step = False
+        if self.session is not None and self.session.loop is self:
+            self.session.at(_session.SCRIPT)
+            self.engine.leave()
+            self.session.loop = None
+
+    def settle(self):
+        """What the next step is for. Until there is one, does what the supervisor wants."""
+        from taskd import _obey
+
+        if self.warm is not None:
+            if self.warm.goes_on():
+                return WARMING
+            self.warm.end()
+            self.warm = self.note = self.noted = None
+            self.session.at(_session.PARKED)
+        if self.is_new or self.tainted or self.waits is not None or self.session.attention or self.session.given_up:
+            return _obey.until_resumed(self)
+        return TRAIN
+
+    def begin(self):
+        self.window_then = self.window
+        self.tainted, self.window = False, TORN if self.is_new else BEFORE
+        if self.again:
+            self.again = False
+        else:
+            self.streams.begin_step()
+            if self.engine is not None:
+                self.note, self.noted = self.engine.note(), self.number
+                if self.keep is not None and self.kind == TRAIN:
+                    self.keep.write(self.number, _keep.START, self.private())
+        self.in_step = True
+        return Step(self, self.number, self.kind == WARMING or self.is_new)
+
+    def private(self):
+        """What only this rank has at the start of the step, as bytes."""
+        if self.noted == self.number:
+            return pickle.dumps((self.note.random, self.streams.positions(), self.engine.buffers(self.note)), 4)
+        return pickle.dumps((self.copier.seed(), self.streams.positions_now(), self.engine.buffers()), 4)
+
+    def keep_buffers(self):
+        """The buffers as they are now, which no other rank has."""
+        if self.keep is not None and self.kind == TRAIN:
+            self.keep.write(self.number, _keep.FORWARD, pickle.dumps(self.engine.buffers(), 4))
+
+    def end(self):
+        self.in_step = False
+        if self.kind == WARMING:
+            self.warm.ended()
+        elif self.kind == CATCHING_UP:
+            if not self.tainted:  # what only this rank has is there; the rest it copies
+                self.number, self.caught_up, self.window = self.number + 1, self.window_then, TORN
+        elif self.tainted:
+            self.window = TORN if self.window == OPEN else BEFORE
+        else:
+            self.window = BEFORE
+            self.committed = self.number
+            self.number += 1
+            if self.session is not None:
+                self.session.page.says(self.number)
+
+    def put_back(self):
+        """All that the step has changed before its window is as it was when the step began."""
+        if self.noted == self.number and not self.again:
+            self.streams.redo_step()
+            self.engine.put_back(self.note)
+            self.again = True
+
+    def lags(self, step):
+        """Whether what only this rank has belongs to the step before. A newcomer takes it over from its predecessor first."""
+        if self.is_new and self.noted is None and self.keep is not None:
+            for known in (step, step - 1):
+                kept = self.keep.read(known, _keep.START)
+                if kept is not None:
+                    self.become(known, kept)
+                    if known != step:
+                        after = self.keep.read(known, _keep.FORWARD)
+                        self.own_buffers = pickle.loads(after) if after else None
+                    break
+        return step == self.number + 1 and (self.noted == self.number or self.noted == SUCCEEDED)
+
+    def become(self, step, private):
+        """Goes on where another process was, with its random numbers and its place in the data."""
+        random, positions, self.own_buffers = pickle.loads(private)
+        self.streams.seek(positions)
+        self.engine.restore_random(random)
+        self.number, self.noted, self.again = step, SUCCEEDED, False
+
+    def arrive(self, step):
+        """All state is that of the start of this step."""
+        if step != self.number or self.is_new:
+            self.again = False
+        self.number, self.committed, self.window = step, step - 1 if step else None, BEFORE
+        self.tainted, self.caught_up = False, None
+
+    def step_back(self):
+        """Unless the rest was copied, this rank is where it was before it did a step by itself."""
+        if self.caught_up is not None:
+            self.number, self.window, self.caught_up = self.number - 1, self.caught_up, None
+
+    # What the engine's hooks ask, on the main thread inside of a step.
+
+    def goes_on(self):
+        """Whether a pass may begin. Raises where the step is lost and somebody catches it."""
+        if self.in_step and self.window == BEFORE and self.is_lost():
+            return self.abort()
+        return True
+
+    def is_lost(self):
+        """Whether the step will not be completed."""
+        if self.kind == CATCHING_UP:  # which needs nobody else
+            return self.tainted or self.waits[1] != self.session.generation
+        return self.kind == TRAIN and (self.tainted or self.session.given_up)
+
+    def opens(self):
+        """Whether something may change parameters now, which opens the commit window."""
+        if not self.in_step or self.kind == WARMING:
+            return True
+        if self.kind == CATCHING_UP:
+            return False
+        if self.tainted:
+            return self.abort()
+        if self.window == BEFORE:
+            self.window = OPEN
+            self.engine.opened()
+        return True
+
+    def abort(self):
+        self.tainted = True
+        if self.guarded:
+            raise StepAborted("step %d is given up" % self.number)
+        return False
+
+    def swallows(self, error):
+        """Whether an exception from a step's body is the step's end, and no more than that."""
+        if self.session is None or not self.in_step:
+            return False
+        if isinstance(error, StepAborted):
+            self.tainted = True
+            return True
+        if not isinstance(error, Exception):
+            return False
+        if self.is_lost():
+            _link.say("step %d was given up; what it raised then is dropped: %s: %s" % (self.number, type(error).__name__, error))
+            self.tainted = True
+            return True
+        if self.kind == TRAIN and isinstance(error, self.retry_on + self.engine.passing_errors()):
+            self.tainted = True
+            self.session.failed("exception", message="%s: %s" % (type(error).__name__, error))
+            return True
+        return False

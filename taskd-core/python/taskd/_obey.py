@@ -1,0 +1,135 @@
+"""What the supervisor wants, on the main thread between two steps: give-up, join, repair, resume, and dump and exit.
+
+Each directive is answered once, with what came of it or with one sentence. Nothing that goes wrong here is raised into the
+program, but for an exit.
+"""
+
+import time
+
+from taskd import _link, _loop
+from taskd._session import Cancelled, Refused
+
+
+def until_resumed(loop):
+    """Does what is wanted until there is a step to do; what it is for."""
+    session = loop.session
+    if loop.waits is not None:
+        directive, loop.waits = loop.waits, None
+        carry_out(loop, directive)
+    while loop.is_new or loop.tainted or session.given_up or session.attention:
+        directive = session.next_directive()
+        if directive[2] == "repair" and needs_a_step(loop, directive):
+            loop.waits = directive
+            return _loop.CATCHING_UP
+        carry_out(loop, directive)
+    return _loop.TRAIN
+
+
+def needs_a_step(loop, directive):
+    """Whether this rank has to do the step before first, by itself: so what only it has (its random numbers, its place in the
+    data) comes to where the others' are. All else it copies from one that has completed that step."""
+    order = directive[3]
+    try:
+        if not order.get("from") or not isinstance(order.get("step"), int) or not loop.lags(order["step"]):
+            return False
+        loop.put_back()
+        return True
+    except Exception as error:  # the directive itself will say so
+        _link.say("%s: %s" % (type(error).__name__, error))
+        return False
+
+
+def carry_out(loop, directive):
+    """Whether it was; the supervisor is told either way."""
+    session = loop.session
+    id_, generation, kind, order = directive
+    try:
+        if generation != session.generation:
+            raise Cancelled
+        answer = DO[kind](loop, generation, order)
+    except Cancelled:
+        session.refuse(id_, "given up for generation %d" % session.generation)
+    except Refused as error:
+        session.refuse(id_, str(error))
+    except Exception as error:
+        _link.say("%s failed: %s: %s" % (kind, type(error).__name__, error))
+        session.refuse(id_, "%s failed: %s: %s" % (kind, type(error).__name__, str(error)[:1000]))
+    else:
+        session.answer(id_, answer)
+        return True
+    return False
+
+
+def give_up(loop, generation, order):
+    loop.engine.give_up()
+    loop.step_back()
+    if loop.window == _loop.TORN and loop.engine.undone():
+        loop.window = _loop.BEFORE
+    state = {"step": loop.number, "committed": loop.committed, "window": loop.window}
+    state.update(loop.engine.state())
+    return {"state": state}
+
+
+def join(loop, generation, order):
+    before = time.monotonic()
+    answer = loop.engine.join(order, loop.session.cancelled(generation))
+    answer["joined_ms"] = since(before)
+    return answer
+
+
+def repair(loop, generation, order):
+    step = order.get("step")
+    if not isinstance(step, int):
+        raise Refused("a repair without a step")
+    before = time.monotonic()
+    answer = {"copied_bytes": 0}
+    cancelled = loop.session.cancelled(generation)
+    if order.get("from"):
+        if loop.lags(step):
+            raise Refused("this rank could not do step %d by itself, which its random numbers and its data need" % (step - 1))
+        if step == loop.number:
+            loop.put_back()
+        answer["copied_bytes"] = loop.engine.take(loop, order, generation, cancelled)
+        loop.arrive(step)
+    elif step != loop.number or loop.window == _loop.TORN:
+        raise Refused(
+            "this rank is %s step %d and nobody gives it the state of step %d; a rank that has it must be named in `from`"
+            % ("torn in" if loop.window == _loop.TORN else "at", loop.number, step)
+        )
+    elif order.get("put_back", True):
+        loop.put_back()
+    if order.get("to"):  # what this rank is to give is in place now
+        loop.engine.give(loop, order)
+    answer["copied_ms"] = since(before)
+    return answer
+
+
+def resume(loop, generation, order):
+    if order.get("step") != loop.number or loop.window == _loop.TORN:
+        there = (loop.number, loop.window, order.get("step"))
+        raise Refused("this rank is at step %d (%s), not at step %s; repair it first" % there)
+    if loop.tainted:
+        loop.put_back()
+    loop.engine.resumed()
+    loop.session.resumed(generation)
+    loop.tainted = False
+    if loop.is_new:
+        loop.is_new = False
+        loop.session.at("loop")
+    return {}
+
+
+def dump(loop, generation, order):
+    return loop.engine.dump(loop, order)
+
+
+def leave(loop, generation, order):
+    code = order.get("code")
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def since(before):
+    return round((time.monotonic() - before) * 1000, 3)
+
+
+DO = {"give-up": give_up, "join": join, "repair": repair, "resume": resume, "dump": dump, "exit": leave}

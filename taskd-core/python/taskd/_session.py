@@ -1,0 +1,199 @@
+"""This process in the recovery of its job: which generation it is in, what its supervisor wants, what it has to tell.
+
+There is one, `current`, where a supervisor is there (TASKD_CONTROL) and this process is the rank; else it is None. It knows
+no framework: what is the framework's an *engine* does, which `_recovery.install` brings:
+
+    release()                    frees whoever waits inside of a group, from any thread; may be called again
+    join(order, cancelled)       makes the groups anew; what is answered
+    state()                      what the answer to give-up says of the state
+    give(order), take(order, cancelled)   the two ends of a copy
+    dump(order)                  saves this rank's part of a dying checkpoint
+
+Directives come on the link's thread. A give-up takes effect there; everything else waits for the main thread, which comes
+for it between two steps (`_loop`).
+"""
+
+import os
+import time
+
+from taskd import _frames, _link
+
+TRAIN, JOIN = "train", "join"
+SCRIPT, LOOP, PARKED = "script", "loop", "parked"
+CAN = ["give-up", "join", "repair", "resume", "dump"]
+KINDS = ("give-up", "join", "repair", "resume", "dump", "exit")
+WELCOME_SECONDS = 20  # after which a process goes on as one that nobody wants anything of
+MESSAGE_CHARS_MAX = 2000
+SAY_AFTER_SECONDS = 30  # of waiting for the supervisor
+
+current = None
+
+
+class Refused(Exception):
+    """A directive cannot be carried out: what, to what, what to do, in one sentence."""
+
+
+class Cancelled(Exception):
+    """A newer give-up has overtaken what is under way."""
+
+
+class Session:
+    def __init__(self, path, framework, page):
+        import _queue
+        import _thread
+
+        self.proc = os.environ.get("TASKD_PROC", "")
+        self.framework, self.page = framework, page
+        self.generation = number(os.environ.get("TASKD_GENERATION"), 1)  # the newest that was heard of
+        self.given_up = False  # the groups are given up: nothing may be computed that needs another rank
+        self.attention = False  # something waits for the main thread
+        self.mode = JOIN if os.environ.get("TASKD_JOIN") else None
+        self.place = SCRIPT
+        self.engine = self.loop = None
+        self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
+        self.inbox = _queue.SimpleQueue()
+        self.reported = None  # (generation, step) of the failure that was told last
+        self.refused = 0  # directives that were refused
+        self.lock = _thread.allocate_lock()  # of generation and given_up
+        self.welcome = _thread.allocate_lock()
+        self.welcome.acquire()
+        self.link = _link.Link(path, self.hello, self.on_message)
+
+    def hello(self):
+        engine = self.engine
+        return {
+            "hello": {
+                "version": _frames.VERSION,
+                "proc": self.proc,
+                "pid": os.getpid(),
+                "generation": self.generation,
+                "framework": self.framework,
+                "can": CAN,
+                "at": self.place,
+                "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
+            }
+        }
+
+    # On the link's thread.
+
+    def on_message(self, message):
+        if "welcome" in message:
+            self.on_welcome(message["welcome"])
+        elif "do" in message:
+            self.on_do(message["do"])
+        else:
+            raise _frames.NoFrame("neither a welcome nor a directive")
+
+    def on_welcome(self, welcome):
+        version = welcome.get("version") if isinstance(welcome, dict) else None
+        if version != _frames.VERSION or welcome.get("mode") not in (TRAIN, JOIN):
+            raise _frames.NoFrame("a welcome of version %s; this is version %d" % (version, _frames.VERSION))
+        if self.mode is None:
+            self.mode = welcome["mode"]
+            self.welcome.release()
+
+    def on_do(self, do):
+        if not isinstance(do, dict) or not isinstance(do.get("id"), int) or not isinstance(do.get("generation"), int):
+            raise _frames.NoFrame("a directive without id and generation")
+        what = do.get("what")
+        kind = next(iter(what), None) if isinstance(what, dict) and len(what) == 1 else None
+        if kind not in KINDS or not isinstance(what[kind], dict):
+            return self.refuse(do["id"], "this taskd knows no directive %s; use the same version on both sides" % (kind or what))
+        generation = do["generation"]
+        if generation < self.generation:
+            return self.refuse(
+                do["id"], "directive of generation %d, this process is in generation %d" % (generation, self.generation)
+            )
+        if self.place == SCRIPT:
+            return self.refuse(do["id"], "this process has not come to its step loop (taskd.steps) yet")
+        if kind in ("join", "repair", "resume") and not self.given_up and self.place != PARKED:
+            return self.refuse(do["id"], "%s without a give-up: this process trains" % kind)
+        if kind == "give-up":
+            with self.lock:
+                self.generation, self.given_up = generation, True
+            self.engine.release()
+        elif generation > self.generation:
+            self.generation = generation  # of a newcomer, which has nothing to give up
+        self.inbox.put((do["id"], generation, kind, what[kind]))
+        self.attention = True
+
+    def refuse(self, id_, why):
+        self.refused += 1
+        self.link.send({"answer": {"id": id_, "error": why}})
+
+    # On any thread of the program.
+
+    def wait_for_mode(self):
+        """How this process is to start: `TRAIN`, or `JOIN` in the place of another. Waits for the supervisor to say so."""
+        if self.mode is None and self.welcome.acquire(True, WELCOME_SECONDS):
+            self.welcome.release()
+        if self.mode is None:
+            _link.say("no supervisor has answered for %d s; the program starts as if there were none" % WELCOME_SECONDS)
+            self.mode = TRAIN
+        return self.mode
+
+    def at(self, place):
+        self.place = place
+        self.link.send({"at": {"point": place}})
+
+    def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
+        """Something has failed here, and this process waits to be told what to do: told once a step and generation."""
+        step = self.loop.number if self.loop else None
+        if self.reported == (self.generation, step):
+            return
+        self.reported = (self.generation, step)
+        failure = {
+            "failed": {
+                "kind": kind,
+                "op": op,
+                "group": group,
+                "step": step,
+                "in_backward": in_backward,
+                "message": message[:MESSAGE_CHARS_MAX],
+                "peer": peer,
+            }
+        }
+        self.link.standing = failure
+        self.link.send(failure)
+
+    # On the main thread.
+
+    def next_directive(self):
+        """Waits for one: `(id, generation, kind, order)`. Those that a newer give-up has overtaken are refused here."""
+        said = time.monotonic() + SAY_AFTER_SECONDS
+        while True:
+            try:
+                id_, generation, kind, order = self.inbox.get(True, 1.0)
+            except Exception:  # _queue.Empty
+                if said and time.monotonic() > said:
+                    said = None
+                    _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
+                continue
+            self.attention = not self.inbox.empty()
+            if generation < self.generation:
+                self.refuse(id_, "given up for generation %d" % self.generation)
+                continue
+            return id_, generation, kind, order
+
+    def cancelled(self, generation):
+        """Whether a newer give-up has come, for what takes long."""
+        return lambda: self.generation != generation
+
+    def answer(self, id_, value):
+        self.link.send({"answer": {"id": id_, "ok": value}})
+
+    def resumed(self, generation):
+        """The groups of this generation are in use from now on, if it is still the newest."""
+        with self.lock:
+            if generation != self.generation:
+                raise Cancelled
+            self.given_up = False
+        self.page.enters(generation)
+        self.link.standing = None
+
+
+def number(text, default):
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return default

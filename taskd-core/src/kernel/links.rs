@@ -1,0 +1,113 @@
+//! Control links to training processes: who can be told what, what they answer, and failures that they have survived.
+//!
+//! It decides nothing: answers go to the commands that wait for them, failures to the detectors.
+
+use super::{Branch, Check, Drop, Kernel};
+use crate::job::{CommandId, Domain, ProcId, Ready};
+use crate::launch::{Answered, LinkStatus, Phase, Point, Saying, StepFailure, WorkerSaid};
+use crate::recover::{Action, Failure, Output};
+use crate::trace::{Observation, Signal};
+use std::collections::BTreeSet;
+
+impl Kernel {
+    /// A link has come, has gone, or its process stands elsewhere.
+    pub(super) fn linked(&mut self, status: &LinkStatus) {
+        let LinkStatus { proc, linked } = status;
+        let known = self.state.view.procs.get_mut(&proc.role);
+        let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) else {
+            return self.state.counts.drop(Drop::OldIncarnation);
+        };
+        if known.link == *linked {
+            return self.state.counts.drop(Drop::RepeatedChange);
+        }
+        known.link.clone_from(linked);
+        if linked.as_ref().is_some_and(|link| link.at == Point::Parked) {
+            let parked = |action: &Action| matches!(action, Action::Start { until: Ready::Parked, .. });
+            _ = self.answer_of(proc, None, parked, &Ok(Output::Accepted));
+        }
+    }
+
+    /// Everything that the launcher knows: a link that is not listed is not there. As after the death of a supervisor, whose
+    /// successor has none until its processes come back.
+    pub(super) fn links_listed(&mut self, links: &[LinkStatus]) {
+        links.iter().for_each(|status| self.linked(status));
+        let listed: BTreeSet<&ProcId> = links.iter().map(|status| &status.proc).collect();
+        for (role, known) in self.state.view.procs.iter_mut().filter(|(_, known)| known.link.is_some()) {
+            let proc = ProcId { role: role.clone(), incarnation: known.incarnation };
+            if !listed.contains(&proc) {
+                known.link = None;
+            }
+        }
+    }
+
+    /// What a process says of itself.
+    pub(super) fn said(&mut self, said: &WorkerSaid) {
+        let known = self.state.view.procs.get(&said.proc.role);
+        if known.is_none_or(|known| known.incarnation != said.proc.incarnation) {
+            return self.state.counts.drop(Drop::OldIncarnation);
+        }
+        match &said.what {
+            Saying::Answer { id, result } => self.directive_answered(*id, &said.proc, result),
+            Saying::Failed(failure) => self.failed_step(&said.proc, failure),
+        }
+    }
+
+    fn directive_answered(&mut self, id: CommandId, proc: &ProcId, result: &Result<Box<Answered>, String>) {
+        if !self.state.pending.contains_key(&id) {
+            let as_what = self.state.void.get(&id).copied().unwrap_or(Drop::LateAnswer);
+            return self.state.counts.drop(as_what);
+        }
+        let result = result.clone().map(Output::Answered).map_err(Failure::Refused);
+        let answered = self.answer_of(proc, Some(id), |action| matches!(action, Action::Direct(_)), &result);
+        if !answered {
+            self.state.counts.drop(Drop::RepeatedAnswer);
+        }
+    }
+
+    /// Answers the commands of one kind that wait for this process. False: none does.
+    fn answer_of(
+        &mut self,
+        proc: &ProcId,
+        id: Option<CommandId>,
+        kind: impl Fn(&Action) -> bool,
+        result: &Result<Output, Failure>,
+    ) -> bool {
+        let mut answered = false;
+        let target = Domain::Process(proc.role.clone());
+        for (_, pending) in self.state.pending.iter_mut().filter(|(known, _)| id.is_none_or(|id| id == **known)) {
+            if kind(&pending.action) && pending.waiting.get(&target) == Some(&Some(proc.incarnation)) {
+                answered |= pending.answer(&target, result.clone());
+            }
+        }
+        answered
+    }
+
+    fn failed_step(&mut self, proc: &ProcId, failure: &StepFailure) {
+        let is_old = failure.generation < self.state.view.world.generation();
+        if is_old && self.checks.has(Check::StepFailureFence) {
+            return self.state.counts.drop(Drop::OldGeneration);
+        }
+        self.state.counts.branch(Branch::StepFailed);
+        self.tell(&Observation {
+            at: self.now(),
+            about: Domain::Process(proc.role.clone()),
+            incarnation: Some(proc.incarnation),
+            generation: Some(failure.generation),
+            signal: Signal::StepFailed(Box::new(failure.clone())),
+        });
+    }
+
+    /// A process that has ended answers no directive any more, and has no link.
+    pub(super) fn unlink(&mut self, proc: &ProcId, phase: &Phase) {
+        if !phase.is_over() {
+            return;
+        }
+        let known = self.state.view.procs.get_mut(&proc.role);
+        if let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) {
+            known.link = None;
+        }
+        if self.checks.has(Check::AnswerForTheDead) {
+            _ = self.answer_of(proc, None, |action| matches!(action, Action::Direct(_)), &Err(Failure::Gone));
+        }
+    }
+}

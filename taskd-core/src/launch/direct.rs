@@ -1,0 +1,260 @@
+//! What a training process is told while it runs, and what it says of itself: the vocabulary of the control link.
+//!
+//! It moves nothing: a launcher that has links to its processes carries it ([`Launcher::direct`](super::Launcher::direct)),
+//! strategies say what is to be told to whom, and the kernel waits for the answers.
+
+use crate::job::{CommandId, Generation, Name, ProcId, Rank, World};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Set in the environment of a process that is to join ranks that run: it builds and warms what it trains with on its own,
+/// then [parks](Point::Parked) until it is told to [join](Directive::Join). The value is the generation that it joins.
+pub const JOIN_VARIABLE: &str = "TASKD_JOIN";
+
+/// Most figures of one answer.
+pub const FIGURES_MAX: usize = 32;
+
+/// What a training process is to do. It does one after the other, in this order for one generation; a
+/// [`GiveUp`](Directive::GiveUp) of a newer generation ends whatever is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Directive {
+    /// Leave the process groups of all older generations and come to the end of the step, whether it succeeds or not.
+    /// The answer says where the process stands: [`Answered::state`].
+    GiveUp {},
+    /// Make the process groups anew, with these members.
+    Join {
+        /// The rank that the process is from now on.
+        rank: Rank,
+        /// How many ranks there are.
+        size: u32,
+        /// All of them, in order.
+        members: Vec<Peer>,
+        /// What the keys of this meeting begin with: no other's do.
+        prefix: String,
+        /// Where they meet. The launcher fills it in, as it does in the environment of a process that starts.
+        #[serde(default)]
+        store: Option<Endpoint>,
+    },
+    /// Bring the training state to `step`.
+    Repair {
+        /// The step that is trained next.
+        step: u64,
+        /// Take all state from this one; `None`: what the process has is right.
+        from: Option<Peer>,
+        /// Give all state to these.
+        to: Vec<Rank>,
+        /// The step was begun: what a forward pass changes (random numbers, buffers, the place in the data) goes back to
+        /// its start, and its batches are handed out again.
+        put_back: bool,
+        /// Elements of the gradient buckets that the others use, in order, where they say so: a newcomer's have to be the same.
+        #[serde(default)]
+        buckets: Option<Vec<u64>>,
+    },
+    /// Go on training.
+    Resume {
+        /// With this step.
+        step: u64,
+    },
+}
+
+impl Directive {
+    /// Its name, as workers say which they understand.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Directive::GiveUp {} => "give-up",
+            Directive::Join { .. } => "join",
+            Directive::Repair { .. } => "repair",
+            Directive::Resume { .. } => "resume",
+        }
+    }
+}
+
+/// Another rank, and the process that is it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Peer {
+    /// The rank.
+    pub rank: Rank,
+    /// Its process on its host, where that is known.
+    pub pid: Option<u32>,
+}
+
+/// Where processes meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Endpoint {
+    /// The host, by an address that needs no name service.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// Whether somebody else listens there already; if not, the first rank does.
+    pub served: bool,
+}
+
+/// Directives that are given together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DirectBatch {
+    /// The world in force: a process that has seen a newer one refuses.
+    pub world: Arc<World>,
+    /// Who is to do what.
+    pub orders: Vec<(ProcId, Directive)>,
+}
+
+/// Where a process stands in its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Point {
+    /// Anywhere before its step loop.
+    Script,
+    /// In its step loop.
+    Loop,
+    /// At the entry of its step loop, with everything built and warmed: it waits to join.
+    Parked,
+}
+
+/// A link to a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Linked {
+    /// The world that the process trains in.
+    pub generation: Generation,
+    /// Its framework.
+    pub framework: Name,
+    /// The names of the [directives](Directive::name) that it understands.
+    pub can: BTreeSet<Name>,
+    /// Where it stands.
+    pub at: Point,
+    /// Bytes of its training state, once that is known.
+    pub state_bytes: Option<u64>,
+}
+
+/// The link to a process, as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Whose.
+    pub proc: ProcId,
+    /// `None`: it is lost, or there is none any more. The process may train on, and may come back.
+    pub linked: Option<Linked>,
+}
+
+/// What a process says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSaid {
+    /// Who.
+    pub proc: ProcId,
+    /// What.
+    pub what: Saying,
+}
+
+/// One thing that a process says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Saying {
+    /// The answer to a directive.
+    Answer {
+        /// To that of this command.
+        id: CommandId,
+        /// What came of it, or why nothing did, in one sentence.
+        result: Result<Box<Answered>, String>,
+    },
+    /// Something failed in it, and it lives: it waits to be told what to do.
+    Failed(Box<StepFailure>),
+}
+
+/// What came of a directive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Where the process stands, where the directive asks for it.
+    pub state: Option<WorkerState>,
+    /// Figures for people, unit last, such as `joined_ms`. At most [`FIGURES_MAX`].
+    pub figures: BTreeMap<Name, f64>,
+}
+
+/// Where a process stands in its training, after it has [given up](Directive::GiveUp).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerState {
+    /// The step that it is in, or would do next.
+    pub step: u64,
+    /// The newest step that changed its parameters and optimizer for good. `None`: none has.
+    pub committed: Option<u64>,
+    /// How far `step` has come.
+    pub window: Window,
+    /// A check sum over names, shapes and types of its state: replicas have the same.
+    #[serde(default)]
+    pub layout: String,
+    /// Elements of its gradient buckets, in order; none where it has none.
+    #[serde(default)]
+    pub buckets: Vec<u64>,
+    /// Bytes of its state.
+    #[serde(default)]
+    pub bytes: u64,
+}
+
+/// Where a step stands to its commit window: from the first optimizer step to the step's end. Only in there parameters and
+/// optimizer change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Window {
+    /// Nothing of the step has changed them.
+    Before,
+    /// The step was given up inside of it: they are of no step.
+    Torn,
+    /// The step is over.
+    Closed,
+}
+
+impl WorkerState {
+    /// Whether parameters and optimizer are those of one step.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        !matches!(self.window, Window::Torn)
+    }
+
+    /// The step that is trained next from what it has.
+    #[must_use]
+    pub const fn next_step(&self) -> u64 {
+        match (self.window, self.committed) {
+            (Window::Closed, Some(committed)) => committed.saturating_add(1),
+            _ => self.step,
+        }
+    }
+}
+
+/// A failure that a process has survived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFailure {
+    /// In which world.
+    pub generation: Generation,
+    /// What failed.
+    pub kind: FailureKind,
+    /// In which step.
+    pub step: Option<u64>,
+    /// The failure in its reporter's words.
+    pub message: String,
+    /// The operation, where it was one.
+    #[serde(default)]
+    pub op: Option<String>,
+    /// The group of it.
+    #[serde(default)]
+    pub group: Option<String>,
+}
+
+/// What failed in a process that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// A collective: a peer or a connection failed, or it is about to.
+    Collective,
+    /// Its own step: bad numbers, for instance.
+    Step,
+    /// An exception of its step that may pass: a memory error.
+    Exception,
+}

@@ -1,0 +1,177 @@
+//! What a training process and its supervisor say to each other, version 1.
+//!
+//! Shapes only; nobody is trusted here. A frame is its length (`u32`, little endian) and that many bytes of JSON, as between
+//! guard and owner. Unknown fields are passed over, so that a later version can say more.
+//!
+//! | from the process | |
+//! |---|---|
+//! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
+//! | `{"at": {"point": "parked"}}` | it stands elsewhere now |
+//! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
+//! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
+//!
+//! | to the process | |
+//! |---|---|
+//! | `{"welcome": {"version": 1, "mode": "train"}}` | the answer to its hello |
+//! | `{"do": {"id": 7, "generation": 2, "what": {"give-up": {}}}}` | a [`Directive`] |
+
+use crate::job::{CommandId, Generation, Name};
+use crate::launch::{Answered, Directive, FIGURES_MAX, FailureKind, Linked, Point, WorkerState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the link that is spoken here.
+pub(super) const VERSION: u32 = 1;
+/// Longest frame in either direction, in bytes.
+pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Longest sentence of a process that goes into the log, in characters.
+const TEXT_CHARS_MAX: usize = 2048;
+/// Most directives that a process may say it understands.
+const CAN_MAX: usize = 64;
+
+/// From a training process.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum FromWorker {
+    Hello(Hello),
+    At {
+        point: Point,
+        #[serde(default)]
+        state_bytes: Option<u64>,
+    },
+    Failed(Failed),
+    Answer(Answer),
+}
+
+/// Who it says that it is.
+#[derive(Debug, Deserialize)]
+pub(super) struct Hello {
+    pub(super) version: u32,
+    pub(super) proc: String,
+    generation: Generation,
+    framework: Name,
+    #[serde(default)]
+    can: Vec<Name>,
+    at: Point,
+    #[serde(default)]
+    state_bytes: Option<u64>,
+}
+
+impl Hello {
+    pub(super) fn linked(&self) -> Linked {
+        Linked {
+            generation: self.generation,
+            framework: self.framework.clone(),
+            can: self.can.iter().take(CAN_MAX).cloned().collect(),
+            at: self.at,
+            state_bytes: self.state_bytes,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Failed {
+    pub(super) kind: FailureKind,
+    #[serde(default)]
+    pub(super) step: Option<u64>,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    pub(super) op: Option<String>,
+    #[serde(default)]
+    pub(super) group: Option<String>,
+}
+
+impl Failed {
+    pub(super) fn message(&self) -> String {
+        shortened(&self.message)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Answer {
+    pub(super) id: CommandId,
+    #[serde(default)]
+    ok: Option<Well>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Well {
+    #[serde(default)]
+    state: Option<WorkerState>,
+    #[serde(flatten)]
+    others: BTreeMap<String, serde_json::Value>,
+}
+
+impl Answer {
+    /// What came of the directive.
+    pub(super) fn result(self) -> Result<Box<Answered>, String> {
+        match (self.ok, self.error) {
+            (_, Some(error)) => Err(shortened(&error)),
+            (Some(Well { state, others }), None) => {
+                let figures = others.into_iter().filter_map(|(name, value)| Some((Name::from(name), value.as_f64()?)));
+                Ok(Box::new(Answered { state, figures: figures.take(FIGURES_MAX).collect() }))
+            }
+            (None, None) => Err("its answer says neither what came of it nor why nothing did".into()),
+        }
+    }
+}
+
+/// To a training process.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ToWorker<'a> {
+    /// Who joins others knows it from its environment.
+    Welcome {
+        version: u32,
+        mode: &'static str,
+    },
+    Do {
+        id: CommandId,
+        generation: Generation,
+        what: &'a Directive,
+    },
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_an_answer_are_kept_and_everything_else_is_passed_over() {
+        let text = r#"{"answer": {"id": 7, "ok": {"joined_ms": 7.5, "abandoned": 1, "note": "x", "state": {"step": 3,
+            "committed": 2, "window": "before", "later": true}}}}"#;
+        let FromWorker::Answer(answer) = serde_json::from_str(text).unwrap() else { panic!("an answer") };
+        assert_eq!(answer.id, CommandId(7));
+        let answered = answer.result().unwrap();
+        assert_eq!(answered.figures, [(Name::new("abandoned"), 1.0), (Name::new("joined_ms"), 7.5)].into());
+        assert_eq!(answered.state.unwrap().committed, Some(2));
+    }
+
+    #[test]
+    fn an_answer_without_a_result_is_an_error_and_a_long_sentence_is_cut() {
+        let answer = |text| -> Answer { serde_json::from_str(text).unwrap() };
+        assert!(answer(r#"{"id": 1}"#).result().is_err());
+        let long = format!(r#"{{"id": 1, "error": "{}"}}"#, "x".repeat(10_000));
+        let long: Answer = serde_json::from_str(&long).unwrap();
+        assert_eq!(long.result().unwrap_err().chars().count(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn directives_have_the_form_that_workers_read() {
+        let of = |what: &Directive| {
+            serde_json::to_string(&ToWorker::Do { id: CommandId(7), generation: Generation(2), what }).unwrap()
+        };
+        assert_eq!(of(&Directive::GiveUp {}), r#"{"do":{"id":7,"generation":2,"what":{"give-up":{}}}}"#);
+        assert_eq!(
+            of(&Directive::Resume { step: 5 }),
+            r#"{"do":{"id":7,"generation":2,"what":{"resume":{"step":5}}}}"#
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! The supervisor's end of the control links: who is linked, what is to be told to whom, and what they say.
+//!
+//! It decides nothing: directives go out as they are given, what processes say goes into the history. A process that cannot
+//! prove to be the one that it says it is, or says what is no message, loses its connection, which is counted.
+
+mod conn;
+mod frames;
+
+use super::history::History;
+use crate::job::{CommandId, ProcId};
+use crate::launch::guard::wire;
+use crate::launch::{
+    Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Point, Saying, StepFailure, WorkerSaid,
+};
+use frames::{Answer, Failed, ToWorker};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Most connections at once, of processes and of whoever else finds the socket; further ones are closed, and counted.
+const CONNS_MAX: usize = 4096 + 64;
+/// Frames that may wait for one process; a directive to one that reads nothing is refused.
+const UNSENT_MAX: usize = 64;
+/// Directives without an answer that are kept for one process, which may be away; the oldest is given up.
+const OPEN_MAX: usize = 16;
+
+/// What is counted of the links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkCounts {
+    /// Connections that were closed: strangers, more than can be held, and what is no message.
+    pub refused: u64,
+    /// Answers that nobody waits for: told twice, or of a directive that was given up.
+    pub unexpected: u64,
+}
+
+/// All links of one launcher.
+#[derive(Debug)]
+pub(super) struct Workers {
+    history: Arc<History>,
+    seats: Mutex<BTreeMap<ProcId, Seat>>,
+    refused: AtomicU64,
+    unexpected: AtomicU64,
+}
+
+/// One process, linked or away.
+#[derive(Debug, Default)]
+struct Seat {
+    /// Which connection is its own: a later one takes an earlier one's place.
+    conn: u64,
+    way: Option<mpsc::Sender<Vec<u8>>>,
+    linked: Option<Linked>,
+    /// Directives without an answer.
+    open: BTreeMap<CommandId, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    frame: Vec<u8>,
+    generation: crate::job::Generation,
+    joins: bool,
+}
+
+impl Workers {
+    pub(super) fn new(history: Arc<History>) -> Arc<Workers> {
+        let counter = AtomicU64::default;
+        Arc::new(Workers { history, seats: Mutex::default(), refused: counter(), unexpected: counter() })
+    }
+
+    fn seats(&self) -> MutexGuard<'_, BTreeMap<ProcId, Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
+    }
+
+    pub(super) fn counts(&self) -> LinkCounts {
+        LinkCounts {
+            refused: self.refused.load(Ordering::Relaxed),
+            unexpected: self.unexpected.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Serves all who connect, until it is dropped.
+    pub(super) async fn serve(self: Arc<Workers>, listener: UnixListener) {
+        let mut conns = JoinSet::new();
+        let mut number = 0;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                accepted = listener.accept() => accepted,
+                Some(_) = conns.join_next() => continue,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Out of descriptors, mostly: who waits is served when there is one.
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                continue;
+            };
+            if conns.len() >= CONNS_MAX {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            number += 1;
+            conns.spawn(conn::serve(Arc::clone(&self), stream, number));
+        }
+    }
+
+    /// Gives directives. A directive that was given before is not given again.
+    pub(super) fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        let mut seats = self.seats();
+        let away = |proc: &ProcId| seats.get(proc).is_none_or(|seat| seat.way.is_none());
+        if let Some((proc, _)) = batch.orders.iter().find(|(proc, _)| away(proc)) {
+            return Err(LaunchError::Refused(format!("{proc} has no control link now")));
+        }
+        for (proc, what) in &batch.orders {
+            let generation = batch.world.generation();
+            let frame = wire::encode(&ToWorker::Do { id, generation, what });
+            let frame = frame.map_err(|error| LaunchError::Refused(format!("{proc}: {error}")))?;
+            let Some(seat) = seats.get_mut(proc) else { continue };
+            if seat.open.contains_key(&id) {
+                continue;
+            }
+            let joins = matches!(what, Directive::Join { .. });
+            if seat.way.as_ref().is_some_and(|way| way.try_send(frame.clone()).is_err()) {
+                return Err(LaunchError::Unreachable(format!("{proc} does not read what it is told")));
+            }
+            seat.open.insert(id, Open { frame, generation, joins });
+            while seat.open.len() > OPEN_MAX {
+                seat.open.pop_first();
+            }
+        }
+        Ok(())
+    }
+
+    /// A process has proved who it is. Directives that it has not answered are given again: it knows what it has done.
+    fn enter(&self, proc: &ProcId, conn: u64, way: mpsc::Sender<Vec<u8>>, linked: Linked) {
+        let mut seats = self.seats();
+        seats.retain(|known, _| known.role != proc.role || known == proc);
+        let seat = seats.entry(proc.clone()).or_default();
+        for open in seat.open.values() {
+            let _ = way.try_send(open.frame.clone()); // the queue is new, and holds more than can be open
+        }
+        (seat.conn, seat.way, seat.linked) = (conn, Some(way), Some(linked));
+        self.tell(proc, seat);
+    }
+
+    /// A connection is over. What takes its place is left alone.
+    fn leave(&self, proc: &ProcId, conn: u64) {
+        let mut seats = self.seats();
+        if let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) {
+            (seat.way, seat.linked) = (None, None);
+            self.tell(proc, seat);
+        }
+    }
+
+    fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>) {
+        self.change(proc, |linked| {
+            linked.at = at;
+            linked.state_bytes = state_bytes.or(linked.state_bytes);
+        });
+    }
+
+    fn change(&self, proc: &ProcId, change: impl FnOnce(&mut Linked)) {
+        let mut seats = self.seats();
+        let Some(seat) = seats.get_mut(proc) else { return };
+        if let Some(linked) = &mut seat.linked {
+            change(linked);
+            self.tell(proc, seat);
+        }
+    }
+
+    /// Under the lock, so that the history has it in order.
+    fn tell(&self, proc: &ProcId, seat: &Seat) {
+        let status = LinkStatus { proc: proc.clone(), linked: seat.linked.clone() };
+        self.history.log.push(Change::Link(status));
+    }
+
+    fn answered(&self, proc: &ProcId, answer: Answer) {
+        let id = answer.id;
+        let open = self.seats().get_mut(proc).and_then(|seat| seat.open.remove(&id));
+        let Some(open) = open else {
+            self.unexpected.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let result = answer.result();
+        if open.joins && result.is_ok() {
+            self.change(proc, |linked| linked.generation = open.generation);
+        }
+        let what = Saying::Answer { id, result };
+        self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
+    }
+
+    fn failed(&self, proc: &ProcId, failed: Failed) {
+        let generation = self.seats().get(proc).and_then(|seat| Some(seat.linked.as_ref()?.generation));
+        let Some(generation) = generation else { return };
+        let message = failed.message();
+        let Failed { kind, step, op, group, .. } = failed;
+        let failure = StepFailure { generation, kind, step, message, op, group };
+        let what = Saying::Failed(Box::new(failure));
+        self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
+    }
+}

@@ -1,0 +1,125 @@
+//! The command line of a Python interpreter: what of it is the interpreter's, and what the program's.
+//!
+//! It reads arguments, and starts and looks up nothing.
+
+use std::path::Path;
+
+/// Options after which another argument follows, unless it is written right behind.
+const WITH_ARGUMENT: [char; 4] = ['c', 'm', 'W', 'X'];
+/// Options with which an interpreter ignores what a launcher puts on its path, reads from a terminal, or runs nothing.
+const OTHERWISE: [char; 7] = ['E', 'I', 'S', 'i', 'V', 'h', '?'];
+const LONG_WITH_ARGUMENT: &str = "--check-hash-based-pycs";
+
+/// A command line that runs a program with the launcher's helper in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::launch) struct PythonCommand {
+    /// The same interpreter with the same options, for nothing.
+    pub(in crate::launch) probe: Vec<String>,
+    /// How many arguments there are before the program's own.
+    pub(in crate::launch) fixed: usize,
+    /// The file that is run; `None` for a module or a command.
+    pub(in crate::launch) script: Option<String>,
+}
+
+impl PythonCommand {
+    /// What a command line is; `None` where it is none of Python's, or runs no program as usual.
+    pub(in crate::launch) fn of(argv: &[String]) -> Option<PythonCommand> {
+        let name = Path::new(argv.first()?).file_name()?.to_str()?;
+        let version = name.strip_prefix("python")?.trim_end_matches(['t', 'd']);
+        if !version.chars().all(|c| c.is_ascii_digit() || c == '.') {
+            return None;
+        }
+        let mut at = 1;
+        loop {
+            let word = argv.get(at)?;
+            let options_end = at;
+            at += 1;
+            let Some(flags) = word.strip_prefix('-') else {
+                return Some(PythonCommand::new(argv, options_end, at, Some(word.clone())));
+            };
+            if word == LONG_WITH_ARGUMENT {
+                at += 1;
+                continue;
+            }
+            if flags.is_empty() || flags.starts_with('-') {
+                return None; // from standard input, or for help
+            }
+            for (place, flag) in flags.char_indices() {
+                if OTHERWISE.contains(&flag) {
+                    return None;
+                }
+                if WITH_ARGUMENT.contains(&flag) {
+                    at += usize::from(place + 1 == flags.len());
+                    if matches!(flag, 'c' | 'm') {
+                        // Other flags may stand before it in the same word: those are for the probe, too.
+                        let probe = PythonCommand::new(argv, options_end, at, None);
+                        return (at <= argv.len()).then(|| probe.with_flags(&flags[..place]));
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    fn new(argv: &[String], options_end: usize, fixed: usize, script: Option<String>) -> PythonCommand {
+        let nothing = ["-c", "pass"].map(str::to_owned);
+        PythonCommand { probe: argv[..options_end].iter().cloned().chain(nothing).collect(), fixed, script }
+    }
+
+    fn with_flags(mut self, flags: &str) -> PythonCommand {
+        if !flags.is_empty() {
+            self.probe.insert(self.probe.len() - 2, format!("-{flags}"));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<(String, usize, Option<String>)> {
+        let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        PythonCommand::of(&argv).map(|command| (command.probe.join(" "), command.fixed, command.script))
+    }
+
+    #[test]
+    fn the_interpreters_part_ends_where_the_programs_begins() {
+        let script = |probe: &str, fixed, script: &str| Some((probe.to_owned(), fixed, Some(script.to_owned())));
+        let other = |probe: &str, fixed| Some((probe.to_owned(), fixed, None));
+        assert_eq!(of("python3 train.py --lr 1"), script("python3 -c pass", 2, "train.py"));
+        assert_eq!(of("/a/python3.11 -u -X dev a/b -c"), script("/a/python3.11 -u -X dev -c pass", 5, "a/b"));
+        assert_eq!(of("python -uBWignore t.py"), script("python -uBWignore -c pass", 3, "t.py"));
+        assert_eq!(of("python -uBW ignore t.py"), script("python -uBW ignore -c pass", 4, "t.py"));
+        assert_eq!(
+            of("python --check-hash-based-pycs never t.py"),
+            script("python --check-hash-based-pycs never -c pass", 4, "t.py")
+        );
+        assert_eq!(of("python -m pkg.train a"), other("python -c pass", 3));
+        assert_eq!(of("python -um pkg.train a"), other("python -u -c pass", 3));
+        assert_eq!(of("python -O -cprint(1) a"), other("python -O -c pass", 3));
+    }
+
+    #[test]
+    fn what_runs_no_program_as_usual_is_none() {
+        let lines = [
+            "sh -c x",
+            "python",
+            "python -",
+            "python -i t.py",
+            "python -I t.py",
+            "python -sE t.py",
+            "python -V",
+            "python --version",
+            "python -c",
+            "python -u -m",
+            "python -X",
+            "pythonista t.py",
+            "",
+        ];
+        for line in lines {
+            assert_eq!(of(line), None, "{line}");
+        }
+        assert_eq!(PythonCommand::of(&[]), None);
+    }
+}

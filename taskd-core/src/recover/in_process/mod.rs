@@ -1,0 +1,169 @@
+//! Recoveries that keep the processes which still live: they give the broken groups up, join new ones, and everybody is
+//! brought to the newest step that some replica has committed.
+//!
+//! What is here is what all of them share; who is started, and where, is said by [`Recover`] and [`Retry`]. It copies
+//! nothing and talks to nobody: it says who is to be told what.
+
+mod recover;
+mod repair;
+mod retry;
+
+pub use recover::Recover;
+pub use retry::Retry;
+
+use super::{Action, Done, Incident, Next, Run, Stage, stages};
+use crate::job::{Domain, Name, ProcId, Rank, Role, World};
+use crate::kernel::{Proc, View};
+use crate::launch::{DirectBatch, Directive, Peer, Phase, Point, StartOrder, WorkerState};
+use repair::{Place, Repairs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a process must understand to be kept.
+const NEEDED: [Name; 4] = [Name::new("give-up"), Name::new("join"), Name::new("repair"), Name::new("resume")];
+
+/// The stages that all of them have, in order.
+const GIVE_UP: Name = Name::new("give-up");
+const START: Name = Name::new("start");
+const JOIN: Name = Name::new("join");
+const REPAIR: Name = Name::new("repair");
+const RESUME: Name = Name::new("resume");
+
+/// How long each part may take before the next rung is tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For a process to come to the end of its step.
+    pub(crate) give_up: Duration,
+    /// For a newcomer to build and warm what it trains with.
+    pub(crate) start: Duration,
+    /// For all processes to meet.
+    pub(crate) join: Duration,
+    /// For the training state to be copied.
+    pub(crate) repair: Duration,
+    /// For the first step to be completed by all.
+    pub(crate) resume: Duration,
+}
+
+impl Limits {
+    pub(crate) const USUAL: Limits = Limits {
+        give_up: Duration::from_secs(30),
+        start: Duration::from_secs(120),
+        join: Duration::from_secs(30),
+        repair: Duration::from_secs(120),
+        resume: Duration::from_secs(120),
+    };
+
+    fn text(&self) -> String {
+        let Limits { give_up, start, join, repair, resume } = self;
+        let ms = [give_up, start, join, repair, resume].map(|limit| limit.as_millis().to_string());
+        format!("limits_ms={}", ms.join("/"))
+    }
+}
+
+/// The ranks that are kept, or why they cannot be: each must train, have a link that can tell it what to do, and be where it can
+/// stay.
+fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTreeSet<Rank>, String> {
+    let broken = incident.broken_hosts();
+    let mut kept = BTreeSet::new();
+    for rank in view.world.members().keys().filter(|rank| !lost.contains(rank)) {
+        let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
+        may_be_kept(*rank, proc)?;
+        if let Some(host) = proc.and_then(|proc| proc.node.as_ref()).filter(|host| broken.contains(host)) {
+            return Err(format!("{host} is broken, and {rank} would stay there"));
+        }
+        kept.insert(*rank);
+    }
+    if kept.is_empty() { Err("no rank is left that could be kept".into()) } else { Ok(kept) }
+}
+
+fn may_be_kept(rank: Rank, proc: Option<&Proc>) -> Result<(), String> {
+    let proc = proc.ok_or_else(|| format!("{rank} does not run, and nothing says that it is lost"))?;
+    let link = proc.link.as_ref().ok_or_else(|| {
+        format!("{rank} has no control link: its program has no step loop of taskd's, or has not come so far")
+    })?;
+    if link.at != Point::Loop {
+        return Err(format!("{rank} is not in its step loop yet"));
+    }
+    match NEEDED.iter().find(|name| !link.can.contains(*name)) {
+        Some(name) => Err(format!("{rank} cannot be told to {name}")),
+        None => Ok(()),
+    }
+}
+
+/// The first stage: the world is entered, what is lost is stopped for certain, and those who are kept give up.
+fn give_up(world: &Arc<World>, kept: &BTreeSet<Rank>, stop: Vec<ProcId>, within: Duration) -> Stage {
+    let mut actions = vec![Action::Enter(Arc::clone(world))];
+    if !stop.is_empty() {
+        actions.push(Action::Stop { procs: stop, grace: Duration::ZERO, exact: false });
+    }
+    let tell = kept.iter().filter_map(|rank| Some((world.proc(*rank)?, Directive::GiveUp {})));
+    actions.push(Action::Direct(DirectBatch { world: Arc::clone(world), orders: tell.collect() }));
+    Stage::new(GIVE_UP, within, actions)
+}
+
+/// The start of the service at which ranks meet, where it is missing.
+///
+/// # Errors
+/// Another service is missing: what ranks lose with it only a restart brings back.
+fn missing_services(view: &View, world: &World) -> Result<Vec<StartOrder>, String> {
+    if let Some(other) = view.missing_services().find(|name| view.spec.meeting.as_ref() != Some(*name)) {
+        return Err(format!("service {other} is missing, and only a restart starts it"));
+    }
+    Ok(view.missing_services().filter_map(|name| stages::service(name, world, view)).collect())
+}
+
+/// All members meet.
+fn join(view: &View, world: &Arc<World>, within: Duration) -> Stage {
+    let members: Vec<Peer> = world.members().keys().map(|rank| peer(view, *rank)).collect();
+    let order = |rank: &Rank| {
+        let (members, prefix) = (members.clone(), format!("taskd/{}", world.generation().0));
+        let join = Directive::Join { rank: *rank, size: world.size(), members, prefix, store: None };
+        Some((world.proc(*rank)?, join))
+    };
+    let orders = world.members().keys().filter_map(order).collect();
+    Stage::new(JOIN, within, vec![Action::Direct(DirectBatch { world: Arc::clone(world), orders })])
+}
+
+fn peer(view: &View, rank: Rank) -> Peer {
+    Peer { rank, pid: view.proc(&Role::Rank(rank)).and_then(|proc| proc.pid) }
+}
+
+/// After the ranks have met: everybody to one step, and on.
+fn repair_and_resume(run: &Run, view: &View, limits: &Limits) -> Next {
+    let world = &view.world;
+    let states = states_of(&run.done);
+    let newcomers = world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
+    let repairs = match repair::plan(&states, &newcomers, world) {
+        Ok(repairs) => repairs,
+        Err(why) => return Next::GiveUp(why),
+    };
+    let Repairs { step, places, buckets } = repairs;
+    let order = |(rank, Place { from, to, put_back }): (&Rank, &Place)| {
+        let (from, to, buckets) = (from.map(|rank| peer(view, rank)), to.clone(), buckets.clone());
+        Some((world.proc(*rank)?, Directive::Repair { step, from, to, put_back: *put_back, buckets }))
+    };
+    let repair = places.iter().filter_map(order).collect();
+    let resume = world.members().keys().filter_map(|rank| Some((world.proc(*rank)?, Directive::Resume { step })));
+    let direct = |orders| Action::Direct(DirectBatch { world: Arc::clone(world), orders });
+    Next::Instead(vec![
+        Stage::new(REPAIR, limits.repair, vec![direct(repair)]),
+        Stage::new(RESUME, limits.resume, vec![direct(resume.collect())]),
+    ])
+}
+
+/// Where those who gave up said that they stand.
+fn states_of(done: &[Vec<Done>]) -> BTreeMap<Rank, WorkerState> {
+    let results = done.iter().flatten().flat_map(|done| &done.results);
+    let state = |(target, result): (&Domain, &Result<super::Output, super::Failure>)| {
+        let Domain::Process(Role::Rank(rank)) = target else { return None };
+        match result {
+            Ok(super::Output::Answered(answered)) => Some((*rank, answered.state.clone()?)),
+            _ => None,
+        }
+    };
+    results.filter_map(state).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
+
+use super::{GIVE_UP, JOIN, Limits, START, give_up, join, missing_services, repair_and_resume, survivors};
+use crate::detect::Sound;
+use crate::job::{Counted, Domain, Name, NodeId, ProcId, Rank, Ready, Role, WorkerSpec, World};
+use crate::kernel::View;
+use crate::launch::{JOIN_VARIABLE, StartBatch, StartOrder};
+use crate::recover::placement::{self, Seats};
+use crate::recover::stages;
+use crate::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Starts what was lost, and nobody else: the survivors keep their processes and their state, and the job loses the step in
+/// flight.
+///
+/// - Stages: `give-up` (survivors leave the broken groups and come to the end of their step, while what is lost is stopped for
+///   certain), `start` (newcomers build what they train with, until they are [parked](Ready::Parked)), `join`, `repair`
+///   (newcomers, torn ranks and those behind copy from a replica of the newest committed step), `resume`.
+/// - [`in_place`](Recover::in_place) starts a lost rank where it was, [`elsewhere`](Recover::elsewhere) on other hosts.
+/// - The service at which ranks meet is started as well, if it is missing.
+/// - It refuses when no rank is lost, when the program itself is broken, when a survivor has no control link or would stay on a
+///   broken host, when another service is missing, and when there is no place.
+/// - It gives up between stages when no replica has a state of one step: then the next rung has to do with what was saved.
+#[derive(Clone, Copy, Debug)]
+pub struct Recover {
+    in_place: bool,
+    limits: Limits,
+}
+
+impl Recover {
+    /// `recover-in-place`: on the host where it was.
+    #[must_use]
+    pub const fn in_place() -> Recover {
+        Recover { in_place: true, limits: Limits::USUAL }
+    }
+
+    /// `recover`: on another host.
+    #[must_use]
+    pub const fn elsewhere() -> Recover {
+        Recover { in_place: false, limits: Limits::USUAL }
+    }
+
+    /// Where everybody sits afterwards.
+    fn seats(&self, incident: &Incident, lost: &BTreeSet<Rank>, view: &View) -> Result<Seats, String> {
+        let before = placement::current(view);
+        let hosts: BTreeSet<NodeId> = lost.iter().filter_map(|rank| before.get(rank)?.node.clone()).collect();
+        let usable = if self.in_place { incident.broken_hosts() } else { &incident.broken_hosts() | &hosts };
+        let usable = view.without(&usable);
+        if let Some(host) = hosts.iter().find(|host| self.in_place && !view.nodes.is_empty() && !usable.is_ready(host))
+        {
+            return Err(format!("{host} takes nothing new"));
+        }
+        let mut moving = before.clone();
+        moving.retain(|rank, _| lost.contains(rank));
+        let settled = placement::settle_some(&usable, &before, moving)?;
+        let moved = lost.iter().all(|rank| settled.get(rank).map(|s| &s.node) != before.get(rank).map(|s| &s.node));
+        if !self.in_place && !moved {
+            return Err("there is no other host".into());
+        }
+        Ok(settled)
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::downtime(Duration::from_millis(if self.in_place { 200 } else { 500 }))
+    }
+}
+
+impl RecoveryStrategy for Recover {
+    fn name(&self) -> Name {
+        Name::new(if self.in_place { "recover-in-place" } else { "recover" })
+    }
+
+    fn config(&self) -> String {
+        self.limits.text()
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        if lost.is_empty() {
+            return Err("no rank is lost".into());
+        }
+        if let Some(fault) = incident.faults.iter().find(|fault| fault.prime().damage.program == Sound::No) {
+            return Err(format!("{} found the program itself broken: it would fail again", fault.by));
+        }
+        let services = missing_services(view, &view.world)?;
+        let kept = survivors(incident, view, &lost)?;
+        let mut seats = self.seats(incident, &lost, view)?;
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {
+                member.incarnation = view.next_incarnation(&Role::Rank(*rank));
+                if let Some(seat) = seats.remove(rank) {
+                    (member.node, member.device) = (seat.node, seat.device);
+                }
+            }
+        }));
+        let stop = may_still_run(view, &lost);
+        let within = self.limits.give_up;
+        let mut stages = vec![give_up(&world, &kept, stop.clone(), within)];
+        let start = start(view, &world, &lost, services, self.limits.start);
+        match stop.is_empty() {
+            true => {
+                let Stage { actions, within, .. } = start; // nobody is in their way: both at once
+                stages[0].actions.extend(actions);
+                stages[0].within = stages[0].within.max(within);
+            }
+            false => stages.push(start),
+        }
+        stages.push(join(view, &world, self.limits.join));
+        let places = if self.in_place { "in place" } else { "on another host" };
+        Ok(Proposal {
+            stages,
+            touches: vec![Domain::Job],
+            cost: self.cost(),
+            counted: Counted::Yes,
+            reason: format!(
+                "{} of {} ranks start again {places}, the others keep their state",
+                lost.len(),
+                world.size()
+            ),
+        })
+    }
+
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        let rest = run.proposal.stages.len() - run.stage.min(run.proposal.stages.len());
+        match run.ended_stage().map(|stage| &stage.name) {
+            Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
+            // The newcomers have process ids by now.
+            Some(name) if (*name == GIVE_UP || *name == START) && rest == 1 => {
+                Next::Instead(vec![join(view, &view.world, self.limits.join)])
+            }
+            _ => Next::AsProposed,
+        }
+    }
+}
+
+/// Those of the lost that may still run: frozen ones.
+fn may_still_run(view: &View, lost: &BTreeSet<Rank>) -> Vec<ProcId> {
+    let runs = |proc: &ProcId| proc.role.rank().is_some_and(|rank| lost.contains(&rank));
+    view.alive().filter(|proc| runs(proc) && view.proc(&proc.role).is_some_and(|p| !p.phase.is_over())).collect()
+}
+
+/// The newcomers, who are told that they join ranks which run, and what service they need.
+fn start(view: &View, world: &Arc<World>, lost: &BTreeSet<Rank>, services: Vec<StartOrder>, within: Duration) -> Stage {
+    let mut spec = WorkerSpec::clone(&view.spec.worker);
+    spec.env.insert(JOIN_VARIABLE.into(), world.generation().0.to_string());
+    let spec = Arc::new(spec);
+    let order = |rank: &Rank| {
+        let place = stages::place(world.members().get(rank)?.node.as_ref());
+        Some(StartOrder { proc: world.proc(*rank)?, place, spec: Arc::clone(&spec) })
+    };
+    let orders = services.into_iter().chain(lost.iter().filter_map(order)).collect();
+    let batch = StartBatch { world: Arc::clone(world), orders };
+    Stage::new(START, within, vec![Action::Start { batch, until: Ready::Parked }])
+}

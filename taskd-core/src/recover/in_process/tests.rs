@@ -1,0 +1,274 @@
+use super::repair::{Place, Repairs, plan};
+use super::*;
+use crate::detect::fixture::{KILLED, Scene, exception, node, rank_domain};
+use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
+use crate::job::{
+    Generation, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, NodeId, Ready, WorkerSpec,
+};
+use crate::launch::{Answered, JOIN_VARIABLE, Linked, NodeState, Phase, StartBatch, Window};
+use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy};
+use crate::testing::conformance;
+use proptest::prelude::*;
+
+/// All of its ranks train, and can be told what to do.
+fn linked(mut scene: Scene) -> Scene {
+    for rank in scene.view.world.members().keys().map(|rank| rank.0).collect::<Vec<_>>() {
+        scene.proc(rank).link = Some(link(Point::Loop));
+    }
+    scene
+}
+
+fn link(at: Point) -> Linked {
+    let can = NEEDED.into_iter().collect();
+    Linked { generation: Generation(1), framework: Name::new("torch"), can, at, state_bytes: None }
+}
+
+fn incident(faults: Vec<Fault>) -> Incident {
+    Incident { id: IncidentId(1), opened: JobTime::START, faults, attempts: Vec::new() }
+}
+
+fn killed(scene: &mut Scene, rank: u32) -> Fault {
+    scene.proc(rank).phase = Phase::Dead(KILLED);
+    scene.proc(rank).link = None;
+    frozen(rank)
+}
+
+/// Blamed with its process, which may still run.
+fn frozen(rank: u32) -> Fault {
+    let suspect = Suspect::certain(rank_domain(rank), FaultClass::Exit, Damage::PROCESS_GONE);
+    Fault::new(Name::new("exit"), JobTime::START, suspect).of(Some(Incarnation(1)))
+}
+
+fn survived(rank: u32) -> Fault {
+    let damage = Damage { process: Sound::Yes, ..Damage::default() };
+    let suspect = Suspect::victim(rank_domain(rank), FaultClass::Network, damage);
+    Fault::new(Name::new("failed-step"), JobTime::START, suspect).of(Some(Incarnation(1)))
+}
+
+fn directives(stage: &Stage) -> Vec<(ProcId, &Directive)> {
+    let orders = stage.actions.iter().filter_map(|action| match action {
+        Action::Direct(batch) => Some(&batch.orders),
+        _ => None,
+    });
+    orders.flatten().map(|(proc, directive)| (proc.clone(), directive)).collect()
+}
+
+fn started(stage: &Stage) -> Option<&StartBatch> {
+    stage.actions.iter().find_map(|action| match action {
+        Action::Start { batch, until: Ready::Parked } => Some(batch),
+        _ => None,
+    })
+}
+
+fn names(proposal: &Proposal) -> Vec<&str> {
+    proposal.stages.iter().map(|stage| stage.name.as_str()).collect()
+}
+
+#[test]
+fn survivors_give_up_while_the_dead_one_is_started_to_join_them() {
+    let mut scene = linked(Scene::of(3));
+    let faults = vec![killed(&mut scene, 1)];
+    let proposal = Recover::in_place().propose(&incident(faults), &scene.view).expect("a proposal");
+    assert_eq!(names(&proposal), ["give-up", "join"]);
+    let first = &proposal.stages[0];
+    let told: Vec<_> = directives(first).into_iter().map(|(proc, what)| (proc, what.name())).collect();
+    assert_eq!(told, [(ProcId::rank(0, 1), "give-up"), (ProcId::rank(2, 1), "give-up")]);
+    let batch = started(first).expect("the newcomer starts at once: nobody is in its way");
+    assert_eq!(batch.orders.iter().map(|o| o.proc.clone()).collect::<Vec<_>>(), [ProcId::rank(1, 2)]);
+    assert_eq!(batch.orders[0].spec.env.get(JOIN_VARIABLE).map(String::as_str), Some("2"));
+    assert!(!first.actions.iter().any(|a| matches!(a, Action::Stop { .. })));
+    assert_eq!(proposal.cost.lost_work, Duration::ZERO);
+    let join = directives(&proposal.stages[1]);
+    assert_eq!(join.len(), 3);
+    let Directive::Join { rank, size, members, store: None, .. } = join[1].1 else { panic!("{join:?}") };
+    assert_eq!((*rank, *size, members.len(), &join[1].0), (Rank(1), 3, 3, &ProcId::rank(1, 2)));
+}
+
+#[test]
+fn what_may_still_run_is_stopped_before_another_is_started_in_its_place() {
+    let scene = linked(Scene::of(3));
+    let proposal = Recover::in_place().propose(&incident(vec![frozen(2)]), &scene.view).expect("a proposal");
+    assert_eq!(names(&proposal), ["give-up", "start", "join"]);
+    let stops = |a: &Action| matches!(a, Action::Stop { procs, exact: false, .. } if *procs == [ProcId::rank(2, 1)]);
+    assert!(proposal.stages[0].actions.iter().any(stops));
+    assert!(started(&proposal.stages[0]).is_none() && started(&proposal.stages[1]).is_some());
+}
+
+#[test]
+fn elsewhere_means_on_another_host_and_in_place_on_the_same() {
+    const TWO: &[(&str, u32)] = &[("a", 4), ("b", 4)];
+    let mut scene = linked(Scene::on(4, TWO));
+    let faults = vec![killed(&mut scene, 1)];
+    let host = |strategy: Recover, scene: &Scene| {
+        let proposal = strategy.propose(&incident(faults.clone()), &scene.view)?;
+        let world = proposal.stages[0].actions.iter().find_map(|action| match action {
+            Action::Enter(world) => Some(Arc::clone(world)),
+            _ => None,
+        });
+        Ok::<NodeId, String>(world.and_then(|w| w.members()[&Rank(1)].node.clone()).expect("a host"))
+    };
+    assert_eq!(host(Recover::in_place(), &scene), Ok(node("a")));
+    assert_eq!(host(Recover::elsewhere(), &scene), Ok(node("b")));
+    scene.set_node("a", NodeState::Cordoned);
+    assert_eq!(host(Recover::in_place(), &scene), Err("node a takes nothing new".into()));
+    scene.set_node("b", NodeState::Left);
+    assert!(host(Recover::elsewhere(), &scene).is_err_and(|why| why.contains("no other host has room")));
+}
+
+#[test]
+fn each_refusal_says_why() {
+    let refusal = |strategy: &dyn RecoveryStrategy, scene: &Scene, faults: Vec<Fault>| {
+        strategy.propose(&incident(faults), &scene.view).map(drop).expect_err("a refusal")
+    };
+    let (recover, retry) = (Recover::in_place(), Retry::new());
+    let whole = linked(Scene::of(3));
+    assert_eq!(refusal(&recover, &whole, vec![survived(0)]), "no rank is lost");
+    assert!(refusal(&retry, &whole, vec![frozen(1)]).contains("a rank is lost"));
+    assert!(refusal(&retry, &whole, vec![]).contains("no process says"));
+    let mut plain = Scene::of(3);
+    let fault = killed(&mut plain, 1);
+    assert!(refusal(&recover, &plain, vec![fault.clone()]).contains("rank 0 has no control link"));
+    let mut early = linked(Scene::of(3));
+    killed(&mut early, 1);
+    early.proc(2).link = Some(link(Point::Script));
+    assert!(refusal(&recover, &early, vec![fault.clone()]).contains("rank 2 is not in its step loop"));
+    early.proc(2).link = Some(Linked { can: [Name::new("give-up")].into(), ..link(Point::Loop) });
+    assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be told to join");
+    let mut all = linked(Scene::of(2));
+    let faults = vec![killed(&mut all, 0), killed(&mut all, 1)];
+    assert!(refusal(&recover, &all, faults).contains("no rank is left"));
+    let broken = Suspect::certain(rank_domain(1), FaultClass::Program, Damage::PROGRAM_BROKEN);
+    let broken = Fault::new(Name::new("program-error"), JobTime::START, broken)
+        .with_error(Some(Box::new(exception("x"))))
+        .of(Some(Incarnation(1)));
+    assert!(refusal(&recover, &whole, vec![broken]).contains("broken"));
+}
+
+#[test]
+fn nobody_is_kept_where_nobody_can_train() {
+    let refusal = |strategy: &dyn RecoveryStrategy, scene: &Scene, faults: Vec<Fault>| {
+        strategy.propose(&incident(faults), &scene.view).map(drop).expect_err("a refusal")
+    };
+    let mut scene = linked(Scene::of(3));
+    let spec = JobSpec::clone(&scene.view.spec).with_service("scheduler", WorkerSpec::new(["serve"]));
+    scene.view.spec = Arc::new(spec); // and it is not there
+    assert!(refusal(&Retry::new(), &scene, vec![survived(0)]).contains("service scheduler is missing"));
+    let fault = killed(&mut scene, 1);
+    assert!(refusal(&Recover::in_place(), &scene, vec![fault]).contains("service scheduler is missing"));
+    let mut scene = linked(Scene::on(4, &[("a", 4), ("b", 4)]));
+    let damage = Damage { device: Sound::No, ..Damage::default() };
+    let suspect = Suspect::certain(Domain::Node(node("a")), FaultClass::Device, damage);
+    let broken = Fault::new(Name::new("health"), JobTime::START, suspect);
+    let why = refusal(&Retry::new(), &scene, vec![survived(0), broken.clone()]);
+    assert_eq!(why, "node a is broken, and rank 0 would stay there");
+    let fault = killed(&mut scene, 0);
+    assert!(refusal(&Recover::elsewhere(), &scene, vec![fault, broken]).contains("node a is broken"));
+}
+
+fn state(step: u64, committed: Option<u64>, window: Window) -> WorkerState {
+    WorkerState { step, committed, window, layout: "same".into(), buckets: vec![8, 4], bytes: 12 }
+}
+
+#[test]
+fn a_retry_brings_everybody_to_the_newest_committed_step() {
+    let scene = linked(Scene::of(3));
+    let proposal = Retry::new().propose(&incident(vec![survived(0)]), &scene.view).expect("a proposal");
+    assert_eq!(names(&proposal), ["give-up", "join"]);
+    let states =
+        [state(5, Some(4), Window::Before), state(5, Some(5), Window::Closed), state(5, Some(4), Window::Torn)];
+    let Next::Instead(rest) = after_join(&Retry::new(), &scene, proposal, &states) else { panic!("it goes on") };
+    let repairs = directives(&rest[0]);
+    let of = |rank: usize| match repairs[rank].1 {
+        Directive::Repair { step, from, to, put_back, buckets } => {
+            assert_eq!((*step, buckets.as_deref()), (6, Some(&[8, 4][..])));
+            (from.map(|p| p.rank.0), to.iter().map(|rank| rank.0).collect::<Vec<_>>(), *put_back)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(of(0), (Some(1), vec![], false));
+    assert_eq!(of(1), (None, vec![0, 2], false));
+    assert_eq!(of(2), (Some(1), vec![], false));
+    assert!(directives(&rest[1]).iter().all(|(_, what)| matches!(what, Directive::Resume { step: 6 })));
+}
+
+#[test]
+fn without_a_whole_replica_it_is_given_up() {
+    let scene = linked(Scene::of(2));
+    let proposal = Retry::new().propose(&incident(vec![survived(0)]), &scene.view).expect("a proposal");
+    let torn = [state(5, Some(4), Window::Torn), state(5, Some(4), Window::Torn)];
+    let next = after_join(&Retry::new(), &scene, proposal, &torn);
+    assert!(matches!(next, Next::GiveUp(why) if why.contains("torn")));
+}
+
+/// What `advance` says when everybody has joined.
+fn after_join(strategy: &dyn RecoveryStrategy, scene: &Scene, proposal: Proposal, states: &[WorkerState]) -> Next {
+    let answer = |state: &WorkerState| {
+        let answered = Answered { state: Some(state.clone()), ..Answered::default() };
+        Ok::<Output, Failure>(Output::Answered(Box::new(answered)))
+    };
+    let results = states.iter().zip(0..).map(|(state, rank)| (rank_domain(rank), answer(state))).collect();
+    let action = proposal.stages[0].actions[1].clone();
+    let done = vec![vec![Done { action, results }], Vec::new()];
+    let run = Run { strategy: strategy.name(), proposal, stage: 2, done, began: JobTime::START };
+    strategy.advance(&run, &scene.view)
+}
+
+#[test]
+fn replicas_of_another_shape_are_no_replicas() {
+    let world = Scene::of(2).view.world;
+    let other = WorkerState { layout: "other".into(), ..state(5, Some(4), Window::Before) };
+    let states = [(Rank(0), state(5, Some(4), Window::Before)), (Rank(1), other)].into();
+    assert!(plan(&states, &BTreeSet::new(), &world).is_err_and(|why| why.contains("rank 0 and rank 1")));
+}
+
+#[test]
+fn a_newcomer_copies_from_its_own_data_parallel_group_only() {
+    let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
+    let world = Scene::of(4).view.world.as_ref().clone().with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
+    let before = state(5, Some(4), Window::Before);
+    let states: BTreeMap<_, _> = [0, 1, 2].map(|rank| (Rank(rank), before.clone())).into();
+    let repairs = plan(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
+    assert_eq!(repairs.places[&Rank(3)].from, Some(Rank(1)));
+    let states = [0, 2].map(|rank| (Rank(rank), before.clone())).into();
+    let why = plan(&states, &[Rank(1), Rank(3)].into(), &world).expect_err("none of group 1 is left");
+    assert!(why.contains("no replica of rank 1"), "{why}");
+}
+
+fn any_state() -> impl Strategy<Value = WorkerState> {
+    (1..4_u64, prop_oneof![Just(Window::Before), Just(Window::Torn), Just(Window::Closed)]).prop_map(
+        |(step, window)| state(step, if window == Window::Closed { Some(step) } else { Some(step - 1) }, window),
+    )
+}
+
+proptest! {
+    #[test]
+    fn everybody_ends_with_the_state_of_one_step(states in prop::collection::vec(prop::option::of(any_state()), 1..7)) {
+        let world = Scene::of(u32::try_from(states.len()).unwrap()).view.world;
+        let known: BTreeMap<Rank, WorkerState> =
+            states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
+        let newcomers = world.members().keys().filter(|rank| !known.contains_key(rank)).copied().collect();
+        let planned = plan(&known, &newcomers, &world);
+        let Ok(Repairs { step, places, .. }) = planned else {
+            prop_assert!(known.values().all(|state| !state.is_whole()), "it gave up although a replica was whole");
+            return Ok(());
+        };
+        prop_assert!(known.values().filter(|s| s.is_whole()).all(|s| s.next_step() <= step), "the newest step wins");
+        for rank in world.members().keys() {
+            let Place { from, to, put_back } = &places[rank];
+            let has_it = |rank: &Rank| known.get(rank).is_some_and(|s| s.is_whole() && s.next_step() == step);
+            prop_assert_eq!(from.is_none(), has_it(rank), "who has it keeps it, who has not copies");
+            if let Some(source) = from {
+                prop_assert!(has_it(source) && places[source].to.contains(rank));
+            }
+            prop_assert!(to.iter().all(|sink| places[sink].from == Some(*rank)));
+            prop_assert!(!put_back || has_it(rank) && known[rank].window == Window::Before);
+        }
+    }
+}
+
+#[test]
+fn they_keep_the_contract() {
+    conformance::recovery_strategy(Retry::new).with_seeds(300).assert();
+    conformance::recovery_strategy(Recover::in_place).with_seeds(300).assert();
+    conformance::recovery_strategy(Recover::elsewhere).with_seeds(300).assert();
+}

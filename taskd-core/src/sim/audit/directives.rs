@@ -1,0 +1,140 @@
+//! Directives go to who can do them, in their order, within one world; and a stage of directives is over when all have answered.
+//!
+//! | told | only after |
+//! |---|---|
+//! | `join` | it gave up for this world, or was started to join it |
+//! | `repair` | it has joined this world |
+//! | `resume` | it was repaired in this world |
+
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::event;
+use crate::job::{CommandId, Generation, IncidentId, ProcId};
+use crate::kernel::{Command, Event, Input};
+use crate::launch::{Change, DirectBatch, Directive, JOIN_VARIABLE, Peer, Saying};
+use crate::recover::Action;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A command whose targets have not all answered, by an account of our own.
+#[derive(Debug)]
+struct Told {
+    incident: Option<IncidentId>,
+    generation: Generation,
+    waiting: BTreeMap<ProcId, &'static str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Directives {
+    open: BTreeMap<CommandId, Told>,
+    /// What each process has done last, and in which world.
+    did: BTreeMap<ProcId, (Generation, &'static str)>,
+    /// Plans whose stage in progress waits for more than directives.
+    mixed: BTreeSet<Option<IncidentId>>,
+}
+
+impl Directives {
+    pub(super) fn input(&mut self, m: &Moment<'_>) {
+        match m.input {
+            Input::Changed(Change::Said(said)) => {
+                let Saying::Answer { id, result } = &said.what else { return };
+                let Some(told) = self.open.get_mut(id) else { return };
+                let Some(name) = told.waiting.remove(&said.proc) else { return };
+                if result.is_ok() {
+                    self.did.insert(said.proc.clone(), (told.generation, name));
+                }
+            }
+            Input::Answered { id, results } => {
+                let Some(told) = self.open.get_mut(id) else { return };
+                let refused = |proc: &ProcId| {
+                    results.iter().any(|(d, r)| r.is_err() && *d == crate::job::Domain::Process(proc.role.clone()))
+                };
+                told.waiting.retain(|proc, _| !refused(proc));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn command(&mut self, m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
+        match &command.action {
+            Action::Start { batch, .. } => {
+                self.mixed.insert(command.incident);
+                let joins = batch.orders.iter().filter(|order| order.spec.env.contains_key(JOIN_VARIABLE));
+                let generation = batch.world.generation();
+                self.did.extend(joins.map(|order| (order.proc.clone(), (generation, "give-up"))));
+            }
+            Action::Stop { .. } | Action::Collect(_) => _ = self.mixed.insert(command.incident),
+            Action::Direct(batch) if !self.open.contains_key(&command.id) => return self.told(m, command, batch),
+            _ => {}
+        }
+        match event(command) {
+            Some(
+                Event::Cancelled { incident, .. } | Event::Failed { incident, .. } | Event::Closed { incident, .. },
+            ) => self.stage_over(Some(*incident)),
+            Some(Event::StageDone { incident, .. }) => self.stage_over(*incident),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn stage_over(&mut self, incident: Option<IncidentId>) {
+        self.open.retain(|_, told| told.incident != incident);
+        self.mixed.remove(&incident);
+    }
+
+    fn told(&mut self, m: &Moment<'_>, command: &Command, batch: &DirectBatch) -> Result<(), Violation> {
+        let generation = batch.world.generation();
+        let wrong = |proc: &ProcId, what: &Directive| Violation::WronglyTold {
+            proc: proc.clone(),
+            directive: what.name(),
+            generation,
+        };
+        for (proc, what) in &batch.orders {
+            let before = self.did.get(proc).filter(|(of, _)| *of == generation).map(|(_, name)| *name);
+            let in_order = match what {
+                Directive::GiveUp {} => before.is_none(),
+                Directive::Join { .. } => before == Some("give-up"),
+                Directive::Repair { .. } => before == Some("join"),
+                Directive::Resume { .. } => before == Some("repair"),
+            };
+            let is_member = proc.role.rank().and_then(|rank| batch.world.proc(rank)).as_ref() == Some(proc);
+            if !in_order || !is_member || !peers_of(what).all(|peer| is_pid_of(m, batch, peer)) {
+                return Err(wrong(proc, what));
+            }
+        }
+        let waiting = batch.orders.iter().map(|(proc, what)| (proc.clone(), what.name())).collect();
+        self.open.insert(command.id, Told { incident: command.incident, generation, waiting });
+        Ok(())
+    }
+
+    /// Who is over answers no more, and when nobody is left the stage has ended, one way or the other.
+    pub(super) fn step_done(&mut self, m: &Moment<'_>) -> Result<(), Violation> {
+        let view = m.kernel.view();
+        let lives = |proc: &ProcId| {
+            view.proc(&proc.role).is_some_and(|p| p.incarnation == proc.incarnation && !p.phase.is_over())
+        };
+        for told in self.open.values_mut() {
+            told.waiting.retain(|proc, _| lives(proc));
+        }
+        let mixed = &self.mixed;
+        let idle = |(_, told): &(&CommandId, &Told)| told.waiting.is_empty() && !mixed.contains(&told.incident);
+        match self.open.iter().find(idle) {
+            Some((command, _)) if !m.kernel.is_over() => Err(Violation::WaitsForNobody { command: *command }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn peers_of(what: &Directive) -> impl Iterator<Item = &Peer> {
+    let (members, from): (&[Peer], Option<&Peer>) = match what {
+        Directive::Join { members, .. } => (members, None),
+        Directive::Repair { from, .. } => (&[], from.as_ref()),
+        Directive::GiveUp {} | Directive::Resume { .. } => (&[], None),
+    };
+    members.iter().chain(from)
+}
+
+/// Whether a peer is named by the process id of this world's process, if by any.
+fn is_pid_of(m: &Moment<'_>, batch: &DirectBatch, peer: &Peer) -> bool {
+    let status = batch.world.proc(peer.rank).and_then(|proc| m.fleet.status(&proc));
+    peer.pid.is_none() || status.is_some_and(|status| status.pid == peer.pid)
+}

@@ -1,0 +1,83 @@
+//! A recovery that says whom it keeps stops none of them and starts nobody in their place; and it starts nobody who was not lost.
+
+use super::super::outcome::Violation;
+use super::Moment;
+use super::books::event;
+use crate::job::{Domain, IncidentId, ProcId, Role};
+use crate::kernel::{Command, Decision, Event};
+use crate::launch::Directive;
+use crate::recover::Action;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// By recovery in progress, whom it keeps.
+    by: BTreeMap<IncidentId, BTreeSet<ProcId>>,
+    stopped: BTreeSet<ProcId>,
+}
+
+impl Kept {
+    pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
+        match (&command.action, command.incident) {
+            (Action::Stop { procs, .. }, Some(incident)) => {
+                self.stopped.extend(procs.iter().cloned());
+                self.is_kept(incident, |kept| procs.contains(kept))?;
+            }
+            (Action::Stop { procs, .. }, None) => self.stopped.extend(procs.iter().cloned()),
+            (Action::Start { batch, .. }, Some(incident)) => {
+                let orders = &batch.orders;
+                self.is_kept(incident, |kept| orders.iter().any(|order| order.proc.role == kept.role))?;
+            }
+            _ => {}
+        }
+        match event(command) {
+            Some(Event::Decided(decision)) if decision.held.is_none() => self.decided(m, decision)?,
+            Some(
+                Event::Cancelled { incident, .. } | Event::Failed { incident, .. } | Event::Closed { incident, .. },
+            ) => _ = self.by.remove(incident),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_kept(&self, incident: IncidentId, touched: impl Fn(&ProcId) -> bool) -> Result<(), Violation> {
+        match self.by.get(&incident).into_iter().flatten().find(|kept| touched(kept)) {
+            Some(proc) => Err(Violation::NotKept { incident, proc: proc.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn decided(&mut self, m: &Moment<'_>, decision: &Decision) -> Result<(), Violation> {
+        let Some(chosen) = &decision.chosen else { return Ok(()) };
+        let id = decision.incident.id;
+        let actions = || chosen.proposal.stages.iter().flat_map(|stage| &stage.actions);
+        let told = actions().filter_map(|action| match action {
+            Action::Direct(batch) => Some(&batch.orders),
+            _ => None,
+        });
+        let gives_up = |what: &Directive| matches!(what, Directive::GiveUp {});
+        let kept: BTreeSet<ProcId> =
+            told.flatten().filter(|(_, what)| gives_up(what)).map(|(proc, _)| proc.clone()).collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        for action in actions() {
+            let Action::Start { batch, .. } = action else { continue };
+            let starts = batch.orders.iter().map(|order| &order.proc.role);
+            if let Some(role) = starts.clone().find(|role| !self.was_lost(m, decision, role)) {
+                return Err(Violation::StartedUnlost { incident: id, role: role.clone() });
+            }
+        }
+        self.by.insert(id, kept);
+        Ok(())
+    }
+
+    /// Whether a rank's process is gone or stopped, or the incident says that it does not run.
+    fn was_lost(&self, m: &Moment<'_>, decision: &Decision, role: &Role) -> bool {
+        let before = m.fleet.procs.iter().rfind(|(proc, _)| proc.role == *role);
+        let gone = before.is_none_or(|(proc, process)| !process.is_alive() || self.stopped.contains(proc));
+        let about = Domain::Process(role.clone());
+        let blames = |domain: &Domain| m.kernel.view().contains(domain, &about);
+        gone || decision.incident.faults.iter().any(|f| blames(&f.prime().domain) && f.prime().is_cause())
+    }
+}

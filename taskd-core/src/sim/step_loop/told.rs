@@ -1,0 +1,228 @@
+//! What a process does when it is told to: one thing after the other, and a new `give-up` ends whatever is under way.
+//!
+//! It refuses what is of an older world than it has heard of, and what comes out of order. It never starts by itself what it was
+//! not told.
+
+use super::super::event::Event;
+use super::super::world::World as Sim;
+use super::{Stand, StepLoop};
+use crate::job::{CommandId, Generation, ProcId, Rank};
+use crate::launch::{Answered, Directive, Peer, Point, Window, WorkerState};
+
+impl Sim<'_> {
+    /// A process is told something, perhaps again.
+    pub(in crate::sim) fn told(&mut self, proc: &ProcId, id: CommandId) {
+        if !self.runs_now(proc) {
+            return self.again(proc, Event::Told { proc: proc.clone(), id });
+        }
+        let Some(known) = self.loops.procs.get_mut(proc).filter(|known| known.up) else { return };
+        let Some((generation, what)) = known.open.get(&id).cloned() else { return };
+        if known.done.contains_key(&id) {
+            return self.answers_directive(proc, id); // done before, and not done again
+        }
+        if known.doing == Some(id) {
+            return;
+        }
+        if generation < known.heard {
+            return self.finishes(proc, id, Err("it has heard of a newer world".into()));
+        }
+        known.heard = generation;
+        known.failed = None;
+        if self.refuses_directive(proc) {
+            return self.finishes(proc, id, Err("it does not want to".into()));
+        }
+        let Some(known) = self.loops.procs.get_mut(proc) else { return };
+        let expected = match &what {
+            Directive::GiveUp {} => !matches!(known.stand, Stand::Script | Stand::Parked),
+            Directive::Join { .. } => matches!(known.stand, Stand::GaveUp | Stand::Parked),
+            Directive::Repair { .. } => known.stand == Stand::Joined && known.generation == generation,
+            Directive::Resume { .. } => known.stand == Stand::Repaired && known.generation == generation,
+        };
+        if !expected {
+            let stand = known.stand;
+            return self.finishes(proc, id, Err(format!("it is told to {} at {stand:?}", what.name())));
+        }
+        known.doing = Some(id);
+        match what {
+            Directive::GiveUp {} => self.gives_up(proc, id, generation),
+            Directive::Join { size, .. } => self.joins_others(proc, generation, size),
+            Directive::Repair { from, to, .. } => self.repairs(proc, id, from, &to),
+            Directive::Resume { .. } => self.resumes(proc, id),
+        }
+    }
+
+    /// It leaves its group at once, and answers when it has come to the end of its step.
+    fn gives_up(&mut self, proc: &ProcId, id: CommandId, generation: Generation) {
+        self.leaves_gang(proc);
+        if let Some(known) = self.loops.procs.get_mut(proc) {
+            (known.stand, known.takes, known.meets) = (Stand::GaveUp, None, None);
+            known.gives.clear();
+            known.gave_up = None;
+        }
+        let takes = self.dice.ms(1, 400);
+        self.queue.push(self.now + takes, Event::GaveUp { proc: proc.clone(), id, generation });
+    }
+
+    /// It has come to the end of its step, and says where it stands.
+    pub(in crate::sim) fn has_given_up(&mut self, proc: &ProcId, id: CommandId, generation: Generation) {
+        if !self.runs_now(proc) {
+            return self.again(proc, Event::GaveUp { proc: proc.clone(), id, generation });
+        }
+        let Some((holds, torn)) = self.training.seat(proc).map(|seat| (seat.holds, seat.torn)) else { return };
+        let closed = self.dice.chance(300);
+        let Some(known) = self.is_doing(proc, id) else { return };
+        let next = holds.unwrap_or_default() + 1;
+        known.gave_up = Some((generation, (!torn).then_some(next)));
+        let (step, window) = match (torn, closed && holds.is_some()) {
+            (true, _) => (next, Window::Torn),
+            (false, true) => (next - 1, Window::Closed),
+            (false, false) => (next, Window::Before),
+        };
+        let committed = holds.filter(|step| *step > 0 || window == Window::Closed);
+        let (layout, buckets) = ("one".to_owned(), vec![8, 4]);
+        let state = WorkerState { step, committed, window, layout, buckets, bytes: 1 << 20 };
+        self.finishes(proc, id, Ok(Box::new(Answered { state: Some(state), ..Answered::default() })));
+    }
+
+    fn is_doing(&mut self, proc: &ProcId, id: CommandId) -> Option<&mut StepLoop> {
+        self.loops.procs.get_mut(proc).filter(|known| known.doing == Some(id))
+    }
+
+    /// Those who were told to join this world and wait for the others.
+    fn joining(&self, generation: Generation) -> Vec<(ProcId, CommandId)> {
+        let joins = |(proc, known): (&ProcId, &StepLoop)| {
+            (known.meets == Some(generation)).then_some(())?;
+            Some((proc.clone(), known.doing?))
+        };
+        self.loops.procs.iter().filter_map(joins).collect()
+    }
+
+    fn joins_others(&mut self, proc: &ProcId, generation: Generation, size: u32) {
+        if let Some(known) = self.loops.procs.get_mut(proc) {
+            known.meets = Some(generation);
+        }
+        if self.joining(generation).len() == size as usize {
+            let at = self.now + self.dice.ms(4, self.scene.rendezvous_ms_max);
+            self.queue.push(at, Event::Meet { generation, size });
+        }
+    }
+
+    /// All who were to come are there, or nobody has joined.
+    pub(in crate::sim) fn meet(&mut self, generation: Generation, size: u32) {
+        let joining = self.joining(generation);
+        let lives = |proc: &ProcId| self.fleet.procs.get(proc).is_some_and(|p| p.is_alive());
+        let service = !self.scene.has_service() || self.training.service().is_some();
+        if joining.len() != size as usize || !joining.iter().all(|(proc, _)| lives(proc)) || !service {
+            return; // they wait until they are told to give up
+        }
+        if joining.iter().any(|(proc, _)| !self.runs_now(proc)) {
+            let at = self.now + self.dice.ms(50, 200);
+            return self.queue.push(at, Event::Meet { generation, size });
+        }
+        for (proc, id) in joining {
+            if let Some(known) = self.loops.procs.get_mut(&proc) {
+                (known.stand, known.generation, known.meets) = (Stand::Joined, generation, None);
+            }
+            if let Some(seat) = self.training.seat_mut(&proc) {
+                seat.generation = generation;
+            }
+            if let Some(process) = self.fleet.procs.get_mut(&proc) {
+                process.generation = process.generation.max(generation);
+            }
+            self.finishes(&proc, id, Ok(Box::default()));
+        }
+    }
+
+    /// It takes what it is to take, gives what it is to give, and has then what everybody has.
+    fn repairs(&mut self, proc: &ProcId, id: CommandId, from: Option<Peer>, to: &[Rank]) {
+        let Some(known) = self.loops.procs.get_mut(proc) else { return };
+        known.takes = from.map(|peer| peer.rank);
+        known.gives = to.iter().copied().collect();
+        let generation = known.generation;
+        if from.is_some()
+            && let Some(seat) = self.training.seat_mut(proc)
+        {
+            seat.torn = true; // from the first byte to the last
+        }
+        let at = self.now + self.dice.ms(1, 2_000);
+        self.queue.push(at, Event::Copied { proc: proc.clone(), id, generation });
+    }
+
+    /// It has copied, if whoever gives is there; who only gives waits for those who take.
+    pub(in crate::sim) fn copied(&mut self, proc: &ProcId, id: CommandId, generation: Generation) {
+        let Some(known) = self.loops.get(proc).filter(|known| known.doing == Some(id)) else { return };
+        let (takes, waits_for) = (known.takes, known.gives.clone());
+        let again = Event::Copied { proc: proc.clone(), id, generation };
+        let later = self.now + self.dice.ms(20, 100);
+        if !self.runs_now(proc) {
+            return self.again(proc, again);
+        }
+        if let Some(source) = takes {
+            let rank = proc.role.rank().unwrap_or_default();
+            match self.source(source, rank, generation) {
+                Err(()) => return self.finishes(proc, id, Err(format!("{source} is gone, and its state with it"))),
+                Ok(None) => return self.queue.push(later, again),
+                Ok(Some(holds)) => self.takes_state(proc, rank, source, holds),
+            }
+        } else if !waits_for.is_empty() {
+            return self.queue.push(later, again);
+        }
+        if let Some(known) = self.loops.procs.get_mut(proc) {
+            (known.stand, known.takes) = (Stand::Repaired, None);
+        }
+        self.finishes(proc, id, Ok(Box::default()));
+    }
+
+    /// What the source holds; `None`: it was not told to give yet. An error: it is not there any more.
+    fn source(&self, source: Rank, to: Rank, generation: Generation) -> Result<Option<u64>, ()> {
+        let seat = self.training.seats.get(source.0 as usize).ok_or(())?;
+        let proc = ProcId::rank(source.0, seat.incarnation.0);
+        let known = self.loops.get(&proc).filter(|known| known.generation == generation && seat.running).ok_or(())?;
+        if known.stand == Stand::GaveUp {
+            return Err(());
+        }
+        Ok(if known.gives.contains(&to) && self.runs_now(&proc) { seat.holds } else { None })
+    }
+
+    fn takes_state(&mut self, proc: &ProcId, rank: Rank, source: Rank, holds: u64) {
+        if let Some(seat) = self.training.seat_mut(proc) {
+            (seat.holds, seat.torn) = (Some(holds), false);
+            seat.taken = seat.taken.max(holds); // what others have done for it
+        }
+        let Some(seat) = self.training.seats.get(source.0 as usize) else { return };
+        let source = ProcId::rank(source.0, seat.incarnation.0);
+        if let Some(known) = self.loops.procs.get_mut(&source) {
+            known.gives.remove(&rank);
+        }
+    }
+
+    fn resumes(&mut self, proc: &ProcId, id: CommandId) {
+        if let Some(known) = self.loops.procs.get_mut(proc) {
+            (known.stand, known.at) = (Stand::Resumed, Point::Loop);
+        }
+        if let Some(seat) = self.training.seat_mut(proc) {
+            seat.waits = false;
+        }
+        if !self.scene.resumed_by_step {
+            self.finishes(proc, id, Ok(Box::default()));
+        }
+        self.try_form();
+    }
+
+    /// The first step, or the meeting before it, is done: who waited for it trains.
+    pub(in crate::sim) fn loops_train(&mut self, generation: Generation, has_stepped: bool) {
+        let resumed = |(_, known): &(&ProcId, &StepLoop)| {
+            known.generation == generation
+                && (known.stand == Stand::Resumed || known.doing.is_some() && known.stand == Stand::Trains)
+        };
+        let all = self.loops.procs.iter().filter(resumed).map(|(proc, known)| (proc.clone(), known.doing));
+        for (proc, doing) in all.collect::<Vec<_>>() {
+            if let Some(known) = self.loops.procs.get_mut(&proc) {
+                known.stand = Stand::Trains;
+            }
+            if let Some(id) = doing.filter(|_| has_stepped) {
+                self.finishes(&proc, id, Ok(Box::default()));
+            }
+        }
+    }
+}

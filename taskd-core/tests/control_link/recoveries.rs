@@ -1,0 +1,142 @@
+//! Whole jobs: a rank is killed or a step fails, and those who live keep their processes.
+
+use super::{PATIENCE, local, told, worker};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::defaults;
+use taskd_core::job::*;
+use taskd_core::kernel::{Event, JobReport};
+use taskd_core::launch::*;
+use taskd_core::recover;
+use taskd_core::runtime::{Runtime, RuntimeHandle};
+
+/// A job of the stand-in that runs.
+struct Job {
+    ranks: u32,
+    launcher: Arc<dyn Launcher>,
+    handle: RuntimeHandle,
+    running: tokio::task::JoinHandle<JobReport>,
+    events: tokio::sync::broadcast::Receiver<Arc<taskd_core::runtime::Announcement>>,
+}
+
+async fn job(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
+    let launcher = Arc::new(local(dir).beat_every(Duration::from_millis(50)).build().await.unwrap());
+    let mut job = JobSpec::new("stand-in", ranks, spec);
+    job.policy.stop_grace = Duration::ZERO;
+    let runtime = Runtime::builder()
+        .job(job)
+        .source(launcher.heartbeats(Duration::from_millis(50)))
+        .detectors(defaults())
+        .strategies(recover::defaults())
+        .launcher(Arc::clone(&launcher))
+        .build()
+        .unwrap();
+    let handle = runtime.handle();
+    let events = handle.events();
+    Job { ranks, launcher, handle, running: tokio::spawn(runtime.run()), events }
+}
+
+impl Job {
+    /// The process ids of all ranks, once all of them have a link.
+    async fn linked(&self) -> BTreeMap<u32, u32> {
+        let looking = async {
+            loop {
+                let Listing { procs, links, .. } = self.launcher.list().await.unwrap();
+                let in_loop = |link: &&LinkStatus| link.linked.as_ref().is_some_and(|linked| linked.at == Point::Loop);
+                let pid = |link: &LinkStatus| procs.iter().find(|p| p.proc == link.proc)?.pid;
+                let pids = links.iter().filter(in_loop).filter_map(|l| Some((l.proc.role.rank()?.0, pid(l)?)));
+                let pids: BTreeMap<u32, u32> = pids.collect();
+                let status = self.handle.status().await.unwrap();
+                if pids.len() == self.ranks as usize && status.in_loop == self.ranks {
+                    return pids;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("all ranks are linked")
+    }
+
+    async fn closed(&mut self) -> String {
+        let looking = async {
+            loop {
+                if let Event::Closed { how, .. } = &self.events.recv().await.unwrap().event {
+                    return how.clone();
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("the incident is closed")
+    }
+
+    async fn end(self) -> JobReport {
+        self.handle.stop("enough").await;
+        tokio::time::timeout(PATIENCE, self.running).await.expect("it ends").unwrap()
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+#[tokio::test]
+async fn the_killed_rank_is_replaced_in_place_and_the_others_keep_their_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = job(dir.path(), 3, worker(dir.path())).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by recover-in-place");
+    let after = job.linked().await;
+    assert_eq!((after[&0], after[&2]), (before[&0], before[&2]), "survivors are not started again");
+    assert_ne!(after[&1], before[&1]);
+    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up", "join", "repair", "resume"]);
+    assert_eq!(told(dir.path(), "rank-1.2"), ["join", "repair", "resume"]);
+    let report = job.end().await;
+    assert_eq!((report.restarts, report.incidents.len()), (1, 1));
+    assert_eq!(report.incidents[0].blamed, [Rank(1)]);
+}
+
+#[tokio::test]
+async fn a_frozen_rank_is_stopped_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = job(dir.path(), 2, worker(dir.path())).await;
+    let before = job.linked().await;
+    send(before[&0], Signal::STOP);
+    job.handle.report_fault(frozen(0)).await.unwrap();
+    assert_eq!(job.closed().await, "recovered by recover-in-place");
+    assert_eq!(job.linked().await[&1], before[&1]);
+    assert_eq!(told(dir.path(), "rank-0.2"), ["join", "repair", "resume"]);
+    job.end().await;
+}
+
+fn frozen(rank: u32) -> taskd_core::detect::Fault {
+    use taskd_core::detect::{Damage, Fault, FaultClass, Suspect};
+    let domain = Domain::Process(Role::Rank(Rank(rank)));
+    Fault::new(Name::new("test"), JobTime::START, Suspect::certain(domain, FaultClass::Silence, Damage::PROCESS_GONE))
+}
+
+#[tokio::test]
+async fn after_a_failure_that_all_survive_the_step_is_done_again_by_the_same_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = job(dir.path(), 3, worker(dir.path())).await;
+    let before = job.linked().await;
+    send(before[&2], Signal::USR1);
+    assert_eq!(job.closed().await, "recovered by retry");
+    assert_eq!(job.linked().await, before);
+    let report = job.end().await;
+    assert_eq!((report.incidents[0].blamed.len(), report.restarts), (0, 1), "nobody is blamed for a broken connection");
+}
+
+#[tokio::test]
+async fn when_a_survivor_cannot_join_everybody_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = job(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-join")).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by restart");
+    let after = job.linked().await;
+    assert!(after[&0] != before[&0] && after[&1] != before[&1]);
+    let report = job.end().await;
+    assert!(report.incidents[0].reason.contains("restart"), "{}", report.incidents[0].reason);
+}

@@ -1,0 +1,114 @@
+"""A stand-in for a training program: it counts steps on its page, speaks the control link, and trains nothing.
+
+What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed. ODD chooses what it
+does wrong.
+"""
+
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+PROC, ODD = os.environ["TASKD_PROC"], os.environ.get("ODD", "")
+JOINS = "TASKD_JOIN" in os.environ
+told = open(os.path.join(os.environ["TOLD"], PROC), "a", buffering=1)
+with open(os.environ["TASKD_LIFELINE"], "r+b") as file:
+    page = mmap.mmap(file.fileno(), 4096)
+failed = []
+signal.signal(signal.SIGUSR1, lambda *_: failed.append(True))
+
+
+def at(offset, value):
+    page[offset : offset + 8] = struct.pack("=Q", value)
+
+
+class Link:
+    def __init__(self):
+        self.socket, self.buffer = None, b""
+
+    def connect(self):
+        self.socket, self.buffer = socket.socket(socket.AF_UNIX), b""
+        self.socket.connect(os.environ["TASKD_CONTROL"])
+        can = ["give-up", "join", "repair", "resume"]
+        hello = {"version": 1, "proc": PROC, "pid": os.getpid(), "generation": generation, "framework": "stand-in"}
+        hello.update(can=can, at=point, later="a field of a later version")
+        self.say({"hello": hello})
+
+    def say(self, message):
+        body = json.dumps(message).encode()
+        self.socket.sendall(struct.pack("<I", len(body)) + body)
+
+    def hear(self, seconds):
+        """The next message; None where none has come."""
+        try:
+            if self.socket is None:
+                self.connect()
+            while True:
+                if len(self.buffer) >= 4:
+                    length = struct.unpack("<I", self.buffer[:4])[0]
+                    if len(self.buffer) >= 4 + length:
+                        body, self.buffer = self.buffer[4 : 4 + length], self.buffer[4 + length :]
+                        return json.loads(body)
+                if not select.select([self.socket], [], [], seconds)[0]:
+                    return None
+                part = self.socket.recv(65536)
+                if not part:
+                    raise OSError("hung up")
+                self.buffer += part
+        except OSError:
+            self.socket = None
+            time.sleep(0.01)
+
+
+def do(order):
+    """The answer to a directive."""
+    global generation, point, step, trains
+    (name, what), = order["what"].items()
+    told.write(json.dumps({"id": order["id"], "generation": order["generation"], name: what}) + "\n")
+    if ODD == "refuses-" + name:
+        return {"error": "it does not want to"}
+    if name == "give-up":
+        trains = False
+        return {"ok": {"state": {"step": step + 1, "committed": step, "window": "before", "buckets": [8, 4]}}}
+    if name == "join":
+        generation = order["generation"]
+        at(40, generation)
+        return {"ok": {"joined_ms": 1.5}}
+    if name == "repair":
+        step = what["step"] - 1
+        return {"ok": {"copied_bytes": 12}}
+    point, trains = "loop", True
+    link.say({"at": {"point": point}})
+    return {"ok": {}}
+
+
+generation, point = int(os.environ["TASKD_GENERATION"]), "parked" if JOINS else "loop"
+step, trains = 0, not JOINS
+link, done = Link(), {}
+print("a stand-in for a training program", flush=True)
+while not (trains and step >= int(os.environ.get("UNTIL", 1 << 40))):
+    message = link.hear(0.01)
+    if message and "do" in message:
+        order = message["do"]
+        if ODD == "silent":
+            continue
+        if ODD == "garbage":
+            link.socket.sendall(b"\xff\xff\xff\xffwhat")
+            continue
+        if order["id"] not in done:
+            done[order["id"]] = dict(do(order), id=order["id"])
+        link.say({"answer": done[order["id"]]})
+    if failed:
+        failed.clear()
+        link.say({"failed": {"kind": "collective", "op": "allreduce", "step": step, "message": "closed by peer"}})
+    if trains:
+        step += 1
+        at(48, step)
+        at(56, time.monotonic_ns())
+    at(64, time.monotonic_ns())
+sys.exit(0)

@@ -1,0 +1,44 @@
+//! Control links: what the kernel believes of them, and whom it waits for.
+
+use crate::bench::*;
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+
+fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
+    let linked = at.map(|at| Linked {
+        generation: Generation(1),
+        framework: Name::new("test"),
+        can: ["give-up", "join", "repair", "resume"].map(Name::new).into(),
+        at,
+        state_bytes: None,
+    });
+    Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(rank, incarnation), linked }))
+}
+
+fn running(rank: u32) -> ProcStatus {
+    ProcStatus {
+        proc: ProcId::rank(rank, 1),
+        node: None,
+        instance: Name::new("i"),
+        pid: Some(1),
+        phase: Phase::Running,
+    }
+}
+
+fn has_link(bench: &Bench, rank: u32) -> bool {
+    bench.kernel.view().proc(&Role::Rank(Rank(rank))).is_some_and(|proc| proc.link.is_some())
+}
+
+#[test]
+fn a_link_that_is_not_in_a_listing_is_not_there() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    bench.give(link(0, 1, Some(Point::Loop)));
+    bench.give(link(1, 1, Some(Point::Loop)));
+    assert!(has_link(&bench, 0) && has_link(&bench, 1));
+    let Input::Changed(Change::Link(first)) = link(0, 1, Some(Point::Loop)) else { panic!("a link") };
+    let procs = vec![running(0), running(1)];
+    bench.give(Input::Listed(Listing { procs, links: vec![first], ..Listing::default() }));
+    assert!(has_link(&bench, 0), "it is listed");
+    assert!(!has_link(&bench, 1), "as after the death of the supervisor: nobody can be told over it");
+}

@@ -1,0 +1,13 @@
+//! Warm standbys of Python ranks: real interpreters, a real guard, and a framework of the tests' own.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
+
+mod as_new;
+mod contract;
+mod ends;
+mod failures;
+mod job;
+mod seated;
+#[allow(dead_code, reason = "shared with tests that need more of it")]
+#[path = "../local_launcher/support.rs"]
+mod support;

@@ -6,6 +6,7 @@ import sys
 
 from taskd import _hooks, _kinds
 
+NAME = "pytorch"
 HOOKS = (
     ("torch.nn.modules.module", "_forward", _kinds.FORWARD),
     ("torch.optim.optimizer", "_optimizers", _kinds.STEP),
@@ -35,6 +36,31 @@ def install(after_import, native):
         after_import(name, hide_from_compiler)
     for name in MSTX:
         after_import(name, lambda module: look_for_mstx(native))
+
+
+def recover(after_import, session):
+    """Called once, in the rank, where there is a supervisor: before the hooks."""
+    from taskd import _guards
+
+    for name in COMPILERS:
+        after_import(name, hide_from_compiler)
+    _guards.install(after_import, session)
+    after_import("torch.distributed.distributed_c10d", lambda module: stand_around_groups(module, session))
+
+
+def stand_around_groups(module, session):
+    from taskd import _groups
+    from taskd._native import native
+
+    session.engine = engine(session)
+    _groups.install(module, native)
+
+
+def engine(session):
+    """What `taskd._session` calls an engine."""
+    from taskd import _engine
+
+    return session.engine or _engine.Engine(session)
 
 
 def hide_from_compiler(rules):

@@ -14,7 +14,7 @@ are the `out` variants of functional collectives, which compiled code may use.
 
 from operator import attrgetter
 
-from taskd import _hooks
+from taskd import _begin_alone, _hooks, _session
 from taskd._group_calls import CALLS
 from taskd._group_names import with_members
 from taskd._group_recorder import Numbers, Recorder
@@ -26,32 +26,42 @@ MAKERS = {"split_group", "merge_remote_group"}  # methods that return another gr
 
 
 def install(module, native):
-    """`module` is torch.distributed.distributed_c10d."""
-    recorder = Recorder(module, native)
-    group_class = class_of(module.ProcessGroup, recorder)
+    """`module` is torch.distributed.distributed_c10d. Only the first time."""
     make = module._new_process_group_helper
+    if hasattr(make, "_taskd"):
+        return
+    recorder = Recorder(module, native)
+    engine = _session.current.engine if _session.current else None
+    group_class = class_of(module.ProcessGroup, recorder, engine)
+    if engine is not None:
+        _begin_alone.install(module, engine)
 
     def _new_process_group_helper(*args, **kwargs):
-        made = make(*args, **kwargs)
+        made, inside = engine.groups.make(module, make, args, kwargs) if engine else (make(*args, **kwargs), None)
         try:
             if type(made[0]) is module.ProcessGroup:
                 ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
-                return (replaced(module, made[0], group_class, ranks),) + made[1:]
+                return (replaced(module, made[0], group_class, ranks, inside),) + made[1:]
             if isinstance(made[0], module.ProcessGroup) and not isinstance(made[0], group_class):
                 native.except_(KIND, "a process group of class %s is not recorded" % type(made[0]).__name__)
         except Exception as error:
             recorder.fail(error)
         return made
 
+    _new_process_group_helper._taskd = True
     module._new_process_group_helper = _hooks.in_place_of(make, _new_process_group_helper)
     native.hooked(KIND)
 
 
-def replaced(module, inner, group_class, ranks):
-    """A group of ours around `inner`, which it replaces in all of torch's tables. No ranks are all of them."""
+def replaced(module, inner, group_class, ranks, inside=None):
+    """A group of ours around `inner`, which it replaces in all of torch's tables. No ranks are all of them. What stands for
+    the inner one where it can be given up is `inside`."""
     world = module._world
     name = world.pg_names[inner]
-    group = group_class(inner, with_members(name, list(ranks or range(inner.size()))))
+    inside = inside or inner
+    group = group_class(inside, with_members(name, list(ranks or range(inside.size()))))
+    if inside is not inner:
+        inside.engine.groups.add(group)
     if hasattr(module, "_register_process_group"):
         module._unregister_process_group(name)
         module._register_process_group(name, group)
@@ -63,7 +73,7 @@ def replaced(module, inner, group_class, ranks):
     return group
 
 
-def class_of(torch_class, recorder):
+def class_of(torch_class, recorder, engine=None):
     """The class of our groups, for the ProcessGroup of the torch that is there."""
 
     class Same(type(torch_class)):
@@ -85,6 +95,9 @@ def class_of(torch_class, recorder):
         def getBackendName(self):  # C++ asks for the name in this way
             return self._inner.name()
 
+        def _share(self):  # the backends of another inner group
+            share_backends(torch_class, self, self._inner, again=True)
+
         def __getattr__(self, name):  # of what there is not, which is told as ever
             return getattr(self.__dict__["_inner"], name)
 
@@ -101,14 +114,21 @@ def class_of(torch_class, recorder):
             setattr(ProcessGroup, name, passed_on_property(name))
         elif not name.startswith("__") and name not in OWN and callable(what):
             setattr(ProcessGroup, name, passed_on(name))
+    if engine is not None:  # a group inside that is another one later may have another place in it
+        for name, asked_by_cpp in (("rank", "getRank"), ("size", "getSize")):
+            setattr(ProcessGroup, name, passed_on(name))
+            setattr(ProcessGroup, asked_by_cpp, passed_on(name))
     return ProcessGroup
 
 
-def share_backends(torch_class, group, inner):
-    """Gives a new group what C++ looks for in it: what of the inner one it does not ask Python for."""
+def share_backends(torch_class, group, inner, again=False):
+    """Gives a group what C++ looks for in it: what of the inner one it does not ask Python for. What is registered under a type
+    stays there for good; what comes later is registered under another."""
     if getattr(inner, "bound_device_id", None) is not None:  # ahead of the backends, which are told
         vars(torch_class)["bound_device_id"].__set__(group, inner.bound_device_id)
     types = torch_class.BackendType.__members__
+    if again:
+        types = {name: types["CUSTOM"] for name in types}
     names = set()
     for device in inner._device_types:
         backend = inner._get_backend(device)

@@ -4,30 +4,74 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::Path;
 
-use taskd_core::job::ErrorReport;
-use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat};
+use taskd_core::job::{ErrorReport, World};
+use taskd_core::launch::python::{Failure, Framework, Meeting, Order, PythonFile, Seat, Standbys, host_of};
 
 use super::files::PYTHON_FILES;
+use super::meeting::StoreMeeting;
 use crate::error::report;
 
 /// torchrun's name for workers that were given none.
 const ROLE: &str = "default";
 
 const THREADS: &str = "OMP_NUM_THREADS";
+/// What every program of PyTorch's imports sooner or later.
+const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data"];
+/// The variables of torchrun's contract that are each rank's own, or each generation's.
+const LATE: [&str; 12] = [
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_ERROR_FILE",
+];
+/// Where this host would show that torch has an accelerator to use, whose context no fork survives.
+const ACCELERATORS: [&str; 3] = ["/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager"];
 const ERROR_HANDLING: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
-/// What is known of PyTorch, and what the variables are made from besides the world.
+/// What is known of PyTorch, and what its ranks' variables are made from besides the world.
 #[derive(Clone, Debug)]
-pub(super) struct Torch {
-    pub(super) run_id: String,
-    pub(super) max_restarts: u32,
-    pub(super) master_addr: Option<String>,
+pub struct Torch {
+    run_id: String,
+    max_restarts: u32,
+    master_addr: Option<String>,
 }
 
 impl Default for Torch {
     fn default() -> Torch {
         Torch { run_id: "none".into(), max_restarts: 10, master_addr: None }
+    }
+}
+
+impl Torch {
+    /// What ranks see as `TORCHELASTIC_RUN_ID`. Default: `none`, as torchrun's.
+    #[must_use]
+    pub fn run_id(mut self, id: impl Into<String>) -> Torch {
+        self.run_id = id.into();
+        self
+    }
+
+    /// What ranks see as `TORCHELASTIC_MAX_RESTARTS`, for programs that look at it; nothing is decided by it. Default: 10.
+    #[must_use]
+    pub const fn max_restarts(mut self, restarts: u32) -> Torch {
+        self.max_restarts = restarts;
+        self
+    }
+
+    /// What ranks see as `MASTER_ADDR`, in place of what follows from the world.
+    #[must_use]
+    pub fn master_addr(mut self, addr: impl Into<String>) -> Torch {
+        self.master_addr = Some(addr.into());
+        self
     }
 }
 
@@ -44,6 +88,20 @@ impl Framework for Torch {
         &[THREADS, ERROR_HANDLING]
     }
 
+    /// A template where there is no accelerator; where there is one, that is the user's to choose.
+    fn standbys(&self) -> Standbys {
+        let is_there = |path: &&str| Path::new(path).exists();
+        if ACCELERATORS.iter().any(is_there) { Standbys::none() } else { Standbys::template() }
+    }
+
+    fn imports(&self) -> &[&'static str] {
+        &IMPORTS
+    }
+
+    fn late(&self) -> &[&'static str] {
+        &LATE
+    }
+
     fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
         let values: [(&str, &dyn Display); 17] = [
             ("LOCAL_RANK", &seat.local_rank),
@@ -55,14 +113,14 @@ impl Framework for Torch {
             ("ROLE_RANK", &seat.rank),
             ("ROLE_WORLD_SIZE", &order.world.size()),
             ("ROLE_NAME", &ROLE),
-            ("MASTER_ADDR", &self.master_addr.clone().unwrap_or_else(|| order.host())),
+            ("MASTER_ADDR", &self.meets_at(order.world)),
             ("MASTER_PORT", &order.port),
             ("TORCHELASTIC_RESTART_COUNT", &order.world.restarts()),
             ("TORCHELASTIC_MAX_RESTARTS", &self.max_restarts),
             ("TORCHELASTIC_RUN_ID", &self.run_id),
             ("TORCHELASTIC_ERROR_FILE", &order.error_file.display()), // for torch's own `@record`
             // torch compares with exactly `True`; anything else lets rank 0's worker host the store.
-            ("TORCHELASTIC_USE_AGENT_STORE", &"False"),
+            ("TORCHELASTIC_USE_AGENT_STORE", if order.is_served { &"True" } else { &"False" }),
             (ERROR_HANDLING, &order.inherited(ERROR_HANDLING).unwrap_or("1")),
         ];
         let mut env: BTreeMap<_, _> =
@@ -72,6 +130,14 @@ impl Framework for Torch {
             env.insert(THREADS.to_owned(), "1".to_owned());
         }
         env
+    }
+
+    fn meeting(&self) -> Option<&dyn Meeting> {
+        Some(&StoreMeeting)
+    }
+
+    fn meets_at(&self, world: &World) -> String {
+        self.master_addr.clone().unwrap_or_else(|| host_of(world))
     }
 
     fn report(&self, failure: &Failure<'_>) -> Option<ErrorReport> {

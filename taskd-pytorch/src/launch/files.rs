@@ -10,18 +10,37 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 11] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 30] = python_files! {
     "_taskd_framework.py"
+    "_taskd_warm.py"
+    "taskd/_alone.py"
+    "taskd/_begin_alone.py"
+    "taskd/_completer.py"
+    "taskd/_data.py"
+    "taskd/_dump.py"
+    "taskd/_engine.py"
     "taskd/_forward.py"
     "taskd/_framework.py"
+    "taskd/_gloo.py"
     "taskd/_group_calls.py"
     "taskd/_group_ends.py"
     "taskd/_group_names.py"
     "taskd/_group_recorder.py"
     "taskd/_groups.py"
+    "taskd/_groups_anew.py"
+    "taskd/_guards.py"
     "taskd/_loader.py"
+    "taskd/_nccl.py"
+    "taskd/_newcomer.py"
+    "taskd/_notes.py"
     "taskd/_optimizers.py"
+    "taskd/_random.py"
+    "taskd/_recoverable.py"
     "taskd/_save.py"
+    "taskd/_sockets.py"
+    "taskd/_state.py"
+    "taskd/_store.py"
+    "taskd/_transfer.py"
 };
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use taskd_core::job::{Counted, Exit, Incarnation, Member, ProcId, Rank, Role, Wo
 use taskd_core::launch::{
     Change, GuardProgram, Launcher, LocalLauncher, Phase, Place, Revision, StartBatch, StartOrder,
 };
-use taskd_pytorch::TorchLauncher;
+use taskd_pytorch::{Torch, TorchLauncher};
 
 /// Everything that is waited for comes in far less, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub(crate) fn batch(world: &World, spec: impl Fn(Rank) -> WorkerSpec) -> StartBa
 /// Over real processes, without a guard of their own process: a test is no program that could be one.
 pub(crate) async fn local(dir: &Path) -> TorchLauncher<LocalLauncher> {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
-    TorchLauncher::new(local, dir.join("torch")).run_id("digits")
+    TorchLauncher::with_framework(local, dir.join("torch"), Torch::default().run_id("digits"))
 }
 
 /// Waits until these have exited; every phase of theirs that was told, in order, and the exits.

@@ -1,0 +1,198 @@
+"""PyTorch's part of recovery: what `taskd._session` asks of an engine, put together from the files beside this one.
+
+It only brings them together; each of them knows its own matter.
+"""
+
+import os
+from _thread import get_ident
+
+import torch
+
+from taskd import _completer, _data, _groups_anew, _link, _newcomer, _notes, _random, _state, _transfer
+from taskd._loop import CATCHING_UP, OPEN, WARMING
+from taskd._session import JOIN, Refused
+
+BUCKETS_MAX = 4096  # sizes of operations that C++ calls for in one backward pass; more are not compared
+UNDO_BYTES_MAX = 256 << 20  # of state that is copied at the start of a commit window in which there are operations
+
+
+class Engine:
+    def __init__(self, session):
+        self.session = session
+        self.loop = None
+        self.main_thread = get_ident()
+        self.pid = os.getpid()
+        self.state_ = _state.State()
+        self.noter = _notes.Noter(self.state_)
+        self.groups = _groups_anew.Groups(self)
+        self.completer = _completer.Completer()
+        self.copier, self.open_data = _data.Copier(), _data.open_at
+        self.store = self.client = None  # of the generation
+        self.warm = None
+        self.transfer = _transfer.Transfer(self)
+        self.buckets, self.buckets_before = [], []  # of this step, and of the last one that was committed
+        self.needs_undo = False  # operations in the commit window: what was changed before one fails has to be undone
+        self.undo = None
+
+    # Of the process.
+
+    def is_main(self):
+        return get_ident() == self.main_thread and os.getpid() == self.pid
+
+    def is_newcomer(self):
+        return self.session.wait_for_mode() == JOIN and not self.session.came_in
+
+    @property
+    def alone(self):
+        """Whether operations are answered here: a newcomer's, until it has joined, and those of a step done by itself."""
+        if self.session.mode == JOIN and not self.session.came_in:
+            return True
+        return self.loop is not None and self.loop.in_step and self.loop.kind == CATCHING_UP
+
+    def passing_errors(self):
+        """Exceptions that a step may have once and not the next time."""
+        return (MemoryError, getattr(torch, "OutOfMemoryError", MemoryError))
+
+    # Of the loop.
+
+    def enter(self, loop, state):
+        self.state_.register(state)
+        self.loop = loop
+        sharded = self.state_.not_replicated()
+        if sharded:
+            _link.say("%s is sharded: no other rank has a copy of what a rank holds of it" % ", ".join(sharded))
+
+    def leave(self):
+        self.loop = None
+
+    def newcomer(self, loop):
+        self.warm = _newcomer.Warm(self, loop)
+        return self.warm
+
+    def find(self, name, what):
+        if self.state_.find(name, what) and self.warm is not None:
+            self.warm.note(what)
+
+    def note(self):
+        self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
+        self.undo = None
+        return self.noter.note()
+
+    def issued(self, args):
+        """An operation of the step; with what it was called, where C++ did inside of backward."""
+        loop = self.loop
+        if loop.keep is not None and self.noter.changed():
+            loop.keep_buffers()
+        if loop.window == OPEN:
+            self.needs_undo = True
+        if args is not None and len(self.buckets) < BUCKETS_MAX:
+            first = args[0]
+            self.buckets.append(sum(one.numel() for one in (first if isinstance(first, (list, tuple)) else [first])))
+
+    def opened(self):
+        """The commit window opens."""
+        if self.needs_undo:
+            leaves = self.state_.leaves()
+            if sum(leaf.numel() * leaf.element_size() for leaf in leaves.values()) <= UNDO_BYTES_MAX:
+                self.undo = {path: leaf.clone() for path, leaf in leaves.items()}, self.state_.rest()
+
+    def undone(self):
+        """Takes back what the window has changed; whether it could be."""
+        if self.undo is None:
+            return False
+        (leaves, rest), self.undo = self.undo, None
+        with torch.no_grad():
+            for path, leaf in self.state_.leaves().items():
+                if path in leaves:
+                    leaf.copy_(leaves[path])
+        self.state_.take_rest(rest)
+        return True
+
+    def put_back(self, note):
+        note.put_back()
+
+    def buffers(self, note=None):
+        """The buffers of all modules, of now or as they were noted, by path: as bytes."""
+        if note is not None:
+            return _notes.packed(zip(self.noter.paths, (copy for _, copy in note.buffers)))
+        return _notes.packed(zip(self.noter.paths, self.noter.found))
+
+    def fill_buffers(self, values):
+        _notes.fill(self.state_.buffers(), values)
+
+    def restore_random(self, data):
+        _random.restore(data)
+
+    # Of the session.
+
+    def release(self):
+        self.groups.release()
+        self.completer.release()
+
+    def give_up(self):
+        self.release()
+        self.transfer.close()
+
+    def state(self):
+        leaves = self.state_.leaves()
+        sizes = self.buckets_before if not self.buckets or self.loop.kind != WARMING else self.buckets
+        sharded = set(self.state_.not_replicated())
+        return {
+            "layout": self.state_.layout(leaves),
+            "buckets": sizes,
+            "order": self.bucket_order(),
+            "bytes": bytes_of(leaves),
+            "has": [name for name in self.state_.named if name not in sharded],
+            "sharded": sorted(sharded),
+            "abandoned": self.groups.abandoned,
+        }
+
+    def state_bytes(self):
+        return bytes_of(self.state_.leaves())
+
+    def bucket_order(self):
+        """Which parameters are in which bucket of each DDP module, as far as it says so."""
+        return [order for order in map(order_of, self.state_.modules()) if order]
+
+    def join(self, order, cancelled):
+        answer = self.groups.join(order, cancelled)
+        self.session.came_in = True
+        self.members = {int(one["rank"]): one.get("pid") for one in order.get("members") or []}
+        self.rank = int(order["rank"])
+        return answer
+
+    def give(self, loop, order):
+        self.transfer.give(loop, order)
+
+    def take(self, loop, order, generation, cancelled):
+        self.check_buckets(order)
+        return self.transfer.take(loop, order, cancelled)
+
+    def check_buckets(self, order):
+        """A newcomer's buckets must be the survivors': else their operations would not match."""
+        theirs, own = order.get("buckets"), self.buckets_before or self.buckets
+        if theirs is not None and self.loop.is_new and list(theirs) != list(own):
+            raise Refused("the buckets of this rank (%s) are not those of the others (%s); restart all ranks" % (own, theirs))
+
+    def resumed(self):
+        self.transfer.close()
+        for front in self.groups.fronts():
+            front._inner.has_failed = False
+
+    def dump(self, loop, order):
+        from taskd import _dump
+
+        return _dump.write(self, loop, order)
+
+
+def bytes_of(leaves):
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
+
+
+def order_of(module):
+    logger = getattr(module, "logger", None)
+    try:
+        texts = logger._get_ddp_logging_data().strs_map
+        return texts.get("rebuilt_per_bucket_param_indices") or ""
+    except Exception:
+        return ""

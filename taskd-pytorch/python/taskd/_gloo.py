@@ -1,0 +1,89 @@
+"""What is gloo's: to leave a group whose members are gone or stand still, and to make the next one.
+
+gloo cannot be aborted. When a member dies its neighbours in the ring get an error, and others wait for ever; its own abort
+and shutdown close no socket. What ends every wait is to shut the group's connections down, and for that one has to know
+which they are: each group listens on an address of its own, which its members tell each other.
+
+The same functions for NCCL are in `_nccl`.
+"""
+
+import os
+from datetime import timedelta
+
+from torch._C import _distributed_c10d as c10d
+
+from taskd import _sockets
+
+NAME = "gloo"
+DEVICE_TRIES = 3
+WAITS_IN_SLICES = True  # a wait with a time limit that runs out does no harm to the operation
+
+
+class Ends:
+    """The addresses of one group: that of this process, and those of the others. What `release` needs."""
+
+    def __init__(self, own, address):
+        self.own = own
+        self.address = address  # to listen on the next time, without asking a name service
+        self.peers = frozenset()
+
+    def tell(self, store, rank):
+        store.set("taskd/listens/%d" % rank, ",".join("%s %d" % address for address in sorted(self.own)))
+
+    def learn(self, store, rank, size):
+        keys = ["taskd/listens/%d" % other for other in range(size) if other != rank]
+        try:
+            values = store.multi_get(keys) if keys else []
+        except RuntimeError:  # a store that has no such call
+            values = [store.get(key) for key in keys]
+        addresses = [address.split(" ") for value in values for address in value.decode().split(",") if address]
+        self.peers = frozenset((host, int(port)) for host, port in addresses)
+
+
+def made(make, store, rank, size):
+    """What `make()` returns, which makes a group, and its ends."""
+    before = _sockets.listening()
+    result = make()
+    new = _sockets.listening() - before
+    ends = Ends(new, next((host for host, _ in sorted(new)), None))
+    ends.tell(store, rank)
+    ends.learn(store, rank, size)
+    return result, ends
+
+
+def join(store, rank, size, before, join_seconds, timeout):
+    """A backend over a new store, and its ends. Waits for all members, without the interpreter's lock. `before` are the ends
+    of the group that it follows."""
+    options = c10d.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=join_seconds)
+    options._devices, own = devices(before.address)
+    options._threads = 2 * len(options._devices)
+    ends = Ends(own, before.address)
+    ends.tell(store, rank)
+    backend = c10d.ProcessGroupGloo(store, rank, size, options)
+    ends.learn(store, rank, size)
+    backend._set_sequence_number_for_group()
+    backend._set_default_timeout(timeout)
+    return backend, ends
+
+
+def devices(address):
+    """As torch chooses them, less the look-up of this host's name; and the addresses that they listen on."""
+    interfaces = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    for _ in range(DEVICE_TRIES):
+        before = _sockets.listening()
+        if interfaces:
+            found = [c10d.ProcessGroupGloo.create_device(interface=name) for name in interfaces]
+        elif address:
+            found = [c10d.ProcessGroupGloo.create_device(hostname=address)]
+        else:
+            found = [c10d.ProcessGroupGloo.create_default_device()]
+        own = _sockets.listening() - before
+        if len(own) == len(found):  # else another thread began to listen meanwhile, and it is not known which is ours
+            return found, own
+    raise RuntimeError("the address of the new group cannot be told from others that this process has begun to listen on")
+
+
+def release(backend, ends):
+    """Ends every wait in the group; how many connections it had. From any thread, without waiting."""
+    return _sockets.shut(ends.own, ends.peers)

@@ -1,0 +1,260 @@
+"""Makes process groups for recovery: the first ones, which torch makes, with what it takes to leave them; a newcomer's, which
+have no peers yet; and those of the next generation, all of them, over its store.
+
+It never waits on the main thread for what may never come: whoever joins does so on a thread of its own, which a newer give-up
+leaves behind. Groups that were left are counted, and taken down beside the program.
+"""
+
+import os
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from taskd import _gloo, _link, _nccl, _store
+from taskd._recoverable import Recoverable
+from taskd._session import JOIN, Cancelled, Refused
+
+JOIN_SECONDS = 20  # for all members to come
+ABANDONED_MAX = 64  # groups, and threads that join them, that are left and not gone yet; with more this process has to restart
+NAMES = ("group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name")
+POLL_SECONDS = 0.05
+
+
+class Spec:
+    """What a group is: what stays of it from generation to generation, and who its members are in this one."""
+
+    def __init__(self, name, desc, backend, members, rank, timeout, is_default):
+        self.name, self.desc, self.backend, self.timeout = name, desc, backend, timeout
+        self.members = members  # ranks of the world
+        self.rank = rank  # in the group
+        self.told_as = "default" if is_default else name
+        self.is_default = is_default
+        self.devices = {}  # device type: kind of backend
+
+    def backends(self, real):
+        found = []
+        for device in real._device_types:
+            backend = real._get_backend(device)
+            if not any(backend is one for one in found):
+                found.append(backend)
+        return found
+
+
+def kind_of(real):
+    """The module that knows this group's backend; None where it has none that can be joined anew."""
+    names = {real._get_backend(device).name() for device in real._device_types}
+    if names == {_gloo.NAME}:
+        return _gloo
+    return _nccl if names == {_nccl.NAME} and os.environ.get("TASKD_NCCL") == "1" else None
+
+
+class Groups:
+    """All groups of the process."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.all = []  # weak references to the groups in front, in the order in which they were made
+        self.left = []  # locks of those that were left and are not gone
+
+    # The first generation.
+
+    def make(self, module, make, args, kwargs):
+        """What torch's own function makes, and what stands for it inside of ours; None where it cannot be recovered."""
+        given = dict(zip(NAMES, args), **kwargs)
+        spec = self.spec_of(given)
+        if self.engine.is_newcomer():
+            given.update(group_size=1, group_rank=0, store=dist.HashStore())
+            made = make(**given)
+            if not isinstance(made[0], module.ProcessGroup):
+                return made, None  # not a member
+            return made, self.inside(made[0], _gloo if "gloo" in str(given["backend"]) else kind_of(made[0]), spec, made_alone=True)
+        ends, kind = None, _gloo if "gloo" in str(given["backend"]) else None
+        if kind is not None and spec.rank is not None:
+            store = dist.PrefixStore("taskd/%s" % spec.name, given["store"])
+            made, ends = kind.made(lambda: make(**given), store, spec.rank, len(spec.members))
+        else:
+            made = make(**given)
+        if not isinstance(made[0], module.ProcessGroup):
+            return made, None  # not a member
+        kind = kind_of(made[0])
+        if kind is None:
+            _link.say("a group with the backend %s is not recovered inside of the process" % given["backend"])
+            return made, None
+        return made, self.inside(made[0], kind, spec, ends=ends or kind.Ends())
+
+    def spec_of(self, given):
+        ranks = given["global_ranks_in_group"]  # none: all of them
+        members = list(ranks or range(given["group_size"]))
+        rank = given["group_rank"]
+        if ranks:
+            own = dist.get_rank()
+            rank = members.index(own) if own in members else None
+        desc, timeout = given.get("group_desc") or "", given.get("timeout")
+        return Spec(given["group_name"], desc, str(given["backend"]), members, rank, timeout, not ranks)
+
+    def inside(self, real, kind, spec, ends=None, made_alone=False):
+        if made_alone:
+            ends = kind.Ends(frozenset(), self.address_of_one(real)) if kind is _gloo else kind.Ends()
+        for device in real._device_types:
+            spec.devices[device] = kind
+        return Recoverable(self.engine, real, kind, [ends], spec)
+
+    def address_of_one(self, real):
+        """On which address a group without peers listens: the next one can do so too, without asking a name service."""
+        from taskd import _sockets
+
+        hosts = {host for host, _ in _sockets.listening()}
+        return next(iter(hosts)) if len(hosts) == 1 else None
+
+    def add(self, front):
+        self.all.append(weakref.ref(front))
+
+    def fronts(self):
+        """The groups in front that are in use."""
+        found = [front for front in (one() for one in self.all) if front is not None and front._inner.in_use]
+        self.all = [weakref.ref(front) for front in found]
+        return found
+
+    # Giving up, on any thread.
+
+    def release(self):
+        for front in self.fronts():
+            front._inner.release()
+
+    # The next generation, on the main thread.
+
+    def join(self, order, cancelled):
+        if self.abandoned >= ABANDONED_MAX:
+            raise Refused("%d groups of older generations are not gone yet; restart this process" % self.abandoned)
+        fronts = self.fronts()
+        plans = [(front, self.next_spec(front._inner.spec, order)) for front in fronts]
+        joining = Joining(self, order, plans)
+        while not joining.done.acquire(True, POLL_SECONDS):
+            if cancelled():
+                joining.leave()
+                self.count_one(joining.done)
+                raise Cancelled
+        if joining.error is not None:
+            if cancelled():
+                raise Cancelled
+            raise Refused("group %s cannot be joined: %s" % (joining.at, joining.error))
+        self.engine.store, self.engine.client = joining.store, joining.client
+        for (front, spec), made in zip(plans, joining.made):
+            self.swap(front, spec, *made)
+        return {"abandoned": self.abandoned}
+
+    def next_spec(self, spec, order):
+        """The group among the members of the next world: those who have the places of its members."""
+        was = {int(one.get("was", one["rank"])): int(one["rank"]) for one in order.get("members") or []}
+        if spec.is_default:
+            members, own = list(range(int(order["size"]))), int(order["rank"])
+        else:
+            members = [was.get(rank, rank) for rank in spec.members if not was or rank in was]
+            own = int(order["rank"])
+        rank = members.index(own) if own in members else None
+        if rank is None:
+            raise Refused("rank %d is no member of group %s in the new world" % (own, spec.told_as))
+        new = Spec(spec.name, spec.desc, spec.backend, members, rank, spec.timeout, spec.is_default)
+        new.devices = spec.devices
+        return new
+
+    def swap(self, front, spec, real, store, ends):
+        import torch.distributed.distributed_c10d as module
+
+        inside = front._inner
+        old, old_client, inside.client = [inside.real], inside.client, self.engine.client
+        inside.real, inside.spec, inside.ends, inside.has_failed = real, spec, [ends], False
+        world = module._world
+        world.pg_map[front] = (world.pg_map[front][0], store)
+        world.pg_group_ranks[front] = {rank: at for at, rank in enumerate(spec.members)}
+        if self.engine.is_newcomer():  # what C++ finds without asking Python has no peers
+            front._share()
+        self.abandon(old, old_client)
+
+    def abandon(self, holder, client):
+        """Takes down what the holder holds, on a thread: the backend's destructor takes 100 ms, and longer where an operation
+        does not end. The client of its store outlives it: C++ would not keep the part of it that is Python's."""
+        import _thread
+
+        done = _thread.allocate_lock()
+        done.acquire()
+        self.count_one(done)
+
+        def take_down():
+            import _signal
+
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+            try:
+                del holder[:]
+            finally:
+                if client is not None and client is not self.engine.client:
+                    client.close()
+                done.release()
+
+        _thread.start_new_thread(take_down, ())
+
+    def count_one(self, done):
+        """Counts something that is left until its lock is released."""
+        self.left.append(done)
+
+    @property
+    def abandoned(self):
+        self.left = [one for one in self.left if one.locked()]
+        return len(self.left)
+
+
+class Joining:
+    """Makes the groups of a generation on a thread of its own."""
+
+    def __init__(self, groups, order, plans):
+        import _thread
+
+        self.groups, self.order, self.plans = groups, order, plans
+        self.made, self.error, self.at = [], None, "default"
+        self.store = self.client = None
+        self.is_left = False  # nobody waits for it any more
+        self.done = _thread.allocate_lock()
+        self.done.acquire()
+        _thread.start_new_thread(self.run, ())
+
+    def leave(self):
+        """Nobody waits for it any more, and it need not wait for members that never come."""
+        self.is_left = True
+        if self.client is not None:
+            self.client.close()
+
+    def run(self):
+        import _signal
+
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            where = self.order["store"]
+            self.client = _store.Client(where["host"], where["port"], JOIN_SECONDS, lambda: self.is_left)
+            self.store = dist.PrefixStore(self.order["prefix"], self.client)
+            for front, spec in self.plans:
+                self.at = spec.told_as
+                self.made.append(self.make(front._inner, spec))
+        except Exception as error:
+            self.error = "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:500])
+        finally:
+            if self.is_left:
+                del self.made[:]
+            self.done.release()
+
+    def make(self, inside, spec):
+        import torch.distributed.distributed_c10d as module
+
+        own = dist.PrefixStore("%s/" % spec.name, self.store)
+        real = module.ProcessGroup(own, spec.rank, len(spec.members))
+        kind, types = inside.kind, module.ProcessGroup.BackendType.__members__
+        type_ = types[kind.NAME.upper()]
+        real._set_default_backend(type_)
+        store = dist.PrefixStore("taskd/", own)
+        timeout = spec.timeout or dist.constants.default_pg_timeout
+        backend, ends = kind.join(store, spec.rank, len(spec.members), inside.ends[0], JOIN_SECONDS, timeout)
+        for device in spec.devices:
+            real._register_backend(torch.device(device), type_, backend)
+        real._set_group_name(spec.name)
+        real._set_group_desc(spec.desc)
+        return real, own, ends

@@ -1,0 +1,93 @@
+"""Stands at the points of a step at which it can be given up: the forward pass of DDP, backward, the step of an optimizer, a
+scheduler, a gradient scaler. There a step that is lost raises `StepAborted`, or does nothing where nobody would catch it.
+
+The same places tell which modules and optimizers a program uses. In place only where a supervisor is; without a step loop they
+do nothing.
+"""
+
+import functools
+
+
+def install(after_import, session):
+    guards = Guards(session)
+    after_import("torch.autograd", guards.of_backward)
+    after_import("torch.nn.parallel.distributed", guards.of_ddp)
+    after_import("torch.optim.optimizer", guards.of_optimizers)
+    after_import("torch.optim.lr_scheduler", guards.of_schedulers)
+    after_import("torch.amp.grad_scaler", guards.of_scalers)
+
+
+class Guards:
+    def __init__(self, session):
+        self.session = session
+
+    def of_backward(self, module):
+        def before(loop, *_):
+            loop.engine.noter.backward = True
+            return loop.goes_on() or True  # where it is not caught the pass goes on, and counts for nothing
+
+        for name in ("backward", "grad"):
+            setattr(module, name, self.around(getattr(module, name), before))
+
+    def of_ddp(self, module):
+        ddp = module.DistributedDataParallel
+
+        def before(loop, model, *_):
+            loop.engine.find("model", model)
+            return loop.goes_on() or True
+
+        ddp._pre_forward = self.around(ddp._pre_forward, before)
+
+    def of_optimizers(self, module):
+        wrap = module.Optimizer.profile_hook_step
+
+        def before(loop, optimizer, *_):
+            loop.engine.find("optimizer", optimizer)
+            return loop.opens()
+
+        def profile_hook_step(step):
+            return self.around(wrap(step), before)
+
+        module.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+        zero_grad = module.Optimizer.zero_grad
+
+        def seen(loop, *_):
+            loop.engine.noter.saw_zero_grad()
+            return True
+
+        module.Optimizer.zero_grad = self.around(zero_grad, seen)
+
+    def of_schedulers(self, module):
+        def before(loop, scheduler, *_):
+            loop.engine.find("scheduler", scheduler)
+            return loop.opens()
+
+        for one in list(vars(module).values()):
+            if isinstance(one, type) and "step" in vars(one) and hasattr(one, "state_dict"):
+                one.step = self.around(one.step, before)
+
+    def of_scalers(self, module):
+        def before(loop, scaler, *_):
+            loop.engine.find("scaler", scaler)
+            return loop.opens()
+
+        def before_unscaling(loop, scaler, *_):
+            return not loop.tainted or loop.abort()
+
+        module.GradScaler.step = self.around(module.GradScaler.step, before)
+        module.GradScaler.update = self.around(module.GradScaler.update, before)
+        module.GradScaler.unscale_ = self.around(module.GradScaler.unscale_, before_unscaling)
+
+    def around(self, function, before):
+        """`function`, which is left out where `before(loop, *args)` says so."""
+        session = self.session
+
+        @functools.wraps(function)
+        def guarded(*args, **kwargs):
+            loop = session.loop
+            if loop is not None and loop.in_step and session.engine.is_main() and not before(loop, *args):
+                return None
+            return function(*args, **kwargs)
+
+        guarded._torchdynamo_inline = function
+        return guarded

@@ -1,0 +1,114 @@
+"""What a forward and backward pass changes, noted when a step begins and put back when it is done again: random numbers,
+buffers (BatchNorm's), gradient scalers, gradients. Parameters and optimizers it never touches: they change in the commit window.
+
+What did not change since the last note is not copied again.
+"""
+
+import torch
+
+from taskd import _random
+
+
+class Noter:
+    def __init__(self, state):
+        self.state = state
+        self.copies = {}  # id of a buffer: (the buffer, its version, its copy)
+        self.zeroed = False  # gradients were zeroed in this step before any backward pass
+        self.zeroes = False  # the program does that, as was seen in the step before
+        self.backward = False
+        self.paths, self.found, self.versions = [], [], []  # of the buffers that there were when the step began
+
+    def note(self):
+        self.zeroes, self.zeroed, self.backward = self.zeroed, False, False
+        return Note(self)
+
+    def changed(self):
+        """Whether buffers have changed since this was asked last, or since the step began."""
+        versions = [one._version for one in self.found]
+        was, self.versions = self.versions, versions
+        return was != versions
+
+    def saw_zero_grad(self):
+        if not self.backward:
+            self.zeroed = True
+
+    def copy_of(self, buffer):
+        entry = self.copies.get(id(buffer))
+        if entry is None or entry[0] is not buffer or entry[1] != buffer._version:
+            entry = self.copies[id(buffer)] = (buffer, buffer._version, buffer.detach().clone())
+        return entry[2]
+
+
+class Note:
+    def __init__(self, noter):
+        self.random = _random.state()
+        found = list(noter.state.buffers())
+        noter.paths, noter.found = [path for path, _ in found], [one for _, one in found]
+        self.buffers = [(one, noter.copy_of(one)) for _, one in found]
+        noter.versions = [one._version for _, one in found]
+        self.scalers = [Scaler(one) for one in noter.state.named.values() if is_scaler(one)]
+        self.ddp = [(one, one.require_forward_param_sync) for one in noter.state.modules() if is_ddp(one)]
+        self.grads = []
+        for optimizer in noter.state.optimizers():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    grad = parameter.grad
+                    if grad is None:
+                        self.grads.append((parameter, None))
+                    elif not noter.zeroes:
+                        self.grads.append((parameter, grad.detach().clone()))
+
+    def put_back(self):
+        _random.restore(self.random)
+        with torch.no_grad():
+            for buffer, copy in self.buffers:
+                buffer.copy_(copy)
+            for parameter, grad in self.grads:
+                if grad is None or parameter.grad is None:
+                    parameter.grad = grad
+                else:
+                    parameter.grad.copy_(grad)
+        for scaler in self.scalers:
+            scaler.put_back()
+        for model, syncs in self.ddp:  # whether its next forward pass copies buffers, which is an operation of all ranks
+            model.require_forward_param_sync = syncs
+
+
+def packed(buffers):
+    """Buffers in host memory as bytes, by path. To copy those of a device would make the program wait for it."""
+    return {
+        path: (one.dtype, tuple(one.shape), one.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for path, one in buffers
+        if one.device.type == "cpu" and one.numel()
+    }
+
+
+def fill(buffers, values):
+    with torch.no_grad():
+        for path, one in buffers:
+            dtype, shape, data = values.get(path, (None, None, None))
+            if dtype == one.dtype and shape == tuple(one.shape):
+                one.copy_(torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape))
+
+
+def is_ddp(what):
+    return hasattr(what, "require_forward_param_sync")
+
+
+def is_scaler(what):
+    return hasattr(what, "_per_optimizer_states") and hasattr(what, "_growth_tracker")
+
+
+class Scaler:
+    """A gradient scaler's state, without a look at its values: that would make the program wait for its device."""
+
+    TENSORS = ("_scale", "_growth_tracker")
+
+    def __init__(self, scaler):
+        self.scaler = scaler
+        self.copies = {name: one.clone() for name in self.TENSORS for one in [getattr(scaler, name)] if one is not None}
+
+    def put_back(self):
+        for name, copy in self.copies.items():
+            getattr(self.scaler, name).copy_(copy)
+        self.scaler._per_optimizer_states.clear()

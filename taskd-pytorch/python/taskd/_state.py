@@ -1,0 +1,196 @@
+"""All of a program's state: what it names, and what is found; as tensors that are copied in place, and a rest that is pickled.
+
+Who registers nothing is found: modules in DDP at their forward pass, optimizers, schedulers and gradient scalers at their step.
+Each is flattened into *leaves*, `path: tensor`, which have the same paths on all ranks that hold the same.
+"""
+
+import hashlib
+import pickle
+
+import torch
+
+
+class State:
+    def __init__(self):
+        self.named = {}  # what is registered or was found, in the order in which it came
+
+    def register(self, state):
+        for name, what in (state or {}).items():
+            self.named[str(name)] = what
+
+    def find(self, name, what):
+        """Something that the program uses; whether it was not known before."""
+        inner = getattr(what, "module", what)
+        for known in self.named.values():
+            if known is what or getattr(known, "module", known) is inner or contains(known, what):
+                return False
+        number = sum(one.partition("#")[0] == name for one in self.named)
+        self.named["%s#%d" % (name, number + 1) if number else name] = what
+        return True
+
+    def modules(self):
+        return [one for one in self.named.values() if isinstance(one, torch.nn.Module)]
+
+    def buffers(self):
+        """`(path, buffer)` of all modules: what a forward pass changes."""
+        for name, what in self.named.items():
+            if isinstance(what, torch.nn.Module):
+                for path, one in inner_of(what).named_buffers():
+                    yield "%s/%s" % (name, path), one
+
+    def optimizers(self):
+        return [one for one in self.named.values() if is_optimizer(one)]
+
+    def leaves(self):
+        """All tensors, by path."""
+        found = {}
+        for name, what in self.named.items():
+            leaves_of(name, what, found)
+        return found
+
+    def rest(self):
+        """What is no tensor, as bytes."""
+        return pickle.dumps({name: rest_of(what) for name, what in self.named.items()}, 4)
+
+    def take_rest(self, data):
+        for name, rest in pickle.loads(data).items():
+            take_rest_of(self.named[name], rest)
+
+    def layout(self, leaves):
+        """Names, shapes and types of all tensors, as one number."""
+        digest = hashlib.sha256()
+        for path, leaf in sorted(leaves.items()):
+            digest.update(("%s %s %s\n" % (path, tuple(leaf.shape), leaf.dtype)).encode())
+        return digest.hexdigest()
+
+    def not_replicated(self):
+        """Of what there is no copy on another rank, by name."""
+        return [name for name, what in self.named.items() if is_sharded(what)]
+
+
+def contains(known, what):
+    """Whether a module is a part of one, or an optimizer is inside of one (ZeroRedundancyOptimizer's)."""
+    if isinstance(known, torch.nn.Module) and isinstance(what, torch.nn.Module):
+        inner = getattr(what, "module", what)
+        return any(part is inner for part in known.modules())
+    return getattr(known, "optim", None) is what
+
+
+def is_sharded(what):
+    if isinstance(what, torch.nn.Module):
+        names = {type(part).__name__ for part in what.modules()}
+        return any(name.startswith("FullyShardedDataParallel") or name.startswith("FSDP") for name in names) or any(
+            type(one).__name__ == "DTensor" for one in what.parameters()
+        )
+    return type(what).__name__ == "ZeroRedundancyOptimizer"
+
+
+def is_optimizer(what):
+    return isinstance(what, torch.optim.Optimizer)
+
+
+def inner_of(what):
+    """What holds the state: not the wrapper."""
+    if type(what).__name__ == "DistributedDataParallel":
+        return what.module
+    if type(what).__name__ == "ZeroRedundancyOptimizer":
+        return what.optim
+    return what
+
+
+def leaves_of(name, what, found):
+    what = inner_of(what)
+    if isinstance(what, torch.Tensor):
+        found[name] = what
+    elif isinstance(what, torch.nn.Module):
+        for path, leaf in list(what.named_parameters()) + list(what.named_buffers()):
+            found["%s/%s" % (name, path)] = local(leaf)
+    elif is_optimizer(what):
+        for path, state in states_of(what):
+            for key in state:
+                if isinstance(state[key], torch.Tensor):
+                    found["%s/%s.%s" % (name, path, key)] = local(state[key])
+        for at, group in enumerate(what.param_groups):
+            for key, value in group.items():
+                if isinstance(value, torch.Tensor):
+                    found["%s/group.%d.%s" % (name, at, key)] = value
+    elif hasattr(what, "state_dict"):
+        walk(name, what.state_dict(), found)
+
+
+def states_of(optimizer):
+    """`(path, state)` of each parameter in the order of the groups."""
+    for at, group in enumerate(optimizer.param_groups):
+        for number, parameter in enumerate(group["params"]):
+            if parameter in optimizer.state:
+                yield "%d.%d" % (at, number), optimizer.state[parameter]
+
+
+def local(leaf):
+    return getattr(leaf, "_local_tensor", leaf).detach()
+
+
+def walk(path, value, found):
+    """The tensors of a nested state_dict; what else it holds, with None in their places."""
+    if isinstance(value, torch.Tensor):
+        found[path] = value
+        return None
+    if isinstance(value, dict):
+        return {key: walk("%s/%s" % (path, key), one, found) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(walk("%s/%d" % (path, at), one, found) for at, one in enumerate(value))
+    return value
+
+
+def rest_of(what):
+    what = inner_of(what)
+    if isinstance(what, (torch.Tensor, torch.nn.Module)):
+        return None
+    if is_optimizer(what):
+        groups = [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in what.param_groups]
+        states = {
+            path: {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)} for path, state in states_of(what)
+        }
+        return groups, states
+    return walk("", what.state_dict(), {}) if hasattr(what, "state_dict") else None
+
+
+def take_rest_of(what, rest):
+    what = inner_of(what)
+    if is_optimizer(what):
+        groups, states = rest
+        for group, given in zip(what.param_groups, groups):
+            group.update(given)
+        for at, group in enumerate(what.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                given = states.get("%d.%d" % (at, number))
+                if given is None:
+                    what.state.pop(parameter, None)
+                else:
+                    what.state[parameter].update(given)
+    elif rest is not None and hasattr(what, "load_state_dict"):
+        filled = what.state_dict()
+        what.load_state_dict(merge(filled, rest))
+
+
+def merge(filled, rest):
+    """A state_dict with tensors of the one, which were filled in place, and all else of the other."""
+    if isinstance(filled, torch.Tensor):
+        return filled
+    if isinstance(rest, dict) and isinstance(filled, dict):
+        return {key: merge(filled.get(key), value) for key, value in rest.items()}
+    if isinstance(rest, (list, tuple)) and isinstance(filled, (list, tuple)) and len(rest) == len(filled):
+        return type(rest)(merge(one, other) for one, other in zip(filled, rest))
+    return rest
+
+
+def make_room(optimizer, path, like, spare):
+    """A tensor of an optimizer's state that is not there yet, as it is on the rank that gives its own."""
+    at, number, key = path.split(".", 2)
+    parameter = optimizer.param_groups[int(at)]["params"][int(number)]
+    shape, dtype, device = like
+    tensor = spare.get(parameter, {}).get(key)
+    if tensor is None or tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
+        tensor = torch.empty(shape, dtype=dtype, device="cpu" if device == "cpu" else parameter.device)
+    optimizer.state[parameter][key] = tensor
+    return tensor

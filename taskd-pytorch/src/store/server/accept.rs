@@ -1,0 +1,118 @@
+//! Clients that come: taken, or refused and counted.
+
+use super::super::client::Client;
+use super::super::limits::Bound;
+use super::super::poller::Interest;
+use super::{Seat, Server};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, sockopt};
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
+const BACKLOG: i32 = 65_535;
+/// Connections that are taken in a row, before those who are connected have their turn.
+const IN_A_ROW: usize = 256;
+/// A client whose host is gone without a word is noticed after two minutes.
+const KEEP_IDLE: Duration = Duration::from_secs(60);
+const KEEP_INTERVAL: Duration = Duration::from_secs(10);
+const KEEP_COUNT: u32 = 6;
+
+/// A descriptor to give up when there is no other.
+pub(super) fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// What is wrong with a socket that should listen.
+pub(super) fn check(listener: &TcpListener) -> Result<(), &'static str> {
+    let domain = sockopt::socket_domain(listener).map_err(|_| "is no socket")?;
+    if !matches!(domain, AddressFamily::INET | AddressFamily::INET6)
+        || sockopt::socket_type(listener) != Ok(SocketType::STREAM)
+    {
+        return Err("is not of TCP");
+    }
+    if sockopt::socket_acceptconn(listener) != Ok(true) {
+        return Err("does not listen");
+    }
+    Ok(())
+}
+
+/// Sets what every connection inherits.
+pub(super) fn prepare(listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    sockopt::set_tcp_nodelay(listener, true)?;
+    sockopt::set_socket_keepalive(listener, true)?;
+    sockopt::set_tcp_keepidle(listener, KEEP_IDLE)?;
+    sockopt::set_tcp_keepintvl(listener, KEEP_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(listener, KEEP_COUNT)?;
+    Ok(rustix::net::listen(listener, BACKLOG)?) // a longer queue than it was bound with
+}
+
+impl Server {
+    /// Takes those who wait at this listener.
+    pub(super) fn accept(&mut self, host: usize) {
+        for _ in 0..IN_A_ROW {
+            let Some(listener) = self.hosts.get(host).and_then(Option::as_ref).map(|host| &host.listener) else {
+                return;
+            };
+            match accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(socket) => self.admit(socket, host),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.counts.reached(Bound::OpenFiles);
+                    if !self.refuse_one(host) {
+                        return;
+                    }
+                }
+                Err(_) => (), // this one is gone already
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, host: usize) {
+        self.counts.sums.accepted += 1;
+        if self.clients >= self.limits.clients {
+            self.counts.reached(Bound::Clients);
+            return;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.seats.push(Seat::default());
+            u32::try_from(self.seats.len() - 1).unwrap_or(u32::MAX) // a descriptor each: there are never so many
+        });
+        let Some(seat) = self.seats.get_mut(at as usize) else { return };
+        seat.user = seat.user.wrapping_add(1) & (u32::MAX >> 2); // the upper bits say what a token is for
+        let id = u64::from(seat.user) << 32 | u64::from(at);
+        if self.poller.add(&socket, id, Interest::Input).is_err() {
+            self.free.push(at);
+            self.counts.reached(Bound::OpenFiles); // the system's bound of watched descriptors
+            return;
+        }
+        seat.client = Some(Client::new(socket, id, host));
+        self.clients += 1;
+        if let Some(host) = self.hosts.get_mut(host).and_then(Option::as_mut) {
+            host.clients += 1;
+        }
+    }
+
+    /// Closes one who waits, although no descriptor is left: else it would wait, and wake us, for ever. False if there is
+    /// nothing to be done now.
+    fn refuse_one(&mut self, host: usize) -> bool {
+        let had = self.spare.take().is_some();
+        if let Some(host) = self.hosts.get(host).and_then(Option::as_ref) {
+            drop(accept_with(&host.listener, SocketFlags::CLOEXEC));
+        }
+        self.spare = spare();
+        had && self.spare.is_some()
+    }
+
+    /// The same for whoever has a listener of its own.
+    pub(in super::super) fn refuse_at(&mut self, listener: impl AsFd) {
+        self.counts.reached(Bound::OpenFiles);
+        self.spare = None;
+        drop(accept_with(listener, SocketFlags::CLOEXEC));
+        self.spare = spare();
+    }
+}

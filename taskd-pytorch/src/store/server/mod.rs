@@ -1,0 +1,278 @@
+//! The store: generations, their listeners and clients, in one thread that waits at one place.
+//!
+//! It asks no name service, starts no thread, changes nothing of the process, and prints nothing.
+
+mod accept;
+mod feed;
+
+use super::client::Client;
+use super::control::Refusal;
+use super::limits::{Bound, Limits, LimitsError};
+use super::outbox::Outbox;
+use super::poller::{Events, Interest, Poller};
+use super::space::{ClientId, Space};
+use super::stats::{Counts, GenerationStats, Stats};
+use super::value::Ledger;
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use taskd_core::job::Generation;
+
+/// Bytes that are received at once.
+const ROOM_BYTES: usize = 64 << 10;
+
+/// What a token is for: its upper bits.
+const KIND: u64 = 3 << 62;
+const CLIENT: u64 = 0;
+const LISTENER: u64 = 1 << 62;
+const OUTSIDE: u64 = 2 << 62;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum NewError {
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error("the store cannot wait for clients: {0}")]
+    System(#[from] io::Error),
+}
+
+/// One generation.
+#[derive(Debug)]
+struct Host {
+    generation: Generation,
+    listener: TcpListener,
+    address: String,
+    space: Space,
+    clients: u64,
+}
+
+/// A place for a client. The number of its user stands in tokens, so that news of one who left is not taken for news of the
+/// one who came after.
+#[derive(Debug, Default)]
+struct Seat {
+    client: Option<Client>,
+    user: u32,
+}
+
+/// A store server. It is driven by whoever owns it: each [`turn`](Server::turn) waits once and does what there is to do.
+///
+/// ```no_run
+/// use std::net::TcpListener;
+/// use taskd_core::job::Generation;
+/// use taskd_pytorch::store::{Limits, Server};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut server = Server::new(Limits::default())?;
+/// server.serve(Generation(1), TcpListener::bind("[::]:29500")?)?;
+/// loop {
+///     server.turn(None)?;
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    limits: Limits,
+    poller: Poller,
+    hosts: Vec<Option<Host>>,
+    seats: Vec<Seat>,
+    free: Vec<u32>,
+    clients: usize,
+    newest_retired: Option<Generation>,
+    ledger: Ledger,
+    counts: Counts,
+    /// Held by unfinished requests and unread answers.
+    buffer_bytes: u64,
+    /// Given up for a moment where no file can be opened, so that a connection can be refused.
+    spare: Option<File>,
+    // What follows is only memory, used again in every turn.
+    events: Events,
+    room: Vec<u8>,
+    answers: Outbox,
+    woken: Vec<ClientId>,
+    outside: Vec<u64>,
+}
+
+impl Server {
+    /// A server that serves nothing yet.
+    ///
+    /// # Errors
+    /// These limits cannot be kept, or the system has no descriptor left.
+    pub fn new(limits: Limits) -> io::Result<Server> {
+        Self::checked(limits).map_err(|error| match error {
+            NewError::System(error) => error,
+            error @ NewError::Limits(_) => io::Error::new(io::ErrorKind::InvalidInput, error),
+        })
+    }
+
+    pub(super) fn checked(limits: Limits) -> Result<Server, NewError> {
+        limits.check()?;
+        Ok(Server {
+            limits,
+            poller: Poller::new()?,
+            hosts: Vec::new(),
+            seats: Vec::new(),
+            free: Vec::new(),
+            clients: 0,
+            newest_retired: None,
+            ledger: Ledger::default(),
+            counts: Counts::default(),
+            buffer_bytes: 0,
+            spare: accept::spare(),
+            events: Events::default(),
+            room: vec![0; ROOM_BYTES],
+            answers: Outbox::default(),
+            woken: Vec::new(),
+            outside: Vec::new(),
+        })
+    }
+
+    /// Serves a generation at this listener, with keys and clients of its own.
+    ///
+    /// # Errors
+    /// It is served already or over; there are too many; the socket is not one that listens. Nothing has changed then.
+    pub fn serve(&mut self, generation: Generation, listener: TcpListener) -> Result<(), Refusal> {
+        if let Some(host) = self.hosts.iter().flatten().find(|host| host.generation == generation) {
+            return Err(Refusal::AlreadyServed { generation, address: host.address.clone() });
+        }
+        if let Some(newest) = self.newest_retired.filter(|newest| generation <= *newest) {
+            return Err(Refusal::Retired { generation, newest });
+        }
+        let slot = match self.hosts.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None if self.hosts.len() < self.limits.generations => self.hosts.len(),
+            None => {
+                self.counts.reached(Bound::Generations);
+                return Err(Refusal::TooMany { limit: self.limits.generations });
+            }
+        };
+        accept::check(&listener).map_err(|why| Refusal::NotAListener { generation, why: why.to_owned() })?;
+        let system = |error: io::Error| Refusal::System { generation, reason: error.to_string() };
+        accept::prepare(&listener).map_err(system)?;
+        let address = listener.local_addr().map_err(system)?.to_string();
+        self.poller.add(&listener, LISTENER | slot as u64, Interest::Input).map_err(system)?;
+        let space = Space::new(self.ledger.clone());
+        let host = Some(Host { generation, listener, address, space, clients: 0 });
+        match self.hosts.get_mut(slot) {
+            Some(place) => *place = host,
+            None => self.hosts.push(host),
+        }
+        Ok(())
+    }
+
+    /// Ends a generation: nobody can connect to it any more, its clients are closed, its keys are gone. It never comes back,
+    /// and none before it does. False if it was not served.
+    pub fn retire(&mut self, generation: Generation) -> bool {
+        self.newest_retired = self.newest_retired.max(Some(generation));
+        let Some(slot) = self.hosts.iter().position(|host| host.as_ref().is_some_and(|h| h.generation == generation))
+        else {
+            return false;
+        };
+        if let Some(host) = self.hosts[slot].take() {
+            self.poller.remove(&host.listener);
+            // Whoever handed it over may still hold it: closing our descriptor alone would leave it listening.
+            let _ = rustix::net::shutdown(&host.listener, rustix::net::Shutdown::Both);
+        }
+        let of_host: Vec<u32> = (0..)
+            .zip(&self.seats)
+            .filter(|(_, seat)| seat.client.as_ref().is_some_and(|client| client.host == slot))
+            .map(|(at, _)| at)
+            .collect();
+        self.counts.sums.retired_clients += of_host.len() as u64;
+        self.counts.sums.retired += 1;
+        for at in of_host {
+            self.close(at);
+        }
+        true
+    }
+
+    /// What it has done, and what it holds.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let generation = |host: &Host| GenerationStats {
+            generation: host.generation,
+            address: host.address.clone(),
+            clients: host.clients,
+            keys: host.space.keys() as u64,
+            waits: host.space.waits() as u64,
+        };
+        Stats {
+            generations: self.hosts.iter().flatten().map(generation).collect(),
+            clients: self.clients as u64,
+            store_bytes: self.ledger.total(),
+            buffer_bytes: self.buffer_bytes,
+            ..self.counts.stats()
+        }
+    }
+
+    /// Waits until a client has something to say, so long at most, and does what all who are ready ask for.
+    ///
+    /// # Errors
+    /// The system cannot wait. What a client does is never an error here.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        let waited = self.poller.wait(timeout, &mut events);
+        self.outside.clear();
+        for ready in events.ready() {
+            match ready.token & KIND {
+                CLIENT => self.client_ready(ready),
+                LISTENER => self.accept((ready.token & !KIND) as usize),
+                _ => self.outside.push(ready.token & !KIND),
+            }
+        }
+        self.events = events;
+        waited
+    }
+
+    /// Watches something that is not the store's, under this number.
+    pub(super) fn watch(&self, fd: impl AsFd, number: u64) -> io::Result<()> {
+        self.poller.add(fd, OUTSIDE | number, Interest::Input)
+    }
+
+    /// Watches it no more.
+    pub(super) fn unwatch(&self, fd: impl AsFd) {
+        self.poller.remove(fd);
+    }
+
+    /// What of that was ready in the last turn.
+    pub(super) fn take_outside(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.outside)
+    }
+
+    pub(super) fn reached(&mut self, bound: Bound) {
+        self.counts.reached(bound);
+    }
+
+    /// Somebody of another user wanted to control the store.
+    pub(super) const fn met_stranger(&mut self) {
+        self.counts.sums.strangers += 1;
+    }
+
+    pub(super) const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The client at this token, if it is still the same one.
+    fn seat_of(&self, id: ClientId) -> Option<u32> {
+        let at = u32::try_from(id & u64::from(u32::MAX)).ok()?;
+        let seat = self.seats.get(at as usize)?;
+        seat.client.as_ref().filter(|client| client.id == id).map(|_| at)
+    }
+
+    /// Closes whoever sits there; its wait is over, what it has set stays.
+    fn close(&mut self, at: u32) {
+        let Some(client) = self.seats.get_mut(at as usize).and_then(|seat| seat.client.take()) else { return };
+        self.free.push(at);
+        self.clients -= 1;
+        self.buffer_bytes -= client.held;
+        if let Some(host) = self.hosts.get_mut(client.host).and_then(Option::as_mut) {
+            host.clients -= 1;
+            host.space.forget(client.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

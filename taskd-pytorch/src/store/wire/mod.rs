@@ -1,0 +1,406 @@
+//! torch's `TCPStore` protocol, from bytes to requests: where one ends, and what it asks.
+//!
+//! It reads and writes no socket and knows no key's value. A request is one byte for its [`Query`] and its fields; a
+//! string is its length (`u64`, little endian) and its bytes, a list is its count and its strings. Nothing but a closed
+//! connection says that something was wrong with a request.
+//!
+//! A request may come in any number of parts. [`Decoder`] remembers how far it has looked, so that a client which sends a
+//! byte at a time costs no more than one that sends all at once.
+
+use super::limits::{Bound, Limits};
+use serde::{Deserialize, Serialize};
+
+/// What a client proves with that it is one: the field of its first request.
+pub(super) const MAGIC: u32 = 0x3C85_F7CE;
+/// The answer of a `wait` whose keys are there.
+pub(super) const STOP_WAITING: u8 = 0;
+/// The answer of a `wait` that was called off.
+pub(super) const WAIT_CANCELED: u8 = 1;
+/// The answers of a `check`.
+pub(super) const READY: u8 = 0;
+/// See [`READY`].
+pub(super) const NOT_READY: u8 = 1;
+
+/// What a request asks for; its number is its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Query {
+    /// The first request of every client.
+    Validate = 0,
+    /// Sets a key. Not answered.
+    Set = 1,
+    /// Sets a key that has the expected value.
+    CompareSet = 2,
+    /// The value of a key.
+    Get = 3,
+    /// Adds to a number that is kept as decimal text.
+    Add = 4,
+    /// Whether all of these are there.
+    Check = 5,
+    /// Answered when all of these are there.
+    Wait = 6,
+    /// How many keys there are.
+    NumKeys = 7,
+    /// Removes a key.
+    DeleteKey = 8,
+    /// Adds to the end of a value. Not answered.
+    Append = 9,
+    /// The values of several keys.
+    MultiGet = 10,
+    /// Sets several keys. Not answered.
+    MultiSet = 11,
+    /// Ends a wait.
+    CancelWait = 12,
+    /// Answered with the number that it carries.
+    Ping = 13,
+    /// Adds a value to the end of a queue. Not answered.
+    QueuePush = 14,
+    /// Takes the first value of a queue.
+    QueuePop = 15,
+    /// How many values a queue has.
+    QueueLen = 16,
+}
+
+impl Query {
+    /// Every query, by its number.
+    pub const ALL: [Query; 17] = [
+        Query::Validate,
+        Query::Set,
+        Query::CompareSet,
+        Query::Get,
+        Query::Add,
+        Query::Check,
+        Query::Wait,
+        Query::NumKeys,
+        Query::DeleteKey,
+        Query::Append,
+        Query::MultiGet,
+        Query::MultiSet,
+        Query::CancelWait,
+        Query::Ping,
+        Query::QueuePush,
+        Query::QueuePop,
+        Query::QueueLen,
+    ];
+
+    const fn shape(self) -> Shape {
+        match self {
+            Query::Validate | Query::Ping => &[Field::Fixed(4)],
+            Query::Set | Query::Append | Query::QueuePush => &[Field::Key, Field::Value],
+            Query::CompareSet => &[Field::Key, Field::Value, Field::Value],
+            Query::Get | Query::DeleteKey | Query::QueuePop | Query::QueueLen => &[Field::Key],
+            Query::Add => &[Field::Key, Field::Fixed(8)],
+            Query::Check | Query::Wait | Query::MultiGet => &[Field::Keys],
+            Query::MultiSet => &[Field::Fixed(8)], // its pairs follow one by one
+            Query::NumKeys | Query::CancelWait => &[],
+        }
+    }
+}
+
+/// One part of a request.
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Fixed(usize),
+    Key,
+    Value,
+    /// A count and that many keys.
+    Keys,
+}
+
+type Shape = &'static [Field];
+
+/// Why a client cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Violation {
+    /// Its first request was not that of a client.
+    #[error("it is no client of a store")]
+    NotValidated,
+    /// There is no such query.
+    #[error("it sent a query that there is not ({0})")]
+    UnknownQuery(u8),
+    /// It wants to add to what is no number.
+    #[error("it adds to a value that is no number")]
+    NotANumber,
+    /// A bound.
+    #[error("it went beyond {0}")]
+    Bound(Bound),
+}
+
+/// One request, whole. Its parts are still where they were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request<'a> {
+    Validate,
+    /// Of `MultiSet` too, one by one.
+    Set {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    CompareSet {
+        key: &'a [u8],
+        expected: &'a [u8],
+        value: &'a [u8],
+    },
+    Get {
+        key: &'a [u8],
+    },
+    Add {
+        key: &'a [u8],
+        number: i64,
+    },
+    Check {
+        keys: Keys<'a>,
+    },
+    Wait {
+        keys: Keys<'a>,
+    },
+    NumKeys,
+    DeleteKey {
+        key: &'a [u8],
+    },
+    Append {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    MultiGet {
+        keys: Keys<'a>,
+    },
+    /// The pairs follow.
+    MultiSet,
+    CancelWait,
+    Ping {
+        nonce: [u8; 4],
+    },
+    QueuePush {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    QueuePop {
+        key: &'a [u8],
+    },
+    QueueLen {
+        key: &'a [u8],
+    },
+}
+
+/// The keys of a list; each comes with its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keys<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Keys<'a> {
+    /// The keys of a list without its count.
+    #[cfg(test)]
+    pub(super) const fn of(rest: &'a [u8]) -> Keys<'a> {
+        Keys { rest }
+    }
+}
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.rest.is_empty() { None } else { take_string(&mut self.rest) }
+    }
+}
+
+/// Finds the requests of one client in what it sends.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    /// How much of the request at the front was looked at.
+    seen: usize,
+    /// No sooner than with so many bytes is there anything new.
+    need: usize,
+    /// Which field is next.
+    field: u8,
+    /// Keys of a list that are still to come.
+    keys_left: u64,
+    /// Pairs of a `multi_set` that are still to come.
+    pairs_left: u64,
+    validated: bool,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder { seen: 0, need: 1, field: 0, keys_left: 0, pairs_left: 0, validated: false }
+    }
+}
+
+/// A pair of a `multi_set`.
+const PAIR: Shape = &[Field::Key, Field::Value];
+
+impl Decoder {
+    /// The request that `buffer` begins with, how many bytes it takes, and what it asks for; `None` if its end is not there
+    /// yet.
+    ///
+    /// As long as it is `None`, the next call must be with the same bytes and more; after that, with what follows.
+    ///
+    /// # Errors
+    /// The client cannot go on.
+    pub(super) fn next<'a>(
+        &mut self,
+        buffer: &'a [u8],
+        limits: &Limits,
+    ) -> Result<Option<(usize, Query, Request<'a>)>, Violation> {
+        if buffer.len() < self.need {
+            return Ok(None);
+        }
+        let (query, head, shape) = if self.pairs_left > 0 {
+            (Query::MultiSet, 0, PAIR)
+        } else {
+            let query = self.query_of(buffer[0])?;
+            (query, 1, query.shape())
+        };
+        self.seen = self.seen.max(head);
+        while let Some(field) = shape.get(usize::from(self.field)) {
+            if !self.pass(*field, buffer, limits)? {
+                return Ok(None);
+            }
+            self.field += 1;
+        }
+        let length = self.seen;
+        let request = if head == 0 {
+            self.pairs_left -= 1;
+            take_pair(&buffer[..length])
+        } else {
+            self.read(query, &buffer[head..length], limits)?
+        };
+        (self.seen, self.need, self.field) = (0, 1, 0);
+        Ok(request.map(|request| (length, query, request)))
+    }
+
+    fn query_of(&self, byte: u8) -> Result<Query, Violation> {
+        let query = Query::ALL.get(usize::from(byte)).copied();
+        match query {
+            Some(Query::Validate) if self.validated => Err(Violation::UnknownQuery(byte)), // as with torch's server
+            Some(query) if self.validated || query == Query::Validate => Ok(query),
+            _ if !self.validated => Err(Violation::NotValidated),
+            _ => Err(Violation::UnknownQuery(byte)),
+        }
+    }
+
+    /// Goes past a field; false if its end is not there yet.
+    fn pass(&mut self, field: Field, buffer: &[u8], limits: &Limits) -> Result<bool, Violation> {
+        match field {
+            Field::Fixed(bytes) => self.pass_bytes(bytes, buffer, limits),
+            Field::Key => self.pass_string(limits.key_bytes, Bound::KeyBytes, buffer, limits),
+            Field::Value => self.pass_string(limits.value_bytes, Bound::ValueBytes, buffer, limits),
+            Field::Keys => {
+                if self.seen == 1 {
+                    let Some(count) = number_at(buffer, self.seen) else {
+                        return self.pass_bytes(8, buffer, limits);
+                    };
+                    if count > limits.names {
+                        return Err(Violation::Bound(Bound::Names));
+                    }
+                    (self.keys_left, self.seen) = (count, self.seen + 8);
+                }
+                while self.keys_left > 0 {
+                    if !self.pass_string(limits.key_bytes, Bound::KeyBytes, buffer, limits)? {
+                        return Ok(false);
+                    }
+                    self.keys_left -= 1;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    fn pass_string(
+        &mut self,
+        bytes_max: usize,
+        bound: Bound,
+        buffer: &[u8],
+        limits: &Limits,
+    ) -> Result<bool, Violation> {
+        let Some(length) = number_at(buffer, self.seen) else {
+            self.need = self.seen + 8;
+            return Ok(false);
+        };
+        match usize::try_from(length) {
+            Ok(length) if length <= bytes_max => self.pass_bytes(8 + length, buffer, limits),
+            _ => Err(Violation::Bound(bound)),
+        }
+    }
+
+    fn pass_bytes(&mut self, bytes: usize, buffer: &[u8], limits: &Limits) -> Result<bool, Violation> {
+        let end = self.seen + bytes; // no overflow: what is seen is in memory, and fields are bounded
+        if end > limits.request_bytes {
+            return Err(Violation::Bound(Bound::RequestBytes));
+        }
+        self.need = end;
+        let is_there = buffer.len() >= end;
+        if is_there {
+            self.seen = end;
+        }
+        Ok(is_there)
+    }
+
+    /// The request that is whole in `rest`.
+    fn read<'a>(
+        &mut self,
+        query: Query,
+        mut rest: &'a [u8],
+        limits: &Limits,
+    ) -> Result<Option<Request<'a>>, Violation> {
+        let rest = &mut rest;
+        if query == Query::Validate {
+            if *rest != MAGIC.to_le_bytes() {
+                return Err(Violation::NotValidated);
+            }
+            self.validated = true;
+        }
+        if query == Query::MultiSet {
+            let count = number_at(rest, 0).unwrap_or(0);
+            if count > limits.names {
+                return Err(Violation::Bound(Bound::Names));
+            }
+            self.pairs_left = count;
+        }
+        Ok(take_request(query, rest))
+    }
+}
+
+/// `None` for what [`Decoder::pass`] has not found whole: it does not come here.
+fn take_request<'a>(query: Query, rest: &mut &'a [u8]) -> Option<Request<'a>> {
+    Some(match query {
+        Query::Validate => Request::Validate,
+        Query::Set => Request::Set { key: take_string(rest)?, value: take_string(rest)? },
+        Query::CompareSet => {
+            Request::CompareSet { key: take_string(rest)?, expected: take_string(rest)?, value: take_string(rest)? }
+        }
+        Query::Get => Request::Get { key: take_string(rest)? },
+        Query::Add => Request::Add { key: take_string(rest)?, number: i64::from_le_bytes(*rest.first_chunk()?) },
+        Query::Check => Request::Check { keys: Keys { rest: rest.get(8..)? } },
+        Query::Wait => Request::Wait { keys: Keys { rest: rest.get(8..)? } },
+        Query::NumKeys => Request::NumKeys,
+        Query::DeleteKey => Request::DeleteKey { key: take_string(rest)? },
+        Query::Append => Request::Append { key: take_string(rest)?, value: take_string(rest)? },
+        Query::MultiGet => Request::MultiGet { keys: Keys { rest: rest.get(8..)? } },
+        Query::MultiSet => Request::MultiSet,
+        Query::CancelWait => Request::CancelWait,
+        Query::Ping => Request::Ping { nonce: *rest.first_chunk()? },
+        Query::QueuePush => Request::QueuePush { key: take_string(rest)?, value: take_string(rest)? },
+        Query::QueuePop => Request::QueuePop { key: take_string(rest)? },
+        Query::QueueLen => Request::QueueLen { key: take_string(rest)? },
+    })
+}
+
+fn take_pair(mut rest: &[u8]) -> Option<Request<'_>> {
+    Some(Request::Set { key: take_string(&mut rest)?, value: take_string(&mut rest)? })
+}
+
+fn number_at(buffer: &[u8], at: usize) -> Option<u64> {
+    buffer.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+fn take_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(number_at(rest, 0)?).ok()?;
+    let (string, after) = rest.get(8..)?.split_at_checked(length)?;
+    *rest = after;
+    Some(string)
+}
+
+#[cfg(test)]
+mod tests;

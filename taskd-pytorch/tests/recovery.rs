@@ -1,0 +1,189 @@
+//! Recovery inside of real torch processes: ranks are killed, frozen and cut off, and end as if nothing had been.
+//!
+//! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a stand-in that
+//! says so; the link, the groups, the copies and the newcomers are the real ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+use std::sync::Mutex;
+
+use serde_json::Value;
+use taskd_core::launch::python::write_helper;
+use taskd_pytorch::PYTHON_FILES;
+
+/// Each of them needs both cores of a small machine for itself.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the threads and
+/// descriptors of each.
+const LEFT_PERCENT_MAX: usize = 35;
+const LEFT_EACH_MAX: usize = 5;
+
+/// What the processors may take more for a step, in microseconds: 300 to 400 are seen on a busy machine.
+const COST_MICROS_MAX: f64 = 1000.0;
+
+/// What a copy reaches at least of one plain `process_vm_readv`: what is asked for is 0.7; beside other tests it is noisy.
+const COPY_RATIO_MIN: f64 = 0.5;
+
+/// What a scenario found; `None` where tests that need torch are skipped.
+fn findings(test: &str, scenario: &str) -> Option<Value> {
+    let python = support::torch_python(test)?;
+    let _alone = ONE_AT_A_TIME.lock();
+    let found = tempfile::NamedTempFile::new().unwrap();
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), &PYTHON_FILES).unwrap();
+    let mut command = Command::new(python);
+    command.arg(format!("{}/tests/recovery/scenarios.py", env!("CARGO_MANIFEST_DIR"))).arg(scenario).arg(found.path());
+    command.env("PYTHONPATH", helper.path()).env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1");
+    for name in ["TASKD_CONTROL", "TASKD_LIFELINE", "TASKD_LIB", "TASKD_KEEP"] {
+        command.env_remove(name);
+    }
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{scenario}: {}\n{said}", out.status);
+    Some(serde_json::from_slice(&fs::read(found.path()).unwrap()).unwrap())
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap()
+}
+
+/// Every rank ends with the bits of the undisturbed run, in every loss and in all state.
+fn ends_as_undisturbed(test: &str, scenario: &str) -> Option<Value> {
+    let found = findings(test, scenario)?;
+    println!("{scenario}: seed {}, {} recoveries, in ms: {}", found["seed"], found["recoveries"], wholes(&found));
+    for what in ["digests", "losses"] {
+        assert!(list(&found[what]).iter().all(|equal| equal == true), "{what}: {found:#}");
+    }
+    assert!(found["recoveries"].as_u64().unwrap() > 0);
+    Some(found)
+}
+
+fn wholes(found: &Value) -> String {
+    let each = list(&found["phases"]).iter().map(|phases| format!("{:.0}", phases["whole"].as_f64().unwrap()));
+    each.collect::<Vec<_>>().join(" ")
+}
+
+macro_rules! ends_as_undisturbed {
+    ($($test:ident: $scenario:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            ends_as_undisturbed(stringify!($test), $scenario);
+        })*
+    };
+}
+
+ends_as_undisturbed! {
+    ranks_that_are_killed_are_replaced: "kill",
+    a_newcomer_that_starts_when_it_is_needed: "kill_unparked",
+    two_ranks_at_once: "kill_two",
+    a_rank_that_dies_in_a_recovery: "kill_while_recovering",
+    a_rank_that_stands_still_is_replaced: "stop",
+    a_step_is_done_again_though_nobody_died: "retry",
+    a_script_without_the_with_and_without_named_state: "unguarded",
+    gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
+    a_loader_with_workers_that_load_ahead: "loader",
+    two_optimizers_with_operations_between_them: "gan",
+    two_optimizers_and_nobody_died: "gan_retry",
+    a_supervisor_that_goes_and_comes_back: "supervisor_gone",
+}
+
+#[test]
+fn ranks_that_are_killed_are_replaced_with_the_recorder_on() {
+    let test = "ranks_that_are_killed_are_replaced_with_the_recorder_on";
+    let Some(found) = ends_as_undisturbed(test, "kill_recorded") else { return };
+    assert!(list(&found["recorded"]).iter().all(|begun| begun.as_u64() > Some(100)), "{found:#}");
+    assert_eq!(found["reasons"], serde_json::json!([]), "every kind is recorded to the end");
+}
+
+#[test]
+fn operations_that_python_calls_for_raise_step_aborted() {
+    let test = "operations_that_python_calls_for_raise_step_aborted";
+    for scenario in ["plain", "plain_stop"] {
+        let Some(found) = ends_as_undisturbed(test, scenario) else { return };
+        assert_eq!(found["raised"], serde_json::json!(["StepAborted"]), "{found:#}");
+    }
+}
+
+#[test]
+fn a_bucket_that_fails_inside_of_backward_completes_and_the_step_is_done_again() {
+    let test = "a_bucket_that_fails_inside_of_backward_completes_and_the_step_is_done_again";
+    let Some(found) = ends_as_undisturbed(test, "in_backward") else { return };
+    let failures = list(&found["failures"]);
+    assert!(failures.iter().any(|one| one["in_backward"] == true && one["op"] == "allreduce"), "{failures:#?}");
+    assert!(failures.iter().all(|one| one["kind"] == "collective" && one["group"] == "default"), "{failures:#?}");
+}
+
+#[test]
+fn a_sharded_optimizer_is_done_again_and_its_lost_part_is_told() {
+    let test = "a_sharded_optimizer_is_done_again_and_its_lost_part_is_told";
+    let Some(_) = ends_as_undisturbed(test, "zero") else { return };
+    let Some(lost) = findings(test, "lost_shard") else { return };
+    assert!(lost["said"].as_str().is_some_and(|said| said.contains("optimizer is sharded")), "{lost}");
+}
+
+#[test]
+fn many_recoveries_leave_little_behind() {
+    let Some(found) = ends_as_undisturbed("many_recoveries_leave_little_behind", "many") else { return };
+    let most = list(&found["phases"]).len() * LEFT_PERCENT_MAX / 100 * LEFT_EACH_MAX;
+    for what in ["threads", "descriptors"] {
+        let counts: Vec<usize> =
+            list(&found["left"][what]).iter().map(|one| usize::try_from(one.as_u64().unwrap()).unwrap()).collect();
+        println!("{what} after each recovery: {counts:?}");
+        assert!(counts.iter().max().unwrap() - counts[0] <= most, "{what}: {counts:?}");
+    }
+}
+
+#[test]
+fn garbage_on_the_link_harms_nobody() {
+    let Some(found) = ends_as_undisturbed("garbage_on_the_link_harms_nobody", "garbage") else { return };
+    let refused = |kind: &str| found["refused"][kind].as_str().unwrap_or_default().to_owned();
+    assert!(refused("dance").contains("no directive dance"), "{found:#}");
+    assert_eq!(refused("give-up"), "directive of generation 0, this process is in generation 1");
+    for kind in ["resume", "repair"] {
+        assert!(refused(kind).contains("without a give-up"), "{found:#}");
+    }
+}
+
+#[test]
+fn a_dying_checkpoint_is_whole() {
+    let Some(found) = findings("a_dying_checkpoint_is_whole", "dumped") else { return };
+    assert_eq!(found["steps"], serde_json::json!([0, 0]));
+    assert_eq!([&found["twice"], &found["weights"], &found["left"], &found["layouts"]], [0, 1, 2, 1]);
+    assert!(found["refused"].as_str().unwrap().contains("not after step"), "{found:#}");
+}
+
+#[test]
+fn steps_cost_little_while_nothing_fails() {
+    let Some(found) = findings("steps_cost_little_while_nothing_fails", "cost") else { return };
+    println!("microseconds a step, with a supervisor and without: {found}");
+    assert_eq!(found["digests"], 4, "every rank has the same bits in all runs");
+    let used = |name: &str| found["best"]["used"][name].as_f64().unwrap();
+    assert!(used("with") - used("without") <= COST_MICROS_MAX, "{found}");
+}
+
+#[test]
+fn the_client_of_a_store_speaks_as_torchs_own() {
+    let Some(found) = findings("the_client_of_a_store_speaks_as_torchs_own", "store") else { return };
+    assert_eq!([&found["theirs sees"], &found["after"]], ["of ours", "-2"], "{found:#}");
+    assert_eq!(found["ours sees"], serde_json::json!([0, 1]));
+    assert_eq!(found["added"], serde_json::json!([5, -2, 1]));
+    assert_eq!(found["several"], serde_json::json!(["of ours", "-2"]));
+    assert_eq!(found["checked"], serde_json::json!([true, false]));
+    assert_eq!(found["deleted"], serde_json::json!([true, false]));
+    assert!(found["waited"].as_str().unwrap().contains("nobody has set"), "{found:#}");
+    assert!(found["nobody"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
+}
+
+#[test]
+fn a_large_state_is_copied_about_as_fast_as_the_kernel_can() {
+    let Some(found) = findings("a_large_state_is_copied_about_as_fast_as_the_kernel_can", "copied") else { return };
+    println!("gigabytes a second: {found}");
+    assert_eq!(found["equal"], true);
+    assert!(found["ratio"].as_f64().unwrap() >= COPY_RATIO_MIN, "{found}");
+    assert!(found["refused"].as_str().unwrap().contains("closed the connection"), "{found}");
+}

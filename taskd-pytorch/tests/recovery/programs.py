@@ -1,0 +1,279 @@
+"""Training programs, as a user would write them with taskd."""
+
+import hashlib
+import os
+import pickle
+import random
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def begin():
+    import taskd
+
+    dist.init_process_group("gloo")
+    return taskd, dist.get_rank(), dist.get_world_size()
+
+
+def digest(*objects):
+    """SHA-256 over all state, and over the random numbers."""
+    found = hashlib.sha256()
+
+    def add(value):
+        if isinstance(value, torch.Tensor):
+            found.update(str((tuple(value.shape), value.dtype)).encode() + value.detach().contiguous().numpy().tobytes())
+        elif isinstance(value, dict):
+            for key in value:
+                found.update(repr(key).encode())
+                add(value[key])
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                add(one)
+        else:
+            found.update(repr(value).encode())
+
+    for one in objects:
+        add(one.state_dict() if hasattr(one, "state_dict") else one)
+    add(random.getstate())
+    add(pickle.dumps(numpy.random.get_state()))
+    add(torch.get_rng_state())
+    return found.hexdigest()
+
+
+class Losses(dict):
+    """By step; what a rank computes anew must be what it was."""
+
+    def add(self, step, loss):
+        if step.warming:
+            return
+        value = float(loss.detach()).hex()
+        known = self.setdefault(str(step.number), value)
+        if known != value:
+            raise AssertionError("step %d: the loss was %s and is %s" % (step.number, known, value))
+
+
+class Cut:
+    """Shuts the connections of this process's groups down, once, at a step: INJECT is `rank:step`."""
+
+    def __init__(self, rank):
+        wanted, _, step = os.environ.get("INJECT", "").partition(":")
+        self.step = int(step) if wanted == str(rank) else None
+
+    def __call__(self, number):
+        if self.step is not None and number >= self.step and not os.path.exists(os.environ["RESULT"] + ".cut"):
+            open(os.environ["RESULT"] + ".cut", "w").close()
+            import socket
+
+            for fd in os.listdir("/proc/self/fd"):
+                try:
+                    one = socket.socket(fileno=os.dup(int(fd)))
+                except OSError:
+                    continue
+                with one:
+                    try:
+                        if one.family == socket.AF_INET and one.getpeername()[1] != int(os.environ["MASTER_PORT"]):
+                            one.shutdown(socket.SHUT_RDWR)
+                    except OSError:
+                        pass
+
+
+def steps():
+    return int(os.environ["STEPS"])
+
+
+def net(wide=64, out=16):
+    return torch.nn.Sequential(
+        torch.nn.Linear(32, wide), torch.nn.BatchNorm1d(wide), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(wide, out)
+    )
+
+
+def noise():
+    return torch.randn(16, 32) + random.random() + numpy.random.rand()
+
+
+def ddp():
+    """DDP with dropout, BatchNorm and a scheduler; every rank has other data and other random numbers. With several buckets, the
+    connections can be cut when the first is under way."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "256"))), bucket_cap_mb=0.02)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    torch.manual_seed(100 + rank)
+    losses, cut, now = Losses(), Cut(rank), [-1]
+    next(model.parameters()).register_hook(lambda grad: cut(now[0]))  # of the last bucket
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
+        with step:
+            now[0] = -1 if step.warming else step.number
+            optimizer.zero_grad()
+            loss = model(noise()).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, scheduler), "losses": losses}
+
+
+def timed():
+    """How long steps take, in microseconds: on the clock, and of the processors' time."""
+    import time
+
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net(512), bucket_cap_mb=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    micros, began = [], 0
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        began = time.process_time_ns() if step.number == 20 else began
+        before = time.perf_counter_ns()
+        with step:
+            optimizer.zero_grad()
+            model(torch.randn(64, 32)).square().mean().backward()
+            optimizer.step()
+        micros.append((time.perf_counter_ns() - before) / 1000)
+    used = (time.process_time_ns() - began) / 1000 / (steps() - 20)
+    return {"digest": digest(model, optimizer), "micros": micros[20:], "used": used}
+
+
+def unguarded():
+    """Without `with`, and without naming any state."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    torch.manual_seed(100 + rank)
+    losses = {}
+    for step in taskd.steps(until=steps()):
+        loss = model(noise()).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses[str(step.number)] = float(loss.detach()).hex()  # the last one counts
+    return {"digest": digest(model, optimizer, scheduler), "losses": {}, "last": losses[str(steps() - 1)]}
+
+
+def plain():
+    """all_reduce by hand, in the default group and in two smaller ones, and an object from rank 0."""
+    taskd, rank, size = begin()
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    torch.manual_seed(7)
+    model = torch.nn.Linear(32, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    torch.manual_seed(100 + rank)
+    losses, raised = Losses(), []
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            loss = model(noise()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            try:
+                told = [step.number if rank == 0 else None]
+                dist.broadcast_object_list(told, src=0)
+                everybodys = [None] * size
+                dist.all_gather_object(everybodys, rank)
+            except BaseException as error:
+                raised.append(type(error).__name__)
+                raise
+            if not step.warming and (told != [step.number] or everybodys != list(range(size))):
+                raise AssertionError("step %d: told %s, gathered %s" % (step.number, told, everybodys))
+            flat = torch.cat([one.grad.view(-1) for one in model.parameters()])
+            dist.all_reduce(flat, group=halves[rank // 2])
+            work = dist.all_reduce(flat, async_op=True)
+            work.wait()
+            for one, grad in zip(model.parameters(), flat.split([one.numel() for one in model.parameters()])):
+                one.grad.copy_(grad.view_as(one) / size)
+            optimizer.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer), "losses": losses, "raised": raised}
+
+
+class Digits(torch.utils.data.Dataset):
+    def __init__(self):
+        made = torch.Generator().manual_seed(3)
+        self.x, self.y = torch.randn(403, 32, generator=made), torch.randint(0, 16, (403,), generator=made)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, at):
+        return self.x[at] + 0.1 * torch.randn(32), self.y[at]
+
+
+def accumulated():
+    """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    data = Digits()
+    sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
+    loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
+    losses = Losses()
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
+        with step:
+            for at, (x, y) in enumerate(step.batches(n=3)):
+                x.mul_(0.5) if os.environ.get("IN_PLACE") else None
+                if at < 2:
+                    with model.no_sync():
+                        torch.nn.functional.cross_entropy(model(x), y).backward()
+                else:
+                    loss = torch.nn.functional.cross_entropy(model(x), y)
+                    loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer), "losses": losses, "epoch": step.epoch()}
+
+
+def gan():
+    """Two models, two optimizers, so that operations come when the first one has stepped."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    maker = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32)))
+    judge = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    losses = Losses()
+    bce = torch.nn.functional.binary_cross_entropy_with_logits
+    for step in taskd.steps({"g": maker, "d": judge, "og": of_maker, "od": of_judge}, until=steps()):
+        with step:
+            real, made = noise(), maker(torch.randn(16, 8))
+            of_judge.zero_grad()
+            both = judge(torch.cat([real, made.detach()]))
+            bce(both, torch.cat([torch.ones(16, 1), torch.zeros(16, 1)])).backward()
+            of_judge.step()
+            of_maker.zero_grad()
+            loss = bce(judge(made), torch.ones(16, 1))
+            loss.backward()
+            of_maker.step()
+            losses.add(step, loss)
+    return {"digest": digest(maker, judge, of_maker, of_judge), "losses": losses}
+
+
+def zero():
+    """An optimizer of which each rank has a part."""
+    taskd, rank, size = begin()
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+    torch.manual_seed(100 + rank)
+    losses, cut = Losses(), Cut(rank)
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            loss = model(noise()).square().mean()
+            loss.backward()
+            cut(-1 if step.warming else step.number)
+            optimizer.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer.optim), "losses": losses}

@@ -1,0 +1,353 @@
+"""What befalls the programs, and what became of them: `python scenarios.py NAME FILE` writes it to the file as JSON.
+
+Victims and moments come from a seed (SEED, else 1), which is in what is written.
+"""
+
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+
+import programs
+import ranks
+from ranks import SOAK
+from stand_in import Again, StandIn
+
+SEED = int(os.environ.get("TASKD_SEED", "1"))
+FAULTS = 12 if SOAK else 3
+PAUSE_STEPS = 3  # between two faults
+
+
+def kill(world, dice, parked=True):
+    """A rank at random, at a random moment of its step."""
+    victim = dice.randrange(world.size)
+    if parked:
+        park(world, victim)
+    moment(world, dice)
+    world.world[victim].process.kill()
+    return world.recover([victim])
+
+
+def kill_unparked(world, dice):
+    return kill(world, dice, parked=False)
+
+
+def stop(world, dice):
+    """A rank that stands still: nobody is told, its connections stay."""
+    victim = dice.randrange(world.size)
+    park(world, victim)
+    moment(world, dice)
+    world.world[victim].process.kill(signal.SIGSTOP)
+    at = [peer.process.step() for peer in world.world]
+    until = time.monotonic() + 0.2  # so that the others come to wait for it
+    world.pump(lambda: time.monotonic() > until, "time goes by")
+    assert max(peer.process.step() for peer in world.world) <= max(at) + 1
+    return world.recover([victim])
+
+
+def kill_two(world, dice):
+    victims = dice.sample(range(world.size), 2)
+    for victim in victims:
+        park(world, victim)
+    moment(world, dice)
+    for victim in victims:
+        world.world[victim].process.kill()
+    return world.recover(victims)
+
+
+def kill_while_recovering(world, dice):
+    """A second one when the recovery from the first is under way."""
+    first, second = dice.sample(range(world.size), 2)
+    moment(world, dice)
+    world.world[first].process.kill()
+    limit, real = dice.randrange(1, 12), world.do
+    counted = [0]
+
+    def do(peer, kind, order, generation=None):
+        counted[0] += 1
+        if counted[0] == limit:
+            world.world[second].process.kill()
+            while not world.world[second].process.ended():
+                time.sleep(0.001)
+        return real(peer, kind, order, generation)
+
+    world.do = do
+    try:
+        return world.recover([first])
+    finally:
+        world.do = real
+
+
+def retry(world, dice):
+    """Nobody is gone: the supervisor has all of them begin the step anew."""
+    moment(world, dice)
+    return world.recover()
+
+
+def park(world, rank):
+    world.park(rank)
+    world.pump(lambda: world.parked[rank].at == "parked", "a newcomer parks")
+
+
+def moment(world, dice):
+    at = world.world[0].process.step() + PAUSE_STEPS
+    world.until_step(at)
+    time.sleep(dice.random() * 0.015)
+
+
+def undisturbed(program, steps, **environment):
+    with StandIn(4, program, STEPS=str(steps), **environment) as world:
+        return world.finish()
+
+
+def compared(program, fault, steps=120, faults=FAULTS, reference=None, **environment):
+    """Whether a run with faults ends as one without."""
+    dice = random.Random(SEED)
+    reference = reference or undisturbed(program, steps, **environment)
+    with StandIn(4, program, STEPS=str(steps), **environment) as world:
+        phases = [fault(world, dice) for _ in range(faults)]
+        found = world.finish()
+        return verdict(reference, found, phases, world)
+
+
+def verdict(reference, found, phases, world):
+    return {
+        "seed": SEED,
+        "digests": [with_["digest"] == without["digest"] for with_, without in zip(found, reference)],
+        "losses": [
+            bool(with_["losses"] or "last" in with_)
+            and all(without["losses"][step] == loss for step, loss in with_["losses"].items())
+            and with_.get("last") == without.get("last")
+            for with_, without in zip(found, reference)
+        ],
+        "recoveries": len(phases),
+        "phases": phases,
+        "recorded": [with_.get("recorded") for with_ in found],
+        "reasons": sum((with_.get("reasons", []) for with_ in found), []),
+        "raised": sorted({one for with_ in found for one in with_.get("raised", ())}),
+    }
+
+
+def injected(program, steps=40, **environment):
+    """A failure that leaves every process alive, reported by the processes themselves."""
+    reference = undisturbed(program, steps, **environment)
+    victim = random.Random(SEED).randrange(4)
+    with StandIn(4, program, STEPS=str(steps), INJECT="%d:15" % victim, **environment) as world:
+        failures = world.until_failed()
+        phases = [world.recover()]
+        found = verdict(reference, world.finish(), phases, world)
+        found["failures"] = failures
+        return found
+
+
+def many():
+    """Recoveries of the same processes, with what they leave behind."""
+    count = 270 if SOAK else 30
+    steps = count * 4 + 40
+    dice = random.Random(SEED)
+    reference = undisturbed(programs.ddp, steps)
+    with StandIn(4, programs.ddp, STEPS=str(steps)) as world:
+        left, phases = [], []
+        for at in range(count):
+            world.until_step(world.world[0].process.step() + 1)
+            time.sleep(dice.random() * 0.01)
+            phases.append(world.recover())
+            left.append([[peer.process.count(what) for peer in world.world] for what in ("task", "fd")])
+        found = verdict(reference, world.finish(), phases, world)
+    found["left"] = {"threads": [max(one[0]) for one in left], "descriptors": [max(one[1]) for one in left]}
+    return found
+
+
+def garbage():
+    """Bytes that are no message, and messages that mean nothing, to processes that train."""
+    dice = random.Random(SEED)
+    reference = undisturbed(programs.ddp, 1000)
+    bad = [
+        bytes(dice.randrange(256) for _ in range(200)),
+        (1 << 30).to_bytes(4, "little"),
+        (5).to_bytes(4, "little") + b"[1,2]",
+        (4).to_bytes(4, "little") + b"\xff\xff\xff\xff",
+        (2).to_bytes(4, "little") + b"{}",
+        (20).to_bytes(4, "little") + b'{"do":{"id":"seven"}',
+        (8).to_bytes(4, "little") + b'{"do":1}',
+    ]
+    with StandIn(4, programs.ddp, STEPS="1000") as world:
+        world.until_step(5)
+        for data in bad:
+            hellos = [peer.hellos for peer in world.world]
+            for peer in world.world:
+                peer.socket.sendall(data)
+            world.pump(lambda: all(peer.hellos > before for peer, before in zip(world.world, hellos)), "hello again")
+        refused = {}
+        orders = [("dance", {}, 1), ("resume", {"step": 3}, 1), ("give-up", {}, 0), ("repair", {}, 1)]
+        for kind, order, generation in orders:
+            id_ = world.do(world.world[1], kind, order, generation)
+            world.pump(lambda: id_ in world.answers, "an answer")
+            refused[kind] = world.answers[id_].get("error")
+        phases = [retry(world, dice)]
+        found = verdict(reference, world.finish(), phases, world)
+    return dict(found, refused=refused, kinds=len(bad))
+
+
+def supervisor_gone():
+    """The link's other end goes away and comes back; training goes on meanwhile."""
+    reference = undisturbed(programs.ddp, 200)
+    with StandIn(4, programs.ddp, STEPS="200") as world:
+        world.until_step(5)
+        hellos = [peer.hellos for peer in world.world]
+        for peer in world.world:
+            peer.socket.close()
+            peer.socket = None
+        before = world.world[0].process.step()
+        while world.world[0].process.step() < before + 20:  # nobody serves the link
+            time.sleep(0.001)
+        world.pump(lambda: all(peer.hellos > one for peer, one in zip(world.world, hellos)), "hello again")
+        phases = [retry(world, random.Random(SEED))]
+        return verdict(reference, world.finish(), phases, world)
+
+
+def lost_shard():
+    """What has no copy cannot be taken from a peer, and that is said."""
+    with StandIn(4, programs.zero, STEPS="60") as world:
+        park(world, 2)
+        world.until_step(10)
+        world.world[2].process.kill()
+        try:
+            world.recover([2])
+        except Exception as error:
+            return {"said": str(error)}
+    return {"said": None}
+
+
+def dumped():
+    """Survivors save their parts, which hold the state of the step."""
+    import torch
+
+    reference = undisturbed(programs.ddp, 20)
+    with StandIn(4, programs.ddp, STEPS="60") as world:
+        world.until_step(19)
+        world.generation += 1
+        states = [one["state"] for one in world.all_do(world.world, "give-up", lambda peer: {})]
+        step = max(state["committed"] for state in states)
+        have = [at for at, state in enumerate(states) if state["committed"] == step]
+        where = os.path.join(world.directory.name, "dump")
+        wrong = world.do(world.world[have[0]], "dump", {"dir": where, "step": step + 7, "part": 0, "of": 1})
+        world.pump(lambda: wrong in world.answers, "an answer")
+        parts = []
+        for part in range(2):
+            peer = world.world[have[part % len(have)]]
+            parts += world.all_do([peer], "dump", lambda _: {"dir": where, "step": step, "part": part, "of": 2})
+        loaded = [torch.load(part["path"], weights_only=False) for part in parts]
+        paths = sorted(path for one in loaded for path in one["leaves"])
+        left = sorted(os.listdir(where))
+    return {
+        "steps": [one["step"] - 1 - step for one in loaded],
+        "twice": len(paths) - len(set(paths)),
+        "weights": sum("model/4.weight" == path for path in paths),
+        "left": len(left),
+        "layouts": len({one["layout"] for one in loaded}),
+        "refused": world.answers[wrong].get("error"),
+        "reference": len(reference),
+    }
+
+
+def cost():
+    """Steps with a supervisor and without one, in turn, and whether their bits are the same. A busy machine changes the time on
+    the clock by more than what is looked for; the processors' time it changes less."""
+    found, digests = {"micros": {}, "used": {}}, set()
+    for _ in range(6 if SOAK else 3):
+        for name, environment in (("without", {"TASKD_CONTROL": None}), ("with", {})):
+            for result in undisturbed(programs.timed, 320, **environment):
+                digests.add(result["digest"])
+                found["micros"].setdefault(name, []).append(statistics.median(result["micros"]))
+                found["used"].setdefault(name, []).append(result["used"])
+    best = {what: {name: min(values) for name, values in by_name.items()} for what, by_name in found.items()}
+    ratios = {what: one["with"] / one["without"] for what, one in best.items()}
+    return {"best": best, "ratios": ratios, "digests": len(digests)}
+
+
+def store():
+    """Our client of a TCPStore beside torch's own, at torch's own server."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    pid, port = ranks.store_server()
+    try:
+        from taskd import _store
+
+        ours = _store.Client("127.0.0.1", port, 5)
+        theirs = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        under = dist.PrefixStore("a/b", ours)  # whose calls come from C++
+        under.set("c", "of ours")
+        theirs.set("d", b"\0\1")
+        found = {
+            "theirs sees": theirs.get("a/b/c").decode(),
+            "ours sees": list(ours.get("d")),
+            "added": [ours.add("n", 5), theirs.add("n", -7), under.add("n", 1)],
+            "several": [one.decode() for one in ours.multi_get(["a/b/c", "n"])],
+            "checked": [ours.check(["d", "n"]), ours.check(["d", "nobody's"])],
+            "deleted": [ours.delete_key("d"), ours.delete_key("d")],
+        }
+        try:
+            ours.wait(["nobody's"], timedelta(milliseconds=100))
+        except RuntimeError as error:
+            found["waited"] = str(error)
+        found["after"] = ours.get("n").decode()
+        try:
+            _store.Client("127.0.0.1", 1, 0.05)
+        except RuntimeError as error:
+            found["nobody"] = str(error)
+        return found
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def copied():
+    """A large state from one process to another, beside one plain process_vm_readv of as much."""
+    import copying
+
+    return copying.measure((1 << 30) if SOAK else (256 << 20))
+
+
+SCENARIOS = {
+    "cost": cost,
+    "copied": copied,
+    "store": store,
+    "kill": lambda: compared(programs.ddp, kill),
+    "kill_recorded": lambda: compared(programs.ddp, kill, RECORD="1"),
+    "kill_unparked": lambda: compared(programs.ddp, kill_unparked),
+    "kill_two": lambda: compared(programs.ddp, kill_two),
+    "kill_while_recovering": lambda: compared(programs.ddp, kill_while_recovering),
+    "stop": lambda: compared(programs.ddp, stop),
+    "retry": lambda: compared(programs.ddp, retry),
+    "in_backward": lambda: injected(programs.ddp),
+    "unguarded": lambda: compared(programs.unguarded, kill),
+    "plain": lambda: compared(programs.plain, kill),
+    "plain_stop": lambda: compared(programs.plain, stop),
+    "accumulated": lambda: compared(programs.accumulated, kill, IN_PLACE=""),
+    "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
+    "gan": lambda: compared(programs.gan, kill),
+    "gan_retry": lambda: compared(programs.gan, retry),
+    "zero": lambda: injected(programs.zero),
+    "lost_shard": lost_shard,
+    "many": many,
+    "garbage": garbage,
+    "supervisor_gone": supervisor_gone,
+    "dumped": dumped,
+}
+
+
+def main():
+    name, path = sys.argv[1:]
+    value = SCENARIOS[name]()
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+if __name__ == "__main__":
+    main()

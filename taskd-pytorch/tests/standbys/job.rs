@@ -1,0 +1,180 @@
+//! A job of real ranks in a directory of its own, restarted as a whole as often as a test likes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use serde_json::Value;
+use taskd_core::job::{Incarnation, Member, ProcId, Rank, WorkerSpec, World};
+use taskd_core::launch::guard::GuardCounters;
+use taskd_core::launch::python::Standbys;
+use taskd_core::launch::{Launcher, LocalLauncher, Place, StartBatch, StartOrder};
+use taskd_core::trace::{Signal, TraceSource};
+use taskd_pytorch::TorchLauncher;
+
+/// Everything that is waited for comes in far less, or the test fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Job {
+    dir: tempfile::TempDir,
+    python: PathBuf,
+}
+
+pub(crate) struct Launched {
+    launcher: TorchLauncher<LocalLauncher>,
+    procs: Vec<ProcId>,
+    pub(crate) threads: Option<&'static str>,
+}
+
+impl Job {
+    pub(crate) fn new(python: PathBuf) -> Job {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("train.py"), include_str!("train.py")).unwrap();
+        Job { dir, python }
+    }
+
+    pub(crate) async fn launch(&self, standbys: Standbys) -> Launched {
+        let local = LocalLauncher::builder(self.dir.path().join("run")).build().await.unwrap();
+        let launcher = TorchLauncher::new(local, self.dir.path().join("torch")).standbys(standbys);
+        Launched { launcher, procs: Vec::new(), threads: Some("1") }
+    }
+
+    /// What a rank has written.
+    pub(crate) async fn told(&self, rank: u32, incarnation: u32) -> Value {
+        let path = self.dir.path().join(format!("told-rank-{rank}.{incarnation}"));
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(told) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+                return told;
+            }
+            let failed = || self.stderr(rank, incarnation);
+            assert!(tokio::time::Instant::now() < until, "rank {rank} tells nothing: {}", failed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn stderr(&self, rank: u32, incarnation: u32) -> String {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        let run = self.dir.path().join("run");
+        read(&run.join(format!("procs/rank-{rank}.{incarnation}/stderr.log"))) + &read(&run.join("guard.log"))
+    }
+
+    /// Forgets what was told.
+    pub(crate) fn clear(&self) {
+        for entry in std::fs::read_dir(self.dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_str().unwrap().starts_with("told-") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+}
+
+impl Launched {
+    /// Starts so many ranks; when the order was given.
+    pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
+        let python = job.python.to_str().unwrap();
+        let mut spec = WorkerSpec::new([python, "train.py", &steps.to_string()]).with_cwd(job.dir.path());
+        if let Some(threads) = self.threads {
+            spec = spec.with_env("OMP_NUM_THREADS", threads);
+        }
+        let spec = Arc::new(spec);
+        let member = |_| Member { incarnation: Incarnation(incarnation), node: None, device: None };
+        let mut world = World::first((0..ranks).map(|rank| (Rank(rank), member(rank))).collect());
+        for _ in 1..incarnation {
+            world = world.successor(taskd_core::job::Counted::Yes, |_| ());
+        }
+        let order = |rank| StartOrder {
+            proc: ProcId::rank(rank, incarnation),
+            place: Place::anywhere(),
+            spec: Arc::clone(&spec),
+        };
+        let batch = StartBatch { world: Arc::new(world), orders: (0..ranks).map(order).collect() };
+        self.procs = batch.orders.iter().map(|order| order.proc.clone()).collect();
+        let ordered = now();
+        self.launcher.start(&batch).await.unwrap();
+        ordered
+    }
+
+    pub(crate) async fn all_told(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
+        let mut told = Vec::new();
+        for rank in 0..ranks {
+            told.push(job.told(rank, incarnation).await);
+        }
+        told
+    }
+
+    /// Waits until every rank has completed so many steps, as its page says.
+    pub(crate) async fn has_stepped(&self, steps: u64) {
+        let mut source = self.launcher.inner().heartbeats(Duration::from_millis(5));
+        let mut stepped = std::collections::BTreeSet::new();
+        let all = async {
+            while stepped.len() < self.procs.len() {
+                for fact in source.next().await.unwrap().unwrap().facts {
+                    if fact.signal == (Signal::Progress { step: steps }) {
+                        stepped.insert(fact.about.to_string());
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("all ranks have stepped");
+    }
+
+    /// Waits until so many standbys wait.
+    pub(crate) async fn standbys(&self, count: u64) {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while self.counters().await.standbys_waiting < count {
+            assert!(tokio::time::Instant::now() < until, "no standbys: {:?}", self.counters().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) async fn counters(&self) -> GuardCounters {
+        self.launcher.inner().counters().await.unwrap().guard
+    }
+
+    pub(crate) async fn stop_all(&self) {
+        self.launcher.stop(&self.procs, Duration::ZERO).await.unwrap();
+        self.exits().await;
+    }
+
+    /// Kills all ranks at once and waits for their exits; when they were killed.
+    pub(crate) async fn kill_all(&self) -> u64 {
+        let listing = self.launcher.list().await.unwrap();
+        let killed = now();
+        for pid in listing.procs.iter().filter_map(|status| status.pid?.try_into().ok()) {
+            rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+        }
+        self.exits().await;
+        killed
+    }
+
+    async fn exits(&self) {
+        let all = async {
+            let mut listing = self.launcher.list().await.unwrap();
+            while listing.procs.iter().any(|status| !status.phase.is_exited()) {
+                self.launcher.watch(listing.revision).await.unwrap();
+                listing = self.launcher.list().await.unwrap();
+            }
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
+        self.launcher.acknowledge(&self.procs).await.unwrap();
+    }
+
+    pub(crate) async fn end(self) {
+        self.launcher.inner().shutdown(Duration::ZERO).await.unwrap();
+    }
+}
+
+/// The clock that ranks have as `time.monotonic_ns`.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The middle and the largest.
+pub(crate) fn median(times: &mut [u64]) -> (u64, u64) {
+    times.sort_unstable();
+    (times[times.len() / 2], times[times.len() - 1])
+}

@@ -1,0 +1,145 @@
+//! Warm standbys of real PyTorch ranks: that they train as ever, and how soon.
+//!
+//! This program is also the guard of its own test, so it has a `main`: that of a test runner as small as can be.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod job;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use job::{Job, median};
+use serde_json::Value;
+use taskd_core::launch::guard;
+use taskd_core::launch::python::Standbys;
+
+/// A test by its name.
+type Test = (&'static str, fn(Job));
+
+const TESTS: [Test; 3] = [
+    ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
+    ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
+    ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
+];
+
+fn main() -> ExitCode {
+    guard::init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|word| word == "--list") {
+        TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+    for (name, test) in TESTS {
+        let is_chosen = filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+        if let Some(python) = is_chosen.then(|| support::torch_python(name)).flatten() {
+            test(Job::new(python));
+            println!("test {name} ... ok");
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+}
+
+fn soak() -> bool {
+    std::env::var_os("TASKD_SOAK").is_some()
+}
+
+async fn seated_ranks_train_as_those_that_were_started(job: Job) {
+    let mut launched = job.launch(Standbys::template().after(Duration::ZERO)).await;
+    let mut told = Vec::new();
+    for incarnation in 1..=3 {
+        launched.start(&job, incarnation, 2, 6).await;
+        let both: [Value; 2] = [job.told(0, incarnation).await, job.told(1, incarnation).await];
+        launched.has_stepped(6).await;
+        launched.standbys(2).await;
+        launched.stop_all().await;
+        told.push(both);
+    }
+    assert_eq!(launched.counters().await.standbys_seated, 4);
+    let all = |name: &str| told.iter().flatten().map(|of| of[name].to_string()).collect::<Vec<_>>();
+    assert_eq!(all("is_warm"), ["false", "false", "true", "true", "true", "true"]);
+    for rank in 0..2 {
+        for same in ["losses", "total", "threads", "interop", "omp", "hooked", "group", "group_is_ours"] {
+            assert!(told.iter().all(|of| of[rank][same] == told[0][rank][same]), "{same}: {told:?}");
+        }
+    }
+    assert_eq!(told[1][0]["group_is_ours"], true, "what records stands around groups in both");
+    let mut drawn = [all("drawn"), all("seed_was")].concat();
+    drawn.sort();
+    drawn.dedup();
+    assert_eq!(drawn.len(), 12, "random numbers are new in each: {told:?}");
+    launched.end().await;
+}
+
+async fn a_rank_has_the_jobs_threads(job: Job) {
+    for (threads, ahead) in [(Some("2"), 1), (None, 1)] {
+        let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(ahead)).await;
+        launched.threads = threads;
+        let mut told = Vec::new();
+        for incarnation in 1..=2 {
+            launched.start(&job, incarnation, 1, 2).await;
+            told.push(job.told(0, incarnation).await);
+            launched.standbys(1).await;
+            launched.stop_all().await;
+        }
+        assert_eq!(launched.counters().await.standbys_seated, 1);
+        assert_eq!(told[1]["is_warm"], true);
+        for same in ["threads", "interop", "omp", "total"] {
+            assert_eq!(told[1][same], told[0][same], "{same} where the job says {threads:?}");
+        }
+        if let Some(threads) = threads {
+            assert_eq!(told[1]["threads"].to_string(), threads);
+        }
+        launched.end().await;
+        job.clear();
+    }
+}
+
+/// Prints how soon four ranks run their own code, and have stepped, after everybody was killed and after the order.
+async fn whole_restarts_are_fast(job: Job) {
+    let rounds = if soak() { 50 } else { 5 };
+    let mut medians = Vec::new();
+    for (name, standbys) in [("exec", Standbys::none()), ("template", Standbys::template().after(Duration::ZERO))] {
+        let mut launched = job.launch(standbys).await;
+        launched.start(&job, 1, 4, 1).await;
+        launched.all_told(&job, 1, 4).await;
+        let [mut user, mut imported, mut step, mut restart]: [Vec<u64>; 4] = Default::default();
+        for incarnation in 2..=rounds + 1 {
+            if name == "template" {
+                launched.standbys(4).await;
+            }
+            let killed = launched.kill_all().await;
+            let ordered = launched.start(&job, incarnation, 4, 1).await;
+            let told = launched.all_told(&job, incarnation, 4).await;
+            let last = |what: &str| told.iter().map(|of| of[what].as_u64().unwrap()).max().unwrap();
+            user.push(last("begun") - ordered);
+            imported.push(last("imported") - ordered);
+            step.push(last("first") - ordered);
+            restart.push(last("first") - killed);
+        }
+        let ms = |times: &mut Vec<u64>| {
+            let (middle, worst) = median(times);
+            format!("{:.1} (worst {:.1})", middle as f64 / 1e6, worst as f64 / 1e6)
+        };
+        println!(
+            "{name}: 4 ranks, {rounds} restarts, ms: order to user code of all {}, to torch imported in all {}, order to first step of all {}, SIGKILL to first step of all {}",
+            ms(&mut user),
+            ms(&mut imported),
+            ms(&mut step),
+            ms(&mut restart)
+        );
+        medians.push(median(&mut restart).0);
+        let seated = launched.counters().await.standbys_seated;
+        assert_eq!(seated, if name == "template" { 4 * u64::from(rounds) } else { 0 });
+        launched.end().await;
+        job.clear();
+    }
+    assert!(medians[1] * 2 < medians[0], "a restart from standbys takes less than half of the time: {medians:?}");
+}

@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example simulate -- --seeds 1000` runs jobs of 8 to 512 ranks through crashes, hangs, lost hosts, a
 //! launcher that fails, a supervisor that is killed and an operator who drains, pauses, forbids and restarts; one in eight
-//! is run by something else and only observed. It checks after every step of the kernel what must always hold. Every
+//! is run by something else and only observed, and half of the others have control links over which survivors are told what
+//! to do. It checks after every step of the kernel what must always hold. Every
 //! 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that the
 //! simulation notices. A seed that fails is told with the command that reruns it; `--explain` tells one job's story.
 
@@ -60,6 +61,8 @@ struct Account {
     fault_kinds: BTreeMap<&'static str, u64>,
     branches: BTreeMap<&'static str, u64>,
     teeth: BTreeMap<&'static str, bool>,
+    /// How often each strategy has closed an incident.
+    recovered: BTreeMap<String, u64>,
     rank_steps: u64,
     restarts: u64,
     inputs: u64,
@@ -122,6 +125,11 @@ impl Account {
         for (branch, count) in &outcome.counts.branches {
             *self.branches.entry(branch.as_str()).or_default() += count;
         }
+        for incident in &outcome.report.incidents {
+            if let Some(strategy) = incident.outcome.strip_prefix("recovered by ") {
+                *self.recovered.entry(strategy.to_owned()).or_default() += 1;
+            }
+        }
         let rerun =
             format!("cargo run --release --example simulate -- --from {} --seeds 1 --explain 200", outcome.seed);
         if let Some((at, violation)) = &outcome.violation {
@@ -183,6 +191,10 @@ fn print(account: &Account, took: Duration, json: bool) {
     println!("\nfaults that struck");
     for kind in FaultKind::ALL {
         println!("  {:22} {:>10}", kind.as_str(), account.fault_kinds.get(kind.as_str()).unwrap_or(&0));
+    }
+    println!("\nrecovered by");
+    for (strategy, times) in &account.recovered {
+        println!("  {strategy:22} {times:>10}");
     }
     println!("\nbranches of decisions taken");
     for branch in Branch::ALL {

@@ -13,6 +13,7 @@ pub mod mindspore;
 pub mod observe;
 pub mod overhead;
 pub mod program;
+pub mod recover;
 pub mod samples;
 pub mod shards;
 pub mod traced;

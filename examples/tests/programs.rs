@@ -219,6 +219,23 @@ fn chaos_pytorch_ends_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happened() {
+    let name = "pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happened";
+    if skips_torch(name) {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    for (inject, how) in [("kill", "recovered by recover-in-place"), ("store", "recovered by retry")] {
+        let few = ["--json", "--faults", "2", "--inject", inject];
+        let account = account(&example("pytorch_recover").args(few).output().expect("it runs"));
+        assert_eq!((&account["state_equal"], &account["loss_bit_equal"]), (&true.into(), &true.into()), "{account}");
+        let recoveries = account["recoveries"].as_array().expect("an array");
+        assert!(recoveries.len() == 2 && recoveries.iter().all(|r| r["how"] == how), "{account}");
+        assert!(account["old_facts"].as_u64() < Some(40), "who is kept tells its steps in the new world: {account}");
+    }
+}
+
+#[test]
 fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened() {
     let name = "mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened";
     if skips("mindspore", name) {

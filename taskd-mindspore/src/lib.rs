@@ -17,4 +17,4 @@ pub mod error;
 mod launch;
 pub mod venv;
 
-pub use launch::{MindSporeLauncher, PYTHON_FILES, SCHEDULER, with_scheduler};
+pub use launch::{MindSpore, MindSporeLauncher, PYTHON_FILES, SCHEDULER, with_scheduler};

@@ -15,7 +15,7 @@ use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
 use taskd_core::testing::python::system;
 use taskd_core::{detect, recover};
-use taskd_mindspore::{MindSporeLauncher, SCHEDULER, with_scheduler};
+use taskd_mindspore::{MindSpore, MindSporeLauncher, SCHEDULER, with_scheduler};
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn it_is_as_good_a_launcher_as_the_one_below() {
@@ -30,7 +30,8 @@ async fn it_is_as_good_a_launcher_as_the_one_below() {
 /// Over real processes, without a guard of their own process: a test is no program that could be one.
 async fn local(dir: &Path) -> MindSporeLauncher<LocalLauncher> {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
-    MindSporeLauncher::new(local, dir.join("mindspore")).log_dir(dir.join("logs"))
+    let mindspore = MindSpore::default().log_dir(dir.join("logs"));
+    MindSporeLauncher::with_framework(local, dir.join("mindspore"), mindspore)
 }
 
 /// The first start of a job: its services and ranks.

@@ -14,7 +14,7 @@ use taskd_core::job::{BudgetSpec, JobSpec, Ready, WorkerSpec};
 use taskd_core::launch::LocalLauncher;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
-use taskd_mindspore::{MindSporeLauncher, with_scheduler};
+use taskd_mindspore::{MindSpore, MindSporeLauncher, with_scheduler};
 
 /// Workers of the job.
 pub const RANKS: u32 = 3;
@@ -121,7 +121,8 @@ impl Job {
     pub async fn supervise(&self) -> Result<Supervised, Box<dyn std::error::Error>> {
         let local = LocalLauncher::builder(self.dir.join("run")).job_name("mindspore-train").beat_every(BEAT_EVERY);
         let local = Arc::new(local.build().await?);
-        let launcher = MindSporeLauncher::new(Arc::clone(&local), self.dir.join("mindspore"));
+        let mindspore = MindSpore::default().log_dir(self.dir.join("msrun_log"));
+        let launcher = MindSporeLauncher::with_framework(Arc::clone(&local), self.dir.join("mindspore"), mindspore);
         let runtime = Runtime::builder()
             .job(self.spec())
             .source(local.heartbeats(BEAT_EVERY))
@@ -132,7 +133,7 @@ impl Job {
             .detector(RestartStormDetector::more_than(self.restarts_max, RESTARTS_WITHIN))
             .strategy(Restart::new())
             .strategy(ExitStrategy::new())
-            .launcher(launcher.log_dir(self.dir.join("msrun_log")))
+            .launcher(launcher)
             .journal(self.dir.join("journal"))
             .build()?;
         Ok(Supervised { local, runtime })

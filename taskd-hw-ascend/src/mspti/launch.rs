@@ -6,8 +6,10 @@ use super::profile::{MsptiProfile, ProfileError};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::job::{InheritEnv, Name, ProcId, WorkerSpec};
-use taskd_core::launch::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch, StartOrder};
+use taskd_core::job::{CommandId, InheritEnv, Name, ProcId, WorkerSpec};
+use taskd_core::launch::{
+    Change, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch, StartOrder,
+};
 
 /// Has the ranks of `L` record what their devices do.
 ///
@@ -88,6 +90,10 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.inner.acknowledge(exits).await
+    }
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        self.inner.direct(id, batch).await
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

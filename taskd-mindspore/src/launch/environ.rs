@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use taskd_core::job::{ErrorReport, Name, Role, Termination};
 use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat};
@@ -16,14 +17,14 @@ use crate::error::report;
 /// SIGTERM, with which MindSpore's workers end themselves when they have lost their scheduler.
 const SIGTERM: i32 = 15;
 
-/// What is known of MindSpore, and what the variables are made from besides the world.
+/// What is known of MindSpore, and what its processes' variables are made from besides the world.
 #[derive(Clone, Debug)]
-pub(super) struct MindSpore {
-    pub(super) sched_host: Option<String>,
+pub struct MindSpore {
+    sched_host: Option<String>,
     /// For how long scheduler and workers wait for each other, in seconds.
-    pub(super) cluster_time_out_s: u32,
-    pub(super) log_dir: Option<PathBuf>,
-    pub(super) worker_log_name: String,
+    cluster_time_out_s: u32,
+    log_dir: Option<PathBuf>,
+    worker_log_name: String,
 }
 
 impl Default for MindSpore {
@@ -34,6 +35,39 @@ impl Default for MindSpore {
 }
 
 impl MindSpore {
+    /// Puts what processes print into this directory, too, under msrun's names: `scheduler.log`, `worker_3.log`. Those of an
+    /// earlier life are kept beside them as `.1`. Default: only the launcher below keeps it.
+    #[must_use]
+    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> MindSpore {
+        let dir = dir.into();
+        let dir = std::path::absolute(&dir).unwrap_or(dir); // ranks may run in another directory
+        self.log_dir = Some(dir);
+        self
+    }
+
+    /// How the log of a worker is called, without `.log` (msrun's `--worker_log_name`): `${rank}` and `${local_rank}` are
+    /// replaced. Default: `worker_${rank}`.
+    #[must_use]
+    pub fn worker_log_name(mut self, name: impl Into<String>) -> MindSpore {
+        self.worker_log_name = name.into();
+        self
+    }
+
+    /// What processes see as `MS_SCHED_HOST`, in place of what follows from the world. MindSpore wants an address, not a name.
+    #[must_use]
+    pub fn sched_host(mut self, address: impl Into<String>) -> MindSpore {
+        self.sched_host = Some(address.into());
+        self
+    }
+
+    /// For how long scheduler and workers wait for each other before they give up by themselves (`MS_TOPO_TIMEOUT`, msrun's
+    /// `--cluster_time_out`). Default: 600 s.
+    #[must_use]
+    pub fn cluster_time_out(mut self, time: Duration) -> MindSpore {
+        self.cluster_time_out_s = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        self
+    }
+
     /// What scheduler and workers have in common.
     fn cluster(&self, order: &Order<'_>, own: &[(&str, &dyn Display)]) -> BTreeMap<String, String> {
         let world: [(&str, &dyn Display); 5] = [

@@ -5,16 +5,12 @@
 mod environ;
 mod files;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use taskd_core::job::{Affinity, JobSpec, Name, ProcId};
+use taskd_core::job::{Affinity, JobSpec, Name};
 use taskd_core::launch::python::PythonLauncher;
-use taskd_core::launch::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
 
-use environ::MindSpore;
+pub use environ::MindSpore;
 pub use files::PYTHON_FILES;
 
 /// The service that is MindSpore's scheduler.
@@ -42,11 +38,11 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 ///   once, by the exit; that of a killed process is told early, as always.
 ///
 /// The ranks of a world are numbered from 0 without gaps in their order. With several hosts `MS_SCHED_HOST` is the name of the
-/// first rank's host, where the service runs, unless [told otherwise](Self::sched_host), and the port is only likely to be free
+/// first rank's host, where the service runs, unless [told otherwise](MindSpore::sched_host), and the port is only likely to be free
 /// there.
 ///
 /// # Files
-/// They are below the directory that is given to [`new`](MindSporeLauncher::new); one launcher at a time uses it.
+/// They are below the directory that is given to [`new`](PythonLauncher::new); one launcher at a time uses it.
 ///
 /// | path | what |
 /// |---|---|
@@ -60,96 +56,15 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 /// use taskd_core::launch::LocalLauncher;
 /// use taskd_core::runtime::Runtime;
 /// use taskd_core::{detect, recover};
-/// use taskd_mindspore::{MindSporeLauncher, with_scheduler};
+/// use taskd_mindspore::{MindSpore, MindSporeLauncher, with_scheduler};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let local = LocalLauncher::builder("run").build().await?;
-/// let launcher = MindSporeLauncher::new(local, "run/mindspore").log_dir("msrun_log");
+/// let mindspore = MindSpore::default().log_dir("msrun_log");
+/// let launcher = MindSporeLauncher::with_framework(local, "run/mindspore", mindspore);
 /// let spec = with_scheduler(JobSpec::new("digits", 3, WorkerSpec::new(["python", "train.py"])));
 /// let runtime = Runtime::builder().job(spec).launcher(launcher);
 /// runtime.detectors(detect::defaults()).strategies(recover::defaults()).build()?.run().await;
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
-pub struct MindSporeLauncher<L>(PythonLauncher<L, MindSpore>);
-
-impl<L: Launcher> MindSporeLauncher<L> {
-    /// Completes what passes through `inner`, with files in `dir`.
-    pub fn new(inner: L, dir: impl Into<PathBuf>) -> MindSporeLauncher<L> {
-        MindSporeLauncher(PythonLauncher::new(inner, dir, MindSpore::default()))
-    }
-
-    /// Puts what processes print into this directory, too, under msrun's names: `scheduler.log`, `worker_3.log`. Those of an
-    /// earlier life are kept beside them as `.1`. Default: only the launcher below keeps it.
-    #[must_use]
-    pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> MindSporeLauncher<L> {
-        let dir = dir.into();
-        let dir = std::path::absolute(&dir).unwrap_or(dir); // ranks may run in another directory
-        self.0.framework_mut().log_dir = Some(dir);
-        self
-    }
-
-    /// How the log of a worker is called, without `.log` (msrun's `--worker_log_name`): `${rank}` and `${local_rank}` are
-    /// replaced. Default: `worker_${rank}`.
-    #[must_use]
-    pub fn worker_log_name(mut self, name: impl Into<String>) -> MindSporeLauncher<L> {
-        self.0.framework_mut().worker_log_name = name.into();
-        self
-    }
-
-    /// What processes see as `MS_SCHED_HOST`, in place of what follows from the world. MindSpore wants an address, not a name.
-    #[must_use]
-    pub fn sched_host(mut self, address: impl Into<String>) -> MindSporeLauncher<L> {
-        self.0.framework_mut().sched_host = Some(address.into());
-        self
-    }
-
-    /// For how long scheduler and workers wait for each other before they give up by themselves (`MS_TOPO_TIMEOUT`, msrun's
-    /// `--cluster_time_out`). Default: 600 s.
-    #[must_use]
-    pub fn cluster_time_out(mut self, time: Duration) -> MindSporeLauncher<L> {
-        self.0.framework_mut().cluster_time_out_s = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        self
-    }
-
-    /// The launcher that does the work.
-    pub const fn inner(&self) -> &L {
-        self.0.inner()
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl<L: Launcher> Launcher for MindSporeLauncher<L> {
-    fn info(&self) -> LauncherInfo {
-        self.0.info()
-    }
-
-    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.0.start(batch).await
-    }
-
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.0.stop(procs, grace).await
-    }
-
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.0.list().await
-    }
-
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.0.watch(from).await
-    }
-
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.0.acknowledge(exits).await
-    }
-
-    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.0.detach(keep).await
-    }
-
-    fn wind_down(&self, grace: Duration) {
-        self.0.wind_down(grace);
-    }
-}
+pub type MindSporeLauncher<L> = PythonLauncher<L, MindSpore>;

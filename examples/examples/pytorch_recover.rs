@@ -1,0 +1,73 @@
+//! Real PyTorch DDP that survives the loss of a rank: the others keep their processes and their state, and the job goes on where
+//! it was.
+//!
+//! `cargo run --release --example pytorch_recover`. The first run makes a Python environment with torch in the user's cache
+//! directory; `TASKD_PYTHON` names an interpreter to use instead. The script is `examples/python/train_recover.py`.
+
+use clap::{Parser, ValueEnum};
+use std::process::ExitCode;
+use taskd_core::launch::guard;
+use taskd_examples::program::{self, Failure, number};
+use taskd_examples::recover::{Fault, Job, Strategy, Told};
+use taskd_pytorch::{store, venv};
+
+/// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
+#[derive(Debug, Parser)]
+struct Options {
+    /// How the job is to be mended; whatever is dearer comes after it.
+    #[arg(long, value_enum, default_value_t = Strategy::RecoverInPlace)]
+    strategy: Strategy,
+    /// What is done to the victim.
+    #[arg(long, value_enum, default_value_t = Fault::Kill)]
+    inject: Fault,
+    /// How often.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(0, 10_000))]
+    faults: u32,
+    /// Chooses the victims and the moments.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Ranks.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 4, value_parser = number::<u32>(2, 64))]
+    ranks: u32,
+    /// Size of the training state, in MiB.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 4096))]
+    state_mib: u32,
+    /// Prints the account as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    store::init(); // and so is the store
+    let options: Options = program::options();
+    program::run("pytorch_recover", async {
+        let told = Box::pin(run(&options)).await?;
+        program::print(&told, options.json, || told.table());
+        told.judge()
+    })
+}
+
+async fn run(options: &Options) -> Result<Told, Failure> {
+    let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
+    let dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
+    let steps = 150 + 60 * u64::from(options.faults);
+    let job = Job {
+        python,
+        dir: dir.path().join("reference"),
+        ranks: options.ranks,
+        steps,
+        state_mib: options.state_mib,
+        pace_ms: 20,
+        strategy: options.strategy,
+    };
+    println!("undisturbed   {} ranks, {steps} steps, {} MiB of state", options.ranks, options.state_mib);
+    let reference = job.run(&[]).await?;
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
+    let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
+    println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
+    let faults = options.inject.plan(options.seed, options.faults, options.ranks);
+    let run = Job { dir: dir.path().join("job"), ..job }.run(&faults).await?;
+    Ok(Told::of(&reference, run))
+}

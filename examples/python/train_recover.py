@@ -1,0 +1,71 @@
+"""DDP with the few lines that keep a rank's process when another one is lost: `taskd.steps` around the loop.
+
+Every rank trains on samples of its own, with dropout and batch normalisation. It writes one line for each completed step to
+DIR/steps.RANK.PID.jsonl, and at the end what it has come to, to DIR/result.RANK.json.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dir", required=True)
+parser.add_argument("--steps", type=int, required=True)
+parser.add_argument("--state-mib", type=float, default=1.0)
+parser.add_argument("--pace-ms", type=float, default=20.0)
+options = parser.parse_args()
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+width = max(16, int((options.state_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
+torch.manual_seed(7)
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, width)
+)
+model = DistributedDataParallel(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+torch.manual_seed(100 + rank)
+lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
+loss, written = None, None
+
+
+def completed(number):
+    """Notes a step, once all of it is done: that is known when the next one begins."""
+    global written
+    if number is not None and number != written:
+        written = number
+        lines.write(json.dumps({"t": time.monotonic(), "step": number, "loss": float(loss.detach())}) + "\n")
+
+
+for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.steps):
+    if not step.warming:
+        completed(step.committed)
+    with step:
+        optimizer.zero_grad()
+        loss = model(torch.randn(16, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        time.sleep(options.pace_ms / 1000.0)
+completed(options.steps - 1)
+
+found = hashlib.sha256()
+for name, value in sorted(model.state_dict().items()):
+    found.update(name.encode() + value.numpy().tobytes())
+for parameter, state in optimizer.state.items():
+    for name, value in sorted(state.items()):
+        found.update(name.encode() + value.numpy().tobytes())
+own = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+result = {"loss": float(loss.detach()), "sha256": found.hexdigest(), "random": own, "steps": options.steps}
+whole = os.path.join(options.dir, "result.%d.json" % rank)
+with open(whole + ".new", "w") as file:
+    json.dump(result, file)
+os.rename(whole + ".new", whole)
+dist.destroy_process_group()

@@ -1,0 +1,257 @@
+//! One training under supervision, with faults from outside, and what is seen of it.
+
+use super::faults::Strike;
+use super::lines::{self, Line, now};
+use super::told::Recovery;
+use crate::program::{self, Failure};
+use clap::ValueEnum;
+use rustix::process::{Pid, kill_process};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect::{DetectorExt, SilenceDetector, StallDetector, defaults};
+use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
+use taskd_core::kernel::{Event, JobReport};
+use taskd_core::launch::{Launcher, LocalLauncher};
+use taskd_core::recover;
+use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_pytorch::store::StoreProgram;
+use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::{STORE, TorchLauncher, with_store};
+use tokio::sync::broadcast;
+
+/// A rank that does not beat for so long is frozen.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// How often the script's lines are read.
+const READ_EVERY: Duration = Duration::from_millis(10);
+/// How long a recovery may take before it counts as a stall.
+const STALL: Duration = Duration::from_secs(60);
+
+/// How the job is to be mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strategy {
+    /// The same processes do the step again.
+    Retry,
+    /// The lost rank is started again where it was, the others stay.
+    RecoverInPlace,
+    /// The lost rank is started again on another host, the others stay.
+    Recover,
+    /// Everybody starts again.
+    Restart,
+    /// Whatever is cheapest.
+    Auto,
+}
+
+/// One training.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The interpreter.
+    pub python: PythonEnv,
+    /// Where everything is kept.
+    pub dir: PathBuf,
+    /// How many ranks.
+    pub ranks: u32,
+    /// Training steps.
+    pub steps: u64,
+    /// Size of the training state.
+    pub state_mib: u32,
+    /// Pause in every step.
+    pub pace_ms: u64,
+    /// How it is to be mended.
+    pub strategy: Strategy,
+}
+
+/// What a rank has ended with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The last loss.
+    pub loss: f64,
+    /// SHA-256 of model and optimizer.
+    pub sha256: String,
+    /// SHA-256 of its random numbers' state.
+    pub random: String,
+    /// Steps that were trained.
+    pub steps: u64,
+}
+
+impl Outcome {
+    /// In what two ends differ, for people.
+    pub(super) fn differs_in(&self, other: &Outcome) -> String {
+        let parts = [
+            (self.sha256 != other.sha256, "model and optimizer"),
+            (self.random != other.random, "random numbers"),
+            (self.loss.to_bits() != other.loss.to_bits(), "loss"),
+            (self.steps != other.steps, "steps"),
+        ];
+        parts.iter().filter(|(differs, _)| *differs).map(|(_, what)| *what).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What came of a training.
+#[derive(Debug)]
+pub struct Run {
+    /// The runtime's own report.
+    pub report: JobReport,
+    /// What each rank has ended with.
+    pub outcomes: Vec<Outcome>,
+    /// The loss of each step of each rank.
+    pub losses: BTreeMap<u32, BTreeMap<u64, f64>>,
+    /// What each fault took.
+    pub recoveries: Vec<Recovery>,
+}
+
+impl Job {
+    /// Trains to the end under these faults.
+    ///
+    /// # Errors
+    /// The job did not complete, or left no result; the text says why.
+    pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
+        fs::create_dir_all(&self.dir)?;
+        let local = Arc::new(LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover").build().await?);
+        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
+        let mut detectors = defaults();
+        detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
+        detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
+        detectors.push(StallDetector::after(STALL).boxed());
+        let runtime = Runtime::builder()
+            .job(self.spec()?)
+            .source(local.heartbeats(SILENT_AFTER / 10))
+            .detectors(detectors)
+            .strategies(recover::defaults())
+            .launcher(torch)
+            .build()?;
+        let striker = Striker { job: self.clone(), launcher: Arc::clone(&local), handle: runtime.handle() };
+        let striking = tokio::spawn(striker.carry_out(strikes.to_vec()));
+        let report = runtime.run_with_signals(program::LEAVE).await?;
+        let recoveries = if striking.is_finished() || strikes.is_empty() {
+            striking.await?
+        } else {
+            striking.abort();
+            return Err(format!("the job ended before all faults had struck: {}", report.reason).into());
+        };
+        local.shutdown(Duration::ZERO).await?;
+        program::completed(&report)?;
+        let outcome = |rank: u32| -> Result<Outcome, Failure> {
+            Ok(serde_json::from_slice(&fs::read(self.dir.join(format!("result.{rank}.json")))?)?)
+        };
+        let outcomes = (0..self.ranks).map(outcome).collect::<Result<_, _>>()?;
+        let losses = lines::read(&self.dir)
+            .into_iter()
+            .map(|(rank, lines)| (rank, lines.iter().map(|l| (l.step, l.loss)).collect()));
+        Ok(Run { report, outcomes, losses: losses.collect(), recoveries })
+    }
+
+    fn spec(&self) -> Result<JobSpec, Failure> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_recover.py");
+        let (python, dir) = (self.python.python().to_string_lossy(), self.dir.to_string_lossy());
+        let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
+        let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
+        let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
+        let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
+        spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
+        spec.policy.budget.recoveries_max = 1_000_000;
+        for name in ["retry", "recover-in-place", "recover"] {
+            let wanted = match self.strategy {
+                Strategy::Auto => true,
+                Strategy::Restart => false,
+                Strategy::Retry => name == "retry",
+                Strategy::RecoverInPlace => name != "recover",
+                Strategy::Recover => name != "recover-in-place",
+            };
+            let permission = if wanted { Permission::Auto } else { Permission::Never };
+            spec.policy.strategies.insert(Name::new(name), permission);
+        }
+        Ok(spec)
+    }
+}
+
+/// Strikes as planned, and watches what comes of it.
+struct Striker {
+    job: Job,
+    launcher: Arc<LocalLauncher>,
+    handle: RuntimeHandle,
+}
+
+impl Striker {
+    async fn carry_out(self, strikes: Vec<Strike>) -> Vec<Recovery> {
+        let mut recoveries = Vec::new();
+        let mut from = 0;
+        for strike in strikes {
+            let target = from + strike.after_steps;
+            self.until(|steps| self.last_common(steps) >= Some(target)).await;
+            tokio::time::sleep(Duration::from_millis(strike.after_ms)).await;
+            let mut events = self.handle.events();
+            let before = self.last_common(&lines::read(&self.job.dir)).unwrap_or(0);
+            let role = strike.rank.map_or(Role::Service(STORE), |rank| Role::Rank(Rank(rank)));
+            let Some(pid) = self.pid_of(&role).await else { continue };
+            let at = now();
+            if kill_process(pid, strike.signal).is_err() {
+                continue;
+            }
+            println!("          >>> from outside: {:?} to {role} after step {before}", strike.signal);
+            let seen = watch(&mut events).await;
+            let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, &seen);
+            self.until(|steps| common(steps).is_some()).await;
+            let steps = lines::read(&self.job.dir);
+            let resumed = common(&steps).unwrap_or(f64::NAN);
+            from = self.last_common(&steps).unwrap_or(before);
+            recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
+        }
+        recoveries
+    }
+
+    async fn pid_of(&self, role: &Role) -> Option<Pid> {
+        let procs = self.launcher.list().await.ok()?.procs;
+        let victim = procs.iter().find(|p| p.proc.role == *role && !p.phase.is_over())?;
+        Pid::from_raw(i32::try_from(victim.pid?).ok()?)
+    }
+
+    async fn until(&self, is_so: impl Fn(&BTreeMap<u32, Vec<Line>>) -> bool) {
+        while !is_so(&lines::read(&self.job.dir)) {
+            tokio::time::sleep(READ_EVERY).await;
+        }
+    }
+
+    /// The newest step that all ranks have completed.
+    fn last_common(&self, steps: &BTreeMap<u32, Vec<Line>>) -> Option<u64> {
+        let all = steps.len() == self.job.ranks as usize;
+        all.then(|| steps.values().filter_map(|lines| lines.iter().map(|l| l.step).max()).min()).flatten()
+    }
+
+    /// When all ranks had completed a step of the world after the fault: the first after everybody was told to go on.
+    fn first_common_after(&self, steps: &BTreeMap<u32, Vec<Line>>, at: f64, seen: &Seen) -> Option<f64> {
+        let since = seen.stages.iter().find(|(name, _)| name == "repair" || name == "start").map_or(at, |(_, t)| *t);
+        let first = |lines: &Vec<Line>| lines.iter().map(|line| line.t).find(|t| *t > since);
+        let firsts: Option<Vec<f64>> = steps.values().map(first).collect();
+        let firsts = firsts.filter(|firsts| firsts.len() == self.job.ranks as usize)?;
+        firsts.into_iter().reduce(f64::max)
+    }
+}
+
+/// What the runtime has told of a recovery, and when.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) found: Option<f64>,
+    pub(super) decided: Option<f64>,
+    pub(super) stages: Vec<(String, f64)>,
+    pub(super) closed: Option<(String, f64)>,
+}
+
+async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
+    let mut seen = Seen::default();
+    while seen.closed.is_none() {
+        let Ok(event) = events.recv().await else { break };
+        match &event.event {
+            Event::Found { .. } => _ = seen.found.get_or_insert_with(now),
+            Event::Decided(_) => _ = seen.decided.get_or_insert_with(now),
+            Event::StageDone { stage, .. } => seen.stages.push((stage.to_string(), now())),
+            Event::Closed { how, .. } => seen.closed = Some((how.clone(), now())),
+            Event::Failed { strategy, reason, .. } => println!("              {strategy} failed: {reason}"),
+            _ => {}
+        }
+    }
+    seen
+}

@@ -1,0 +1,141 @@
+//! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
+
+use super::job::{Run, Seen};
+use crate::program::Failure;
+use crate::samples::Samples;
+use serde::Serialize;
+use std::fmt::Write as _;
+use taskd_core::kernel::Drop;
+
+/// What one fault took, in milliseconds from the fault on; each part ends where the next begins.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recovery {
+    /// Who was hit.
+    pub who: String,
+    /// The last step that all ranks had completed.
+    pub step: u64,
+    /// How it was mended.
+    pub how: String,
+    /// Until the runtime knew.
+    pub detect_ms: f64,
+    /// Until it had decided.
+    pub decide_ms: f64,
+    /// Until the survivors had left the broken groups, and whoever is new was there.
+    pub stop_ms: f64,
+    /// Until all had met.
+    pub rebuild_ms: f64,
+    /// Until all had the state of one step.
+    pub repair_ms: f64,
+    /// Until all had completed a step.
+    pub resume_ms: f64,
+    /// From the fault to there.
+    pub total_ms: f64,
+}
+
+impl Recovery {
+    pub(super) fn of(who: String, step: u64, at: f64, seen: &Seen, resumed: f64) -> Recovery {
+        let mut last = at;
+        let mut part = |until: Option<f64>| {
+            let until = until.unwrap_or(last);
+            let ms = (until - last) * 1e3;
+            last = until;
+            (ms * 10.0).round() / 10.0
+        };
+        let stage = |names: &[&str]| {
+            let ends = seen.stages.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, t)| *t);
+            ends.reduce(f64::max)
+        };
+        Recovery {
+            who,
+            step,
+            how: seen.closed.as_ref().map_or_else(|| "not at all".into(), |(how, _)| how.clone()),
+            detect_ms: part(seen.found),
+            decide_ms: part(seen.decided),
+            stop_ms: part(stage(&["give-up", "start", "stop"])),
+            rebuild_ms: part(stage(&["join"])),
+            repair_ms: part(stage(&["repair"])),
+            resume_ms: part(Some(resumed)),
+            total_ms: ((resumed - at) * 1e4).round() / 10.0,
+        }
+    }
+}
+
+/// The account.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    /// What each fault took.
+    pub recoveries: Vec<Recovery>,
+    /// Whether every rank ended with the undisturbed run's model, optimizer and random numbers.
+    pub state_equal: bool,
+    /// Whether its last loss is the undisturbed run's to the bit.
+    pub loss_bit_equal: bool,
+    /// Recoveries as the runtime counts them.
+    pub restarts: u32,
+    /// Facts of ranks that were dropped because they were told in an older world: a few around each recovery.
+    pub old_facts: u64,
+}
+
+impl Told {
+    /// Compares a run with the undisturbed one.
+    #[must_use]
+    pub fn of(reference: &Run, run: Run) -> Told {
+        let pairs = || reference.outcomes.iter().zip(&run.outcomes);
+        for (rank, (a, b)) in (0..).zip(pairs()).filter(|(_, (a, b))| a != b) {
+            let differs = |(step, loss): &(&u64, &f64)| {
+                let other = run.losses.get(&rank).and_then(|losses| losses.get(*step));
+                other.is_some_and(|other| other.to_bits() != loss.to_bits())
+            };
+            let first =
+                reference.losses.get(&rank).and_then(|losses| losses.iter().find(differs)).map(|(step, _)| *step);
+            println!("rank {rank}        ended otherwise: {}; first in step {first:?}", a.differs_in(b));
+        }
+        Told {
+            state_equal: pairs().all(|(a, b)| (&a.sha256, &a.random) == (&b.sha256, &b.random)),
+            loss_bit_equal: pairs().all(|(a, b)| a.loss.to_bits() == b.loss.to_bits()),
+            restarts: run.report.restarts,
+            old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
+            recoveries: run.recoveries,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::from(
+            "\n  who            step  how                                  detect  decide    stop  rebuild  repair  resume     all, ms\n",
+        );
+        for r in &self.recoveries {
+            let _ = writeln!(
+                out,
+                "  {:<13} {:>5}  {:<36} {:>6.1} {:>7.1} {:>7.1} {:>8.1} {:>7.1} {:>7.1} {:>11.1}",
+                r.who,
+                r.step,
+                r.how,
+                r.detect_ms,
+                r.decide_ms,
+                r.stop_ms,
+                r.rebuild_ms,
+                r.repair_ms,
+                r.resume_ms,
+                r.total_ms
+            );
+        }
+        let all: Samples = self.recoveries.iter().map(|r| r.total_ms).collect();
+        let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");
+        let _ = writeln!(
+            out,
+            "  the same end as undisturbed: state {}, loss {}",
+            if self.state_equal { "equal" } else { "DIFFERS" },
+            if self.loss_bit_equal { "equal to the bit" } else { "DIFFERS" }
+        );
+        out
+    }
+
+    /// Whether it is as it should be.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn judge(&self) -> Result<(), Failure> {
+        if self.state_equal && self.loss_bit_equal { Ok(()) } else { Err("the job ended with another state".into()) }
+    }
+}

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<Told, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??;
-    let dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
+    let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
     let steps = 150 + 60 * u64::from(options.faults);
     let job = Job {
         python,
@@ -68,6 +68,11 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
     println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
     let faults = options.inject.plan(options.seed, options.faults, options.ranks);
-    let run = Job { dir: dir.path().join("job"), ..job }.run(&faults).await?;
-    Ok(Told::of(&reference, run))
+    let run = Job { dir: dir.path().join("job"), ..job }.run(&faults).await;
+    let told = run.map(|run| Told::of(&reference, run));
+    if told.as_ref().map_or(true, |told| told.judge().is_err()) {
+        dir.disable_cleanup(true);
+        println!("everything is kept in {}", dir.path().display());
+    }
+    told
 }

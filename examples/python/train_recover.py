@@ -1,7 +1,8 @@
 """DDP with the few lines that keep a rank's process when another one is lost: `taskd.steps` around the loop.
 
 Every rank trains on samples of its own, with dropout and batch normalisation. It writes one line for each completed step to
-DIR/steps.RANK.PID.jsonl, and at the end what it has come to, to DIR/result.RANK.json.
+DIR/steps.RANK.PID.jsonl, with the hash of everything that the next step depends on, and at the end the hash to
+DIR/result.RANK.json.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import taskd
+
+HASHED_MIB_MAX = 8  # of more state only the end is hashed: it would take longer than the steps
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
@@ -34,15 +37,30 @@ model = DistributedDataParallel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 torch.manual_seed(100 + rank)
 lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
-loss, written = None, None
+loss, trained, written = None, None, None
+
+
+def state():
+    """SHA-256 over model, optimizer and random numbers."""
+    found = hashlib.sha256(torch.get_rng_state().numpy())
+    for name, value in sorted(model.state_dict().items()):
+        found.update(name.encode() + value.numpy().tobytes())
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name, value in sorted(optimizer.state[parameter].items()):
+                found.update(name.encode() + value.numpy().tobytes())
+    return found.hexdigest()
 
 
 def completed(number):
-    """Notes a step, once all of it is done: that is known when the next one begins."""
+    """Notes a step, once all of it is done: that is known when the next one begins. Who is new has not computed its loss."""
     global written
-    if number is not None and number != written:
-        written = number
-        lines.write(json.dumps({"t": time.monotonic(), "step": number, "loss": float(loss.detach())}) + "\n")
+    if number is None or number == written:
+        return
+    written, line = number, {"t": time.monotonic(), "step": number}
+    line["loss"] = float(loss.detach()) if number == trained else None
+    line["sha256"] = state() if options.state_mib <= HASHED_MIB_MAX else None
+    lines.write(json.dumps(line) + "\n")
 
 
 for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.steps):
@@ -54,16 +72,10 @@ for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.
         loss.backward()
         optimizer.step()
         time.sleep(options.pace_ms / 1000.0)
+        trained = None if step.warming else step.number
 completed(options.steps - 1)
 
-found = hashlib.sha256()
-for name, value in sorted(model.state_dict().items()):
-    found.update(name.encode() + value.numpy().tobytes())
-for parameter, state in optimizer.state.items():
-    for name, value in sorted(state.items()):
-        found.update(name.encode() + value.numpy().tobytes())
-own = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
-result = {"loss": float(loss.detach()), "sha256": found.hexdigest(), "random": own, "steps": options.steps}
+result = {"loss": float(loss.detach()), "sha256": state()}
 whole = os.path.join(options.dir, "result.%d.json" % rank)
 with open(whole + ".new", "w") as file:
     json.dump(result, file)

@@ -88,7 +88,7 @@ fn simulate_breaks_no_invariant_and_notices_every_missing_check() {
     assert_eq!(none, (&0.into(), &0.into(), &true.into()), "{account}");
     assert!(account["rank_steps"].as_u64() >= Some(5 * 8 * 1_000), "{account}");
     let teeth = account["teeth"].as_object().expect("an object");
-    assert!(teeth.len() == 6 && teeth.values().all(|bites| *bites == true), "{account}");
+    assert!(teeth.len() == 8 && teeth.values().all(|bites| *bites == true), "{account}");
     assert!(account["branches"]["recovered"].as_u64() > Some(0) && account["fault_kinds"].is_object(), "{account}");
 }
 

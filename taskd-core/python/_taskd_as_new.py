@@ -125,8 +125,8 @@ def replace_arguments(arguments):
 
 
 class Mark:
-    """Where /proc/self/environ shows whose process this is: what stood there at the template's start. All that a rank forks is
-    known by it."""
+    """Where /proc/self/environ shows whose process this is: a variable with room, which stood there at the template's start. All
+    that a rank forks is known by its name, and who looks from outside finds the rank's own variables behind it."""
 
     def __init__(self):
         import ctypes
@@ -141,11 +141,15 @@ class Mark:
             raise RuntimeError("its environment has no place for its name")
         self.address, self.move = start + at, ctypes.memmove
 
-    def write(self, name):
-        new = b"TASKD_PROC=" + os.fsencode(name)
-        if len(new) > self.room:
-            raise RuntimeError("there is no room for the name %s" % name)
-        self.move(self.address, new.ljust(self.room, b"\0"), self.room)
+    def write(self, entries):
+        """These `NAME=value`, its name first; what there is no room for is not shown."""
+        shown = b""
+        for entry in sorted(map(os.fsencode, entries), key=lambda entry: not entry.startswith(b"TASKD_PROC=")):
+            if len(shown) + len(entry) <= self.room:
+                shown += entry + b"\0"
+            elif not shown:
+                raise RuntimeError("there is no room for %s" % os.fsdecode(entry))
+        self.move(self.address, shown[: self.room].ljust(self.room, b"\0"), self.room)
 
 
 # How libraries with threads of their own are told how many, by what the names of their files begin with, and a variable that

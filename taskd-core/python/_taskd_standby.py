@@ -224,7 +224,7 @@ class Seat:
             os.environ[name] = value
         if packet.one("arguments"):
             replace_arguments(packet.all("argument"))
-        self.mark.write(os.environ.get("TASKD_PROC", ""))
+        self.mark.write(packet.all("set"))
         self.threads.set(os.environ.get(THREADS) or packet.one("threads"))
         look_for_files_again()
         return self.seated

@@ -69,25 +69,8 @@ pub struct Job {
 pub struct Outcome {
     /// The last loss.
     pub loss: f64,
-    /// SHA-256 of model and optimizer.
+    /// SHA-256 of model, optimizer and random numbers.
     pub sha256: String,
-    /// SHA-256 of its random numbers' state.
-    pub random: String,
-    /// Steps that were trained.
-    pub steps: u64,
-}
-
-impl Outcome {
-    /// In what two ends differ, for people.
-    pub(super) fn differs_in(&self, other: &Outcome) -> String {
-        let parts = [
-            (self.sha256 != other.sha256, "model and optimizer"),
-            (self.random != other.random, "random numbers"),
-            (self.loss.to_bits() != other.loss.to_bits(), "loss"),
-            (self.steps != other.steps, "steps"),
-        ];
-        parts.iter().filter(|(differs, _)| *differs).map(|(_, what)| *what).collect::<Vec<_>>().join(", ")
-    }
 }
 
 /// What came of a training.
@@ -97,8 +80,8 @@ pub struct Run {
     pub report: JobReport,
     /// What each rank has ended with.
     pub outcomes: Vec<Outcome>,
-    /// The loss of each step of each rank.
-    pub losses: BTreeMap<u32, BTreeMap<u64, f64>>,
+    /// The steps that each rank has completed.
+    pub(super) lines: BTreeMap<u32, Vec<Line>>,
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
 }
@@ -138,10 +121,7 @@ impl Job {
             Ok(serde_json::from_slice(&fs::read(self.dir.join(format!("result.{rank}.json")))?)?)
         };
         let outcomes = (0..self.ranks).map(outcome).collect::<Result<_, _>>()?;
-        let losses = lines::read(&self.dir)
-            .into_iter()
-            .map(|(rank, lines)| (rank, lines.iter().map(|l| (l.step, l.loss)).collect()));
-        Ok(Run { report, outcomes, losses: losses.collect(), recoveries })
+        Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries })
     }
 
     fn spec(&self) -> Result<JobSpec, Failure> {

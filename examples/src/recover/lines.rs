@@ -6,14 +6,16 @@ use std::fs;
 use std::path::Path;
 
 /// A completed step.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Line {
     /// When, on the machine's monotonic clock, in seconds.
     pub(super) t: f64,
     /// Which.
     pub(super) step: u64,
-    /// What its forward pass came to.
-    pub(super) loss: f64,
+    /// What its forward pass came to, if this process has computed it: one that is new has not.
+    pub(super) loss: Option<f64>,
+    /// What the next step depends on: model, optimizer and random numbers. Not for large ones.
+    pub(super) sha256: Option<String>,
 }
 
 /// The completed steps of each rank, in the order of their times.

@@ -1,9 +1,11 @@
 //! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
 
 use super::job::{Run, Seen};
+use super::lines::Line;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use taskd_core::kernel::Drop;
 
@@ -65,10 +67,12 @@ impl Recovery {
 pub struct Told {
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
-    /// Whether every rank ended with the undisturbed run's model, optimizer and random numbers.
+    /// Whether every rank had the undisturbed run's model, optimizer and random numbers after every step.
     pub state_equal: bool,
-    /// Whether its last loss is the undisturbed run's to the bit.
+    /// Whether each loss was the undisturbed run's to the bit.
     pub loss_bit_equal: bool,
+    /// Steps of single ranks that were compared with the undisturbed run's.
+    pub steps_compared: usize,
     /// Recoveries as the runtime counts them.
     pub restarts: u32,
     /// Facts of ranks that were dropped because they were told in an older world: a few around each recovery.
@@ -80,21 +84,39 @@ impl Told {
     #[must_use]
     pub fn of(reference: &Run, run: Run) -> Told {
         let pairs = || reference.outcomes.iter().zip(&run.outcomes);
-        for (rank, (a, b)) in (0..).zip(pairs()).filter(|(_, (a, b))| a != b) {
-            let differs = |(step, loss): &(&u64, &f64)| {
-                let other = run.losses.get(&rank).and_then(|losses| losses.get(*step));
-                other.is_some_and(|other| other.to_bits() != loss.to_bits())
-            };
-            let first =
-                reference.losses.get(&rank).and_then(|losses| losses.iter().find(differs)).map(|(step, _)| *step);
-            println!("rank {rank}        ended otherwise: {}; first in step {first:?}", a.differs_in(b));
-        }
-        Told {
-            state_equal: pairs().all(|(a, b)| (&a.sha256, &a.random) == (&b.sha256, &b.random)),
+        let mut told = Told {
+            state_equal: pairs().all(|(a, b)| a.sha256 == b.sha256),
             loss_bit_equal: pairs().all(|(a, b)| a.loss.to_bits() == b.loss.to_bits()),
+            steps_compared: 0,
             restarts: run.report.restarts,
             old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
+        };
+        for (rank, lines) in &reference.lines {
+            told.compare(*rank, lines, run.lines.get(rank).map_or(&[], Vec::as_slice));
+        }
+        told
+    }
+
+    /// Compares the steps of one rank, and says which was the first to differ.
+    fn compare(&mut self, rank: u32, expected: &[Line], seen: &[Line]) {
+        let expected: BTreeMap<u64, &Line> = expected.iter().map(|line| (line.step, line)).collect();
+        let mut first: Option<(u64, bool, bool)> = None;
+        for line in seen {
+            let Some(right) = expected.get(&line.step) else { continue };
+            let other_loss = line.loss.is_some_and(|loss| Some(loss.to_bits()) != right.loss.map(f64::to_bits));
+            let other_state = line.sha256 != right.sha256;
+            self.steps_compared += 1;
+            self.state_equal &= !other_state;
+            self.loss_bit_equal &= !other_loss;
+            if (other_loss || other_state) && first.is_none_or(|(step, ..)| line.step < step) {
+                first = Some((line.step, other_loss, other_state));
+            }
+        }
+        if let Some((step, loss, state)) = first {
+            let parts = [(loss, "the loss"), (state, "the state after it")];
+            let parts: Vec<&str> = parts.iter().filter(|(differs, _)| *differs).map(|(_, part)| *part).collect();
+            println!("rank {rank}        differs from step {step} on: {}", parts.join(" and "));
         }
     }
 
@@ -124,7 +146,8 @@ impl Told {
         let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");
         let _ = writeln!(
             out,
-            "  the same end as undisturbed: state {}, loss {}",
+            "  the same as undisturbed in {} steps of single ranks: state {}, loss {}",
+            self.steps_compared,
             if self.state_equal { "equal" } else { "DIFFERS" },
             if self.loss_bit_equal { "equal to the bit" } else { "DIFFERS" }
         );
@@ -136,6 +159,10 @@ impl Told {
     /// # Errors
     /// It is not.
     pub fn judge(&self) -> Result<(), Failure> {
-        if self.state_equal && self.loss_bit_equal { Ok(()) } else { Err("the job ended with another state".into()) }
+        if self.state_equal && self.loss_bit_equal {
+            Ok(())
+        } else {
+            Err("the job trained something else than undisturbed".into())
+        }
     }
 }

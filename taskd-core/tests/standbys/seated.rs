@@ -61,6 +61,10 @@ async fn four_ranks_are_seated_and_each_is_itself() {
         assert_eq!((&new["threads"], &new["env"]["OMP_NUM_THREADS"]), (&3.into(), &"3".into()));
         let marked = new["marked"].as_array().unwrap();
         assert!(marked.contains(&format!("TASKD_PROC=rank-{rank}.2").into()), "whatever it forks is known as its");
+        for shown in ["TASKD_RANK", "TASKD_GENERATION", "TASKD_INCARNATION"] {
+            let value = new["env"][shown].as_str().unwrap();
+            assert!(marked.contains(&format!("{shown}={value}").into()), "{shown} is seen from outside");
+        }
     }
     job.end().await;
 }

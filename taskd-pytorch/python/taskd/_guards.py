@@ -49,6 +49,9 @@ class Guards:
             return self.around(wrap(step), before)
 
         module.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+        for kind in kinds_of(module.Optimizer):  # torch wraps a kind's step when the first of it is made: a template has made some
+            if getattr(vars(kind).get("step"), "hooked", False):
+                kind.step = self.around(kind.step, before)
         zero_grad = module.Optimizer.zero_grad
 
         def seen(loop, *_):
@@ -91,3 +94,10 @@ class Guards:
 
         guarded._torchdynamo_inline = function
         return guarded
+
+
+def kinds_of(base):
+    """All classes derived from this one."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)

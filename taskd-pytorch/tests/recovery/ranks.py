@@ -1,5 +1,6 @@
-"""Ranks for tests: forked children of one process that has imported torch, which is what takes the time. Each of them gets a
-page, a name and the link's address as a launcher would give it, and has sitecustomize.py do what it does in a fresh process.
+"""Ranks for tests: forked children of one process that has imported torch and done a first step as templates do, which is what
+takes the time. Each of them gets a page, a name and the link's address as a launcher would give it, and has sitecustomize.py do
+what it does in a fresh process.
 """
 
 import faulthandler
@@ -13,6 +14,7 @@ import sys
 import time
 import traceback
 
+import _taskd_warm
 import numpy  # noqa: F401  (ahead of the fork)
 import torch
 import torch._dynamo  # noqa: F401  (which the first optimizer imports, and takes a second for)
@@ -20,6 +22,7 @@ import torch.distributed as dist
 import torch.nn.parallel  # noqa: F401
 
 torch.set_num_threads(1)
+assert _taskd_warm.warm() is None
 SOAK = os.environ.get("TASKD_SOAK") == "1"
 PAGE_BYTES = 4096
 AT_STEP, AT_STEP_TIME, AT_BEAT = 48, 56, 64

@@ -60,15 +60,15 @@ impl Like {
             env.extend(self.standby.held.clone());
         }
         env.insert(JOB_MARK.into(), job.into());
-        env.insert(PROC_MARK.into(), format!("{:-<NAME_BYTES$}", "standby"));
+        env.insert(PROC_MARK.into(), format!("{:-<SHOWN_BYTES$}", "standby"));
         env
     }
 }
 
 /// How many threads a rank computes with.
 const THREADS: &str = "OMP_NUM_THREADS";
-/// Room for a rank's name where a standby shows whose process it is.
-const NAME_BYTES: usize = 64;
+/// Room for a rank's own variables, its name first, where a process shows what it was started with.
+const SHOWN_BYTES: usize = 2048;
 
 fn is_template(standby: &WireStandby) -> bool {
     matches!(standby.mode, StandbyMode::Template)

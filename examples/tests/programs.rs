@@ -82,7 +82,7 @@ static TORCH: Mutex<()> = Mutex::new(());
 
 #[test]
 fn simulate_breaks_no_invariant_and_notices_every_missing_check() {
-    let output = example("simulate").args(["--json", "--seeds", "5", "--from", "100"]).output().expect("it runs");
+    let output = example("simulate").args(["--json", "--seeds", "5", "--from", "200"]).output().expect("it runs");
     let account = account(&output);
     let none = (&account["violations"], &account["stuck"], &account["journals_equal"]);
     assert_eq!(none, (&0.into(), &0.into(), &true.into()), "{account}");

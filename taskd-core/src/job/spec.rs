@@ -259,7 +259,7 @@ pub struct Policy {
     /// For strategies that `strategies` does not name.
     pub default_permission: Permission,
     /// Faults that come within this time of the first belong to one incident: ranks that die of one cause do not die at
-    /// one instant.
+    /// one instant. A rank that was killed is not waited with if all others are in step loops that keep their processes.
     #[serde(with = "Seconds")]
     pub correlate: Duration,
     /// The recovery budget.

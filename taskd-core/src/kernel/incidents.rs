@@ -3,9 +3,10 @@
 //! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
 
 use super::{Branch, Chosen, Drop, Event, Held, Kernel, State, View, plans};
-use crate::detect::{Fault, FaultClass, Finding, OPERATOR, Sound};
-use crate::job::{Domain, IncidentId, JobTime, Name, Seq};
+use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
+use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq};
 use crate::kernel::plans::PlanId;
+use crate::launch::Point;
 use crate::recover::{Action, Failure, Incident, Output};
 use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
 use serde::{Deserialize, Serialize};
@@ -204,7 +205,7 @@ impl Kernel {
 
     fn join(&mut self, id: IncidentId, fault: Fault) {
         let (now, seq) = (self.now(), self.state.seq);
-        let window = now + self.state.view.spec.policy.correlate;
+        let window = if self.is_all_there_is(&fault) { now } else { now + self.state.view.spec.policy.correlate };
         let opened = !self.state.incidents.contains_key(&id);
         let State { incidents, plans, counts, view, ledger, .. } = &mut self.state;
         let open = incidents.entry(id).or_insert_with(|| Open {
@@ -251,6 +252,23 @@ impl Kernel {
         if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR {
             self.cancel(PlanId::Start, &reason); // the recovery starts what is still missing; a wish waits for the start
         }
+    }
+
+    /// Whether waiting for more faults would tell nothing: a process was killed, and all others are in step loops that can be told
+    /// to give up. What these say of the world that is given up counts for nothing, and one that is lost as well is planned for
+    /// anew, at no loss. A program's own error is waited for: its peers may be about to make it, too.
+    fn is_all_there_is(&self, fault: &Fault) -> bool {
+        let suspect = fault.prime();
+        let Domain::Process(lost) = &suspect.domain else { return false };
+        let view = &self.state.view;
+        let in_loop = |role: &Role| {
+            let link = view.proc(role).and_then(|proc| proc.link.as_ref());
+            link.is_some_and(|link| link.at == Point::Loop)
+        };
+        let mut others =
+            view.world.members().keys().map(|rank| Role::Rank(*rank)).filter(|role| role != lost).peekable();
+        let was_killed = suspect.is_certain() && suspect.damage == Damage::PROCESS_GONE;
+        was_killed && self.state.incidents.is_empty() && others.peek().is_some() && others.all(|role| in_loop(&role))
     }
 
     fn clear(&mut self, domain: &Domain, class: &FaultClass) {

@@ -42,3 +42,38 @@ fn a_link_that_is_not_in_a_listing_is_not_there() {
     assert!(has_link(&bench, 0), "it is listed");
     assert!(!has_link(&bench, 1), "as after the death of the supervisor: nobody can be told over it");
 }
+
+fn with_links(points: [Point; 3]) -> Bench {
+    let mut bench = Bench::new(3, |_| ()).up();
+    for (rank, at) in (0..).zip(points) {
+        bench.give(link(rank, 1, Some(at)));
+    }
+    bench.now = 100 * MS;
+    bench
+}
+
+fn is_decided(commands: &[Command]) -> bool {
+    events(commands).iter().any(|event| matches!(event, Event::Decided(_)))
+}
+
+#[test]
+fn nobody_waits_for_more_faults_where_a_rank_was_killed_and_all_others_are_in_their_step_loops() {
+    let mut bench = with_links([Point::Loop; 3]);
+    assert!(is_decided(&bench.tell(1, 1, killed())));
+
+    let mut bench = with_links([Point::Script, Point::Loop, Point::Loop]);
+    assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 0 cannot be told anything, and may be about to end");
+    assert!(is_decided(&bench.at(120)));
+
+    let mut bench = Bench::new(1, |_| ()).up();
+    bench.now = 100 * MS;
+    assert!(!is_decided(&bench.tell(0, 1, killed())), "there is nobody to keep");
+}
+
+#[test]
+fn with_the_second_rank_that_was_killed_more_are_waited_for() {
+    let mut bench = with_links([Point::Loop; 3]);
+    assert!(is_decided(&bench.tell(1, 1, killed())));
+    assert!(!is_decided(&bench.tell(2, 1, killed())));
+    assert!(is_decided(&bench.at(120)));
+}

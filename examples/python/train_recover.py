@@ -27,7 +27,6 @@ parser.add_argument("--pace-ms", type=float, default=20.0)
 options = parser.parse_args()
 
 dist.init_process_group("gloo")
-rank = dist.get_rank()
 width = max(16, int((options.state_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
 torch.manual_seed(7)
 model = torch.nn.Sequential(
@@ -35,9 +34,15 @@ model = torch.nn.Sequential(
 )
 model = DistributedDataParallel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-torch.manual_seed(100 + rank)
-lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
-loss, trained, written = None, None, None
+loss, trained, written, lines = None, None, None, None
+
+
+def with_rank():
+    """What needs the rank: a process that is to take another's place knows it when all else is built."""
+    global lines
+    rank = dist.get_rank()
+    torch.manual_seed(100 + rank)
+    lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
 
 
 def state():
@@ -63,7 +68,7 @@ def completed(number):
     lines.write(json.dumps(line) + "\n")
 
 
-for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.steps):
+for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.steps, with_rank=with_rank):
     if not step.warming:
         completed(step.committed)
     with step:
@@ -76,7 +81,7 @@ for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.
 completed(options.steps - 1)
 
 result = {"loss": float(loss.detach()), "sha256": state()}
-whole = os.path.join(options.dir, "result.%d.json" % rank)
+whole = os.path.join(options.dir, "result.%d.json" % dist.get_rank())
 with open(whole + ".new", "w") as file:
     json.dump(result, file)
 os.rename(whole + ".new", whole)

@@ -19,6 +19,7 @@ class Seated:
 
     def __init__(self):
         kept.append(self)
+        self.ahead = None  # where the program is run before anybody knows which rank this is
         self.places = {}  # where a function is known besides in its own module: (names of a module, name), by its id
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)

@@ -12,8 +12,9 @@ No process that was started to wait ever comes to its program without a seat: wh
 the rank in the usual way. When the guard is gone, so are they. Whoever else has this environment (a helper of a wrapper script)
 finds that the first word is not meant for it, and leaves the socket alone.
 
-What it says and hears are packets of texts with a NUL between them: a kind, and then `name=value`. Kinds to come are told apart by
-their names: `warm`, to run the program up to where it needs a rank, belongs here.
+What it says and hears are packets of texts with a NUL between them: a kind, and then `name=value`. One that waits hears `run`, with
+its rank, or before that `ahead`: then it runs the program up to where it needs a rank (`_taskd_ahead.py`), says `parked`, and waits
+there.
 
 What it needs of a framework is in `_taskd_warm.py` beside it: all functions there are optional. It imports as little as it can:
 the program would find it loaded. For Python 3.8 and later.
@@ -212,22 +213,45 @@ class Seat:
             os._exit(FAILED)
 
     def wait_for_rank(self):
-        """The end of all waiting: what it is told here makes it a rank."""
+        """The end of all waiting: what it is told here has it run the program."""
         packet, _ = self.receive(0)
+        if packet.kind == "ahead":
+            from _taskd_ahead import Ahead
+
+            self.seated.ahead = Ahead(self, packet.all("unknown"))
+            self.take_own(packet)
+        else:
+            self.be_rank(packet)
+        return self.seated
+
+    def await_seat(self, at):
+        """The program has come as far as it can without a rank."""
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.say("parked", at=at)
+            self.be_rank(self.receive(0)[0])
+        except Exception as error:
+            self.refuse("%s: %s" % (type(error).__name__, error))
+            os._exit(FAILED)
+
+    def be_rank(self, packet):
         if packet.kind != "run":
             raise RuntimeError("a request that this is not: %s" % packet.kind)
         self.socket.close()
+        self.take_own(packet)
+        self.mark.write(packet.all("set"))
+
+    def take_own(self, packet):
+        """What is this process's own: its variables, arguments and number of threads."""
         for name in packet.all("unset"):
             os.environ.pop(name, None)
         for entry in packet.all("set"):
             name, _, value = entry.partition("=")
             os.environ[name] = value
-        if packet.one("arguments"):
-            replace_arguments(packet.all("argument"))
-        self.mark.write(packet.all("set"))
+        replace_arguments(packet.all("argument"))
         self.threads.set(os.environ.get(THREADS) or packet.one("threads"))
         look_for_files_again()
-        return self.seated
 
     def receive(self, descriptors_max):
         """The next packet and the descriptors that came with it. The guard's end is this process's end."""

@@ -36,7 +36,7 @@ VERSION = 1
 
 # Offsets in the page.
 AT_VERSION, AT_PID, AT_STATE, AT_START_TIME = 8, 16, 20, 24
-AT_GENERATION, AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_LOCK = 40, 48, 56, 64, 72, 128
+AT_GENERATION, AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_IN_LOOP, AT_LOCK = 40, 48, 56, 64, 72, 76, 128
 
 # States of the lifeline, as far as a rank writes them.
 NEVER_TAKEN, HELD, UNAVAILABLE = 0, 1, 3
@@ -57,9 +57,12 @@ def start():
     if os.environ.get("TASKD_HOOKS") != "0":
         seated = wait_for_seat()
         try:
-            fd = open_own_page()
-            if fd is not None:
-                join_page(fd, seated)
+            if seated and seated.ahead:
+                run_ahead(seated)
+            else:
+                fd = open_own_page()
+                if fd is not None:
+                    join_page(fd, seated)
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
     run_shadowed()
@@ -109,7 +112,45 @@ def names_us(page):
 
 
 def join_page(fd, seated=None):
-    """This process is the rank. Maps the page for as long as the process lives: an unmapped lock is never released."""
+    """This process is the rank."""
+    framework = load_framework()
+    steps, imports = Steps(os.getpid(), *hold_page(fd, framework)), AfterImport(seated)
+    follow_framework(framework, steps, imports.wait)
+    record_uncaught(steps)
+    follow_supervisor(imports.wait, steps)
+    record_what_is_done(imports.wait, steps.then)
+
+
+def run_ahead(seated):
+    """This process runs the program before it is a rank: what a rank has besides comes when it is one."""
+    import ctypes
+
+    framework, ahead = load_framework(), seated.ahead
+    words = [ctypes.c_uint64() for _ in range(3)] + [ctypes.c_uint32()]
+    steps, imports = Steps(os.getpid(), *words), AfterImport(seated)
+    follow_framework(framework, steps, imports.wait)
+    record_uncaught(steps)
+    follow_supervisor(imports.wait, steps, ahead)
+
+    def become_rank():
+        try:
+            fd = open_own_page()
+            if fd is not None:
+                steps.move(*hold_page(fd, framework))
+        except Exception as error:
+            say("no lifeline, heartbeat and progress: %s" % error)
+        native = getattr(sys.modules.get("taskd._native"), "native", None)
+        if native:
+            native.load()
+        record_what_is_done(imports.wait, steps.then)
+
+    ahead.then.insert(0, become_rank)
+    ahead.begin()
+
+
+def hold_page(fd, framework):
+    """Maps the page for as long as the process lives (an unmapped lock is never released), takes the lifeline, and beats. What
+    the page has for `Steps`."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -135,14 +176,9 @@ def join_page(fd, seated=None):
         except Exception as error:
             word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
-    framework = load_framework()
     if not (getattr(framework, "BEATS_BESIDE_PYTHON", False) and beats_beside_python(ctypes, address + AT_BEAT_TIME)):
         start_heartbeat(long_word(AT_BEAT_TIME))
-    steps, imports = Steps(pid, long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION)), AfterImport(seated)
-    follow_framework(framework, steps, imports.wait)
-    record_uncaught(steps)
-    follow_supervisor(imports.wait, steps)
-    record_what_is_done(imports.wait, steps.then)
+    return long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION), word(AT_IN_LOOP)
 
 
 def on_main_thread(pid):
@@ -235,10 +271,15 @@ def beats_beside_python(ctypes, address):
 class Steps(object):
     """The completed training steps, as the page counts them."""
 
-    def __init__(self, pid, step, step_time, generation):
-        self.pid, self.step, self.step_time, self.generation = pid, step, step_time, generation
+    def __init__(self, pid, *words):
+        self.pid = pid
+        self.move(*words)
         self.then = []  # what is called with the number of every completed step
         self.is_said = False  # the program itself says which step is completed
+
+    def move(self, step, step_time, generation, in_loop):
+        """Counts here from now on."""
+        self.step, self.step_time, self.generation, self.in_loop = step, step_time, generation, in_loop
 
     def is_rank(self):
         """Whether this is the rank: a forked child has the same hooks, and may train."""
@@ -264,6 +305,10 @@ class Steps(object):
     def enters(self, generation):
         """Steps from now on are those of another world: of an older one nobody takes them."""
         self.generation.value = generation
+
+    def stands_in_loop(self, is_so):
+        """Whether the program is in a step loop of taskd's."""
+        self.in_loop.value = is_so
 
     def says(self, number):
         """So many steps are completed, says the program; those of optimizers are not counted any more."""
@@ -357,13 +402,15 @@ def record_what_is_done(after_import, completed):
             say("nothing is recorded: %s" % error)
 
 
-def follow_supervisor(after_import, steps):
-    """Has the package beside this file keep in touch with the supervisor, where there is one (TASKD_CONTROL)."""
-    if sys.version_info >= (3, 8) and os.environ.get("TASKD_CONTROL") and os.path.isdir(os.path.join(here(), "taskd")):
+def follow_supervisor(after_import, steps, ahead=None):
+    """Has the package beside this file keep in touch with the supervisor, where there is one (TASKD_CONTROL), or will be one
+    when this process is a rank."""
+    is_there = ahead or os.environ.get("TASKD_CONTROL")
+    if sys.version_info >= (3, 8) and is_there and os.path.isdir(os.path.join(here(), "taskd")):
         try:
             from taskd import _recovery
 
-            _recovery.install(after_import, steps)
+            _recovery.install(after_import, steps, ahead)
         except Exception as error:
             say("no recovery inside of the process: %s" % error)
 

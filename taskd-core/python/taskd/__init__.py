@@ -105,7 +105,7 @@ class range:
         return ranged
 
 
-def steps(state=None, data=None, until=None, start=0, retry_on=()):
+def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None):
     """The steps of training, from `start` on, up to and not including `until`: to be iterated over once.
 
     `state` names what makes up the training's state: modules, optimizers, schedulers, gradient scalers, tensors, and whatever
@@ -129,7 +129,10 @@ def steps(state=None, data=None, until=None, start=0, retry_on=()):
     operations are DistributedDataParallel's.
 
     A process that takes the place of a lost one begins with a few steps of which nothing counts (`step.warming`): the program
-    should neither log nor save anything in them.
+    should neither log nor save anything in them. It may begin ahead of need, before anybody knows which rank it will be. It then
+    waits at the first step that counts, or where the program asks for its rank before (`dist.get_rank()`, `RANK`): the later, the
+    sooner the others go on. So what needs the rank (a seed, a file of its own) best stands in `with_rank`, a function that is
+    called once, before the first step that counts.
 
     Sharded state (FSDP, ZeroRedundancyOptimizer) has no copy on another rank. Of such a job a step that has failed while all
     processes live can be done again, but a lost process cannot be replaced: that is told when the loop begins.
@@ -143,7 +146,7 @@ def steps(state=None, data=None, until=None, start=0, retry_on=()):
         from taskd import _framework
 
         session.engine = _framework.engine(session)
-    return _loop.Loop(session, state, data, until, start, retry_on).run()
+    return _loop.Loop(session, state, data, until, start, retry_on, with_rank).run()
 
 
 def _begin_new(name, kind):
@@ -182,5 +185,7 @@ def _nothing(name, value=None):
     pass
 
 
+if hasattr(native, "then"):
+    native.then += (_ranges.clear, _moments.clear)
 if isinstance(native, Nothing):
     range_start, range_end, mark, counter = _begin_nothing, _nothing, _nothing, _nothing

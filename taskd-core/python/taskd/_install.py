@@ -18,7 +18,7 @@ def install(after_import, completed):
     called with the number of every training step that an optimizer has completed.
     """
     native = _native.native
-    if isinstance(native, _native.Nothing):
+    if isinstance(getattr(native, "real", native), _native.Nothing):
         if native.reason:
             raise RuntimeError(native.reason)
         return

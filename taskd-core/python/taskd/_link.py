@@ -24,8 +24,8 @@ class Link:
     comes; a message that it refuses with `NoFrame` ends the connection.
     """
 
-    def __init__(self, path, hello, on_message):
-        self.path, self.hello, self.on_message = path, hello, on_message
+    def __init__(self, hello, on_message):
+        self.hello, self.on_message = hello, on_message
         self.pid = os.getpid()
         self.outbox = deque()
         self.standing = None  # the failure that is to be told to every new supervisor
@@ -36,10 +36,11 @@ class Link:
             os.set_blocking(fd, False)
         os.register_at_fork(after_in_child=self.leave_in_child)
 
-    def start(self):
+    def start(self, path):
         """A bare thread, as the heartbeat's: gone after a fork, not waited for at the end."""
         import _thread
 
+        self.path = path
         _thread.start_new_thread(self.run, ())
 
     def leave_in_child(self):

@@ -7,6 +7,7 @@ It never computes anything of the program's, and without a supervisor it is `ran
 """
 
 import pickle
+import sys
 
 from taskd import _batches, _keep, _link, _session
 from taskd._aborted import StepAborted
@@ -14,6 +15,13 @@ from taskd._aborted import StepAborted
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
 TRAIN, WARMING, CATCHING_UP = "train", "warming", "catching-up"
 SUCCEEDED = "succeeded"  # in place of the step that was noted: what is here was the predecessor's
+
+
+def park(at):
+    """Where this process runs ahead of its rank, waits for it."""
+    ahead = sys.modules.get("_taskd_ahead")
+    if ahead is not None:
+        ahead.park(at)
 
 
 class Step:
@@ -63,10 +71,11 @@ class Step:
 class Loop:
     """The steps of a program. There is one at a time."""
 
-    def __init__(self, session, state, data, until, start, retry_on):
+    def __init__(self, session, state, data, until, start, retry_on, with_rank):
         self.session = session
         self.engine = session.engine if session else None
         self.state, self.data, self.until, self.number, self.retry_on = state, data, until, start, tuple(retry_on)
+        self.with_rank = with_rank  # what the program does once its rank is known
         self.committed = None
         self.kind = TRAIN
         self.window = BEFORE
@@ -95,6 +104,8 @@ class Loop:
         """The steps, as a generator: its end, whatever it is, is the end of the loop."""
         if self.session is not None:
             self.enter()
+        if self.warm is None:
+            self.has_rank()
         try:
             while True:
                 self.kind = self.settle() if self.session is not None else TRAIN
@@ -111,7 +122,6 @@ class Loop:
             raise RuntimeError("taskd.steps: the loop before this one is still under way; there can be one at a time")
         self.session.loop = self
         self.engine.enter(self, self.state)
-        self.keep = _keep.opened()
         if self.session.wait_for_mode() == _session.JOIN and not self.session.came:
             self.session.came = self.is_new = True
             self.window = TORN  # it has the state of no step
@@ -119,6 +129,14 @@ class Loop:
             self.warm = self.engine.newcomer(self)
         else:
             self.session.at(_session.LOOP)
+
+    def has_rank(self):
+        """The rank is known, or waited for here."""
+        if self.session is not None:
+            park("has come to its step loop")
+            self.keep = _keep.opened()
+        if self.with_rank is not None:
+            self.with_rank()
 
     def leave(self):
         self.in_step = False
@@ -136,6 +154,7 @@ class Loop:
                 return WARMING
             self.warm.end()
             self.warm = self.note = self.noted = None
+            self.has_rank()
             self.session.at(_session.PARKED)
         if self.is_new or self.tainted or self.waits is not None or self.session.attention or self.session.given_up:
             return _obey.until_resumed(self)

@@ -2,7 +2,8 @@
 
 It is the library's own Python module where that loads, else a ctypes layer over its C functions, else an object that does
 nothing: outside of a job, with TASKD_HOOKS=0, and in every process that is not the rank which the lifeline page names.
-None of them ever raises for a reason that lies in the recorder.
+None of them ever raises for a reason that lies in the recorder. A process that runs the program ahead of its rank gets its object
+late.
 
     name(text) -> id               of a name, 0 where there is no room for another
     begin(kind | id << 32) -> range, 0 where the kind is off
@@ -18,6 +19,7 @@ TASKD_NATIVE (`abi3` or `ctypes`) leaves no choice, for tests and benchmarks.
 """
 
 import os
+import sys
 
 
 class Nothing:
@@ -46,6 +48,41 @@ class Nothing:
 
     name = begin_step = begin
     end = hooked = mark
+
+
+class Later:
+    """In place of what there will be once this process is a rank: until then it does nothing."""
+
+    def __init__(self):
+        self.real = Nothing()
+        self.kinds = []  # that have hooks already
+        self.then = []  # what is called when it is there: names that were asked for have no numbers
+
+    def load(self):
+        self.real = load()
+        for kind in self.kinds:
+            self.real.hooked(kind)
+        while self.then:
+            self.then.pop()()
+
+    def hooked(self, kind):
+        self.kinds.append(kind)
+        self.real.hooked(kind)
+
+    @property
+    def reason(self):
+        return getattr(self.real, "reason", "")
+
+
+def passed_on(name):
+    def function(self, *args):
+        return getattr(self.real, name)(*args)
+
+    return function
+
+
+for name in ("name", "begin", "begin_step", "begin_communication", "end", "mark", "counter", "is_on", "except_"):
+    setattr(Later, name, passed_on(name))
 
 
 def load():
@@ -82,4 +119,4 @@ def c_functions(library):
     return Functions(ctypes, ctypes.PyDLL(library))
 
 
-native = load()
+native = Later() if getattr(sys.modules.get("_taskd_ahead"), "current", None) else load()

@@ -9,10 +9,10 @@ import os
 from taskd import _session
 
 
-def install(after_import, page):
-    """Called once, in the rank. `page` is what counts the steps in the lifeline page (`Steps` in sitecustomize.py)."""
-    path = os.environ.get("TASKD_CONTROL")
-    if not path or _session.current is not None:
+def install(after_import, page, ahead=None):
+    """Called once, in the rank, or in a process that runs the program `ahead` of it. `page` is what counts the steps in the
+    lifeline page (`Steps` in sitecustomize.py)."""
+    if _session.current is not None or not ahead and not os.environ.get("TASKD_CONTROL"):
         return
     try:
         from taskd import _framework
@@ -20,9 +20,13 @@ def install(after_import, page):
         return
     if not hasattr(_framework, "recover"):
         return
-    session = _session.current = _session.Session(path, _framework.NAME, page)
+    session = _session.current = _session.Session(_framework.NAME, page)
+    if ahead:
+        session.mode = _session.JOIN
+        ahead.then.append(session.begin)
     _framework.recover(after_import, session)
-    session.link.start()
+    if not ahead:
+        session.begin()
     os.register_at_fork(after_in_child=forget)
 
 

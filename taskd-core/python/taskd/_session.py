@@ -38,16 +38,15 @@ class Cancelled(Exception):
 
 
 class Session:
-    def __init__(self, path, framework, page):
+    def __init__(self, framework, page):
         import _queue
         import _thread
 
-        self.proc = os.environ.get("TASKD_PROC", "")
+        self.proc, self.generation = "", 1  # the newest that was heard of
         self.framework, self.page = framework, page
-        self.generation = number(os.environ.get("TASKD_GENERATION"), 1)  # the newest that was heard of
         self.given_up = False  # the groups are given up: nothing may be computed that needs another rank
         self.attention = False  # something waits for the main thread
-        self.mode = JOIN if os.environ.get("TASKD_JOIN") else None
+        self.mode = None
         self.place = SCRIPT
         self.engine = self.loop = None
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
@@ -57,7 +56,16 @@ class Session:
         self.lock = _thread.allocate_lock()  # of generation and given_up
         self.welcome = _thread.allocate_lock()
         self.welcome.acquire()
-        self.link = _link.Link(path, self.hello, self.on_message)
+        self.link = _link.Link(self.hello, self.on_message)
+
+    def begin(self):
+        """This process is a rank."""
+        self.proc = os.environ.get("TASKD_PROC", "")
+        self.generation = number(os.environ.get("TASKD_GENERATION"), 1)
+        self.mode = JOIN if os.environ.get("TASKD_JOIN") else self.mode
+        if self.engine is not None:
+            self.engine.is_rank()
+        self.link.start(os.environ["TASKD_CONTROL"])
 
     def hello(self):
         engine = self.engine
@@ -134,6 +142,7 @@ class Session:
 
     def at(self, place):
         self.place = place
+        self.page.stands_in_loop(place == LOOP)
         self.link.send({"at": {"point": place}})
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):

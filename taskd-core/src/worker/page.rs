@@ -20,6 +20,7 @@
 //! | 56 | `u64` | `CLOCK_MONOTONIC` ns of the last completed step, 0 for none | rank |
 //! | 64 | `u64` | `CLOCK_MONOTONIC` ns of the last heartbeat, 0 for never | rank |
 //! | 72 | `u32` | offset in the page of the lock's futex word | rank, before the state becomes 1 |
+//! | 76 | `u32` | 1 while the rank is in a step loop of taskd's | rank |
 //! | 128 | `pthread_mutex_t` | the lifeline: a robust, process-shared mutex, locked for ever by the rank's main thread | rank |
 //!
 //! Stores release, loads acquire; progress is written as step, then its time. Who sets the state to 1 should then wake
@@ -62,7 +63,8 @@ pub(crate) struct Fields {
     pub(crate) step_at: AtomicU64,
     pub(crate) beat_at: AtomicU64,
     pub(crate) lock_at: AtomicU32,
-    reserved: [AtomicU32; 13],
+    pub(crate) in_loop: AtomicU32,
+    reserved: [AtomicU32; 12],
     lock: [AtomicU32; (PAGE_BYTES - LOCK_OFFSET) / 4],
 }
 
@@ -70,7 +72,8 @@ const _: () = {
     assert!(size_of::<Fields>() == PAGE_BYTES);
     assert!(offset_of!(Fields, state) == 20 && offset_of!(Fields, start_time) == 24);
     assert!(offset_of!(Fields, generation) == 40 && offset_of!(Fields, beat_at) == 64);
-    assert!(offset_of!(Fields, lock_at) == 72 && offset_of!(Fields, lock) == LOCK_OFFSET);
+    assert!(offset_of!(Fields, lock_at) == 72 && offset_of!(Fields, in_loop) == 76);
+    assert!(offset_of!(Fields, lock) == LOCK_OFFSET);
 };
 
 /// Values of [`Fields::state`].

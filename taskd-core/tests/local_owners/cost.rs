@@ -61,7 +61,7 @@ async fn many_starts_and_stops_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let guard = guard_pid(dir.path());
-    let piled_up = || (descriptors(guard), threads(guard), children_of(guard).len(), descriptors(std::process::id()));
+    let piled_up = || [descriptors(guard), threads(guard), children_of(guard).len(), descriptors(std::process::id())];
     eventually("the guard has opened its log", || dir.path().join("guard.log").exists().then_some(())).await;
     let before = piled_up();
     let rounds = if soak() { 500 } else { 10 };
@@ -75,7 +75,9 @@ async fn many_starts_and_stops_leave_nothing() {
         }
         launcher.acknowledge(&procs).await.unwrap();
     }
-    eventually(&format!("again {before:?}"), || (piled_up() == before).then_some(())).await;
+    // The guard may have had a connection too many then: that over which its listener was lent.
+    let is_gone = |(now, before): (&usize, &usize)| now <= before;
+    eventually(&format!("again {before:?}"), || piled_up().iter().zip(&before).all(is_gone).then_some(())).await;
     let counters = launcher.counters().await.unwrap().guard;
     assert_eq!((counters.started, counters.exits, counters.panics), (u64::from(2 * rounds), u64::from(2 * rounds), 0));
     launcher.shutdown(Duration::ZERO).await.unwrap();

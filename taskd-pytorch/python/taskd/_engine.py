@@ -8,7 +8,7 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _completer, _data, _groups_anew, _link, _newcomer, _notes, _random, _state, _transfer
+from taskd import _begin_alone, _completer, _data, _groups_anew, _link, _newcomer, _notes, _random, _state, _transfer
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -52,6 +52,14 @@ class Engine:
     def passing_errors(self):
         """Exceptions that a step may have once and not the next time."""
         return (MemoryError, getattr(torch, "OutOfMemoryError", MemoryError))
+
+    def is_rank(self):
+        """Groups that were made before this process knew its rank have its place in them now."""
+        for front in self.groups.fronts():
+            spec = front._inner.spec
+            if spec.is_default and int(os.environ["RANK"]) < len(spec.members):
+                spec.rank = int(os.environ["RANK"])
+        _begin_alone.seat_samplers()
 
     # Of the loop.
 

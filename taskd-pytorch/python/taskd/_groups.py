@@ -90,6 +90,8 @@ def class_of(torch_class, recorder, engine=None):
             torch_class.__init__(self, inner.rank(), inner.size())
             self._inner = inner
             self._numbers = Numbers(recorder.native.name(name))
+            if hasattr(recorder.native, "then"):
+                recorder.native.then.append(lambda: setattr(self._numbers, "name", recorder.native.name(name)))
             share_backends(torch_class, self, inner)
 
         def getBackendName(self):  # C++ asks for the name in this way

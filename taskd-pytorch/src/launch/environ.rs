@@ -34,6 +34,8 @@ const LATE: [&str; 12] = [
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_ERROR_FILE",
 ];
+/// Of these the same for all ranks of a world.
+const SHARED: [&str; 5] = ["LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR"];
 /// Where this host would show that torch has an accelerator to use, whose context no fork survives.
 const ACCELERATORS: [&str; 3] = ["/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager"];
 const ERROR_HANDLING: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
@@ -100,6 +102,10 @@ impl Framework for Torch {
 
     fn late(&self) -> &[&'static str] {
         &LATE
+    }
+
+    fn shared(&self) -> &[&'static str] {
+        &SHARED
     }
 
     fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {

@@ -29,6 +29,9 @@ pub struct GuardCounters {
     pub lifelines_missing: u64,
     /// Standbys that wait at this moment, and can be seated.
     pub standbys_waiting: u64,
+    /// Standbys that have run their program ahead, up to where it has to know its rank.
+    #[serde(default)]
+    pub standbys_parked: u64,
     /// Processes that were started by seating a standby.
     pub standbys_seated: u64,
     /// Processes that a standby could have stood in for, but were started in the usual way: none waited then.

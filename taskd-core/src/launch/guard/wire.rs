@@ -132,6 +132,9 @@ pub(crate) struct WireStandby {
     pub(crate) imports: Vec<String>,
     /// Variables that are each rank's own.
     pub(crate) late: Vec<String>,
+    /// Those of them that are the same for all ranks of a world: who runs ahead of its rank has them.
+    #[serde(default)]
+    pub(crate) shared: Vec<String>,
     /// Variables that a template has in place of a rank's.
     pub(crate) held: BTreeMap<String, String>,
     /// How many are to wait; as many as there are ranks when `None`.

@@ -70,6 +70,12 @@ pub trait Framework: Debug + Send + Sync {
         &[]
     }
 
+    /// Those of the [late](Framework::late) variables that are the same for all ranks of a world, and for those that take a place in
+    /// it later: a standby that runs its program ahead of its rank has them. By default none.
+    fn shared(&self) -> &[&'static str] {
+        &[]
+    }
+
     /// Whether a service of this name runs Python for this framework: it gets variables and helper, and its failures are
     /// explained. By default none does, and services pass through unchanged.
     fn owns(&self, service: &Name) -> bool {

@@ -20,8 +20,9 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 21] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 22] = python_files! {
     "sitecustomize.py"
+    "_taskd_ahead.py"
     "_taskd_as_new.py"
     "_taskd_standby.py"
     "taskd/__init__.py"

@@ -200,7 +200,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         if self.no_helper.is_none() {
             spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);
             let wants_hooks = spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
-            let value = self.standbys.value(self.framework.imports(), self.framework.late());
+            let framework = &self.framework;
+            let value = self.standbys.value(framework.imports(), framework.late(), framework.shared());
             if let Some(value) = value.filter(|_| wants_hooks && seat.is_some()) {
                 spec.env.entry(standbys::VARIABLE.into()).or_insert(value);
             }

@@ -16,6 +16,16 @@ use crate::launch::guard::wire::{StandbyMode, WireStandby};
 pub(in crate::launch) const VARIABLE: &str = "TASKD_STANDBYS";
 /// Variables by which libraries choose how many threads they start, when they are loaded. A template has one thread.
 const HELD: [&str; 3] = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+/// The launcher's own variables that are the same for all ranks of a world, and for those who take a place in it later.
+const SHARED: [&str; 7] = [
+    "TASKD_JOB",
+    "TASKD_JOB_NAME",
+    "TASKD_RUN_DIR",
+    "TASKD_BEAT_MS",
+    "TASKD_WORLD_SIZE",
+    "TASKD_LOCAL_WORLD_SIZE",
+    "TASKD_LIB",
+];
 /// A rank's own, whatever the framework.
 const ERROR_FILE: &str = "TASKD_ERROR_FILE";
 
@@ -111,7 +121,7 @@ impl Standbys {
     }
 
     /// The variable's value for ranks of a framework that imports these modules and has these late variables.
-    pub(super) fn value(&self, imports: &[&str], late: &[&str]) -> Option<String> {
+    pub(super) fn value(&self, imports: &[&str], late: &[&str], shared: &[&str]) -> Option<String> {
         let mode = match self.from {
             From::Nowhere => return None,
             From::Template => StandbyMode::Template,
@@ -123,6 +133,7 @@ impl Standbys {
             framework: owned(imports),
             imports: self.imports.clone(),
             late: owned(late),
+            shared: owned(shared),
             ahead: self.ahead,
             after_ms: u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX),
         };
@@ -137,6 +148,8 @@ struct Wish {
     framework: Vec<String>,
     imports: Vec<String>,
     late: Vec<String>,
+    #[serde(default)]
+    shared: Vec<String>,
     ahead: Option<u32>,
     after_ms: u64,
 }
@@ -159,6 +172,7 @@ pub(in crate::launch) fn told(value: &str, argv: &[String], own: &[&str]) -> Opt
         framework: wish.framework,
         imports: wish.imports,
         late: wish.late.into_iter().chain(own).collect(),
+        shared: wish.shared.into_iter().chain(SHARED.map(str::to_owned)).collect(),
         held,
         ahead: wish.ahead,
         after_ms: wish.after_ms,
@@ -176,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_wished_arrives_at_the_guard() {
         let wished = Standbys::template().import("mine").ahead(3).after(Duration::ZERO);
-        let value = wished.value(&["torch"], &["RANK"]).unwrap();
+        let value = wished.value(&["torch"], &["RANK"], &["SIZE"]).unwrap();
         let told = |line| told(&value, &argv(line), &["TASKD_RANK"]);
         let python = told("python -u train.py x").unwrap();
         assert_eq!(
@@ -185,17 +199,18 @@ mod tests {
         );
         assert_eq!((&python.framework, &python.imports), (&argv("torch"), &argv("mine")));
         assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN"));
+        assert!(python.shared.contains(&"SIZE".into()) && python.shared.contains(&"TASKD_WORLD_SIZE".into()));
         assert!(["OMP_NUM_THREADS", "RANK"].into_iter().all(|name| python.is_late(name)) && !python.is_late("HOME"));
         assert_eq!(told("sh -c python"), None);
     }
 
     #[test]
     fn none_and_what_is_no_wish_are_none() {
-        assert_eq!(Standbys::none().value(&[], &[]), None);
+        assert_eq!(Standbys::none().value(&[], &[], &[]), None);
         for value in ["none", "", "{}", "[1"] {
             assert_eq!(told(value, &argv("python train.py"), &[]), None);
         }
-        let started = Standbys::pre_started(2).value(&[], &[]).unwrap();
+        let started = Standbys::pre_started(2).value(&[], &[], &[]).unwrap();
         let started = told(&started, &argv("python train.py"), &[]).unwrap();
         assert!(started.held.is_empty() && started.ahead == Some(2), "it starts its own threads");
     }

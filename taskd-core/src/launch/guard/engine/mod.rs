@@ -4,6 +4,7 @@
 //! stops, [`starts`] for starts, [`owners`] for connections. No part blocks: whatever can hang (disk, lifeline) has a
 //! thread of its own.
 
+mod ahead;
 mod ends;
 mod owners;
 mod standbys;

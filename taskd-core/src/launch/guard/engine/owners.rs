@@ -233,6 +233,7 @@ impl Engine {
             output_refused: logs.refused,
             logs_rotated: logs.rotated,
             standbys_waiting: self.standbys.ready() as u64,
+            standbys_parked: self.standbys.parked() as u64,
             ..self.counters
         }
     }

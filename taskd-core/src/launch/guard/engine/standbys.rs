@@ -3,6 +3,7 @@
 //! Nothing here can hold up or fail a start: whatever a standby does not do in its time ends it, and the rank is started in
 //! the usual way. Which processes are alike, and who waits, is in the [book](crate::launch::guard::standby).
 
+use super::ahead::joins;
 use super::{Engine, Life};
 use crate::job::Termination;
 use crate::launch::guard::poll::Token;
@@ -31,7 +32,7 @@ const REFILL_AFTER: Duration = Duration::from_millis(200);
 /// How soon a failure is followed by another try; the time doubles with each.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// What a standby's nice value is more by until it is ready.
-const SLOWER_BY: u8 = 10;
+pub(super) const SLOWER_BY: u8 = 10;
 
 impl Engine {
     /// A start was carried out: from now on there are to be standbys for its like.
@@ -52,6 +53,7 @@ impl Engine {
             if !has_room {
                 self.notice(&format!("{}: no standby is kept for it, ranks differ too much", order.proc));
             } else if let Some(line) = self.standbys.lines.iter_mut().find(|line| line.like == like) {
+                line.goes_by(like.ahead(order, spec));
                 line.look_by(if line.proof.is_some() { now + REFILL_AFTER } else { due });
             }
         }
@@ -63,8 +65,12 @@ impl Engine {
         for order in new {
             let Some(spec) = specs.get(order.spec) else { continue };
             let Ok(program) = spawn::find_program(order, spec) else { continue };
-            let like = Like::of(order, spec, &program);
-            let Some(id) = like.and_then(|like| self.standbys.line_like(&like).map(|line| line.id)) else { continue };
+            let Some(like) = Like::of(order, spec, &program) else { continue };
+            let Some(id) = self.standbys.line_like(&like).map(|line| line.id) else { continue };
+            let ahead = joins(order, spec).then(|| like.ahead(order, spec));
+            if self.standbys.ahead_of(id).any(|(_, its)| Some(its) == ahead.as_ref()) {
+                continue; // it has its own
+            }
             match wanted.iter_mut().find(|(line, _)| *line == id) {
                 Some((_, count)) => *count += 1,
                 None => wanted.push((id, 1)),
@@ -87,12 +93,16 @@ impl Engine {
         let like = Like::of(order, spec, program)?;
         let slot = order.env.get("TASKD_LOCAL_RANK").and_then(|index| index.parse().ok());
         let line = self.standbys.line_like(&like).map(|line| (line.id, line.proof.clone()));
+        let ahead = joins(order, spec).then(|| like.ahead(order, spec));
         if let Some((line, Some(proof))) = line {
-            while let Some(key) = self.standbys.next_of(line, slot) {
+            while let Some(key) = self.standbys.next_of(line, slot, ahead.as_ref()) {
                 match self.try_to_seat(key, &like, &proof, order, spec) {
                     Ok(spawned) => {
                         self.counters.standbys_seated += 1;
-                        self.standbys.line(line).into_iter().for_each(|line| line.failures = 0);
+                        self.standbys
+                            .line(line)
+                            .into_iter()
+                            .for_each(|line| (line.failures, line.ahead_failures) = (0, 0));
                         return Some(spawned);
                     }
                     Err(error) => {
@@ -127,7 +137,7 @@ impl Engine {
             rustix::thread::sched_setaffinity(Some(pid), &spawn::cpu_set(cpus))?;
         }
         let own = like.own(order, spec);
-        let mut told = Packet::new("run").with("threads", &proof.threads).with("arguments", "1");
+        let mut told = Packet::new("run").with("threads", &proof.threads);
         for (name, value) in &own.set {
             told = told.with("set", &format!("{name}={value}"));
         }
@@ -174,18 +184,16 @@ impl Engine {
                     self.start_standby(id, slot, now + READY_WITHIN)?;
                 }
             }
-            return Ok(());
+            return self.run_ahead(id, now);
         }
         let (_, all) = self.standbys.waiting(id);
         match self.standbys.template(id) {
-            None if has(Part::Template) => Ok(()),
-            None => self.start_standby(id, Part::Template, now + READY_WITHIN),
-            Some((template, false)) if all < wanted => {
-                self.fork(template, id, wanted - all, now);
-                Ok(())
-            }
-            Some(_) => Ok(()),
+            None if has(Part::Template) => {}
+            None => self.start_standby(id, Part::Template, now + READY_WITHIN)?,
+            Some((template, false)) if all < wanted => self.fork(template, id, wanted - all, now),
+            Some(_) => {}
         }
+        self.run_ahead(id, now)
     }
 
     /// Starts a process that is to wait, and tells it what for.
@@ -213,7 +221,8 @@ impl Engine {
             Stream::new(pipe, log, None).keeping_tail()
         });
         let process = Some((started.pid, started.start_time));
-        let is_seat_of = Standby { line: id, part, process, seat, output, pipes, is_ready: false, until: Some(until) };
+        let is_seat_of =
+            Standby { line: id, part, process, seat, output, pipes, is_ready: false, ahead: None, until: Some(until) };
         let key = self.standbys.insert(is_seat_of);
         self.watch_standby(key)?;
         let be = match part {
@@ -267,7 +276,8 @@ impl Engine {
             theirs.extend([their_seat, their_stdout, their_stderr]);
             let (part, pipes) = (Part::Waiting { slot: None }, Some((stdout, stderr)));
             let until = Some(until);
-            children.push(Standby { line: id, part, process: None, seat, output: None, pipes, is_ready: false, until });
+            let (process, output, ahead) = (None, None, None);
+            children.push(Standby { line: id, part, process, seat, output, pipes, is_ready: false, ahead, until });
         }
         let passed: Vec<_> = theirs.iter().map(std::os::fd::AsFd::as_fd).collect();
         let Some(standby) = self.standbys.get_mut(template) else { return Ok(()) };
@@ -299,7 +309,7 @@ impl Engine {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         let (id, part, process, now) = (standby.line, standby.part, standby.process, Instant::now());
         match (part, told.kind.as_str()) {
-            (_, "refused") => {
+            (_, "refused") if standby.ahead.is_none() => {
                 let why = told.one("why").to_owned();
                 self.discard(key);
                 self.give_up(id, &why);
@@ -328,12 +338,17 @@ impl Engine {
                     missing => self.note(&format!("a standby is ready, but for: {missing}")),
                 }
             }
+            (Part::Waiting { .. }, "parked") if standby.ahead.is_some() && !standby.is_ready => {
+                return self.has_parked(key, &told.one("at").chars().take(200).collect::<String>());
+            }
+            (_, "refused") => return Err(told.one("why").to_owned()),
             (Part::Template, "forked") => standby.until = None,
             (Part::Waiting { slot: None }, "unseated") if process.is_none() => {
                 let found = self.verified(id, told.one("pid"))?;
                 if let Some(standby) = self.standbys.get_mut(key) {
                     (standby.process, standby.is_ready, standby.until) = (Some(found), true, None);
                 }
+                self.standbys.line(id).into_iter().for_each(|line| line.look_by(now));
             }
             (_, kind) => {
                 return Err(format!("it says {:?}, which nobody has asked", kind.chars().take(40).collect::<String>()));
@@ -380,13 +395,16 @@ impl Engine {
     /// A standby has not done what it should. Its line tries again, a few times.
     fn standby_failed(&mut self, key: Key, why: &str) {
         let Some(standby) = self.standbys.get_mut(key) else { return };
-        let (id, part) = (standby.line, standby.part);
+        let (id, part, ran_ahead) = (standby.line, standby.part, standby.ahead.is_some());
         if let Some(output) = &mut standby.output {
             output.drain(LAST_BYTES_MAX, &self.poll, &self.logs, &mut self.scratch);
         }
         let printed = standby.output.as_ref().map(Stream::tail_text).unwrap_or_default();
         let last = printed.lines().next_back().map(|line| format!(" ({line})")).unwrap_or_default();
         self.discard(key);
+        if ran_ahead {
+            return self.ahead_failed(id, why, Instant::now());
+        }
         if part == Part::Template {
             for child in self.standbys.keys_of(id) {
                 if self.standbys.get(child).is_some_and(|standby| !standby.is_ready) {
@@ -436,7 +454,7 @@ impl Engine {
     }
 
     /// Ends a standby. Whoever it is has not been reaped, so its number is its own.
-    fn discard(&mut self, key: Key) {
+    pub(super) fn discard(&mut self, key: Key) {
         let Some(mut standby) = self.standbys.remove(key) else { return };
         self.counters.standbys_discarded += u64::from(standby.part != Part::Probe);
         self.poll.remove(&standby.seat);
@@ -452,7 +470,7 @@ impl Engine {
 
 /// Where the kernel shares processors among sessions first, a nice value matters within one only: a session has its own, which
 /// needs no privilege. What a template forks is in sessions of their own.
-fn set_autogroup(pid: Pid, nice: u8) {
+pub(super) fn set_autogroup(pid: Pid, nice: u8) {
     let _ = std::fs::write(format!("/proc/{}/autogroup", pid.as_raw_nonzero()), nice.to_string()); // a kernel without has none
 }
 

@@ -26,6 +26,13 @@ pub(in crate::launch::guard) struct Own {
     pub(in crate::launch::guard) unset: Vec<String>,
 }
 
+/// What a program is run with ahead of its rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::launch::guard) struct Ahead {
+    pub(in crate::launch::guard) arguments: Vec<String>,
+    pub(in crate::launch::guard) set: BTreeMap<String, String>,
+}
+
 impl Like {
     /// What an order's process is like; `None` where no standby may stand in for it.
     pub(in crate::launch::guard) fn of(order: &WireOrder, spec: &WireSpec, program: &Path) -> Option<Like> {
@@ -51,6 +58,19 @@ impl Like {
         let unset = late.filter(|name| !env.contains_key(*name)).cloned().collect();
         let set = env.into_iter().filter(|(name, _)| self.standby.is_late(name)).collect();
         Own { arguments: spec.argv.get(self.standby.fixed..).unwrap_or_default().to_vec(), set, unset }
+    }
+
+    /// What of a rank's own the others have as well, and its arguments: what a standby goes by that runs ahead of its rank.
+    pub(in crate::launch::guard) fn ahead(&self, order: &WireOrder, spec: &WireSpec) -> Ahead {
+        let mut own = self.own(order, spec);
+        own.set.retain(|name, _| self.standby.shared.contains(name) || self.standby.held.contains_key(name));
+        Ahead { arguments: own.arguments, set: own.set }
+    }
+
+    /// Variables that one that runs ahead of its rank cannot know.
+    pub(in crate::launch::guard) fn unknown<'a>(&'a self, ahead: &'a Ahead) -> impl Iterator<Item = &'a String> {
+        let late = self.standby.late.iter().chain(self.standby.held.keys());
+        late.filter(|name| !ahead.set.contains_key(*name) && !self.standby.held.contains_key(*name))
     }
 
     /// The environment that a standby is started with.
@@ -93,6 +113,7 @@ mod tests {
             framework: Vec::new(),
             imports: Vec::new(),
             late: texts(&["RANK", "PORT"]),
+            shared: Vec::new(),
             held: BTreeMap::from([("OMP_NUM_THREADS".into(), "1".into())]),
             ahead: None,
             after_ms: 0,

@@ -6,7 +6,7 @@
 mod like;
 pub(super) mod packet;
 
-pub(super) use like::Like;
+pub(super) use like::{Ahead, Like};
 
 use super::procs::Key;
 use super::streams::Stream;
@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most lines at once. Who is like none of them is started in the usual way.
 pub(super) const LINES_MAX: usize = 4;
@@ -23,6 +23,8 @@ pub(super) const LINES_MAX: usize = 4;
 pub(super) const AHEAD_MAX: usize = 64;
 /// How often in a row a line may fail before it is given up.
 pub(super) const TRIES_MAX: u32 = 3;
+/// How many of a line run their program ahead of their rank, beside those that wait.
+pub(super) const AHEAD_OF_RANK: usize = 1;
 
 /// What a standby is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub(super) struct Standby {
     /// The reading ends of what will be a rank's output.
     pub(super) pipes: Option<(OwnedFd, OwnedFd)>,
     pub(super) is_ready: bool,
+    /// What it runs the program with ahead of its rank, if it does: ready it is where it has come as far as it can.
+    pub(super) ahead: Option<Ahead>,
     /// When it must have answered.
     pub(super) until: Option<Instant>,
 }
@@ -60,6 +64,12 @@ pub(super) struct Line {
     pub(super) like: Like,
     /// Arguments that are each rank's own: the first one's.
     pub(super) rest: Vec<String>,
+    /// What the next one that runs ahead of its rank is to go by.
+    pub(super) ahead: Option<Ahead>,
+    /// How many of them have failed since the last one that was seated.
+    pub(super) ahead_failures: u32,
+    /// After how long it is looked again whether ranks have come to a step loop, without which nothing is run ahead.
+    pub(super) look_again: Duration,
     /// Who was started last as one of these.
     pub(super) users: BTreeSet<Role>,
     /// What the probe has found; `None` before it.
@@ -151,9 +161,10 @@ impl Standbys {
         up.map(|(key, standby)| (key, standby.until.is_some()))
     }
 
-    /// How many of a line can be seated now, and how many there will be.
+    /// How many of a line can be seated now as any rank, and how many there will be.
     pub(super) fn waiting(&self, line: u64) -> (usize, usize) {
-        let waiting = || self.of(line).filter(|(_, standby)| matches!(standby.part, Part::Waiting { .. }));
+        let waits = |standby: &Standby| matches!(standby.part, Part::Waiting { .. }) && standby.ahead.is_none();
+        let waiting = || self.of(line).filter(|(_, standby)| waits(standby));
         (waiting().filter(|(_, standby)| standby.is_ready).count(), waiting().count())
     }
 
@@ -162,9 +173,28 @@ impl Standbys {
         self.lines.iter().map(|line| self.waiting(line.id).0).sum()
     }
 
-    /// Who of a line is seated next: the one with this number, if there is one, else the one that has waited longest.
-    pub(super) fn next_of(&self, line: u64, slot: Option<u32>) -> Option<Key> {
-        self.of(line).find(|(_, standby)| standby.is_ready && fits(standby.part, slot)).map(|(key, _)| key)
+    /// Who of a line is seated next: for a rank that joins others (`ahead`) one that has run ahead with the same, else the one
+    /// with this number, if there is one, else the one that has waited longest.
+    pub(super) fn next_of(&self, line: u64, slot: Option<u32>, ahead: Option<&Ahead>) -> Option<Key> {
+        let ready = || self.of(line).filter(|(_, standby)| standby.is_ready && fits(standby.part, slot));
+        let has_run = ready().find(|(_, standby)| ahead.is_some() && standby.ahead.as_ref() == ahead);
+        has_run.or_else(|| ready().find(|(_, standby)| standby.ahead.is_none())).map(|(key, _)| key)
+    }
+
+    /// One of a line that waits and can be seated now.
+    pub(super) fn any_of(&self, line: u64) -> Option<Key> {
+        let waits = |standby: &Standby| matches!(standby.part, Part::Waiting { .. }) && standby.ahead.is_none();
+        self.of(line).find(|(_, standby)| standby.is_ready && waits(standby)).map(|(key, _)| key)
+    }
+
+    /// How many of all lines have run ahead of their ranks as far as they can.
+    pub(super) fn parked(&self) -> usize {
+        self.all.values().filter(|standby| standby.ahead.is_some() && standby.is_ready).count()
+    }
+
+    /// Those of a line that run ahead, or have run ahead, of their ranks.
+    pub(super) fn ahead_of(&self, line: u64) -> impl Iterator<Item = (Key, &Ahead)> {
+        self.of(line).filter_map(|(key, standby)| Some((key, standby.ahead.as_ref()?)))
     }
 
     /// Takes a start into account: from now on this role is one of that line and of no other.
@@ -190,6 +220,9 @@ impl Standbys {
             id: self.next_line,
             like,
             rest: rest.to_vec(),
+            ahead: None,
+            ahead_failures: 0,
+            look_again: Duration::ZERO,
             users: BTreeSet::from([role.clone()]),
             proof: None,
             due: Some(due),

@@ -1,0 +1,73 @@
+"""A process that runs its program ahead of its rank, as one that is to take another's place: it builds and warms up, with nobody.
+
+Where the program asks for what only a rank knows, or comes to its step loop, the process *parks*: it says so to the guard, and
+waits for the rank as which it goes on. What asks for it is a variable of the environment that each rank has its own of, or the
+whole environment; what else does, the framework's part of the package `taskd` says by calling `park`.
+
+It computes nothing and hooks nothing but the environment. For Python 3.8 and later.
+"""
+
+import os
+from _thread import RLock, get_ident
+
+current = None  # of this process, until it is seated
+
+
+class Ahead:
+    def __init__(self, seat, unknown):
+        global current
+        current = self
+        self.seat, self.unknown = seat, frozenset(unknown)
+        self.then = []  # what is done when this process is a rank, in order
+        self.main_thread = get_ident()
+        self.lock = RLock()  # held by the main thread until then: any other thread that asks waits
+
+    def begin(self):
+        """From here on the program may run."""
+        self.lock.acquire()
+        watch_environment(self)
+        os.register_at_fork(after_in_child=leave)
+
+    def park(self, at):
+        """Returns when this process is a rank. Where it stands, `at`, is for people."""
+        if get_ident() != self.main_thread:
+            with self.lock:
+                return
+        if current is not self:
+            return
+        self.seat.await_seat(at)
+        leave()
+        for then in self.then:
+            then()
+        self.lock.release()
+
+
+def park(at):
+    """Where this process runs ahead, waits until it is a rank."""
+    if current is not None:
+        current.park(at)
+
+
+def watch_environment(ahead):
+    """Has whoever asks for what is not known yet wait for it. C's `getenv` finds nothing."""
+    usual = type(os.environ)
+
+    class Watched(usual):
+        def __getitem__(self, key):
+            if key in ahead.unknown:
+                ahead.park("asks for the variable %s" % key)
+            return usual.__getitem__(self, key)
+
+        def __iter__(self):
+            ahead.park("looks at its whole environment")
+            return usual.__iter__(self)
+
+    Watched.__name__, Watched.__qualname__, Watched.usual = usual.__name__, usual.__qualname__, usual
+    os.environ.__class__ = Watched
+
+
+def leave():
+    """This process is a rank, or a forked child, for which nobody has a seat."""
+    global current
+    current = None
+    os.environ.__class__ = getattr(type(os.environ), "usual", type(os.environ))

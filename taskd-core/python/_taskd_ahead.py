@@ -35,8 +35,9 @@ class Ahead:
                 return
         if current is not self:
             return
-        self.seat.await_seat(at)
+        packet = self.seat.await_seat(at)
         leave()
+        self.seat.be_rank(packet)
         for then in self.then:
             then()
         self.lock.release()

@@ -225,12 +225,12 @@ class Seat:
         return self.seated
 
     def await_seat(self, at):
-        """The program has come as far as it can without a rank."""
+        """The program has come as far as it can without a rank. What `be_rank` is to be called with."""
         try:
             sys.stdout.flush()
             sys.stderr.flush()
             self.say("parked", at=at)
-            self.be_rank(self.receive(0)[0])
+            return self.receive(0)[0]
         except Exception as error:
             self.refuse("%s: %s" % (type(error).__name__, error))
             os._exit(FAILED)

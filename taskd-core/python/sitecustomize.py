@@ -424,7 +424,8 @@ def record_uncaught(steps):
     previous = sys.excepthook
 
     def excepthook(kind, value, trace):
-        path = os.environ.get("TASKD_ERROR_FILE")
+        is_nobody = getattr(sys.modules.get("_taskd_ahead"), "current", None)  # no rank yet, whose file would be asked for
+        path = None if is_nobody else os.environ.get("TASKD_ERROR_FILE")
         if path and steps.is_rank() and issubclass(kind, Exception):  # an exit or an interrupt is not an error
             try:
                 if not os.path.exists(path):  # else the framework was first

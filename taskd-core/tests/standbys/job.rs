@@ -94,6 +94,14 @@ impl Job {
         batch.orders.into_iter().map(|order| order.proc).collect()
     }
 
+    /// Starts one rank of a world in which the others run.
+    pub(crate) async fn start_only(&self, incarnation: u32, rank: usize, spec: WorkerSpec) -> ProcId {
+        let mut batch = batch(incarnation, [spec.clone(), spec]);
+        batch.orders = vec![batch.orders.swap_remove(rank)];
+        self.launcher.start(&batch).await.unwrap();
+        batch.orders.remove(0).proc
+    }
+
     /// Starts rank 0 alone, waits for its exit, and acknowledges it. The exit's code.
     pub(crate) async fn run(&self, incarnation: u32, spec: WorkerSpec) -> String {
         let procs = self.start(incarnation, [spec]).await;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
 
+mod ahead;
 mod as_new;
 mod contract;
 mod ends;

@@ -342,7 +342,10 @@ impl Engine {
                 return self.has_parked(key, &told.one("at").chars().take(200).collect::<String>());
             }
             (_, "refused") => return Err(told.one("why").to_owned()),
-            (Part::Template, "forked") => standby.until = None,
+            (Part::Template, "forked") => {
+                standby.until = None;
+                self.standbys.line(id).into_iter().for_each(|line| line.look_by(now)); // more may be wanted by now
+            }
             (Part::Waiting { slot: None }, "unseated") if process.is_none() => {
                 let found = self.verified(id, told.one("pid"))?;
                 if let Some(standby) = self.standbys.get_mut(key) {

@@ -1,0 +1,130 @@
+//! Standbys that run their program ahead of their rank, and wait where it has to know it.
+
+use std::time::Duration;
+
+use taskd_core::job::{ProcId, WorkerSpec};
+use taskd_core::launch::{JOIN_VARIABLE, Launcher};
+
+use crate::job::{Job, template};
+use crate::support::{exit_of, pid_of};
+
+/// What a program does that has come to its step loop: its page says so.
+const IN_LOOP: &str = "
+import os, sys
+def in_loop():
+    with open(os.environ['TASKD_LIFELINE'], 'r+b') as page:
+        page.seek(76)
+        page.write((1).to_bytes(4, sys.byteorder))
+";
+
+/// Leaves a file named after its process, then asks for its rank, and tells who it is.
+const PROGRAM: &str = "
+import json, os, sys
+open('begun-%d' % os.getpid(), 'w').close()
+known = os.environ['TASKD_WORLD_SIZE'], os.environ.get('TASKD_JOB_NAME'), 'OF_NOBODY' in os.environ
+@ASKS
+whole = 'told-%s' % os.environ['TASKD_PROC']
+with open(whole + '.new', 'w') as file:
+    json.dump(dict(pid=os.getpid(), rank=os.environ['RANK'], env=dict(os.environ), known=known, argv=sys.argv,
+        kind=type(os.environ).__name__ + type(os.environ).__module__), file)
+os.rename(whole + '.new', whole)
+in_loop()
+import time; time.sleep(600)
+";
+
+fn asks(how: &str) -> String {
+    format!("{IN_LOOP}{}", PROGRAM.replace("@ASKS", how))
+}
+
+fn joining(spec: &WorkerSpec) -> WorkerSpec {
+    spec.clone().with_env(JOIN_VARIABLE, "2")
+}
+
+async fn is_parked(job: &Job, at: &str) {
+    job.is_said(&format!("a standby has run ahead of its rank: it {at}")).await;
+    assert_eq!(job.counters().await.standbys_parked, 1);
+}
+
+async fn kill(job: &Job, procs: &[ProcId]) {
+    job.launcher.stop(procs, Duration::ZERO).await.unwrap();
+    for proc in procs {
+        exit_of(&job.launcher, proc).await;
+    }
+    job.launcher.acknowledge(procs).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
+    for (how, at) in [
+        ("rank = os.environ['RANK']", "asks for the variable RANK"),
+        ("rank = os.getenv('RANK', 'none')", "asks for the variable RANK"),
+        ("rank = dict(os.environ)['RANK']", "looks at its whole environment"),
+        (
+            "import threading; t = threading.Thread(target=os.getenv, args=['RANK']); t.start(); os.environ['RANK']",
+            "asks",
+        ),
+    ] {
+        let job = Job::new(template().ahead(1)).await;
+        let spec = job.program(&asks(how));
+        let first = job.start(1, [spec.clone(), spec.clone()]).await;
+        is_parked(&job, at).await;
+        kill(&job, &first[1..]).await;
+        let second = job.start_only(2, 1, joining(&spec)).await;
+        let (new, old) = (job.told("told-rank-1.2").await, job.told("told-rank-1.1").await);
+        assert!(job.path(&format!("begun-{}", new["pid"])).exists());
+        assert_eq!((&new["pid"], &new["rank"]), (&pid_of(&job.launcher, &second).await.into(), &"1".into()), "{at}");
+        let mut expected = old["env"].clone();
+        for changed in ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_GENERATION", "TASKD_RESTARTS", "TASKD_ERROR_FILE"] {
+            expected[changed] = new["env"][changed].clone();
+        }
+        for changed in ["TASKD_LIFELINE", "TASKD_KEEP", "PORT", JOIN_VARIABLE] {
+            expected[changed] = new["env"][changed].clone();
+        }
+        assert_eq!(new["env"], expected, "{at}");
+        for same in ["known", "argv", "kind"] {
+            assert_eq!(new[same], old[same], "{same}");
+        }
+        assert_eq!(job.counters().await.standbys_seated, 1);
+        job.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_starts_with_all_others_is_not_seated_where_a_program_has_run_already() {
+    let job = Job::new(template().ahead(1)).await;
+    let spec = job.program(&asks("os.environ['RANK']"));
+    let first = job.start(1, [spec.clone()]).await;
+    is_parked(&job, "asks for the variable RANK").await;
+    job.standbys(1).await;
+    kill(&job, &first).await;
+    job.start(2, [spec.clone()]).await;
+    job.told("told-rank-0.2").await;
+    let counters = job.counters().await;
+    assert_eq!((counters.standbys_parked, counters.standbys_seated), (1, 1), "in the one that has run nothing");
+    job.end().await;
+}
+
+#[tokio::test]
+async fn a_program_that_has_no_step_loop_is_not_run_ahead() {
+    let job = Job::new(template().ahead(1)).await;
+    let spec = job.program(&PROGRAM.replace("@ASKS", "").replace("in_loop()", ""));
+    job.start(1, [spec]).await;
+    let told = job.told("told-rank-0.1").await;
+    job.standbys(1).await;
+    let begun = std::fs::read_dir(job.dir.path()).unwrap().flatten();
+    let begun: Vec<String> = begun.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let begun: Vec<&String> = begun.iter().filter(|name| name.starts_with("begun-")).collect();
+    assert_eq!(begun, [&format!("begun-{}", told["pid"])]);
+    job.end().await;
+}
+
+#[tokio::test]
+async fn a_program_that_fails_without_its_rank_costs_those_that_wait_nothing() {
+    let job = Job::new(template().ahead(1)).await;
+    let spec = job.program(&asks("if 'calendar' in sys.modules: raise KeyError('no rank')"));
+    job.start(1, [spec]).await;
+    job.is_said("a standby that ran ahead of its rank has failed").await;
+    job.standbys(1).await;
+    assert_eq!(job.counters().await.standbys_parked, 0);
+    job.end().await;
+}

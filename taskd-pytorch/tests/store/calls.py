@@ -37,7 +37,8 @@ def note(name, call):
         result = call()
     except Exception as error:
         text = str(error).split("\n")[0]
-        text = "the connection is closed" if "Connection" in text else text
+        is_closed = "Connection" in text or "Broken pipe" in text  # which of them is a race
+        text = "the connection is closed" if is_closed else text
         result = "%s: %s" % (type(error).__name__, text)
     if isinstance(result, bytes):
         result = result.decode() if len(result) < 100 else "%d bytes" % len(result)

@@ -1,5 +1,6 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
+use super::cut::cut;
 use super::faults::Strike;
 use super::lines::{self, Line, now};
 use super::told::Recovery;
@@ -25,6 +26,8 @@ use tokio::sync::broadcast;
 
 /// A rank that does not beat for so long is frozen.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A collective operation that takes so long has failed.
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// How often the script's lines are read.
 const READ_EVERY: Duration = Duration::from_millis(10);
 /// How long a recovery may take before it counts as a stall.
@@ -128,7 +131,9 @@ impl Job {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_recover.py");
         let (python, dir) = (self.python.python().to_string_lossy(), self.dir.to_string_lossy());
         let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
+        let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
+        let argv = argv.into_iter().chain(["--timeout-s", &timeout]);
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
         spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
@@ -166,12 +171,14 @@ impl Striker {
             let mut events = self.handle.events();
             let before = self.last_common(&lines::read(&self.job.dir)).unwrap_or(0);
             let role = strike.rank.map_or(Role::Service(STORE), |rank| Role::Rank(Rank(rank)));
-            let Some(pid) = self.pid_of(&role).await else { continue };
-            let at = now();
-            if kill_process(pid, strike.signal).is_err() {
-                continue;
-            }
-            println!("          >>> from outside: {:?} to {role} after step {before}", strike.signal);
+            let at = match self.strike(&strike, &role).await {
+                Ok(at) => at,
+                Err(why) => {
+                    println!("          >>> {:?} of {role} did not come to pass: {why}", strike.fault);
+                    continue;
+                }
+            };
+            println!("          >>> from outside: {:?} of {role} after step {before}", strike.fault);
             let seen = watch(&mut events).await;
             let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, &seen);
             self.until(|steps| common(steps).is_some()).await;
@@ -181,6 +188,42 @@ impl Striker {
             recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
         }
         recoveries
+    }
+
+    /// Does it; when.
+    async fn strike(&self, strike: &Strike, role: &Role) -> Result<f64, Failure> {
+        let gone = || format!("{role} does not run");
+        if let Some(name) = strike.fault.in_script() {
+            let rank = strike.rank.ok_or_else(gone)?;
+            return self.ask_script(rank, name).await;
+        }
+        let pid = self.pid_of(role).await.ok_or_else(gone)?;
+        let at = now();
+        if let Some(signal) = strike.fault.signal() {
+            kill_process(pid, signal)?;
+            return Ok(at);
+        }
+        let next = Role::Rank(Rank(strike.rank.map_or(0, |rank| (rank + 1) % self.job.ranks)));
+        let next = self.pid_of(&next).await.ok_or_else(gone)?;
+        if cut(pid, next)? == 0 {
+            return Err("there is no connection to the next rank".into());
+        }
+        Ok(at)
+    }
+
+    /// Has the script do it to itself, in a step to come.
+    async fn ask_script(&self, rank: u32, name: &str) -> Result<f64, Failure> {
+        let (asked, struck) = (format!("fault.{rank}"), self.job.dir.join(format!("struck.{rank}")));
+        let new = self.job.dir.join(asked.clone() + ".new");
+        fs::write(&new, name)?;
+        fs::rename(&new, self.job.dir.join(asked))?;
+        loop {
+            if let Ok(at) = fs::read_to_string(&struck) {
+                fs::remove_file(&struck)?;
+                return Ok(at.trim().parse()?);
+            }
+            tokio::time::sleep(READ_EVERY).await;
+        }
     }
 
     async fn pid_of(&self, role: &Role) -> Option<Pid> {

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<Told, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??;
+    let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
     let steps = 150 + 60 * u64::from(options.faults);
     let job = Job {

@@ -13,14 +13,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{DetectorExt, SilenceDetector, StallDetector, defaults};
+use taskd_core::detect::{DetectorExt, RestartStormDetector, SilenceDetector, StallDetector, defaults};
 use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport};
-use taskd_core::launch::{Launcher, LocalLauncher};
+use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
 use taskd_core::recover;
-use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_core::runtime::{Announcement, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
-use taskd_pytorch::venv::PythonEnv;
 use taskd_pytorch::{STORE, TorchLauncher, with_store};
 use tokio::sync::broadcast;
 
@@ -34,7 +33,8 @@ const READ_EVERY: Duration = Duration::from_millis(10);
 const STALL: Duration = Duration::from_secs(60);
 
 /// How the job is to be mended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// The same processes do the step again.
     Retry,
@@ -49,10 +49,10 @@ pub enum Strategy {
 }
 
 /// One training.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The interpreter.
-    pub python: PythonEnv,
+    /// An interpreter with torch.
+    pub python: PathBuf,
     /// Where everything is kept.
     pub dir: PathBuf,
     /// How many ranks.
@@ -84,7 +84,7 @@ pub struct Run {
     /// What each rank has ended with.
     pub outcomes: Vec<Outcome>,
     /// The steps that each rank has completed.
-    pub(super) lines: BTreeMap<u32, Vec<Line>>,
+    pub(crate) lines: BTreeMap<u32, Vec<Line>>,
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
 }
@@ -95,20 +95,8 @@ impl Job {
     /// # Errors
     /// The job did not complete, or left no result; the text says why.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
-        fs::create_dir_all(&self.dir)?;
-        let local = Arc::new(LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover").build().await?);
-        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
-        let mut detectors = defaults();
-        detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
-        detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
-        detectors.push(StallDetector::after(STALL).boxed());
-        let runtime = Runtime::builder()
-            .job(self.spec()?)
-            .source(local.heartbeats(SILENT_AFTER / 10))
-            .detectors(detectors)
-            .strategies(recover::defaults())
-            .launcher(torch)
-            .build()?;
+        let (local, runtime) = self.supervise(OnOwnerLoss::default(), None).await?;
+        let runtime = runtime.build()?;
         let striker = Striker { job: self.clone(), launcher: Arc::clone(&local), handle: runtime.handle() };
         let striking = tokio::spawn(striker.carry_out(strikes.to_vec()));
         let report = runtime.run_with_signals(program::LEAVE).await?;
@@ -127,9 +115,37 @@ impl Job {
         Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries })
     }
 
+    /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a
+    /// storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
+    pub(crate) async fn supervise(
+        &self,
+        on_owner_loss: OnOwnerLoss,
+        at_worst: Option<(Duration, u32)>,
+    ) -> Result<(Arc<LocalLauncher>, RuntimeBuilder), Failure> {
+        fs::create_dir_all(&self.dir)?;
+        let local = LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover");
+        let local = Arc::new(local.on_owner_loss(on_owner_loss).build().await?);
+        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
+        let mut detectors = defaults();
+        detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
+        detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
+        detectors.push(StallDetector::after(at_worst.map_or(STALL, |(stall, _)| stall)).boxed());
+        if let Some((within, restarts)) = at_worst {
+            detectors.retain(|d| d.name() != "restart-storm");
+            detectors.push(RestartStormDetector::more_than(restarts, within).boxed());
+        }
+        let runtime = Runtime::builder()
+            .job(self.spec()?)
+            .source(local.heartbeats(SILENT_AFTER / 10))
+            .detectors(detectors)
+            .strategies(recover::defaults())
+            .launcher(torch);
+        Ok((local, runtime))
+    }
+
     fn spec(&self) -> Result<JobSpec, Failure> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_recover.py");
-        let (python, dir) = (self.python.python().to_string_lossy(), self.dir.to_string_lossy());
+        let (python, dir) = (self.python.to_string_lossy(), self.dir.to_string_lossy());
         let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
         let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];

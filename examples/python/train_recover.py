@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 import taskd
 
 HASHED_MIB_MAX = 8  # of more state only the end is hashed: it would take longer than the steps
-FAULTS = ("exception", "collective", "nan", "commit")
-COMMIT_SECONDS = 0.5  # for which the fault `commit` stays between its commit and its step's end: others are a step ahead
+FAULTS = ("exception", "collective", "nan", "late", "torn", "commit")
+COMMIT_SECONDS = 0.5  # for which the fault `commit` stays in its commit window: the others go on to the next step
 BUCKETS = 4  # of gradients, about: the first is under way while the last is still computed
 
 parser = argparse.ArgumentParser()
@@ -142,6 +142,8 @@ for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.
         if step.number >= int(read(os.path.join(options.dir, "until")) or options.steps):
             break
         fault = read(path_of("fault"))
+    else:
+        fault = None
     with step:
         if strikes("exception"):
             raise MemoryError("injected: there is no memory for step %d" % step.number)
@@ -150,7 +152,11 @@ for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.
         loss.register_hook(spoil)
         loss.backward()
         check()
+        if strikes("late"):  # the others commit the step
+            raise MemoryError("injected: there is no memory to commit step %d" % step.number)
         optimizer.step()
+        if strikes("torn"):
+            raise MemoryError("injected: there is no memory to end step %d" % step.number)
         if strikes("commit"):
             time.sleep(COMMIT_SECONDS)
         time.sleep(options.pace_ms / 1000.0)

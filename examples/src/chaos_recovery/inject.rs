@@ -126,7 +126,8 @@ impl Fire<'_> {
         Ok(None)
     }
 
-    /// One rank has changed its parameters and is held there; it, another one, or both are killed.
+    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the midst of it, and
+    /// it, another one, or both are killed.
     async fn between_commits(
         &mut self,
         ranks: &BTreeMap<u32, Process>,
@@ -134,6 +135,10 @@ impl Fire<'_> {
         other: u32,
         dice: &mut StdRng,
     ) -> Result<Option<f64>, Failure> {
+        let alone = ["late", "torn"][dice.random_range(0..2)];
+        if self.job.strategy == Strategy::Retry || dice.random_range(0..3) == 0 {
+            return self.tell(any, alone).await;
+        }
         if self.tell(any, "commit").await?.is_none() {
             return Ok(None);
         }

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     TwoAtOnce,
     /// While a recovery is under way, a rank is killed; where no rank is to be lost, the store.
     MidRecovery,
-    /// A rank is killed while one has committed a step and another has not.
+    /// A rank fails or is killed while one has committed a step and another has not.
     BetweenCommits,
     /// All ranks, and with them all replicas, are killed at once.
     AllAtOnce,
@@ -54,7 +54,8 @@ impl Kind {
         };
         match strategy {
             Strategy::Retry => {
-                [&SOFT[..], &SOFT[..4], &[MidRecovery, MidRecovery, Supervisor, SupervisorMidRecovery]].concat()
+                let more = [BetweenCommits, BetweenCommits, MidRecovery, Supervisor, SupervisorMidRecovery];
+                [&SOFT[..], &SOFT[..4], &more].concat()
             }
             Strategy::Restart => {
                 let hard =

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import time
 from datetime import timedelta
 
@@ -118,9 +119,11 @@ def cut(grad):
         return
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             one = socket.socket(fileno=os.dup(int(name)))
         except OSError:
-            continue  # no socket, or closed meanwhile
+            continue  # closed meanwhile
         with one:
             try:
                 if one.family == socket.AF_INET and one.getpeername()[1] != int(os.environ["MASTER_PORT"]):  # the store's

@@ -137,7 +137,7 @@ impl Account {
 
     /// Whether somebody will want to see the jobs' files.
     pub(crate) fn wants_a_look(&self) -> bool {
-        self.stalls > 0 || self.failed > 0 || !self.state_equal || !self.loss_bit_equal || self.orphans > 0
+        self.judge().is_err()
     }
 
     /// For people.

@@ -65,6 +65,22 @@ impl Growth {
         }
     }
 
+    /// What the rank holds now that holds most, for people who watch.
+    pub(crate) fn newest(&self) -> String {
+        let last = self
+            .lives
+            .iter()
+            .filter(|((pid, what), _)| *what == "rank" && is_there(*pid))
+            .filter_map(|(_, life)| life.last());
+        let most = last.fold(Holds::default(), |most, one| Holds {
+            rss_kib: most.rss_kib.max(one.rss_kib),
+            fds: most.fds.max(one.fds),
+            threads: most.threads.max(one.threads),
+        });
+        let Holds { rss_kib, fds, threads } = most;
+        format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
+    }
+
     /// What came of it. Who has lived through few recoveries is left out.
     pub(crate) fn grown(&self) -> Grown {
         let mut grown = Grown::default();
@@ -89,6 +105,10 @@ impl Growth {
         }
         grown
     }
+}
+
+fn is_there(pid: i32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
 fn median(life: &[Holds], field: fn(&Holds) -> i64) -> i64 {

@@ -131,7 +131,7 @@ async fn one(fire: &mut Fire<'_>, kind: Kind, seed: u64) -> Result<(), Failure> 
     match done {
         Ok(Some(ms)) => {
             fire.account.ms.push(ms);
-            fire.say(&format!("{kind:?}: on after {ms:.0} ms"));
+            fire.say(&format!("{kind:?}: on after {ms:.0} ms; {}", fire.growth.newest()));
             Ok(())
         }
         Ok(None) => {

@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
-use taskd_examples::recover::{Fault, Job, Strategy, Told};
+use taskd_examples::recover::{Fault, Job, Strategy, Told, Victim};
 use taskd_pytorch::{store, venv};
 
 /// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
@@ -20,6 +20,9 @@ struct Options {
     /// What is done to the victim.
     #[arg(long, value_enum, default_value_t = Fault::Kill)]
     inject: Fault,
+    /// Who the victim is.
+    #[arg(long, value_enum, default_value_t = Victim::Seed)]
+    victim: Victim,
     /// How often.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(0, 10_000))]
     faults: u32,
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<Told, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??;
+    let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
     let steps = 150 + 60 * u64::from(options.faults);
     let job = Job {
@@ -67,7 +70,7 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
     let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
     println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
-    let faults = options.inject.plan(options.seed, options.faults, options.ranks);
+    let faults = options.inject.plan(options.victim, options.seed, options.faults, options.ranks);
     let run = Job { dir: dir.path().join("job"), ..job }.run(&faults).await;
     let told = run.map(|run| Told::of(&reference, run));
     if told.as_ref().map_or(true, |told| told.judge().is_err()) {

@@ -3,13 +3,21 @@
 Every rank trains on samples of its own, with dropout and batch normalisation. It writes one line for each completed step to
 DIR/steps.RANK.PID.jsonl, with the hash of everything that the next step depends on, and at the end the hash to
 DIR/result.RANK.json.
+
+Two files steer it: DIR/until holds the step before which it ends, and DIR/fault.RANK names something that goes wrong in this rank's
+next step (FAULTS below). When it does, DIR/struck.RANK says when, and the first file is gone.
 """
 
 import argparse
+import faulthandler
 import hashlib
 import json
 import os
+import signal
+import socket
+import stat
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,28 +26,34 @@ from torch.nn.parallel import DistributedDataParallel
 import taskd
 
 HASHED_MIB_MAX = 8  # of more state only the end is hashed: it would take longer than the steps
+FAULTS = ("exception", "collective", "nan", "late", "torn", "commit")
+COMMIT_SECONDS = 0.5  # for which the fault `commit` stays in its commit window: the others go on to the next step
+BUCKETS = 4  # of gradients, about: the first is under way while the last is still computed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--state-mib", type=float, default=1.0)
 parser.add_argument("--pace-ms", type=float, default=20.0)
+parser.add_argument("--timeout-s", type=float, default=1800.0, help="after which a collective operation has failed")
 options = parser.parse_args()
 
-dist.init_process_group("gloo")
+faulthandler.register(signal.SIGUSR1)  # whoever wonders where a rank stands asks it: the stacks go to stderr
+dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
 width = max(16, int((options.state_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
 torch.manual_seed(7)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, width)
 )
-model = DistributedDataParallel(model)
+model = DistributedDataParallel(model, bucket_cap_mb=options.state_mib / 3 / BUCKETS)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-loss, trained, written, lines = None, None, None, None
+loss, trained, written, rank, lines = None, None, None, None, None
+fault = None  # what goes wrong in this step
 
 
 def with_rank():
     """What needs the rank: a process that is to take another's place knows it when all else is built."""
-    global lines
+    global rank, lines
     rank = dist.get_rank()
     torch.manual_seed(100 + rank)
     lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
@@ -68,21 +82,96 @@ def completed(number):
     lines.write(json.dumps(line) + "\n")
 
 
-for step in taskd.steps({"model": model, "optimizer": optimizer}, until=options.steps, with_rank=with_rank):
+def path_of(name):
+    return os.path.join(options.dir, "%s.%d" % (name, rank))
+
+
+def read(path):
+    """What a file holds; None where there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def write(path, text):
+    """A file that is there as a whole or not at all."""
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+def strikes(name):
+    """Whether this goes wrong here and now. It does so once."""
+    global fault
+    if fault != name:
+        return False
+    fault = None
+    os.remove(path_of("fault"))
+    write(path_of("struck"), repr(time.monotonic()))
+    return True
+
+
+def spoil(grad):
+    """A gradient that no longer is a number, before any other rank has seen it."""
+    return grad * float("nan") if strikes("nan") else grad
+
+
+def cut(grad):
+    """The first buckets are on their way when the gradient of the first layer is there: their connections fail now."""
+    if not strikes("collective"):
+        return
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            one = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # closed meanwhile
+        with one:
+            try:
+                if one.family == socket.AF_INET and one.getpeername()[1] != int(os.environ["MASTER_PORT"]):  # the store's
+                    one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # not connected any more
+
+
+def check():
+    """The gradients are numbers, in every rank: what one spoils the mean brings to all."""
+    if not all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters()):
+        raise FloatingPointError("a gradient of step %d is not a number" % step.number)
+
+
+next(model.parameters()).register_hook(cut)
+training = {"model": model, "optimizer": optimizer}
+for step in taskd.steps(training, until=options.steps, retry_on=[FloatingPointError], with_rank=with_rank):
     if not step.warming:
         completed(step.committed)
+        if step.number >= int(read(os.path.join(options.dir, "until")) or options.steps):
+            break
+        fault = read(path_of("fault"))
+    else:
+        fault = None
     with step:
+        if strikes("exception"):
+            raise MemoryError("injected: there is no memory for step %d" % step.number)
         optimizer.zero_grad()
         loss = model(torch.randn(16, 64)).square().mean()
+        loss.register_hook(spoil)
         loss.backward()
+        check()
+        if strikes("late"):  # the others commit the step
+            raise MemoryError("injected: there is no memory to commit step %d" % step.number)
         optimizer.step()
+        if strikes("torn"):
+            raise MemoryError("injected: there is no memory to end step %d" % step.number)
+        if strikes("commit"):
+            time.sleep(COMMIT_SECONDS)
         time.sleep(options.pace_ms / 1000.0)
         trained = None if step.warming else step.number
-completed(options.steps - 1)
+completed(step.committed)
 
 result = {"loss": float(loss.detach()), "sha256": state()}
-whole = os.path.join(options.dir, "result.%d.json" % dist.get_rank())
-with open(whole + ".new", "w") as file:
-    json.dump(result, file)
-os.rename(whole + ".new", whole)
+write(os.path.join(options.dir, "result.%d.json" % rank), json.dumps(result))
 dist.destroy_process_group()

@@ -236,6 +236,44 @@ fn pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happ
 }
 
 #[test]
+fn pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward() {
+    let name = "pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward";
+    if skips_torch(name) {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let few = ["--json", "--faults", "2", "--inject", "collective", "--victim", "opposite"];
+    let account = account(&example("pytorch_recover").args(few).output().expect("it runs"));
+    assert_eq!((&account["state_equal"], &account["loss_bit_equal"]), (&true.into(), &true.into()), "{account}");
+    let recoveries = account["recoveries"].as_array().expect("an array");
+    let as_should_be = |r: &Value| r["how"] == "recovered by retry" && r["who"] == "rank 2";
+    assert!(recoveries.len() == 2 && recoveries.iter().all(as_should_be), "{account}");
+}
+
+#[test]
+fn chaos_recovery_goes_on_as_if_nothing_had_happened() {
+    if skips_torch("chaos_recovery_goes_on_as_if_nothing_had_happened") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let jobs = [
+        ("retry", "8", "between-commits,nan,supervisor-mid-recovery"),
+        ("recover-in-place", "5", "rank-zero,between-commits,mid-recovery,supervisor-mid-recovery"),
+    ];
+    for (strategy, faults, kinds) in jobs {
+        let few = ["--json", "--faults", faults, "--strategy", strategy, "--kinds", kinds];
+        let account = account(&example("chaos_recovery").args(few).output().expect("it runs"));
+        for good in ["state_equal", "loss_bit_equal"] {
+            assert_eq!(account[good], true, "{good}: {account}");
+        }
+        for none in ["stalls", "failed", "orphans", "zombies"] {
+            assert_eq!(account[none], 0, "{none}: {account}");
+        }
+        assert_eq!(account["shm_left"], serde_json::json!([]), "{account}");
+    }
+}
+
+#[test]
 fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened() {
     let name = "mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened";
     if skips("mindspore", name) {

@@ -150,6 +150,14 @@ fn garbage_on_the_link_harms_nobody() {
 }
 
 #[test]
+fn directives_that_are_given_again_are_carried_out_once_and_answered_again() {
+    let test = "directives_that_are_given_again_are_carried_out_once_and_answered_again";
+    let Some(found) = ends_as_undisturbed(test, "asked_twice") else { return };
+    assert_eq!(found["refused"], serde_json::json!([]), "{found:#}");
+    assert_eq!(found["again"], 16, "four directives of four ranks: {found:#}");
+}
+
+#[test]
 fn a_dying_checkpoint_is_whole() {
     let Some(found) = findings("a_dying_checkpoint_is_whole", "dumped") else { return };
     assert_eq!(found["steps"], serde_json::json!([0, 0]));

@@ -2,8 +2,8 @@
 //!
 //! It never touches the job.
 
-use super::notes::{Blamed, Victim};
 use super::plan::Kind;
+use crate::outside::notes::{Blamed, Victim};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -3,11 +3,12 @@
 //! It is given kind and dice, and finds its victims by what anybody can see of the job from outside.
 
 use super::account::Kill;
-use super::census::{Part, Process, imports_torch, is_listened_at};
 use super::job::{Awaits, Job};
-use super::notes::{Victim, now_ns};
-use super::plan::{Injection, Kind, is_to_keep, within_ms};
+use super::plan::{Injection, Kind, is_to_keep};
 use crate::digits::RANKS;
+use crate::outside::census::{Part, Process, imports_torch, is_listened_at};
+use crate::outside::decks::within_ms;
+use crate::outside::notes::{Victim, now_ns};
 use crate::program::Failure;
 use rand::RngExt;
 use rand::rngs::StdRng;

@@ -3,16 +3,16 @@
 //! It starts and ends supervisors; it chooses nothing, and what is killed when is [`inject`](super::inject)'s.
 
 use super::account::{Books, Kill};
-use super::census::{Census, Process};
-use super::notes::{self, Line, Note, Tail, now_ns};
 use crate::books::StepLine;
 use crate::digits::{DigitsJob, step_line};
+use crate::outside::census::{Census, Process};
+use crate::outside::notes::{self, Line, Note, Tail, now_ns};
+use crate::outside::supervised;
 use crate::program::Failure;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 /// How often the job is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -63,7 +63,7 @@ impl<'a> Job<'a> {
         (census, books): (&'a mut Census, &'a mut Books),
     ) -> Result<Job<'a>, Failure> {
         std::fs::create_dir_all(&digits.out)?;
-        std::fs::write(dir.join(super::supervisor::ORDER), serde_json::to_vec(&digits)?)?;
+        std::fs::write(dir.join(supervised::ORDER), serde_json::to_vec(&digits)?)?;
         let (steps, notes) = (Tail::new(digits.metrics()), Tail::new(dir.join(notes::FILE)));
         let mut job = Job {
             dir,
@@ -88,14 +88,7 @@ impl<'a> Job<'a> {
 
     /// Starts a supervisor, which attaches to what runs or starts the job from its checkpoint.
     pub(crate) fn start_supervisor(&mut self, keeps: bool) -> Result<(), Failure> {
-        let log = std::fs::File::options().create(true).append(true).open(self.dir.join("supervisor.log"))?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--supervise").arg(&self.dir).env(super::census::MARK, self.census.mark());
-        if keeps {
-            command.arg("--keep");
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
-        self.supervisor = Some(command.spawn()?);
+        self.supervisor = Some(supervised::start(&self.dir, self.census.mark(), keeps)?);
         self.keeps = keeps;
         Ok(())
     }
@@ -165,7 +158,7 @@ impl<'a> Job<'a> {
                 Note::Decided { blamed, .. } => self.books.decided(blamed),
                 Note::Entered { .. } => self.entered += 1,
                 Note::Over { ok, reason } => self.over = Some((ok, reason)),
-                Note::Told(_) => {}
+                Note::Closed { .. } | Note::Told(_) => {}
             }
         }
         for line in self.steps.lines().iter().filter_map(|line| step_line(line)) {
@@ -287,7 +280,7 @@ impl<'a> Job<'a> {
             let from = text.lines().count().saturating_sub(lines);
             text.lines().skip(from).collect::<Vec<_>>().join("\n")
         };
-        for (file, lines) in [(notes::FILE, 60), ("supervisor.log", 60), ("run/guard.log", 30)] {
+        for (file, lines) in [(notes::FILE, 60), (supervised::LOG, 60), ("run/guard.log", 30)] {
             text += &format!("\n--- {file}\n{}\n", tail(&self.dir.join(file), lines));
         }
         text

@@ -3,11 +3,8 @@
 //! It only kills, watches and keeps the account: what recovers the job is taskd.
 
 mod account;
-mod census;
 mod inject;
 mod job;
-mod leaks;
-mod notes;
 mod plan;
 mod soak;
 mod supervisor;
@@ -55,8 +52,7 @@ pub struct Options {
 /// One sentence: what cannot be done here. A job that does not come through is no error but stands in the account.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.supervise {
-        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
-        log.with_max_level(tracing::Level::INFO).init();
+        crate::outside::supervised::tell_all();
         return supervisor::supervise(dir, options.keep).await;
     }
     let account = soak::run(options).await?;

@@ -2,11 +2,10 @@
 //!
 //! It touches nothing.
 
+use crate::outside::decks::decks;
 use clap::ValueEnum;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
-use std::time::Duration;
 
 /// What is killed, and in which moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -101,17 +100,9 @@ impl Injection {
     }
 }
 
-/// The injections: decks of all `kinds`, each shuffled, so that few kills meet as many kinds as possible.
+/// The injections.
 pub(crate) fn plan(kinds: &[Kind], count: usize, seed: u64) -> Vec<Injection> {
-    let mut dice = StdRng::seed_from_u64(seed);
-    let mut plan = Vec::new();
-    while plan.len() < count {
-        let mut deck = kinds.to_vec();
-        deck.shuffle(&mut dice);
-        plan.extend(deck.into_iter().map(|kind| Injection { kind, seed: dice.random() }));
-    }
-    plan.truncate(count);
-    plan
+    decks(kinds, count, seed).into_iter().map(|(kind, seed)| Injection { kind, seed }).collect()
 }
 
 /// How the next supervisor must be told to leave the job: as the next kill of one wants it.
@@ -122,11 +113,6 @@ pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
         _ => None,
     };
     rest.iter().find_map(wants).unwrap_or(false)
-}
-
-/// A moment within a span of so many milliseconds.
-pub(crate) fn within_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
-    Duration::from_millis(dice.random_range(from..to))
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 
 use super::Options;
 use super::account::{Account, Books, Pause};
-use super::census::Census;
 use super::job::{Job, Stalled};
-use super::leaks::Listing;
 use super::plan::{self, Injection, Kind, is_to_keep};
 use crate::digits::{DigitsJob, Outcome};
+use crate::outside::census::Census;
+use crate::outside::leaks::Listing;
 use crate::program::Failure;
 use rustix::process::Signal;
 use std::path::Path;

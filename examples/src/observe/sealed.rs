@@ -1,6 +1,6 @@
 //! A witness that a process signals nobody and starts nothing: Linux itself, which ends it if it tries.
 //!
-//! This is the only file of the examples with `unsafe`.
+//! With `recover/cut.rs` this is the only file of the examples with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;

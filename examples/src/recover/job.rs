@@ -1,5 +1,6 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
+use super::cut::cut;
 use super::faults::Strike;
 use super::lines::{self, Line, now};
 use super::told::Recovery;
@@ -12,26 +13,28 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{DetectorExt, SilenceDetector, StallDetector, defaults};
+use taskd_core::detect::{DetectorExt, RestartStormDetector, SilenceDetector, StallDetector, defaults};
 use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport};
-use taskd_core::launch::{Launcher, LocalLauncher};
+use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
 use taskd_core::recover;
-use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_core::runtime::{Announcement, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
-use taskd_pytorch::venv::PythonEnv;
 use taskd_pytorch::{STORE, TorchLauncher, with_store};
 use tokio::sync::broadcast;
 
 /// A rank that does not beat for so long is frozen.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A collective operation that takes so long has failed.
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// How often the script's lines are read.
 const READ_EVERY: Duration = Duration::from_millis(10);
 /// How long a recovery may take before it counts as a stall.
 const STALL: Duration = Duration::from_secs(60);
 
 /// How the job is to be mended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// The same processes do the step again.
     Retry,
@@ -46,10 +49,10 @@ pub enum Strategy {
 }
 
 /// One training.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The interpreter.
-    pub python: PythonEnv,
+    /// An interpreter with torch.
+    pub python: PathBuf,
     /// Where everything is kept.
     pub dir: PathBuf,
     /// How many ranks.
@@ -81,7 +84,7 @@ pub struct Run {
     /// What each rank has ended with.
     pub outcomes: Vec<Outcome>,
     /// The steps that each rank has completed.
-    pub(super) lines: BTreeMap<u32, Vec<Line>>,
+    pub(crate) lines: BTreeMap<u32, Vec<Line>>,
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
 }
@@ -92,20 +95,8 @@ impl Job {
     /// # Errors
     /// The job did not complete, or left no result; the text says why.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
-        fs::create_dir_all(&self.dir)?;
-        let local = Arc::new(LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover").build().await?);
-        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
-        let mut detectors = defaults();
-        detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
-        detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
-        detectors.push(StallDetector::after(STALL).boxed());
-        let runtime = Runtime::builder()
-            .job(self.spec()?)
-            .source(local.heartbeats(SILENT_AFTER / 10))
-            .detectors(detectors)
-            .strategies(recover::defaults())
-            .launcher(torch)
-            .build()?;
+        let (local, runtime) = self.supervise(OnOwnerLoss::default(), None).await?;
+        let runtime = runtime.build()?;
         let striker = Striker { job: self.clone(), launcher: Arc::clone(&local), handle: runtime.handle() };
         let striking = tokio::spawn(striker.carry_out(strikes.to_vec()));
         let report = runtime.run_with_signals(program::LEAVE).await?;
@@ -124,11 +115,41 @@ impl Job {
         Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries })
     }
 
+    /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a
+    /// storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
+    pub(crate) async fn supervise(
+        &self,
+        on_owner_loss: OnOwnerLoss,
+        at_worst: Option<(Duration, u32)>,
+    ) -> Result<(Arc<LocalLauncher>, RuntimeBuilder), Failure> {
+        fs::create_dir_all(&self.dir)?;
+        let local = LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover");
+        let local = Arc::new(local.on_owner_loss(on_owner_loss).build().await?);
+        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
+        let mut detectors = defaults();
+        detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
+        detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
+        detectors.push(StallDetector::after(at_worst.map_or(STALL, |(stall, _)| stall)).boxed());
+        if let Some((within, restarts)) = at_worst {
+            detectors.retain(|d| d.name() != "restart-storm");
+            detectors.push(RestartStormDetector::more_than(restarts, within).boxed());
+        }
+        let runtime = Runtime::builder()
+            .job(self.spec()?)
+            .source(local.heartbeats(SILENT_AFTER / 10))
+            .detectors(detectors)
+            .strategies(recover::defaults())
+            .launcher(torch);
+        Ok((local, runtime))
+    }
+
     fn spec(&self) -> Result<JobSpec, Failure> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_recover.py");
-        let (python, dir) = (self.python.python().to_string_lossy(), self.dir.to_string_lossy());
+        let (python, dir) = (self.python.to_string_lossy(), self.dir.to_string_lossy());
         let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
+        let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
+        let argv = argv.into_iter().chain(["--timeout-s", &timeout]);
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
         spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
@@ -166,12 +187,14 @@ impl Striker {
             let mut events = self.handle.events();
             let before = self.last_common(&lines::read(&self.job.dir)).unwrap_or(0);
             let role = strike.rank.map_or(Role::Service(STORE), |rank| Role::Rank(Rank(rank)));
-            let Some(pid) = self.pid_of(&role).await else { continue };
-            let at = now();
-            if kill_process(pid, strike.signal).is_err() {
-                continue;
-            }
-            println!("          >>> from outside: {:?} to {role} after step {before}", strike.signal);
+            let at = match self.strike(&strike, &role).await {
+                Ok(at) => at,
+                Err(why) => {
+                    println!("          >>> {:?} of {role} did not come to pass: {why}", strike.fault);
+                    continue;
+                }
+            };
+            println!("          >>> from outside: {:?} of {role} after step {before}", strike.fault);
             let seen = watch(&mut events).await;
             let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, &seen);
             self.until(|steps| common(steps).is_some()).await;
@@ -181,6 +204,42 @@ impl Striker {
             recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
         }
         recoveries
+    }
+
+    /// Does it; when.
+    async fn strike(&self, strike: &Strike, role: &Role) -> Result<f64, Failure> {
+        let gone = || format!("{role} does not run");
+        if let Some(name) = strike.fault.in_script() {
+            let rank = strike.rank.ok_or_else(gone)?;
+            return self.ask_script(rank, name).await;
+        }
+        let pid = self.pid_of(role).await.ok_or_else(gone)?;
+        let at = now();
+        if let Some(signal) = strike.fault.signal() {
+            kill_process(pid, signal)?;
+            return Ok(at);
+        }
+        let next = Role::Rank(Rank(strike.rank.map_or(0, |rank| (rank + 1) % self.job.ranks)));
+        let next = self.pid_of(&next).await.ok_or_else(gone)?;
+        if cut(pid, next)? == 0 {
+            return Err("there is no connection to the next rank".into());
+        }
+        Ok(at)
+    }
+
+    /// Has the script do it to itself, in a step to come.
+    async fn ask_script(&self, rank: u32, name: &str) -> Result<f64, Failure> {
+        let (asked, struck) = (format!("fault.{rank}"), self.job.dir.join(format!("struck.{rank}")));
+        let new = self.job.dir.join(asked.clone() + ".new");
+        fs::write(&new, name)?;
+        fs::rename(&new, self.job.dir.join(asked))?;
+        loop {
+            if let Ok(at) = fs::read_to_string(&struck) {
+                fs::remove_file(&struck)?;
+                return Ok(at.trim().parse()?);
+            }
+            tokio::time::sleep(READ_EVERY).await;
+        }
     }
 
     async fn pid_of(&self, role: &Role) -> Option<Pid> {

@@ -7,19 +7,19 @@ use std::path::Path;
 
 /// A completed step.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// When, on the machine's monotonic clock, in seconds.
-    pub(super) t: f64,
+    pub(crate) t: f64,
     /// Which.
-    pub(super) step: u64,
+    pub(crate) step: u64,
     /// What its forward pass came to, if this process has computed it: one that is new has not.
-    pub(super) loss: Option<f64>,
+    pub(crate) loss: Option<f64>,
     /// What the next step depends on: model, optimizer and random numbers. Not for large ones.
-    pub(super) sha256: Option<String>,
+    pub(crate) sha256: Option<String>,
 }
 
 /// The completed steps of each rank, in the order of their times.
-pub(super) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
+pub(crate) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
     let mut ranks: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
@@ -33,7 +33,7 @@ pub(super) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
 }
 
 /// The machine's monotonic clock, in seconds, as Python tells it.
-pub(super) fn now() -> f64 {
+pub(crate) fn now() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

@@ -1,10 +1,15 @@
 //! The PyTorch job of the example `pytorch_recover`: its supervision, faults from outside, and what each recovery took.
 
+mod compared;
+mod cut;
 mod faults;
 mod job;
 mod lines;
 mod told;
 
-pub use faults::{Fault, Strike};
+pub(crate) use compared::Compared;
+pub(crate) use cut::cut;
+pub use faults::{Fault, Strike, Victim};
 pub use job::{Job, Outcome, Run, Strategy};
+pub(crate) use lines::{Line as StepLine, now, read as read_lines};
 pub use told::{Recovery, Told};

@@ -1,11 +1,10 @@
 //! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
 
+use super::compared::Compared;
 use super::job::{Run, Seen};
-use super::lines::Line;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use taskd_core::kernel::Drop;
 
@@ -92,32 +91,12 @@ impl Told {
             old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
         };
-        for (rank, lines) in &reference.lines {
-            told.compare(*rank, lines, run.lines.get(rank).map_or(&[], Vec::as_slice));
-        }
+        let compared = Compared::of(&reference.lines, &run.lines);
+        compared.differences.iter().for_each(|line| println!("{line}"));
+        told.state_equal &= compared.state_equal;
+        told.loss_bit_equal &= compared.loss_bit_equal;
+        told.steps_compared = compared.steps;
         told
-    }
-
-    /// Compares the steps of one rank, and says which was the first to differ.
-    fn compare(&mut self, rank: u32, expected: &[Line], seen: &[Line]) {
-        let expected: BTreeMap<u64, &Line> = expected.iter().map(|line| (line.step, line)).collect();
-        let mut first: Option<(u64, bool, bool)> = None;
-        for line in seen {
-            let Some(right) = expected.get(&line.step) else { continue };
-            let other_loss = line.loss.is_some_and(|loss| Some(loss.to_bits()) != right.loss.map(f64::to_bits));
-            let other_state = line.sha256 != right.sha256;
-            self.steps_compared += 1;
-            self.state_equal &= !other_state;
-            self.loss_bit_equal &= !other_loss;
-            if (other_loss || other_state) && first.is_none_or(|(step, ..)| line.step < step) {
-                first = Some((line.step, other_loss, other_state));
-            }
-        }
-        if let Some((step, loss, state)) = first {
-            let parts = [(loss, "the loss"), (state, "the state after it")];
-            let parts: Vec<&str> = parts.iter().filter(|(differs, _)| *differs).map(|(_, part)| *part).collect();
-            println!("rank {rank}        differs from step {step} on: {}", parts.join(" and "));
-        }
     }
 
     /// For people.

@@ -89,6 +89,7 @@ class Loop:
         self.is_new = False  # a newcomer, until it trains
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
         self.own_buffers = None  # of a newcomer: its predecessor's
+        self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
         self.keep = None
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
@@ -172,7 +173,7 @@ class Loop:
                 if self.keep is not None and self.kind == TRAIN:
                     self.keep.write(self.number, _keep.START, self.private())
         self.in_step = True
-        return Step(self, self.number, self.kind == WARMING or self.is_new)
+        return Step(self, self.number, self.kind != TRAIN or self.is_new)
 
     def private(self):
         """What only this rank has at the start of the step, as bytes."""
@@ -208,6 +209,19 @@ class Loop:
             self.engine.put_back(self.note)
             self.again = True
 
+    def hold_buffers(self):
+        """What the step has left in the buffers, ahead of being done again by itself: without the other ranks it would leave
+        something else there, where DDP copies buffers from another rank. The others have completed the step, so its forward
+        pass was done here as well."""
+        is_first = self.held is None or self.held[0] != self.number
+        if is_first and self.noted == self.number and not self.again:
+            self.held = self.number, self.engine.hold_buffers()
+
+    def held_buffers(self):
+        """Those of the step that this rank has just done by itself; None if it has not, or there are none."""
+        is_of_it = self.held is not None and self.caught_up is not None and self.held[0] == self.number - 1
+        return self.held[1] if is_of_it else None
+
     def lags(self, step):
         """Whether what only this rank has belongs to the step before. A newcomer takes it over from its predecessor first."""
         if self.is_new and self.noted is None and self.keep is not None:
@@ -233,7 +247,7 @@ class Loop:
         if step != self.number or self.is_new:
             self.again = False
         self.number, self.committed, self.window = step, step - 1 if step else None, BEFORE
-        self.tainted, self.caught_up = False, None
+        self.tainted, self.caught_up, self.held = False, None, None
 
     def step_back(self):
         """Unless the rest was copied, this rank is where it was before it did a step by itself."""

@@ -32,6 +32,7 @@ def needs_a_step(loop, directive):
     try:
         if not order.get("from") or not isinstance(order.get("step"), int) or not loop.lags(order["step"]):
             return False
+        loop.hold_buffers()
         loop.put_back()
         return True
     except Exception as error:  # the directive itself will say so

@@ -10,7 +10,8 @@ no framework: what is the framework's an *engine* does, which `_recovery.install
     dump(order)                  saves this rank's part of a dying checkpoint
 
 Directives come on the link's thread. A give-up takes effect there; everything else waits for the main thread, which comes
-for it between two steps (`_loop`).
+for it between two steps (`_loop`). None is carried out twice: another supervisor gives those again whose answers it has not
+seen, and is given the answer that there is.
 """
 
 import os
@@ -53,6 +54,8 @@ class Session:
         self.inbox = _queue.SimpleQueue()
         self.reported = None  # (generation, step) of the failure that was told last
         self.refused = 0  # directives that were refused
+        self.taken = {}  # id of each directive of the newest generation: (generation, kind)
+        self.answers = {}  # id: what was answered
         self.lock = _thread.allocate_lock()  # of generation and given_up
         self.welcome = _thread.allocate_lock()
         self.welcome.acquire()
@@ -108,6 +111,8 @@ class Session:
         if kind not in KINDS or not isinstance(what[kind], dict):
             return self.refuse(do["id"], "this taskd knows no directive %s; use the same version on both sides" % (kind or what))
         generation = do["generation"]
+        if self.knows(do["id"], generation, kind):
+            return None
         if generation < self.generation:
             return self.refuse(
                 do["id"], "directive of generation %d, this process is in generation %d" % (generation, self.generation)
@@ -125,9 +130,27 @@ class Session:
         self.inbox.put((do["id"], generation, kind, what[kind]))
         self.attention = True
 
+    def knows(self, id_, generation, kind):
+        """Whether this directive was taken before. Its answer, if there is one by now, goes out again."""
+        if self.taken.get(id_) == (generation, kind):
+            if id_ in self.answers:
+                self.link.send(self.answers[id_])
+            return True
+        if any(earlier < generation for earlier, _ in self.taken.values()):  # nobody asks for those again
+            self.taken.clear()
+            self.answers.clear()
+        self.taken[id_] = (generation, kind)
+        return False
+
     def refuse(self, id_, why):
         self.refused += 1
-        self.link.send({"answer": {"id": id_, "error": why}})
+        self.send_answer(id_, {"id": id_, "error": why})
+
+    def send_answer(self, id_, answer):
+        message = {"answer": answer}
+        if id_ in self.taken:
+            self.answers[id_] = message  # ahead of the link: who asks again from now on is told
+        self.link.send(message)
 
     # On any thread of the program.
 
@@ -189,7 +212,7 @@ class Session:
         return lambda: self.generation != generation
 
     def answer(self, id_, value):
-        self.link.send({"answer": {"id": id_, "ok": value}})
+        self.send_answer(id_, {"id": id_, "ok": value})
 
     def resumed(self, generation):
         """The groups of this generation are in use from now on, if it is still the newest."""

@@ -125,6 +125,14 @@ class Engine:
             return _notes.packed(zip(self.noter.paths, (copy for _, copy in note.buffers)))
         return _notes.packed(zip(self.noter.paths, self.noter.found))
 
+    def hold_buffers(self):
+        return [(one, one.detach().clone()) for _, one in self.state_.buffers()]
+
+    def put_buffers(self, held):
+        with torch.no_grad():
+            for one, copy in held:
+                one.copy_(copy)
+
     def fill_buffers(self, values):
         _notes.fill(self.state_.buffers(), values)
 

@@ -74,6 +74,8 @@ class Transfer:
             loop.become(order["step"], first["private"])
         elif loop.is_new and loop.own_buffers:
             self.engine.fill_buffers(loop.own_buffers)
+        elif loop.held_buffers() is not None:
+            self.engine.put_buffers(loop.held_buffers())
         self.engine.spare = {}
         return total
 
@@ -111,8 +113,9 @@ class Transfer:
                 )
 
     def kept_here(self, loop):
-        """Buffers are each rank's own: those of one that has done the step by itself are right."""
-        return {path for path, _ in self.engine.state_.buffers()} if loop.caught_up == "before" else set()
+        """Buffers are each rank's own, and those that the step has left here are right."""
+        is_own = loop.caught_up == "before" or loop.held_buffers() is not None
+        return {path for path, _ in self.engine.state_.buffers()} if is_own else set()
 
     def moves(self, loop, told):
         """`(where, [(address here, address there, bytes)])` for each peer."""

@@ -192,6 +192,36 @@ def garbage():
     return dict(found, refused=refused, kinds=len(bad))
 
 
+class Twice(StandIn):
+    """Gives every directive twice, as one that takes over does with those whose answers it has not seen."""
+
+    def __init__(self, *args, **environment):
+        self.given = []
+        StandIn.__init__(self, *args, **environment)
+
+    def send(self, peer, message):
+        StandIn.send(self, peer, message)
+        if "do" in message:
+            self.given.append((peer, message))
+            StandIn.send(self, peer, message)
+
+
+def asked_twice():
+    """Directives are given again: before they are answered, and long after. Each is carried out once."""
+    reference = undisturbed(programs.ddp, 200)
+    with Twice(4, programs.ddp, STEPS="200") as world:
+        world.until_step(5)
+        phases = [retry(world, random.Random(SEED)) for _ in range(3)]
+        newest = [(peer, message) for peer, message in world.given if message["do"]["generation"] == world.generation]
+        for peer, message in newest:
+            StandIn.send(world, peer, message)
+        ids = [message["do"]["id"] for _, message in newest]
+        world.pump(lambda: all(one in world.answers for one in ids), "the answers that were given")
+        again = [world.answers[one] for one in ids]
+        found = verdict(reference, world.finish(), phases, world)
+    return dict(found, again=len(again), refused=[one["error"] for one in again if "error" in one])
+
+
 def supervisor_gone():
     """The link's other end goes away and comes back; training goes on meanwhile."""
     reference = undisturbed(programs.ddp, 200)
@@ -338,6 +368,7 @@ SCENARIOS = {
     "many": many,
     "garbage": garbage,
     "supervisor_gone": supervisor_gone,
+    "asked_twice": asked_twice,
     "dumped": dumped,
 }
 

@@ -39,6 +39,8 @@ pub(crate) enum Note {
     Decided { blamed: Vec<Blamed>, reason: String },
     /// Another world is in force.
     Entered { generation: u64 },
+    /// An incident is over.
+    Closed { how: String },
     /// Something else, for people.
     Told(String),
     /// The job is over.
@@ -62,6 +64,7 @@ impl Note {
                 let blamed = decision.incident.causes().into_iter().map(blamed).collect();
                 Note::Decided { blamed, reason: decision.reason.clone() }
             }
+            Event::Closed { how, .. } => Note::Closed { how: how.clone() },
             Event::Entered { generation, .. } => Note::Entered { generation: generation.0 },
             other => Note::Told(format!("{other:?}").chars().take(500).collect()),
         }

@@ -9,12 +9,14 @@ use std::fs;
 use std::io;
 
 /// The variable that marks everything a soak run starts: supervisors, guards, ranks, and whatever they start.
-pub(crate) const MARK: &str = "CHAOS_PYTORCH_RUN";
+pub(crate) const MARK: &str = "CHAOS_RUN";
 
 /// What a process is in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Guard,
+    /// The job's store.
+    Store,
     /// The root process of a rank.
     Rank {
         victim: Victim,
@@ -105,6 +107,9 @@ fn part(pid: i32, environ: &BTreeMap<&[u8], &[u8]>) -> Part {
     let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if argv.starts_with(b"taskd-guard\0") {
         return Part::Guard;
+    }
+    if argv.split(|b| *b == 0).nth(1) == Some(b"taskd-store/1") {
+        return Part::Store;
     }
     let number = |name: &str| -> Option<u64> { std::str::from_utf8(environ.get(name.as_bytes())?).ok()?.parse().ok() };
     let rank = || {

@@ -1,0 +1,135 @@
+//! What processes hold that live through many recoveries: memory, descriptors and threads, from /proc.
+
+use crate::outside::census::{Part, Process};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Samples at either end of a process's life that its growth is told from.
+const AT_EACH_END: usize = 3;
+/// Samples at the start of a life that count for nothing: what is made at its first recovery stays.
+const FIRST_LEFT_OUT: usize = 1;
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holds {
+    rss_kib: i64,
+    fds: i64,
+    threads: i64,
+}
+
+impl Holds {
+    fn of(pid: i32) -> Option<Holds> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
+        Some(Holds { rss_kib: field("VmRSS:")?, fds: fds.try_into().ok()?, threads: field("Threads:")? })
+    }
+}
+
+/// The samples of all processes.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    lives: BTreeMap<(i32, &'static str), Vec<Holds>>,
+}
+
+/// By how much the process grew most that grew most, from its first recoveries to its last, and who that was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Grown {
+    pub(crate) rss_growth_kib: i64,
+    pub(crate) fd_growth: i64,
+    pub(crate) thread_growth: i64,
+    /// Who it was, for each of these.
+    pub(crate) by: [String; 3],
+    /// Most recoveries that a process has lived through, by what it is.
+    pub(crate) lived: BTreeMap<&'static str, usize>,
+}
+
+impl Growth {
+    /// A recovery is over.
+    pub(crate) fn sample(&mut self, processes: &[Process], supervisor: Option<i32>) {
+        for process in processes.iter().filter(|process| process.state != 'Z') {
+            let what = match process.part {
+                Part::Rank { .. } => "rank",
+                Part::Guard => "guard",
+                Part::Store => "store",
+                Part::Other if Some(process.pid) == supervisor => "supervisor",
+                Part::Other => continue,
+            };
+            if let Some(holds) = Holds::of(process.pid) {
+                self.lives.entry((process.pid, what)).or_default().push(holds);
+            }
+        }
+    }
+
+    /// What the rank holds now that holds most, for people who watch.
+    pub(crate) fn newest(&self) -> String {
+        let last = self
+            .lives
+            .iter()
+            .filter(|((pid, what), _)| *what == "rank" && is_there(*pid))
+            .filter_map(|(_, life)| life.last());
+        let most = last.fold(Holds::default(), |most, one| Holds {
+            rss_kib: most.rss_kib.max(one.rss_kib),
+            fds: most.fds.max(one.fds),
+            threads: most.threads.max(one.threads),
+        });
+        let Holds { rss_kib, fds, threads } = most;
+        format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
+    }
+
+    /// What came of it. Who has lived through few recoveries is left out.
+    pub(crate) fn grown(&self) -> Grown {
+        let mut grown = Grown::default();
+        for ((pid, what), life) in &self.lives {
+            let lived = grown.lived.entry(what).or_default();
+            *lived = (*lived).max(life.len());
+            let life = life.get(FIRST_LEFT_OUT..).unwrap_or_default();
+            if life.len() < 2 * AT_EACH_END {
+                continue;
+            }
+            let by = |field: fn(&Holds) -> i64| {
+                median(&life[life.len() - AT_EACH_END..], field) - median(&life[..AT_EACH_END], field)
+            };
+            let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
+            let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
+            for ((found, most), who) in found.into_iter().zip(most).zip(&mut grown.by) {
+                if found > *most {
+                    *most = found;
+                    *who = format!("{what}, process {pid}, over {} recoveries", life.len());
+                }
+            }
+        }
+        grown
+    }
+}
+
+fn is_there(pid: i32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
+}
+
+fn median(life: &[Holds], field: fn(&Holds) -> i64) -> i64 {
+    let mut values: Vec<i64> = life.iter().map(field).collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_from_the_first_recoveries_to_the_last_of_who_grew_most() {
+        let life = |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4 }).collect();
+        let mut growth = Growth::default();
+        growth.lives.insert((1, "rank"), life(&[10, 90, 100, 110, 500, 130, 140, 150]));
+        growth.lives.insert((2, "rank"), life(&[10, 90, 9000]));
+        let grown = growth.grown();
+        assert_eq!((grown.rss_growth_kib, grown.fd_growth, grown.thread_growth), (40, 0, 0));
+        assert_eq!(grown.by[0], "rank, process 1, over 7 recoveries");
+        assert_eq!(grown.lived["rank"], 8);
+    }
+}

@@ -1,0 +1,195 @@
+//! The run as a whole: a job for each strategy, hit until its share of the faults is done; then the undisturbed run, and the
+//! reckoning.
+
+use super::Options;
+use super::account::{Account, JobAccount};
+use super::fire::{Fire, Stalled};
+use super::kind::Kind;
+use crate::outside::census::Census;
+use crate::outside::decks::{decks, within_ms};
+use crate::outside::leaks::Listing;
+use crate::program::Failure;
+use crate::recover::{Compared, Job, Outcome, Strategy, read_lines};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rustix::process::Signal;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use taskd_core::journal;
+use taskd_pytorch::venv::PythonEnv;
+
+/// The jobs of a run, if nothing else is asked for.
+const STRATEGIES: [Strategy; 3] = [Strategy::Retry, Strategy::RecoverInPlace, Strategy::Restart];
+/// Milliseconds of pause in a step: the work of a larger model.
+const PACE_MS: u64 = 20;
+/// How long a job trains at least, and less than which, before it is hit again: in milliseconds.
+const BETWEEN_MS: (u64, u64) = (100, 900);
+/// No job comes so far: it is told when to end.
+const STEPS_MAX: u64 = 10_000_000;
+/// Injections that find nobody to hit, for each that does.
+const IN_VAIN: usize = 2;
+
+/// Runs the soak.
+pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
+    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??.python().to_owned();
+    let before = Listing::take();
+    let mut dir = tempfile::Builder::new().prefix("taskd-chaos-recovery-").tempdir()?;
+    let mark = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut census = Census::new(mark.clone());
+    let began = Instant::now();
+    let job = Job {
+        python,
+        dir: dir.path().to_owned(),
+        ranks: options.ranks,
+        steps: STEPS_MAX,
+        state_mib: 1,
+        pace_ms: PACE_MS,
+        strategy: Strategy::Auto,
+    };
+    let done = all_jobs(options, &job, &mut census).await;
+    for process in census.take() {
+        let _ = process.signal(Signal::KILL); // whatever happened: nothing is left running
+    }
+    let keep = done.as_ref().map_or(true, |account| account.wants_a_look());
+    if keep {
+        dir.disable_cleanup(true);
+        println!("everything is kept in {}; seed {}", dir.path().display(), options.seed);
+    }
+    let mut account = done?;
+    drop(dir);
+    let leaked = Listing::take().new_since(&before, &mark, census.pids());
+    let leaked = leaked.into_iter().filter(|path| !(keep && path.ends_with(&mark)));
+    (account.shm_left, account.leaked_files) = leaked.partition(|path| path.starts_with("/dev/shm"));
+    account.seconds = began.elapsed().as_secs_f64();
+    Ok(account)
+}
+
+async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<Account, Failure> {
+    let strategies = options.strategy.map_or(STRATEGIES.to_vec(), |only| vec![only]);
+    let mut jobs = Vec::new();
+    for (index, strategy) in strategies.iter().enumerate() {
+        let count = u32::try_from(strategies.len()).unwrap_or(1);
+        let share = options.faults / count + u32::from((index as u32) < options.faults % count);
+        let dir = job.dir.join(format!("{strategy:?}").to_lowercase());
+        let job = Job { dir, strategy: *strategy, ..job.clone() };
+        println!("{strategy:?}: {share} faults, {} ranks, seed {}", job.ranks, options.seed);
+        jobs.push(under_fire(options, job, share, census).await?);
+    }
+    let most = jobs.iter().map(|job| job.steps).max().unwrap_or(0) + 1;
+    println!("undisturbed   {most} steps");
+    let reference = Job { dir: job.dir.join("reference"), steps: most, pace_ms: 0, ..job.clone() }.run(&[]).await?;
+    for account in &mut jobs {
+        compare(account, &reference.lines);
+    }
+    Ok(Account::of(options.seed, jobs))
+}
+
+/// One job, hit until its share of the faults is done.
+async fn under_fire(options: &Options, job: Job, share: u32, census: &mut Census) -> Result<JobAccount, Failure> {
+    let mut account = JobAccount::of(job.strategy, job.dir.clone(), share);
+    let kinds = if options.kinds.is_empty() { Kind::deck(job.strategy) } else { options.kinds.clone() };
+    let mut fire = Fire::start(job, Duration::from_secs(options.bound_s), census, &mut account)?;
+    let plan = decks(&kinds, IN_VAIN * share as usize + 10, options.seed);
+    let mut done = trains(&mut fire).await;
+    for (kind, seed) in plan {
+        if done.is_err() || fire.account.faults >= share {
+            break;
+        }
+        done = one(&mut fire, kind, seed).await;
+    }
+    let done = match done {
+        Ok(()) => finish(&mut fire).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = done {
+        fire.say(&format!("FAILED: {error}"));
+        fire.account.failed = Some(error.to_string());
+        fire.kill_all().await?;
+    }
+    for left in fire.leftovers().await {
+        fire.say(&format!("left over: {left:?}"));
+        *(if left.state == 'Z' { &mut fire.account.zombies } else { &mut fire.account.orphans }) += 1;
+    }
+    fire.account.steps = fire.progress.most;
+    fire.account.grown = fire.growth.grown();
+    account.abandoned_groups_max = abandoned(&account.dir)?;
+    Ok(account)
+}
+
+/// One injection, and what comes of it. A stall is counted, and the job started again.
+async fn one(fire: &mut Fire<'_>, kind: Kind, seed: u64) -> Result<(), Failure> {
+    let mut dice = StdRng::seed_from_u64(seed);
+    fire.pass(within_ms(&mut dice, BETWEEN_MS.0, BETWEEN_MS.1)).await;
+    let done = match fire.inject(kind, &mut dice).await {
+        Ok(Some(at)) => fire.goes_on(kind, at).await.map(Some),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    *fire.account.kinds.entry(kind).or_default() += 1;
+    match done {
+        Ok(Some(ms)) => {
+            fire.account.ms.push(ms);
+            fire.say(&format!("{kind:?}: on after {ms:.0} ms; {}", fire.growth.newest()));
+            Ok(())
+        }
+        Ok(None) => {
+            fire.say(&format!("{kind:?}: nobody was hit"));
+            Ok(())
+        }
+        Err(error) => {
+            let stalled = error.downcast::<Stalled>()?;
+            fire.say(&format!("{kind:?} was the last fault"));
+            fire.start_over(&stalled).await?;
+            trains(fire).await
+        }
+    }
+}
+
+async fn trains(fire: &mut Fire<'_>) -> Result<(), Failure> {
+    let (at, ranks) = (crate::recover::now(), fire.job.ranks);
+    fire.until("it trained", |fire| (fire.progress.since(at, ranks) > 0).then_some(())).await
+}
+
+/// Lets the job come to its end, and looks at what every rank has ended with.
+async fn finish(fire: &mut Fire<'_>) -> Result<(), Failure> {
+    let steps = match fire.finish().await {
+        Ok(steps) => steps,
+        Err(error) => {
+            let stalled = error.downcast::<Stalled>()?;
+            fire.start_over(&stalled).await?;
+            fire.finish().await?
+        }
+    };
+    fire.account.ended_at = Some(steps);
+    Ok(())
+}
+
+/// Holds a job's steps, and what its ranks have ended with, against the undisturbed run's.
+fn compare(account: &mut JobAccount, reference: &std::collections::BTreeMap<u32, Vec<crate::recover::StepLine>>) {
+    let compared = Compared::of(reference, &read_lines(&account.dir));
+    account.state_equal = compared.state_equal;
+    account.loss_bit_equal = compared.loss_bit_equal;
+    account.steps_compared = compared.steps;
+    account.differences = compared.differences;
+    for (rank, lines) in reference {
+        let right = account.ended_at.and_then(|end| lines.iter().find(|line| line.step + 1 == end));
+        let Some(right) = right else { continue };
+        let path = account.dir.join(format!("result.{rank}.json"));
+        let outcome = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Outcome>(&text).ok());
+        if outcome.map(|outcome| outcome.sha256) != right.sha256 {
+            account.state_equal = false;
+            account.differences.push(format!("rank {rank} has not ended with the state of step {}", right.step));
+        }
+    }
+}
+
+/// The most groups of older generations that a rank said were not gone yet, from the journal.
+fn abandoned(dir: &Path) -> Result<u64, Failure> {
+    let mut text = Vec::new();
+    journal::dump(&dir.join("journal"), &mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let said = text.split(", abandoned ").skip(1).filter_map(|rest| rest.split(['.', ',', '\n']).next()?.parse().ok());
+    Ok(said.max().unwrap_or(0))
+}

@@ -1,0 +1,52 @@
+//! The steps of a run beside those of the undisturbed one, bit by bit.
+
+use super::lines::Line;
+use std::collections::BTreeMap;
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    /// Whether every rank had the undisturbed run's model, optimizer and random numbers after every step.
+    pub(crate) state_equal: bool,
+    /// Whether each loss was the undisturbed run's to the bit.
+    pub(crate) loss_bit_equal: bool,
+    /// Steps of single ranks that were compared.
+    pub(crate) steps: usize,
+    /// For each rank that differs, from which step on, and in what.
+    pub(crate) differences: Vec<String>,
+}
+
+impl Compared {
+    /// Compares whatever was done, as often as it was done.
+    pub(crate) fn of(reference: &BTreeMap<u32, Vec<Line>>, run: &BTreeMap<u32, Vec<Line>>) -> Compared {
+        let mut compared = Compared { state_equal: true, loss_bit_equal: true, steps: 0, differences: Vec::new() };
+        for (rank, lines) in reference {
+            compared.rank(*rank, lines, run.get(rank).map_or(&[], Vec::as_slice));
+        }
+        compared
+    }
+
+    /// Compares the steps of one rank, and says which was the first to differ.
+    fn rank(&mut self, rank: u32, expected: &[Line], seen: &[Line]) {
+        let expected: BTreeMap<u64, &Line> = expected.iter().map(|line| (line.step, line)).collect();
+        let mut first: Option<(&Line, bool, bool)> = None;
+        for line in seen {
+            let Some(right) = expected.get(&line.step) else { continue };
+            let other_loss = line.loss.is_some_and(|loss| Some(loss.to_bits()) != right.loss.map(f64::to_bits));
+            let other_state = line.sha256 != right.sha256;
+            self.steps += 1;
+            self.state_equal &= !other_state;
+            self.loss_bit_equal &= !other_loss;
+            if (other_loss || other_state) && first.is_none_or(|(first, ..)| line.t < first.t) {
+                first = Some((line, other_loss, other_state));
+            }
+        }
+        if let Some((line, loss, state)) = first {
+            let parts = [(loss, "the loss"), (state, "the state after it")];
+            let parts: Vec<&str> = parts.iter().filter(|(differs, _)| *differs).map(|(_, part)| *part).collect();
+            let (step, t) = (line.step, line.t);
+            self.differences
+                .push(format!("rank {rank} differs from step {step} on, at {t:.3}: {}", parts.join(" and ")));
+        }
+    }
+}

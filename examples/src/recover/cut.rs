@@ -1,0 +1,97 @@
+//! Cuts the connections between two processes: from then on packets are dropped on both sides, and neither is told, by FIN or RST.
+//!
+//! It works from outside, on duplicates of the processes' own sockets: a filter that passes nothing on is attached to them. That
+//! takes Linux 5.6 and the right to trace the processes (root has it). With `observe/sealed.rs` the only file of the examples with
+//! `unsafe`.
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::{SocketAddrAny, SocketType, getpeername, getsockname, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::io;
+use std::net::SocketAddr;
+
+/// Cuts all TCP connections between two processes; how many there were.
+///
+/// # Errors
+/// A process is gone, or the system does not let us at its sockets.
+pub(crate) fn cut(one: Pid, other: Pid) -> io::Result<usize> {
+    let (ours, theirs) = (connections(one)?, connections(other)?);
+    let mut count = 0;
+    for (socket, local, peer) in &ours {
+        for (end, ..) in theirs.iter().filter(|(_, at, to)| (at, to) == (peer, local)) {
+            drop_all(socket)?;
+            drop_all(end)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// The TCP connections of a process: its socket, its own end, and the other one.
+fn connections(pid: Pid) -> io::Result<Vec<(OwnedFd, SocketAddr, SocketAddr)>> {
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))? {
+        let path = entry?.path();
+        let is_socket = std::fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
+        let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let Some(number) = number.filter(|_| is_socket) else { continue };
+        match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+            Ok(socket) => found.extend(ends(&socket).map(|(local, peer)| (socket, local, peer))),
+            Err(rustix::io::Errno::BADF) => {} // closed meanwhile
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
+fn ends(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
+    if sockopt::socket_type(socket).ok()? != SocketType::STREAM {
+        return None;
+    }
+    Some((plain(getsockname(socket).ok()?)?, plain(getpeername(socket).ok()??)?))
+}
+
+/// One of IPv4 in the clothes of IPv6 is one of IPv4.
+fn plain(address: SocketAddrAny) -> Option<SocketAddr> {
+    let address = SocketAddr::try_from(address).ok()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// Whatever arrives at this socket is dropped before TCP sees it.
+fn drop_all(socket: &OwnedFd) -> io::Result<()> {
+    let mut nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+    let size = size_of_val(&program) as libc::socklen_t;
+    // SAFETY: the socket is open, and the program and its one instruction are there until the call returns, which copies them.
+    let done = unsafe {
+        let program = (&raw const program).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, size)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_cut_neither_brings_anything_nor_ends() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut there, _) = listener.accept().unwrap();
+        here.write_all(b"x").unwrap();
+        there.read_exact(&mut [0]).unwrap();
+        let own = Pid::from_raw(std::process::id().cast_signed()).unwrap();
+        assert!(cut(own, own).unwrap() >= 2, "both ends are in this process");
+        here.write_all(b"y").unwrap();
+        drop(here);
+        there.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let told = there.read(&mut [0]).expect_err("neither a byte nor an end");
+        assert_eq!(told.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -14,6 +14,7 @@ from taskd._aborted import StepAborted
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
 TRAIN, WARMING, CATCHING_UP = "train", "warming", "catching-up"
 SUCCEEDED = "succeeded"  # in place of the step that was noted: what is here was the predecessor's
+left_off = None  # where a loop is to go on, of a checkpoint that was loaded (`_load_dump`)
 
 
 class Step:
@@ -95,6 +96,7 @@ class Loop:
         """The steps, as a generator: its end, whatever it is, is the end of the loop."""
         if self.session is not None:
             self.enter()
+        self.go_on()
         try:
             while True:
                 self.kind = self.settle() if self.session is not None else TRAIN
@@ -118,7 +120,20 @@ class Loop:
             self.streams.is_warming = True
             self.warm = self.engine.newcomer(self)
         else:
+            if self.keep is not None:
+                self.keep.forget()
             self.session.at(_session.LOOP)
+
+    def go_on(self):
+        """Takes the random numbers and the place in the data of a checkpoint that was loaded, if it is of the first step."""
+        global left_off
+        if left_off is None or left_off.step != self.number or self.is_new:
+            return
+        there, left_off = left_off, None
+        if self.engine is None:
+            self.streams.opener, self.streams.copier = there.opener, there.copier()
+        self.streams.seek(there.positions)
+        there.restore_random(there.random)
 
     def leave(self):
         self.in_step = False
@@ -160,6 +175,11 @@ class Loop:
         if self.noted == self.number:
             return pickle.dumps((self.note.random, self.streams.positions(), self.engine.buffers(self.note)), 4)
         return pickle.dumps((self.copier.seed(), self.streams.positions_now(), self.engine.buffers()), 4)
+
+    def keep_place(self):
+        """Between two steps, too, this process may be lost."""
+        if self.keep is not None and not self.is_new and self.window != TORN:
+            self.keep.write(self.number, _keep.START, self.private())
 
     def keep_buffers(self):
         """The buffers as they are now, which no other rank has."""

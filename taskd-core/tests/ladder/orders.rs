@@ -287,7 +287,10 @@ fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
 fn what_an_operator_allows_outlives_the_supervisor() {
     let mut job = four();
     let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
-    assert_eq!(why, "there is no strategy restrat: there are retry, recover-in-place, recover, restart, exit");
+    assert_eq!(
+        why,
+        "there is no strategy restrat: there are retry, recover-in-place, recover, dump, restart, dump-exit, exit"
+    );
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
@@ -297,11 +300,26 @@ fn what_an_operator_allows_outlives_the_supervisor() {
 }
 
 #[test]
-fn a_checkpoint_on_demand_is_unsupported_while_no_strategy_saves_one() {
+fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     let mut job = four();
-    let why = job.order(Order::Dump).expect_err("the built-in ladder does not save");
-    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, exit)";
+    let saves = |strategy: &Box<dyn RecoveryStrategy>| strategy.name().as_str() == "dump";
+    let strategies = plugins().strategies.into_iter().filter(|strategy| !saves(strategy)).collect();
+    job.kernel =
+        Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
+    let why = job.order(Order::Dump).expect_err("nobody saves");
+    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, dump-exit, exit)";
     assert_eq!(why, expected);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_saved_restarts_nobody() {
+    let mut job = four();
+    job.order(Order::Dump).expect("there is a strategy that saves");
+    job.pass(100);
+    let outcome = job.last().outcome;
+    assert!(outcome.starts_with("not done: ") && outcome.contains("policy.dump_dir"), "{outcome}");
+    assert!(outcome.contains("what the operator asks for is dump"), "{outcome}");
+    assert_eq!((job.generation(), job.finished), (1, None));
 }
 
 fn broken(job: &Job, host: &'static str) -> Input {

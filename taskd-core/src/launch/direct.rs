@@ -23,8 +23,9 @@ pub const DUMP_VARIABLE: &str = "TASKD_DUMP";
 /// Longest name of a checkpoint's part.
 const PART_NAME_CHARS_MAX: usize = 128;
 
-/// What a training process is to do. It does one after the other, in this order for one generation; a
-/// [`GiveUp`](Directive::GiveUp) of a newer generation ends whatever is under way.
+/// What a training process is to do. It does one after the other: for one generation it gives up, joins, is repaired and resumes, in
+/// this order, and saves, if it is to, when it has given up. A [`GiveUp`](Directive::GiveUp) of a newer generation ends whatever is
+/// under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -157,6 +157,15 @@ async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     .await
 }
 
+/// Who had the newest step (stand-ins wait for nobody, and may be at different ones) wrote, and one of them sealed.
+fn saved(dir: &Path, procs: &[&str], then: &[&str]) {
+    let told: Vec<Vec<String>> = procs.iter().map(|proc| told(dir, proc)).collect();
+    let is = |told: &Vec<String>, saves: &[&str]| *told == [&["give-up"], saves, then].concat();
+    let sealed = told.iter().filter(|told| is(told, &["dump", "seal"])).count();
+    let others = told.iter().filter(|told| is(told, &["dump"]) || is(told, &[])).count();
+    assert_eq!((sealed, others), (1, procs.len() - 1), "{told:?}");
+}
+
 #[tokio::test]
 async fn who_lives_saves_before_all_are_started_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,8 +175,7 @@ async fn who_lives_saves_before_all_are_started_again() {
     assert_eq!(job.closed().await, "recovered by dump");
     let after = job.linked().await;
     assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
-    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up", "dump", "seal"]);
-    assert_eq!(told(dir.path(), "rank-2.1"), ["give-up", "dump"]);
+    saved(dir.path(), &["rank-0.1", "rank-2.1"], &[]);
     let report = job.end().await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1));
 }
@@ -192,8 +200,7 @@ async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
     job.handle.dump_now("before the maintenance").await.unwrap();
     assert_eq!(job.closed().await, "recovered by dump");
     assert_eq!(job.linked().await, before);
-    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up", "dump", "seal", "join", "repair", "resume"]);
-    assert_eq!(told(dir.path(), "rank-1.1"), ["give-up", "dump", "join", "repair", "resume"]);
+    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
     assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
 }
 

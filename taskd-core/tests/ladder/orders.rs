@@ -383,7 +383,9 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: node a takes nothing new, and no other host has room for rank 0; \
+        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     kill(&mut job, 0);
@@ -403,7 +405,9 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: what was blamed still trains, and would only start again where it is; \
+        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
@@ -527,7 +531,7 @@ fn an_incident_is_explained_with_its_losers_and_its_evidence() {
     kill(&mut job, 2);
     let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
     assert_eq!(why.chosen.map(|(name, _)| name), Some(Name::new("restart")));
-    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 3, 1));
+    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 5, 1));
     assert_eq!((why.lost[0].strategy.as_str(), why.report.blamed), ("exit", vec![Rank(2)]));
     assert!(job.kernel.explain(IncidentId(2)).is_none());
 }

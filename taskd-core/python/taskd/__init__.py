@@ -156,8 +156,8 @@ def load_dump(state, directory=None, newer_than=None):
 
     Survivors write such a checkpoint when another rank is lost and cannot be replaced (the job's `policy.dump_dir`), or when an
     operator asks for one. `state` has to name what `steps` was given then, and what it had found besides, by the same names.
-    `directory` is the job's where it is not told (TASKD_DUMP). Only a checkpoint of a step after `newer_than` is loaded, for a program
-    that has checkpoints of its own:
+    `directory` is the job's where it is not told (TASKD_DUMP). Only a checkpoint of a step after `newer_than` is loaded, for a
+    program that has checkpoints of its own:
 
         start = load_own_checkpoint(...)
         start = taskd.load_dump(state, newer_than=start) or start
@@ -166,10 +166,13 @@ def load_dump(state, directory=None, newer_than=None):
     program, is passed over, which is said on standard error, for the one before it. To be called once
     torch.distributed is initialized: then all ranks load the same one, or none does.
 
-    Parameters, buffers, optimizers and all else in `state` are then what they were when the step began. Random numbers and the place
-    in the data are put back where the loop begins, if that is at this step (`steps(start=...)`). Each rank has its own again: a rank that lived had
-    written them, those of one that was lost are found in its host's memory, if it starts there again. Else they are those of
-    another rank, which is said: that run is not the undisturbed one. Files are unpickled: load what you trust.
+    Parameters, buffers, optimizers and all else in `state` are then what they were when the step began. Random numbers and the
+    place in the data are put back where the loop begins, if that is at this step (`steps(start=...)`). A rank that lived has
+    written its own. Those of a lost one are found in its host's memory: they are exact if it starts there again, and had begun
+    the step. If it was lost while the others completed the step before, it takes the random numbers of that one a second time;
+    if it starts elsewhere, those of another rank. Both are said: that run is not the undisturbed one, to the bit.
+
+    Files are unpickled: load what you trust.
 
     In a process that takes the place of a lost one it returns None: that one has all from the others.
     """

@@ -1,5 +1,5 @@
-"""Dying checkpoints as they lie in their directory: each has one of its own with a part of every rank that wrote one, and, written
-last, a manifest that names all parts with their lengths and check sums. Without it there is no checkpoint.
+"""Dying checkpoints as they lie in their directory: each has one of its own with a part of every rank that wrote one, and,
+written last, a manifest that names all parts with their lengths and check sums. Without it there is no checkpoint.
 
 It knows no framework: what is in a part is that one's.
 """

@@ -181,6 +181,19 @@ async fn who_lives_saves_before_all_are_started_again() {
 }
 
 #[tokio::test]
+async fn when_a_second_rank_dies_as_it_saves_the_others_save_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = dumping(dir.path(), 4, worker(dir.path()).with_env("ODD", "one-dies-in-dump")).await;
+    let before = job.linked().await;
+    send(before[&3], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by dump");
+    let told: Vec<Vec<String>> = (0..3).map(|rank| told(dir.path(), &format!("rank-{rank}.1"))).collect();
+    let times = |name: &str| told.iter().flatten().filter(|what| *what == name).count();
+    assert_eq!((times("give-up"), times("seal")), (5, 1), "{told:?}");
+    assert_eq!(job.end().await.restarts, 2, "what was tried and has failed counts as well");
+}
+
+#[tokio::test]
 async fn when_nothing_can_be_saved_the_last_checkpoint_has_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-dump")).await;

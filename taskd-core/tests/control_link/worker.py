@@ -79,6 +79,12 @@ def do(order):
         generation = order["generation"]
         at(40, generation)
         return {"ok": {"joined_ms": 1.5}}
+    if name == "dump" and ODD == "one-dies-in-dump":
+        try:
+            os.close(os.open(os.path.join(os.environ["TOLD"], "died"), os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+        except FileExistsError:
+            pass  # another one
     if name == "dump":
         return {"ok": {"part": {"file": PROC + ".pt", "bytes": 9, "sha256": "0" * 64}, "saved_ms": 1.5}}
     if name == "seal":

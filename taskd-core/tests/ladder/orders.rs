@@ -302,8 +302,8 @@ fn what_an_operator_allows_outlives_the_supervisor() {
 #[test]
 fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     let mut job = four();
-    let saves = |strategy: &Box<dyn RecoveryStrategy>| strategy.name().as_str() == "dump";
-    let strategies = plugins().strategies.into_iter().filter(|strategy| !saves(strategy)).collect();
+    let mut strategies = plugins().strategies;
+    strategies.retain(|strategy| strategy.name().as_str() != "dump");
     job.kernel =
         Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
     let why = job.order(Order::Dump).expect_err("nobody saves");

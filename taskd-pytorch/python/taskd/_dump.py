@@ -1,8 +1,9 @@
 """This rank's part of a dying checkpoint (`_dumps`), whole or not at all.
 
-A part is a file of `torch.save`: `paths` (of all tensors), `leaves` (every `of`-th of them, beginning with the part's number, by path)
-and the kinds of their `devices`, `rest` (what is no tensor, pickled; in part 0), `private` (random numbers, the place in the data and the buffers
-of the rank that wrote it), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all parts of one state.
+A part is a file of `torch.save`: `paths` (of all tensors), `leaves` (every `of`-th of them, beginning with the part's number, by
+path) and the kinds of their `devices`, `rest` (what is no tensor, pickled; in part 0), `private` (random numbers, the place in the
+data and the buffers of the rank that wrote it), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
+parts of one state.
 """
 
 import os
@@ -19,7 +20,8 @@ def write(engine, loop, order):
     if not isinstance(order.get("dir"), str) or not all(isinstance(one, int) for one in (step, part, of)) or not 0 <= part < of:
         raise Refused("a dump needs dir, step, part and of, and part has to be less than of")
     if loop.number != step or loop.window == _loop.TORN or loop.is_new:
-        raise Refused("this rank is at step %s (%s) and has not the state with which step %d begins" % (loop.number, loop.window, step))
+        there = (loop.number, loop.window, step)
+        raise Refused("this rank is at step %s (%s) and has not the state with which step %d begins" % there)
     before = time.monotonic()
     loop.put_back()
     leaves = engine.state_.leaves()

@@ -158,7 +158,8 @@ class Whole:
         random, positions, buffers = pickle.loads(self.told[peer]["private"])
         before = keep.read(self.step - 1, _keep.START) if keep is not None else None
         if before is None:
-            _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % (self.rank, peer))
+            told = (self.rank, peer)
+            _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
             return random, positions, buffers
         _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         random, own, _ = pickle.loads(before)

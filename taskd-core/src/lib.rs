@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | what is every rank doing? | [`TraceSource`](trace::TraceSource) | [`Heartbeats`](launch::Heartbeats), sources over [foreign processes](launch::ForeignProcs) |
 //! | is something wrong? | [`FaultDetector`](detect::FaultDetector) | [five detectors](detect::defaults), any [closure](detect::detector()) |
-//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [restart, exit](recover::defaults) |
+//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [retry, recover, dump, restart, exit](recover::defaults) |
 //! | start, stop, watch | [`Launcher`](launch::Launcher) | [`LocalLauncher`](launch::LocalLauncher), [`Fleet`](launch::Fleet), [`ForeignProcs`](launch::ForeignProcs) |
 //!
 //! [`Runtime`](runtime::Runtime) puts them together; [`RuntimeHandle`](runtime::RuntimeHandle) is what one holds while the job

@@ -149,6 +149,17 @@ fn garbage_on_the_link_harms_nobody() {
     }
 }
 
+/// All ranks, with the bits of the undisturbed run.
+fn is_exact(found: &Value) -> bool {
+    ["digests", "losses"].iter().all(|what| list(&found[what]).iter().all(|equal| equal == true))
+}
+
+/// Where all ranks have begun, if they agree.
+fn start(found: &Value) -> Option<u64> {
+    let starts = list(&found["starts"]);
+    starts.iter().all(|one| *one == starts[0]).then_some(starts[0].as_u64()?)
+}
+
 #[test]
 fn directives_that_are_given_again_are_carried_out_once_and_answered_again() {
     let test = "directives_that_are_given_again_are_carried_out_once_and_answered_again";
@@ -158,11 +169,71 @@ fn directives_that_are_given_again_are_carried_out_once_and_answered_again() {
 }
 
 #[test]
-fn a_dying_checkpoint_is_whole() {
-    let Some(found) = findings("a_dying_checkpoint_is_whole", "dumped") else { return };
-    assert_eq!(found["steps"], serde_json::json!([0, 0]));
-    assert_eq!([&found["twice"], &found["weights"], &found["left"], &found["layouts"]], [0, 1, 2, 1]);
-    assert!(found["refused"].as_str().unwrap().contains("not after step"), "{found:#}");
+fn all_start_again_from_a_dying_checkpoint_and_end_as_if_nothing_had_been() {
+    let test = "all_start_again_from_a_dying_checkpoint_and_end_as_if_nothing_had_been";
+    let Some(found) = findings(test, "dump_restart") else { return };
+    assert!(is_exact(&found), "{found:#}");
+    assert_eq!(start(&found), found["step"].as_u64(), "the step in flight is done again, and no other");
+}
+
+#[test]
+fn a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers() {
+    let test = "a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers";
+    let Some(found) = findings(test, "dump_lost") else { return };
+    assert_eq!(start(&found), Some(23));
+    assert!(!is_exact(&found), "then it is another run: {found:#}");
+}
+
+#[test]
+fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
+    let test = "ranks_that_all_live_save_and_go_on_and_others_begin_there";
+    let Some(found) = findings(test, "dump_asked") else { return };
+    for (whom, from) in [("on", Some(0)), ("from", found["step"].as_u64()), ("alone", found["step"].as_u64())] {
+        assert!(is_exact(&found[whom]), "{whom}: {found:#}");
+        assert_eq!(start(&found[whom]), from, "{whom}");
+    }
+}
+
+#[test]
+fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
+    let test = "a_full_disk_and_a_second_death_leave_no_half_checkpoint";
+    let Some(found) = findings(test, "dump_faults") else { return };
+    let said = |what: &str| found[what].as_str().unwrap_or_default().to_owned();
+    assert!(said("full").contains("cannot be written: [Errno 27] File too large"), "{found:#}");
+    assert_eq!(list(&found["temporary"]).len(), 0, "{found:#}");
+    assert!(said("unsealed").contains("of rank 2: No such file"), "{found:#}");
+    assert_eq!(found["half"], serde_json::json!({"step": null, "said": "", "changed": false}));
+    assert_eq!(found["swept"], true, "what was left of the others is gone");
+    assert!(is_exact(&found) && start(&found) == found["step"].as_u64(), "{found:#}");
+}
+
+#[test]
+fn what_is_not_whole_is_refused_in_one_sentence_and_the_one_before_it_is_loaded() {
+    let test = "what_is_not_whole_is_refused_in_one_sentence_and_the_one_before_it_is_loaded";
+    let Some(found) = findings(test, "dump_damaged") else { return };
+    let is = |what: &str, step: &Value, said: &str| {
+        let one = &found[what];
+        assert_eq!((&one["step"], &one["changed"]), (step, &Value::Bool(!step.is_null())), "{what}: {one:#}");
+        let text = one["said"].as_str().unwrap();
+        assert!(text.contains(said) && text.is_empty() == said.is_empty(), "{what}: {text}");
+    };
+    let (older, newer) = (&found["older"], &found["newer"]);
+    is("whole", newer, "");
+    is("no part", older, "the part of rank 1 cannot be read: No such file or directory");
+    is("short part", older, "the part of rank 1 has 999 bytes of");
+    is("flipped part", older, "the part of rank 2 is damaged: its check sum is another");
+    is("lacks a shard", older, "its manifest lacks a shard: part 1 of 4");
+    is("lacks all shards", older, "its manifest lacks every part of the state of rank 0");
+    is("another step", older, "is of step");
+    is("flipped manifest", older, "its manifest is damaged");
+    is("half a manifest", older, "its manifest is damaged");
+    is("no manifest", older, "");
+    is(
+        "another layout",
+        &Value::Null,
+        "model/0.bias is (64,) torch.float32 in it and (32,) torch.float32 in this program",
+    );
+    is("nothing", &Value::Null, "");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A witness that a process signals nobody and starts nothing: Linux itself, which ends it if it tries.
 //!
-//! With `recover/cut.rs` this is the only file of the examples with `unsafe`.
+//! This is the only file of the examples with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,15 +1,17 @@
 //! Cuts the connections between two processes: from then on packets are dropped on both sides, and neither is told, by FIN or RST.
 //!
 //! It works from outside, on duplicates of the processes' own sockets: a filter that passes nothing on is attached to them. That
-//! takes Linux 5.6 and the right to trace the processes (root has it). With `observe/sealed.rs` the only file of the examples with
-//! `unsafe`.
-#![allow(unsafe_code)]
+//! takes Linux 5.6 and the right to trace the processes (root has it).
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::net::{SocketAddrAny, SocketType, getpeername, getsockname, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use socket2::{SockFilter, SockRef};
 use std::io;
 use std::net::SocketAddr;
+
+/// The filter's only instruction: so many bytes are passed on (`BPF_RET | BPF_K`).
+const RETURN: u16 = 0x06;
 
 /// Cuts all TCP connections between two processes; how many there were.
 ///
@@ -61,15 +63,8 @@ fn plain(address: SocketAddrAny) -> Option<SocketAddr> {
 
 /// Whatever arrives at this socket is dropped before TCP sees it.
 fn drop_all(socket: &OwnedFd) -> io::Result<()> {
-    let mut nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
-    let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
-    let size = size_of_val(&program) as libc::socklen_t;
-    // SAFETY: the socket is open, and the program and its one instruction are there until the call returns, which copies them.
-    let done = unsafe {
-        let program = (&raw const program).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, size)
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let nothing = SockFilter::new(RETURN, 0, 0, 0);
+    SockRef::from(socket).attach_filter(&[nothing])
 }
 
 #[cfg(test)]

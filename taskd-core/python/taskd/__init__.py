@@ -14,6 +14,11 @@
 When another rank is lost, this process stays, and so does all that it has in memory: it waits until somebody has taken the
 place, and the step that was under way is done again, with the same batches and random numbers (see `steps`).
 
+When everybody starts again from what the others could save, or the program is started again by hand, it goes on there:
+
+    start = taskd.load_dump({"model": model, "optimizer": optimizer, "scheduler": scheduler}) or 0
+    for step in taskd.steps({...}, data=loader, start=start, until=10_000):
+
 Marks:
 
     step = taskd.range_start("step 7")      # a training step
@@ -34,7 +39,7 @@ from taskd._aborted import StepAborted
 from taskd._kinds import KINDS, LAST, STEP, USER, step_number
 from taskd._native import Nothing, native
 
-__all__ = ["StepAborted", "counter", "mark", "range", "range_end", "range_start", "steps"]
+__all__ = ["StepAborted", "counter", "load_dump", "mark", "range", "range_end", "range_start", "steps"]
 
 NAMES_MAX = 4096  # that are remembered here; for others the library is asked each time
 _ranges = {}  # what to begin a range with, by its name, or its name and kind
@@ -147,6 +152,39 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
 
         session.engine = _framework.engine(session)
     return _loop.Loop(session, state, data, until, start, retry_on, with_rank).run()
+
+
+def load_dump(state, directory=None, newer_than=None):
+    """Loads the newest whole dying checkpoint, and returns the step to go on with; None where there is none.
+
+    Survivors write such a checkpoint when another rank is lost and cannot be replaced (the job's `policy.dump_dir`), or when an
+    operator asks for one. `state` has to name what `steps` was given then, and what it had found besides, by the same names.
+    `directory` is the job's where it is not told (TASKD_DUMP). Only a checkpoint of a step after `newer_than` is loaded, for a
+    program that has checkpoints of its own:
+
+        start = load_own_checkpoint(...)
+        start = taskd.load_dump(state, newer_than=start) or start
+
+    Length, check sum and layout of every part are verified before anything is changed; one that is not whole, or not of this
+    program, is passed over, which is said on standard error, for the one before it. To be called once
+    torch.distributed is initialized: then all ranks load the same one, or none does.
+
+    Parameters, buffers, optimizers and all else in `state` are then what they were when the step began. Random numbers and the
+    place in the data are put back where the loop begins, if that is at this step (`steps(start=...)`). A rank that lived has
+    written its own. Those of a lost one are found in its host's memory: they are exact if it starts there again, and had begun
+    the step. If it was lost while the others completed the step before, it takes the random numbers of that one a second time;
+    if it starts elsewhere, those of another rank. Both are said: that run is not the undisturbed one, to the bit.
+
+    Files are unpickled: load what you trust.
+
+    In a process that takes the place of a lost one it returns None: that one has all from the others.
+    """
+    from taskd import _framework
+
+    load = getattr(_framework, "load_dump", None)
+    if load is None:
+        raise NotImplementedError("taskd.load_dump: there is none for %s yet; load a checkpoint of your own" % _framework.NAME)
+    return load(state, directory, newer_than)
 
 
 def _begin_new(name, kind):

@@ -45,6 +45,11 @@ class Keep:
         self.memory[at + HEAD.size : at + HEAD.size + len(data)] = data
         self.memory[at : at + HEAD.size] = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
 
+    def forget(self):
+        """Nothing of an earlier process is to be taken for this one's."""
+        for slot in range(4):
+            self.memory[slot * SLOT_BYTES : slot * SLOT_BYTES + 8] = b"\0" * 8
+
     def read(self, step, what):
         """What was kept of a step; None where nothing is."""
         at = (step % 2 * 2 + what) * SLOT_BYTES

@@ -15,6 +15,7 @@ from taskd._aborted import StepAborted
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
 TRAIN, WARMING, CATCHING_UP = "train", "warming", "catching-up"
 SUCCEEDED = "succeeded"  # in place of the step that was noted: what is here was the predecessor's
+left_off = None  # where a loop is to go on, of a checkpoint that was loaded (`_load_dump`)
 
 
 def park(at):
@@ -107,6 +108,7 @@ class Loop:
             self.enter()
         if self.warm is None:
             self.has_rank()
+        self.go_on()
         try:
             while True:
                 self.kind = self.settle() if self.session is not None else TRAIN
@@ -136,8 +138,21 @@ class Loop:
         if self.session is not None:
             park("has come to its step loop")
             self.keep = _keep.opened()
+            if self.keep is not None and not self.is_new:
+                self.keep.forget()
         if self.with_rank is not None:
             self.with_rank()
+
+    def go_on(self):
+        """Takes the random numbers and the place in the data of a checkpoint that was loaded, if it is of the first step."""
+        global left_off
+        if left_off is None or left_off.step != self.number or self.is_new:
+            return
+        there, left_off = left_off, None
+        if self.engine is None:
+            self.streams.opener, self.streams.copier = there.opener, there.copier()
+        self.streams.seek(there.positions)
+        there.restore_random(there.random)
 
     def leave(self):
         self.in_step = False
@@ -180,6 +195,11 @@ class Loop:
         if self.noted == self.number:
             return pickle.dumps((self.note.random, self.streams.positions(), self.engine.buffers(self.note)), 4)
         return pickle.dumps((self.copier.seed(), self.streams.positions_now(), self.engine.buffers()), 4)
+
+    def keep_place(self):
+        """Between two steps, too, this process may be lost."""
+        if self.keep is not None and not self.is_new and self.window != TORN:
+            self.keep.write(self.number, _keep.START, self.private())
 
     def keep_buffers(self):
         """The buffers as they are now, which no other rank has."""

@@ -1,4 +1,4 @@
-"""What the supervisor wants, on the main thread between two steps: give-up, join, repair, resume, and dump and exit.
+"""What the supervisor wants, on the main thread between two steps: give-up, join, repair, resume; dump and seal; exit.
 
 Each directive is answered once, with what came of it or with one sentence. Nothing that goes wrong here is raised into the
 program, but for an exit.
@@ -6,7 +6,7 @@ program, but for an exit.
 
 import time
 
-from taskd import _link, _loop
+from taskd import _dumps, _link, _loop
 from taskd._session import Cancelled, Refused
 
 
@@ -50,7 +50,7 @@ def carry_out(loop, directive):
         answer = DO[kind](loop, generation, order)
     except Cancelled:
         session.refuse(id_, "given up for generation %d" % session.generation)
-    except Refused as error:
+    except (Refused, _dumps.NoDump) as error:
         session.refuse(id_, str(error))
     except Exception as error:
         _link.say("%s failed: %s: %s" % (kind, type(error).__name__, error))
@@ -66,6 +66,7 @@ def give_up(loop, generation, order):
     loop.step_back()
     if loop.window == _loop.TORN and loop.engine.undone():
         loop.window = _loop.BEFORE
+    loop.keep_place()
     state = {"step": loop.number, "committed": loop.committed, "window": loop.window}
     state.update(loop.engine.state())
     return {"state": state}
@@ -124,6 +125,17 @@ def dump(loop, generation, order):
     return loop.engine.dump(loop, order)
 
 
+def seal(loop, generation, order):
+    directory, manifest = order.get("dir"), order.get("manifest")
+    if not isinstance(directory, str) or not isinstance(manifest, dict) or not isinstance(manifest.get("parts"), dict):
+        raise Refused("a seal needs dir and manifest, and that parts")
+    try:
+        _dumps.seal(directory.rstrip("/"), manifest)
+    except OSError as error:
+        raise Refused("the manifest of %s cannot be written: %s" % (directory, error))
+    return {}
+
+
 def leave(loop, generation, order):
     code = order.get("code")
     raise SystemExit(code if isinstance(code, int) else 0)
@@ -133,4 +145,4 @@ def since(before):
     return round((time.monotonic() - before) * 1000, 3)
 
 
-DO = {"give-up": give_up, "join": join, "repair": repair, "resume": resume, "dump": dump, "exit": leave}
+DO = {"give-up": give_up, "join": join, "repair": repair, "resume": resume, "dump": dump, "seal": seal, "exit": leave}

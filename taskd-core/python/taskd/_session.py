@@ -7,7 +7,7 @@ no framework: what is the framework's an *engine* does, which `_recovery.install
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state
     give(order), take(order, cancelled)   the two ends of a copy
-    dump(order)                  saves this rank's part of a dying checkpoint
+    dump(loop, order)            saves this rank's part of a dying checkpoint
 
 Directives come on the link's thread. A give-up takes effect there; everything else waits for the main thread, which comes
 for it between two steps (`_loop`). None is carried out twice: another supervisor gives those again whose answers it has not
@@ -21,8 +21,8 @@ from taskd import _frames, _link
 
 TRAIN, JOIN = "train", "join"
 SCRIPT, LOOP, PARKED = "script", "loop", "parked"
-CAN = ["give-up", "join", "repair", "resume", "dump"]
-KINDS = ("give-up", "join", "repair", "resume", "dump", "exit")
+CAN = ["give-up", "join", "repair", "resume", "dump", "seal"]
+KINDS = ("give-up", "join", "repair", "resume", "dump", "seal", "exit")
 WELCOME_SECONDS = 20  # after which a process goes on as one that nobody wants anything of
 MESSAGE_CHARS_MAX = 2000
 SAY_AFTER_SECONDS = 30  # of waiting for the supervisor
@@ -119,7 +119,7 @@ class Session:
             )
         if self.place == SCRIPT:
             return self.refuse(do["id"], "this process has not come to its step loop (taskd.steps) yet")
-        if kind in ("join", "repair", "resume") and not self.given_up and self.place != PARKED:
+        if kind in ("join", "repair", "resume", "dump", "seal") and not self.given_up and self.place != PARKED:
             return self.refuse(do["id"], "%s without a give-up: this process trains" % kind)
         if kind == "give-up":
             with self.lock:

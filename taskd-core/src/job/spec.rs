@@ -287,6 +287,11 @@ pub struct Policy {
     /// How many hosts recoveries may take out of the job.
     #[serde(default)]
     pub node_removals: RemovalCap,
+    /// Where ranks save a checkpoint when one of them is lost and the others cannot go on, or an operator asks for one: a directory
+    /// of this job's alone that all hosts see. For programs that load it when they start (in Python `taskd.load_dump`); ranks find
+    /// it in `TASKD_DUMP`. `None`: none is saved.
+    #[serde(default)]
+    pub dump_dir: Option<PathBuf>,
 }
 
 impl Policy {
@@ -312,6 +317,7 @@ impl Default for Policy {
             do_not_restart_code: 64,
             mode: Mode::Act,
             node_removals: RemovalCap::default(),
+            dump_dir: None,
         }
     }
 }
@@ -441,6 +447,11 @@ impl JobSpec {
             !self.policy.node_removals.within.is_zero(),
             "policy.node_removals.within",
             "must be longer than zero",
+        );
+        problems.check(
+            self.policy.dump_dir.as_ref().is_none_or(|dir| dir.is_absolute() && dir.to_str().is_some()),
+            "policy.dump_dir",
+            "must be an absolute path in UTF-8",
         );
         problems.check(
             (1..=255).contains(&self.policy.do_not_restart_code),

@@ -113,6 +113,9 @@ fn ask(
     if bench.declined.contains(&name) {
         return Err("an operator has declined it".into());
     }
+    if let Some(wanted) = wanted(incident).filter(|wanted| bench.ordered && **wanted != name) {
+        return Err(format!("what the operator asks for is {wanted}"));
+    }
     let failures: Vec<&str> =
         incident.attempts.iter().filter(|(n, _)| *n == name).map(|(_, why)| why.as_str()).collect();
     if let Some(last) = failures.last()
@@ -150,6 +153,12 @@ fn ask(
         ));
     }
     Ok(proposal)
+}
+
+/// The strategy that an operator asks for by name, where the incident is nothing else.
+fn wanted(incident: &Incident) -> Option<&Name> {
+    let (first, others) = incident.faults.split_first()?;
+    others.iter().all(|fault| fault.advice == first.advice).then_some(first.advice.as_ref()).flatten()
 }
 
 /// Whether a proposal touches something of what an operator wants. What is wanted of the whole job may leave all of it alone.

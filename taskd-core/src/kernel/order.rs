@@ -44,7 +44,7 @@ pub enum Order {
         /// Which; all when empty.
         ranks: BTreeSet<Rank>,
     },
-    /// Save a checkpoint of the survivors' state now.
+    /// Save a checkpoint of the ranks' state now, and go on.
     Dump,
     /// Change what strategies may do by themselves, also over a change of supervisor.
     Allow {

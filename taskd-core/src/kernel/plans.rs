@@ -167,6 +167,13 @@ impl Kernel {
                 self.state.counts.branch(Branch::GaveUp);
                 return self.fail(id, why);
             }
+            Next::Undone(why) => {
+                self.state.counts.branch(Branch::GaveUp);
+                if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident)) {
+                    open.begun = false;
+                }
+                return self.fail(id, why);
+            }
         }
         if plan.run.stage < plan.run.proposal.stages.len() {
             self.enter_stage(id);

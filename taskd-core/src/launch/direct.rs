@@ -6,6 +6,7 @@
 use crate::job::{CommandId, Generation, Name, ProcId, Rank, World};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Set in the environment of a process that is to join ranks that run: it builds and warms what it trains with on its own,
@@ -15,8 +16,16 @@ pub const JOIN_VARIABLE: &str = "TASKD_JOIN";
 /// Most figures of one answer.
 pub const FIGURES_MAX: usize = 32;
 
-/// What a training process is to do. It does one after the other, in this order for one generation; a
-/// [`GiveUp`](Directive::GiveUp) of a newer generation ends whatever is under way.
+/// Set in the environment of ranks: where they save checkpoints when they are [told to](Directive::Dump), and find them when
+/// they start ([`Policy::dump_dir`](crate::job::Policy::dump_dir)).
+pub const DUMP_VARIABLE: &str = "TASKD_DUMP";
+
+/// Longest name of a checkpoint's part.
+const PART_NAME_CHARS_MAX: usize = 128;
+
+/// What a training process is to do. It does one after the other: for one generation it gives up, joins, is repaired and resumes, in
+/// this order, and saves, if it is to, when it has given up. A [`GiveUp`](Directive::GiveUp) of a newer generation ends whatever is
+/// under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -59,6 +68,25 @@ pub enum Directive {
         /// With this step.
         step: u64,
     },
+    /// After a [`GiveUp`](Directive::GiveUp): write a part of a checkpoint, of the state with which `step` begins. It is of no use
+    /// before the [`Seal`](Directive::Seal). The answer names it: [`Answered::part`].
+    Dump {
+        /// A directory of its own for this checkpoint, which is made.
+        dir: PathBuf,
+        /// The step that is trained next from it.
+        step: u64,
+        /// Which part of its replicas' state, from 0.
+        part: u32,
+        /// How many parts that state is in.
+        of: u32,
+    },
+    /// Write the manifest that makes a whole of the parts of a checkpoint, last of all.
+    Seal {
+        /// The checkpoint's directory.
+        dir: PathBuf,
+        /// What stands in the manifest.
+        manifest: Box<DumpManifest>,
+    },
 }
 
 impl Directive {
@@ -70,6 +98,8 @@ impl Directive {
             Directive::Join { .. } => "join",
             Directive::Repair { .. } => "repair",
             Directive::Resume { .. } => "resume",
+            Directive::Dump { .. } => "dump",
+            Directive::Seal { .. } => "seal",
         }
     }
 }
@@ -94,6 +124,46 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether somebody else listens there already; if not, the first rank does.
     pub served: bool,
+}
+
+/// What makes up a checkpoint of [`Dump`](Directive::Dump): one in which a part is missing, or is another, is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DumpManifest {
+    /// The step that is trained next from it.
+    pub step: u64,
+    /// The world whose ranks have written it.
+    pub generation: Generation,
+    /// How many ranks the world has.
+    pub size: u32,
+    /// Ranks that hold the same state, set by set: each set's parts are the whole of its state.
+    pub sets: Vec<BTreeSet<Rank>>,
+    /// All parts, by the rank that wrote each.
+    pub parts: BTreeMap<Rank, DumpPart>,
+}
+
+/// A part of a checkpoint that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DumpPart {
+    /// Its name in the checkpoint's directory.
+    pub file: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl DumpPart {
+    /// Whether it can be what a process says of a file: a plain name, and a check sum.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let name = !self.file.is_empty() && self.file.len() <= PART_NAME_CHARS_MAX && !self.file.starts_with('.');
+        name && self.file.chars().all(plain)
+            && self.sha256.len() == 64
+            && self.sha256.bytes().all(|c| c.is_ascii_hexdigit())
+    }
 }
 
 /// Directives that are given together.
@@ -176,6 +246,9 @@ pub struct Answered {
     pub state: Option<WorkerState>,
     /// Figures for people, unit last, such as `joined_ms`. At most [`FIGURES_MAX`].
     pub figures: BTreeMap<Name, f64>,
+    /// What was written, where the directive asks for it.
+    #[serde(default)]
+    pub part: Option<DumpPart>,
 }
 
 /// Where a process stands in its training, after it has [given up](Directive::GiveUp).
@@ -196,6 +269,9 @@ pub struct WorkerState {
     /// Bytes of its state.
     #[serde(default)]
     pub bytes: u64,
+    /// Of what of its state no other process has a copy, by name.
+    #[serde(default)]
+    pub sharded: Vec<String>,
 }
 
 /// Where a step stands to its commit window: from the first optimizer step to the step's end. Only in there parameters and

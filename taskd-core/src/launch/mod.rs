@@ -18,8 +18,8 @@ mod ticks;
 pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 pub use direct::{
-    Answered, DirectBatch, Directive, Endpoint, FIGURES_MAX, FailureKind, JOIN_VARIABLE, LinkStatus, Linked, Peer,
-    Point, Saying, StepFailure, Window, WorkerSaid, WorkerState,
+    Answered, DUMP_VARIABLE, DirectBatch, Directive, DumpManifest, DumpPart, Endpoint, FIGURES_MAX, FailureKind,
+    JOIN_VARIABLE, LinkStatus, Linked, Peer, Point, Saying, StepFailure, Window, WorkerSaid, WorkerState,
 };
 pub use fleet::Fleet;
 pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};

@@ -45,7 +45,7 @@ impl RecoveryStrategy for ExitStrategy {
 }
 
 /// Why the job ends, in one sentence.
-fn account(incident: &Incident, view: &View) -> String {
+pub(super) fn account(incident: &Incident, view: &View) -> String {
     let root = incident.root();
     let Some(first) = root.or(incident.faults.first()) else { return "nothing is known to have failed".into() };
     let mut parts = vec![evidence(first, view)];

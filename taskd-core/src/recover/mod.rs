@@ -14,7 +14,7 @@ pub(crate) mod stages;
 mod strategy;
 
 pub use exit::ExitStrategy;
-pub use in_process::{Recover, Retry};
+pub use in_process::{Dump, Recover, Retry};
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
@@ -25,15 +25,18 @@ pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
 /// [`Order::Dump`](crate::kernel::Order::Dump).
 pub const DUMP: Name = Name::new("dump");
 
-/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `restart`, `exit`. The first
-/// three refuse where the training program has no control link.
+/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `dump`, `restart`, `dump-exit`,
+/// `exit`. The first three and those that dump refuse where the training program has no control link, and the latter where the job
+/// names no directory for checkpoints ([`Policy::dump_dir`](crate::job::Policy::dump_dir)).
 #[must_use]
 pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
     vec![
         Retry::default().boxed(),
         Recover::in_place().boxed(),
         Recover::elsewhere().boxed(),
+        Dump::and_restart().boxed(),
         Restart::default().boxed(),
+        Dump::and_exit().boxed(),
         ExitStrategy::new().boxed(),
     ]
 }

@@ -81,6 +81,26 @@ impl RecoveryStrategy for Restart {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let counted = if is_free(incident) || incident.is_ordered() { Counted::No } else { Counted::Yes };
+        self.propose_counted(incident, view, counted)
+    }
+
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        start_anew(run, view, run.proposal.counted)
+    }
+}
+
+impl Restart {
+    /// The same proposal, for who has counted it already, or does not.
+    ///
+    /// # Errors
+    /// Why starting all ranks again would not help.
+    pub(super) fn propose_counted(
+        &self,
+        incident: &Incident,
+        view: &View,
+        counted: Counted,
+    ) -> Result<Proposal, String> {
         check(incident, view)?;
         let broken: BTreeSet<NodeId> = incident.broken_hosts();
         let usable = view.without(&broken);
@@ -89,7 +109,6 @@ impl RecoveryStrategy for Restart {
         let left = before.values().filter_map(|seat| seat.node.as_ref()).filter(|node| broken.contains(node));
         let left: BTreeSet<NodeId> = left.filter(|node| view.is_ready(node)).cloned().collect();
         let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
-        let counted = if is_free(incident) || incident.is_ordered() { Counted::No } else { Counted::Yes };
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
         let reason = format!("all {} ranks start again from the last checkpoint{elsewhere}", world.size());
@@ -112,20 +131,20 @@ impl RecoveryStrategy for Restart {
             reason,
         })
     }
+}
 
-    fn advance(&self, run: &Run, view: &View) -> Next {
-        if run.ended_stage().is_none_or(|stage| stage.name != STOP) {
-            return Next::AsProposed;
-        }
-        let Some(proposed) = run.proposal.stages.get(run.stage) else { return Next::AsProposed };
-        let Some(world) = entered(proposed) else { return Next::AsProposed };
-        match placement::settle(view, seats_of(world)) {
-            Err(reason) => Next::GiveUp(reason),
-            Ok(seats) => {
-                let world = next_world(view, run.proposal.counted, seats);
-                let anew = start_all(START, Arc::new(world), view);
-                if anew == *proposed { Next::AsProposed } else { Next::Instead(vec![anew]) }
-            }
+/// After the stop: the start, into a world that is built anew.
+pub(super) fn start_anew(run: &Run, view: &View, counted: Counted) -> Next {
+    if run.ended_stage().is_none_or(|stage| stage.name != STOP) {
+        return Next::AsProposed;
+    }
+    let Some(proposed) = run.proposal.stages.get(run.stage) else { return Next::AsProposed };
+    let Some(world) = entered(proposed) else { return Next::AsProposed };
+    match placement::settle(view, seats_of(world)) {
+        Err(reason) => Next::GiveUp(reason),
+        Ok(seats) => {
+            let anew = start_all(START, Arc::new(next_world(view, counted, seats)), view);
+            if anew == *proposed { Next::AsProposed } else { Next::Instead(vec![anew]) }
         }
     }
 }

@@ -3,9 +3,9 @@
 //! They choose nothing: which world and why is said by who uses them.
 
 use super::{Action, Need, Stage};
-use crate::job::{Name, NodeId, ProcId, Role, World};
+use crate::job::{Name, NodeId, ProcId, Role, WorkerSpec, World};
 use crate::kernel::View;
-use crate::launch::{Place, StartBatch, StartOrder};
+use crate::launch::{DUMP_VARIABLE, Place, StartBatch, StartOrder};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +15,24 @@ pub(crate) const STOP_MARGIN: Duration = Duration::from_secs(20);
 /// Enters a world and starts all of its ranks, where it says, and the job's services, where its first rank is.
 pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
     let services = view.spec.services.keys().filter_map(|name| service(name, &world, view));
+    let spec = worker(view);
     let ranks = world.members().iter().map(|(rank, member)| StartOrder {
         proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
         place: place(member.node.as_ref()),
-        spec: Arc::clone(&view.spec.worker),
+        spec: Arc::clone(&spec),
     });
     let batch = StartBatch { world: Arc::clone(&world), orders: services.chain(ranks).collect() };
     let policy = &view.spec.policy;
     let start = Action::Start { batch, until: policy.ready };
     Stage::new(name, policy.start_within, vec![Action::Enter(world), start])
+}
+
+/// The training program, which is told where checkpoints of [`Dump`](super::Dump) are.
+pub(crate) fn worker(view: &View) -> Arc<WorkerSpec> {
+    let Some(dir) = view.spec.policy.dump_dir.as_ref().and_then(|dir| dir.to_str()) else {
+        return Arc::clone(&view.spec.worker);
+    };
+    Arc::new(WorkerSpec::clone(&view.spec.worker).with_env(DUMP_VARIABLE, dir))
 }
 
 /// The start of a service of the job, where the world's first rank is.

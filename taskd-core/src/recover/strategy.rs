@@ -88,6 +88,8 @@ pub enum Next {
     Instead(Vec<Stage>),
     /// Not at all, for this reason.
     GiveUp(String),
+    /// Not at all, and the job trains as it did before: what was begun is undone. An operator's wish is then not granted.
+    Undone(String),
 }
 
 macro_rules! forward {

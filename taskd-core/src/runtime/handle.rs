@@ -118,7 +118,7 @@ impl RuntimeHandle {
         self.order(Order::Restart { ranks }, reason).await
     }
 
-    /// Saves a checkpoint of the survivors' state now.
+    /// Saves a checkpoint of the ranks' state now, and the job goes on. Whether it was saved the incident's end says.
     ///
     /// # Errors
     /// [`ControlError::Unsupported`] when no strategy does that; [`ControlError::Over`].

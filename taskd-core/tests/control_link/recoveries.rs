@@ -23,9 +23,14 @@ struct Job {
 }
 
 async fn job(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
+    job_with(dir, ranks, spec, |_| ()).await
+}
+
+async fn job_with(dir: &Path, ranks: u32, spec: WorkerSpec, change: impl FnOnce(&mut Policy)) -> Job {
     let launcher = Arc::new(local(dir).beat_every(Duration::from_millis(50)).build().await.unwrap());
     let mut job = JobSpec::new("stand-in", ranks, spec);
     job.policy.stop_grace = Duration::ZERO;
+    change(&mut job.policy);
     let runtime = Runtime::builder()
         .job(job)
         .source(launcher.heartbeats(Duration::from_millis(50)))
@@ -139,4 +144,92 @@ async fn when_a_survivor_cannot_join_everybody_is_started_again() {
     assert!(after[&0] != before[&0] && after[&1] != before[&1]);
     let report = job.end().await;
     assert!(report.incidents[0].reason.contains("restart"), "{}", report.incidents[0].reason);
+}
+
+/// A job that has a directory for checkpoints; nobody is replaced in it.
+async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
+    let dumps = dir.join("dumps");
+    job_with(dir, ranks, spec, |policy| {
+        policy.dump_dir = Some(dumps);
+        let never = ["recover-in-place", "recover"].map(|name| (Name::new(name), Permission::Never));
+        policy.strategies.extend(never);
+    })
+    .await
+}
+
+/// Who had the newest step (stand-ins wait for nobody, and may be at different ones) wrote, and one of them sealed.
+fn saved(dir: &Path, procs: &[&str], then: &[&str]) {
+    let told: Vec<Vec<String>> = procs.iter().map(|proc| told(dir, proc)).collect();
+    let is = |told: &Vec<String>, saves: &[&str]| *told == [&["give-up"], saves, then].concat();
+    let sealed = told.iter().filter(|told| is(told, &["dump", "seal"])).count();
+    let others = told.iter().filter(|told| is(told, &["dump"]) || is(told, &[])).count();
+    assert_eq!((sealed, others), (1, procs.len() - 1), "{told:?}");
+}
+
+#[tokio::test]
+async fn who_lives_saves_before_all_are_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = dumping(dir.path(), 3, worker(dir.path())).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by dump");
+    let after = job.linked().await;
+    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
+    saved(dir.path(), &["rank-0.1", "rank-2.1"], &[]);
+    let report = job.end().await;
+    assert_eq!((report.restarts, report.incidents.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn when_a_second_rank_dies_as_it_saves_the_others_save_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = dumping(dir.path(), 4, worker(dir.path()).with_env("ODD", "one-dies-in-dump")).await;
+    let before = job.linked().await;
+    send(before[&3], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by dump");
+    let told: Vec<Vec<String>> = (0..3).map(|rank| told(dir.path(), &format!("rank-{rank}.1"))).collect();
+    let times = |name: &str| told.iter().flatten().filter(|what| *what == name).count();
+    assert_eq!((times("give-up"), times("seal")), (5, 1), "{told:?}");
+    assert_eq!(job.end().await.restarts, 2, "what was tried and has failed counts as well");
+}
+
+#[tokio::test]
+async fn when_nothing_can_be_saved_the_last_checkpoint_has_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-dump")).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by restart");
+    let report = job.end().await;
+    let reason = &report.incidents[0].reason;
+    assert!(reason.contains("restart"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = dumping(dir.path(), 2, worker(dir.path())).await;
+    let before = job.linked().await;
+    job.handle.dump_now("before the maintenance").await.unwrap();
+    assert_eq!(job.closed().await, "recovered by dump");
+    assert_eq!(job.linked().await, before);
+    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
+    assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
+}
+
+#[tokio::test]
+async fn an_operators_checkpoint_that_fails_ends_nothing() {
+    for fails in ["dump", "seal"] {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = worker(dir.path()).with_env("ODD", format!("refuses-{fails}"));
+        let mut job = dumping(dir.path(), 2, spec).await;
+        let before = job.linked().await;
+        job.handle.dump_now("before the maintenance").await.unwrap();
+        let how = job.closed().await;
+        assert!(how.starts_with("not done: ") && how.contains("it does not want to"), "{how}");
+        assert_eq!(job.linked().await, before, "all train on");
+        let told = told(dir.path(), "rank-1.1");
+        assert_eq!(told.last().map(String::as_str), Some("resume"));
+        job.end().await;
+    }
 }

@@ -34,7 +34,7 @@ class Link:
     def connect(self):
         self.socket, self.buffer = socket.socket(socket.AF_UNIX), b""
         self.socket.connect(os.environ["TASKD_CONTROL"])
-        can = ["give-up", "join", "repair", "resume"]
+        can = ["give-up", "join", "repair", "resume", "dump", "seal"]
         hello = {"version": 1, "proc": PROC, "pid": os.getpid(), "generation": generation, "framework": "stand-in"}
         hello.update(can=can, at=point, later="a field of a later version")
         self.say({"hello": hello})
@@ -79,6 +79,16 @@ def do(order):
         generation = order["generation"]
         at(40, generation)
         return {"ok": {"joined_ms": 1.5}}
+    if name == "dump" and ODD == "one-dies-in-dump":
+        try:
+            os.close(os.open(os.path.join(os.environ["TOLD"], "died"), os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+        except FileExistsError:
+            pass  # another one
+    if name == "dump":
+        return {"ok": {"part": {"file": PROC + ".pt", "bytes": 9, "sha256": "0" * 64}, "saved_ms": 1.5}}
+    if name == "seal":
+        return {"ok": {}}
     if name == "repair":
         step = what["step"] - 1
         return {"ok": {"copied_bytes": 12}}

@@ -112,8 +112,15 @@ fn every_word(version: u32) -> Vec<Input> {
         layout: "abc".into(),
         buckets: vec![1 << 33, 0],
         bytes: 9,
+        sharded: vec!["optimizer".into()],
     };
-    let answered = |window| Box::new(Answered { state: Some(state(window)), figures: [(Name::new("ms"), 0.5)].into() });
+    let answered = |window| {
+        Box::new(Answered {
+            state: Some(state(window)),
+            figures: [(Name::new("ms"), 0.5)].into(),
+            part: Some(DumpPart { file: "part.pt".into(), bytes: 1 << 40, sha256: "0a".repeat(32) }),
+        })
+    };
     let windows = [Window::Before, Window::Torn, Window::Closed].map(|window| say(answer(Ok(answered(window)))));
     let links = [Point::Script, Point::Loop, Point::Parked].map(|at| link(Some(linked(at))));
     let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));

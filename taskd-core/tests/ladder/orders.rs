@@ -287,7 +287,10 @@ fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
 fn what_an_operator_allows_outlives_the_supervisor() {
     let mut job = four();
     let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
-    assert_eq!(why, "there is no strategy restrat: there are retry, recover-in-place, recover, restart, exit");
+    assert_eq!(
+        why,
+        "there is no strategy restrat: there are retry, recover-in-place, recover, dump, restart, dump-exit, exit"
+    );
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
@@ -297,11 +300,26 @@ fn what_an_operator_allows_outlives_the_supervisor() {
 }
 
 #[test]
-fn a_checkpoint_on_demand_is_unsupported_while_no_strategy_saves_one() {
+fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     let mut job = four();
-    let why = job.order(Order::Dump).expect_err("the built-in ladder does not save");
-    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, exit)";
+    let mut strategies = plugins().strategies;
+    strategies.retain(|strategy| strategy.name().as_str() != "dump");
+    job.kernel =
+        Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
+    let why = job.order(Order::Dump).expect_err("nobody saves");
+    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, dump-exit, exit)";
     assert_eq!(why, expected);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_saved_restarts_nobody() {
+    let mut job = four();
+    job.order(Order::Dump).expect("there is a strategy that saves");
+    job.pass(100);
+    let outcome = job.last().outcome;
+    assert!(outcome.starts_with("not done: ") && outcome.contains("policy.dump_dir"), "{outcome}");
+    assert!(outcome.contains("what the operator asks for is dump"), "{outcome}");
+    assert_eq!((job.generation(), job.finished), (1, None));
 }
 
 fn broken(job: &Job, host: &'static str) -> Input {
@@ -365,7 +383,9 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: node a takes nothing new, and no other host has room for rank 0; \
+        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     kill(&mut job, 0);
@@ -385,7 +405,9 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: what was blamed still trains, and would only start again where it is; \
+        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
         exit: no rank was lost: the job goes on";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
@@ -509,7 +531,7 @@ fn an_incident_is_explained_with_its_losers_and_its_evidence() {
     kill(&mut job, 2);
     let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
     assert_eq!(why.chosen.map(|(name, _)| name), Some(Name::new("restart")));
-    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 3, 1));
+    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 5, 1));
     assert_eq!((why.lost[0].strategy.as_str(), why.report.blamed), ("exit", vec![Rank(2)]));
     assert!(job.kernel.explain(IncidentId(2)).is_none());
 }

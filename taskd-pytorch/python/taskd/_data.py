@@ -41,14 +41,12 @@ def tensors(batch):
 class Later:
     """A batch sampler less its first batches, which are drawn and not loaded."""
 
-    def __init__(self, sampler, skip):
-        self.sampler, self.skip = sampler, skip
+    def __init__(self, sampler):
+        self.sampler, self.batches = sampler, None
 
     def __iter__(self):
-        batches = iter(self.sampler)
-        for _ in range(self.skip):
-            next(batches)
-        return batches
+        self.batches = iter(self.sampler)
+        return self.batches
 
     def __len__(self):
         return len(self.sampler)
@@ -64,8 +62,12 @@ def open_at(source, epoch, skip):
     if isinstance(source.dataset, torch.utils.data.IterableDataset):
         return _batches.open_plainly(source, epoch, skip)
     sampler = source.batch_sampler
-    object.__setattr__(source, "batch_sampler", Later(sampler, skip))  # its own way refuses that
+    later = Later(sampler)
+    object.__setattr__(source, "batch_sampler", later)  # its own way refuses that
     try:
-        return _batches.open_plainly(source, epoch, 0)
+        batches = _batches.open_plainly(source, epoch, 0)
     finally:
         object.__setattr__(source, "batch_sampler", sampler)
+    for _ in range(skip):
+        next(later.batches)  # only now: a sampler that shuffles draws its seed after the loader has drawn one
+    return batches

@@ -1,16 +1,17 @@
-"""This rank's part of a dying checkpoint, whole or not at all: a temporary name, written to the disk, then renamed.
+"""This rank's part of a dying checkpoint (`_dumps`), whole or not at all.
 
-A part is a file of `torch.save`: `leaves` (tensors by path, every `of`-th of them beginning with the part's number), `rest`
-(what is no tensor, pickled; in part 0), `private` (random numbers and the place in the data of the rank that wrote it), `step`
-(the next one to do), `part`, `of`, and `layout`, which is the same in all parts of one checkpoint.
+A part is a file of `torch.save`: `paths` (of all tensors), `leaves` (every `of`-th of them, beginning with the part's number, by
+path) and the kinds of their `devices`, `rest` (what is no tensor, pickled; in part 0), `private` (random numbers, the place in the
+data and the buffers of the rank that wrote it), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
+parts of one state.
 """
 
-import hashlib
 import os
+import time
 
 import torch
 
-from taskd import _loop
+from taskd import _dumps, _loop
 from taskd._session import Refused
 
 
@@ -18,46 +19,36 @@ def write(engine, loop, order):
     step, part, of = (order.get(name) for name in ("step", "part", "of"))
     if not isinstance(order.get("dir"), str) or not all(isinstance(one, int) for one in (step, part, of)) or not 0 <= part < of:
         raise Refused("a dump needs dir, step, part and of, and part has to be less than of")
-    if loop.committed != step or loop.window == _loop.TORN:
-        raise Refused("this rank has the state after step %s (%s), not after step %d" % (loop.committed, loop.window, step))
+    if loop.number != step or loop.window == _loop.TORN or loop.is_new:
+        there = (loop.number, loop.window, step)
+        raise Refused("this rank is at step %s (%s) and has not the state with which step %d begins" % there)
+    before = time.monotonic()
     loop.put_back()
     leaves = engine.state_.leaves()
+    own = {path: leaf for at, (path, leaf) in enumerate(sorted(leaves.items())) if at % of == part}
     told = {
-        "step": step + 1,
+        "step": step,
         "part": part,
         "of": of,
         "layout": engine.state_.layout(leaves),
-        "leaves": {path: leaf.clone() for at, (path, leaf) in enumerate(sorted(leaves.items())) if at % of == part},
+        "paths": list(leaves),
+        "leaves": {path: leaf.detach().to("cpu", copy=True) for path, leaf in own.items()},
+        "devices": {path: leaf.device.type for path, leaf in own.items()},
         "rest": engine.state_.rest() if part == 0 else None,
         "private": loop.private(),
     }
-    path = os.path.join(order["dir"], "step-%d.part-%d-of-%d.pt" % (step, part, of))
+    directory = order["dir"].rstrip("/")
+    name = "%s.part-%d-of-%d.pt" % (engine.session.proc.rpartition(".")[0] or "rank", part, of)
     try:
-        os.makedirs(order["dir"], exist_ok=True)
-        return save(told, path)
-    except OSError as error:
-        raise Refused("the checkpoint %s cannot be written: %s" % (path, error))
+        _dumps.make(directory, sweeps=part == 0)
+        written = _dumps.save(os.path.join(directory, name), lambda file: torch.save(told, file))
+    except (OSError, RuntimeError) as error:  # torch makes either of a full disk
+        raise Refused("the checkpoint %s cannot be written: %s" % (directory, reason(error)))
+    return {"part": written, "saved_bytes": written["bytes"], "saved_ms": round((time.monotonic() - before) * 1000, 3)}
 
 
-def save(told, path):
-    new = "%s.%d" % (path, os.getpid())
-    try:
-        with open(new, "w+b") as file:
-            torch.save(told, file)
-            file.flush()
-            os.fsync(file.fileno())
-            size, digest = file.tell(), hashlib.sha256()
-            file.seek(0)
-            for piece in iter(lambda: file.read(1 << 20), b""):
-                digest.update(piece)
-        os.rename(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.unlink(new)
-        raise
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the name
-    finally:
-        os.close(directory)
-    return {"path": path, "bytes": size, "sha256": digest.hexdigest()}
+def reason(error):
+    """What the system said, under what torch makes of it."""
+    while error.__context__ is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return str(error).splitlines()[0]

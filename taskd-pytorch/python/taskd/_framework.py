@@ -63,6 +63,13 @@ def engine(session):
     return session.engine or _engine.Engine(session)
 
 
+def load_dump(state, directory, newer_than):
+    """See `taskd.load_dump`."""
+    from taskd import _load_dump
+
+    return _load_dump.load(state, directory, newer_than)
+
+
 def hide_from_compiler(rules):
     for name in OURS:
         rules.add(name)

@@ -232,6 +232,44 @@ def accumulated():
     return {"digest": digest(model, optimizer), "losses": losses, "epoch": step.epoch()}
 
 
+class Die:
+    """Kills this process, once, at a step: DIE is `rank:step`."""
+
+    def __init__(self, rank):
+        wanted, _, step = os.environ.get("DIE", "").partition(":")
+        self.step = int(step) if wanted == str(rank) else None
+
+    def __call__(self, number):
+        if number == self.step:
+            os.kill(os.getpid(), 9)
+
+
+def dumping():
+    """Goes on from a dying checkpoint: with DDP whose order does not depend on how long it lives, and a loader that shuffles by the
+    program's random numbers, which loading takes some of as well."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "64"))), find_unused_parameters=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    torch.manual_seed(100 + rank)
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True)
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    losses, die, start = Losses(), Die(rank), taskd.load_dump(state) or 0
+    torch.randn(rank + 1)  # whatever a program does before its loop
+    for step in taskd.steps(state, data=loader, start=start, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            x, y = step.next()
+            loss = torch.nn.functional.cross_entropy(model(x + random.random()), y)
+            die(-1 if step.warming else step.number)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, scheduler), "losses": losses, "start": start}
+
+
 def gan():
     """Two models, two optimizers, so that operations come when the first one has stepped."""
     taskd, rank, size = begin()

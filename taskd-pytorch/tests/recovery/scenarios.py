@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 
+import dumps
 import programs
 import ranks
 from ranks import SOAK
@@ -252,38 +253,6 @@ def lost_shard():
     return {"said": None}
 
 
-def dumped():
-    """Survivors save their parts, which hold the state of the step."""
-    import torch
-
-    reference = undisturbed(programs.ddp, 20)
-    with StandIn(4, programs.ddp, STEPS="60") as world:
-        world.until_step(19)
-        world.generation += 1
-        states = [one["state"] for one in world.all_do(world.world, "give-up", lambda peer: {})]
-        step = max(state["committed"] for state in states)
-        have = [at for at, state in enumerate(states) if state["committed"] == step]
-        where = os.path.join(world.directory.name, "dump")
-        wrong = world.do(world.world[have[0]], "dump", {"dir": where, "step": step + 7, "part": 0, "of": 1})
-        world.pump(lambda: wrong in world.answers, "an answer")
-        parts = []
-        for part in range(2):
-            peer = world.world[have[part % len(have)]]
-            parts += world.all_do([peer], "dump", lambda _: {"dir": where, "step": step, "part": part, "of": 2})
-        loaded = [torch.load(part["path"], weights_only=False) for part in parts]
-        paths = sorted(path for one in loaded for path in one["leaves"])
-        left = sorted(os.listdir(where))
-    return {
-        "steps": [one["step"] - 1 - step for one in loaded],
-        "twice": len(paths) - len(set(paths)),
-        "weights": sum("model/4.weight" == path for path in paths),
-        "left": len(left),
-        "layouts": len({one["layout"] for one in loaded}),
-        "refused": world.answers[wrong].get("error"),
-        "reference": len(reference),
-    }
-
-
 def cost():
     """Steps with a supervisor and without one, in turn, and whether their bits are the same. A busy machine changes the time on
     the clock by more than what is looked for; the processors' time it changes less."""
@@ -369,7 +338,11 @@ SCENARIOS = {
     "garbage": garbage,
     "supervisor_gone": supervisor_gone,
     "asked_twice": asked_twice,
-    "dumped": dumped,
+    "dump_restart": dumps.restarted,
+    "dump_lost": dumps.lost,
+    "dump_asked": dumps.asked,
+    "dump_faults": dumps.faults,
+    "dump_damaged": dumps.damaged,
 }
 
 

@@ -1,6 +1,7 @@
 //! Memory that a rank leaves to whoever takes its place: held here, and handed to each incarnation of the rank.
 //!
-//! It is never read here, and its size and what stands in it is the worker's to say (`taskd/_keep.py`).
+//! It is never read here, and its size and what stands in it is the worker's to say (`taskd/_keep.py`); so is when it is of no use
+//! any more: when all start again, the rank that has left nothing else behind still takes its own random numbers from it.
 
 use crate::job::Role;
 use rustix::fs::MemfdFlags;
@@ -13,11 +14,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub(super) struct Keeps(BTreeMap<Role, OwnedFd>);
 
 impl Keeps {
-    /// Forgets all of it.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Where a rank finds its memory, by a descriptor of this process; services have none.
     pub(super) fn of(&mut self, role: &Role) -> io::Result<Option<String>> {
         if role.rank().is_none() {

@@ -1,13 +1,16 @@
-//! Recoveries that keep the processes which still live: they give the broken groups up, join new ones, and everybody is
-//! brought to the newest step that some replica has committed.
+//! Recoveries that use the processes which still live: they give the broken groups up, join new ones, and everybody is
+//! brought to the newest step that some replica has committed; or they save that step before everybody is started again.
 //!
-//! What is here is what all of them share; who is started, and where, is said by [`Recover`] and [`Retry`]. It copies
-//! nothing and talks to nobody: it says who is to be told what.
+//! What is here is what all of them share; who is started, and where, is said by [`Recover`], [`Retry`] and [`Dump`]. It copies
+//! and writes nothing and talks to nobody: it says who is to be told what.
 
+mod dump;
 mod recover;
 mod repair;
 mod retry;
+mod shares;
 
+pub use dump::Dump;
 pub use recover::Recover;
 pub use retry::Retry;
 
@@ -68,7 +71,7 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
     let mut kept = BTreeSet::new();
     for rank in view.world.members().keys().filter(|rank| !lost.contains(rank)) {
         let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
-        may_be_kept(*rank, proc)?;
+        can_be_told(*rank, proc, &NEEDED)?;
         if let Some(host) = proc.and_then(|proc| proc.node.as_ref()).filter(|host| broken.contains(host)) {
             return Err(format!("{host} is broken, and {rank} would stay there"));
         }
@@ -77,7 +80,8 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
     if kept.is_empty() { Err("no rank is left that could be kept".into()) } else { Ok(kept) }
 }
 
-fn may_be_kept(rank: Rank, proc: Option<&Proc>) -> Result<(), String> {
+/// Whether a rank is in its step loop and understands such directives.
+fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name]) -> Result<(), String> {
     let proc = proc.ok_or_else(|| format!("{rank} does not run, and nothing says that it is lost"))?;
     let link = proc.link.as_ref().ok_or_else(|| {
         format!("{rank} has no control link: its program has no step loop of taskd's, or has not come so far")
@@ -85,7 +89,7 @@ fn may_be_kept(rank: Rank, proc: Option<&Proc>) -> Result<(), String> {
     if link.at != Point::Loop {
         return Err(format!("{rank} is not in its step loop yet"));
     }
-    match NEEDED.iter().find(|name| !link.can.contains(*name)) {
+    match needed.iter().find(|name| !link.can.contains(*name)) {
         Some(name) => Err(format!("{rank} cannot be told to {name}")),
         None => Ok(()),
     }
@@ -100,6 +104,12 @@ fn give_up(world: &Arc<World>, kept: &BTreeSet<Rank>, stop: Vec<ProcId>, within:
     let tell = kept.iter().filter_map(|rank| Some((world.proc(*rank)?, Directive::GiveUp {})));
     actions.push(Action::Direct(DirectBatch { world: Arc::clone(world), orders: tell.collect() }));
     Stage::new(GIVE_UP, within, actions)
+}
+
+/// Those of the lost that may still run: frozen ones.
+fn may_still_run(view: &View, lost: &BTreeSet<Rank>) -> Vec<ProcId> {
+    let runs = |proc: &ProcId| proc.role.rank().is_some_and(|rank| lost.contains(&rank));
+    view.alive().filter(|proc| runs(proc) && view.proc(&proc.role).is_some_and(|p| !p.phase.is_over())).collect()
 }
 
 /// The start of the service at which ranks meet, where it is missing.

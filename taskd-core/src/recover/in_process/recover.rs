@@ -1,8 +1,10 @@
 //! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
 
-use super::{GIVE_UP, JOIN, Limits, START, give_up, join, missing_services, repair_and_resume, survivors};
+use super::{
+    GIVE_UP, JOIN, Limits, START, give_up, join, may_still_run, missing_services, repair_and_resume, survivors,
+};
 use crate::detect::Sound;
-use crate::job::{Counted, Domain, Name, NodeId, ProcId, Rank, Ready, Role, WorkerSpec, World};
+use crate::job::{Counted, Domain, Name, NodeId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
 use crate::launch::{JOIN_VARIABLE, StartBatch, StartOrder};
 use crate::recover::placement::{self, Seats};
@@ -135,15 +137,9 @@ impl RecoveryStrategy for Recover {
     }
 }
 
-/// Those of the lost that may still run: frozen ones.
-fn may_still_run(view: &View, lost: &BTreeSet<Rank>) -> Vec<ProcId> {
-    let runs = |proc: &ProcId| proc.role.rank().is_some_and(|rank| lost.contains(&rank));
-    view.alive().filter(|proc| runs(proc) && view.proc(&proc.role).is_some_and(|p| !p.phase.is_over())).collect()
-}
-
 /// The newcomers, who are told that they join ranks which run, and what service they need.
 fn start(view: &View, world: &Arc<World>, lost: &BTreeSet<Rank>, services: Vec<StartOrder>, within: Duration) -> Stage {
-    let mut spec = WorkerSpec::clone(&view.spec.worker);
+    let mut spec = WorkerSpec::clone(&stages::worker(view));
     spec.env.insert(JOIN_VARIABLE.into(), world.generation().0.to_string());
     let spec = Arc::new(spec);
     let order = |rank: &Rank| {

@@ -71,7 +71,7 @@ fn replicas_of(rank: Rank, world: &World) -> BTreeSet<Rank> {
 }
 
 /// Replicas have states of one shape.
-fn check_layouts(states: &BTreeMap<Rank, WorkerState>) -> Result<(), String> {
+pub(super) fn check_layouts(states: &BTreeMap<Rank, WorkerState>) -> Result<(), String> {
     let mut known = states.iter().filter(|(_, state)| !state.layout.is_empty());
     let Some((first, state)) = known.next() else { return Ok(()) };
     match known.find(|(_, other)| other.layout != state.layout) {

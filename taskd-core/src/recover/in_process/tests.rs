@@ -11,30 +11,30 @@ use crate::testing::conformance;
 use proptest::prelude::*;
 
 /// All of its ranks train, and can be told what to do.
-fn linked(mut scene: Scene) -> Scene {
+pub(super) fn linked(mut scene: Scene) -> Scene {
     for rank in scene.view.world.members().keys().map(|rank| rank.0).collect::<Vec<_>>() {
         scene.proc(rank).link = Some(link(Point::Loop));
     }
     scene
 }
 
-fn link(at: Point) -> Linked {
-    let can = NEEDED.into_iter().collect();
+pub(super) fn link(at: Point) -> Linked {
+    let can = NEEDED.into_iter().chain(["dump", "seal"].map(Name::new)).collect();
     Linked { generation: Generation(1), framework: Name::new("torch"), can, at, state_bytes: None }
 }
 
-fn incident(faults: Vec<Fault>) -> Incident {
+pub(super) fn incident(faults: Vec<Fault>) -> Incident {
     Incident { id: IncidentId(1), opened: JobTime::START, faults, attempts: Vec::new() }
 }
 
-fn killed(scene: &mut Scene, rank: u32) -> Fault {
+pub(super) fn killed(scene: &mut Scene, rank: u32) -> Fault {
     scene.proc(rank).phase = Phase::Dead(KILLED);
     scene.proc(rank).link = None;
     frozen(rank)
 }
 
 /// Blamed with its process, which may still run.
-fn frozen(rank: u32) -> Fault {
+pub(super) fn frozen(rank: u32) -> Fault {
     let suspect = Suspect::certain(rank_domain(rank), FaultClass::Exit, Damage::PROCESS_GONE);
     Fault::new(Name::new("exit"), JobTime::START, suspect).of(Some(Incarnation(1)))
 }
@@ -45,7 +45,7 @@ fn survived(rank: u32) -> Fault {
     Fault::new(Name::new("failed-step"), JobTime::START, suspect).of(Some(Incarnation(1)))
 }
 
-fn directives(stage: &Stage) -> Vec<(ProcId, &Directive)> {
+pub(super) fn directives(stage: &Stage) -> Vec<(ProcId, &Directive)> {
     let orders = stage.actions.iter().filter_map(|action| match action {
         Action::Direct(batch) => Some(&batch.orders),
         _ => None,
@@ -60,7 +60,7 @@ fn started(stage: &Stage) -> Option<&StartBatch> {
     })
 }
 
-fn names(proposal: &Proposal) -> Vec<&str> {
+pub(super) fn names(proposal: &Proposal) -> Vec<&str> {
     proposal.stages.iter().map(|stage| stage.name.as_str()).collect()
 }
 
@@ -165,8 +165,8 @@ fn nobody_is_kept_where_nobody_can_train() {
     assert!(refusal(&Recover::elsewhere(), &scene, vec![fault, broken]).contains("node a is broken"));
 }
 
-fn state(step: u64, committed: Option<u64>, window: Window) -> WorkerState {
-    WorkerState { step, committed, window, layout: "same".into(), buckets: vec![8, 4], bytes: 12 }
+pub(super) fn state(step: u64, committed: Option<u64>, window: Window) -> WorkerState {
+    WorkerState { step, committed, window, layout: "same".into(), buckets: vec![8, 4], bytes: 12, sharded: Vec::new() }
 }
 
 #[test]

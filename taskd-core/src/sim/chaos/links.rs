@@ -40,7 +40,7 @@ pub(in crate::sim) struct Armed {
 const fn order_of(what: &Directive) -> usize {
     match what {
         Directive::GiveUp {} => 0,
-        Directive::Join { .. } => 1,
+        Directive::Join { .. } | Directive::Dump { .. } | Directive::Seal { .. } => 1,
         Directive::Repair { .. } => 2,
         Directive::Resume { .. } => 3,
     }

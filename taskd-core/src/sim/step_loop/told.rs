@@ -37,6 +37,7 @@ impl Sim<'_> {
             Directive::Join { .. } => matches!(known.stand, Stand::GaveUp | Stand::Parked),
             Directive::Repair { .. } => known.stand == Stand::Joined && known.generation == generation,
             Directive::Resume { .. } => known.stand == Stand::Repaired && known.generation == generation,
+            Directive::Dump { .. } | Directive::Seal { .. } => false, // it has no disk
         };
         if !expected {
             let stand = known.stand;
@@ -48,6 +49,7 @@ impl Sim<'_> {
             Directive::Join { size, .. } => self.joins_others(proc, generation, size),
             Directive::Repair { from, to, .. } => self.repairs(proc, id, from, &to),
             Directive::Resume { .. } => self.resumes(proc, id),
+            Directive::Dump { .. } | Directive::Seal { .. } => {}
         }
     }
 
@@ -80,7 +82,7 @@ impl Sim<'_> {
         };
         let committed = holds.filter(|step| *step > 0 || window == Window::Closed);
         let (layout, buckets) = ("one".to_owned(), vec![8, 4]);
-        let state = WorkerState { step, committed, window, layout, buckets, bytes: 1 << 20 };
+        let state = WorkerState { step, committed, window, layout, buckets, bytes: 1 << 20, sharded: Vec::new() };
         self.finishes(proc, id, Ok(Box::new(Answered { state: Some(state), ..Answered::default() })));
     }
 

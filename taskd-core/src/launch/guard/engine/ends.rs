@@ -106,9 +106,6 @@ impl Engine {
             proc.tree = Tree::Sweeping(Sweep::starting(Instant::now()));
         }
         self.procs.advance(key, Phase::Exited(Box::new(exit)));
-        if !self.procs.iter().any(|(_, proc)| proc.report.proc.role.rank().is_some() && !proc.has_exited()) {
-            self.keeps.clear(); // nobody is left whose state would go with it
-        }
         self.counters.exits += 1;
     }
 

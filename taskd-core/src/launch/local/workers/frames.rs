@@ -16,7 +16,7 @@
 //! | `{"do": {"id": 7, "generation": 2, "what": {"give-up": {}}}}` | a [`Directive`] |
 
 use crate::job::{CommandId, Generation, Name};
-use crate::launch::{Answered, Directive, FIGURES_MAX, FailureKind, Linked, Point, WorkerState};
+use crate::launch::{Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, Point, WorkerState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -101,6 +101,8 @@ pub(super) struct Answer {
 struct Well {
     #[serde(default)]
     state: Option<WorkerState>,
+    #[serde(default)]
+    part: Option<DumpPart>,
     #[serde(flatten)]
     others: BTreeMap<String, serde_json::Value>,
 }
@@ -110,9 +112,12 @@ impl Answer {
     pub(super) fn result(self) -> Result<Box<Answered>, String> {
         match (self.ok, self.error) {
             (_, Some(error)) => Err(shortened(&error)),
-            (Some(Well { state, others }), None) => {
+            (Some(Well { part: Some(part), .. }), None) if !part.is_sound() => {
+                Err(shortened(&format!("what it says of the file {} that it wrote cannot be", part.file)))
+            }
+            (Some(Well { state, part, others }), None) => {
                 let figures = others.into_iter().filter_map(|(name, value)| Some((Name::from(name), value.as_f64()?)));
-                Ok(Box::new(Answered { state, figures: figures.take(FIGURES_MAX).collect() }))
+                Ok(Box::new(Answered { state, figures: figures.take(FIGURES_MAX).collect(), part }))
             }
             (None, None) => Err("its answer says neither what came of it nor why nothing did".into()),
         }
@@ -161,6 +166,21 @@ mod tests {
         let long = format!(r#"{{"id": 1, "error": "{}"}}"#, "x".repeat(10_000));
         let long: Answer = serde_json::from_str(&long).unwrap();
         assert_eq!(long.result().unwrap_err().chars().count(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_part_that_was_written_is_a_plain_name_with_a_check_sum() {
+        let result = |file: &str| {
+            let digits = "0a".repeat(32);
+            let part = format!(r#"{{"file": "{file}", "bytes": 9, "sha256": "{digits}"}}"#);
+            let answer = format!(r#"{{"id": 1, "ok": {{"part": {part}, "saved_ms": 2.5}}}}"#);
+            serde_json::from_str::<Answer>(&answer).unwrap().result()
+        };
+        let answered = result("set-0.part-1-of-2.pt").unwrap();
+        assert_eq!((answered.part.unwrap().bytes, answered.figures.len()), (9, 1));
+        for file in ["", "../set-0.pt", ".hidden", &"x".repeat(1000)] {
+            assert!(result(file).unwrap_err().contains("cannot be"), "{file}");
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl<'a> Judge<'a> {
         if proposal.stages.is_empty() {
             self.verdict.broken(STAGES_CAN_SUCCEED, format!("{}: a proposal without a stage", scene.title));
         }
-        self.stages(&scene.title, &scene.view, proposal, &proposal.stages);
+        self.stages(&scene.title, &scene.view, &scene.view.world, proposal, &proposal.stages);
     }
 
     pub(super) fn reason(&mut self, title: &str, what: &str, reason: &str) {
@@ -70,8 +70,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Stages that are to be carried out from this view on.
-    pub(super) fn stages(&mut self, title: &str, view: &View, proposal: &Proposal, stages: &[Stage]) {
+    /// Stages that are to be carried out from this view on, of a run that began in the world `before`.
+    pub(super) fn stages(&mut self, title: &str, view: &View, before: &World, proposal: &Proposal, stages: &[Stage]) {
         let mut world = Arc::clone(&view.world);
         let mut stopped = BTreeSet::new();
         let mut started = BTreeMap::new();
@@ -82,11 +82,11 @@ impl<'a> Judge<'a> {
             for action in &stage.actions {
                 match action {
                     Action::Enter(new) => {
-                        self.world(&title, proposal, &world, new);
+                        self.world(&title, proposal, (before, &world), new);
                         world = Arc::clone(new);
                     }
                     Action::Start { batch, .. } => {
-                        self.world(&title, proposal, &world, &batch.world);
+                        self.world(&title, proposal, (before, &world), &batch.world);
                         self.start(&title, view, batch, &stopped, &mut started);
                     }
                     _ => {}
@@ -123,18 +123,18 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A world that is entered, or started into, while `current` is in force.
-    fn world(&mut self, title: &str, proposal: &Proposal, current: &World, new: &World) {
+    /// A world that is entered, or started into, while `current` is in force: however many worlds a run has, it counts once.
+    fn world(&mut self, title: &str, proposal: &Proposal, (before, current): (&World, &World), new: &World) {
         if new == current {
             return;
         }
         self.worlds += 1;
         let counts = u32::from(proposal.counted == Counted::Yes);
-        let (before, after) = (current.generation(), new.generation());
-        if after.0 != before.0.saturating_add(1) {
-            self.verdict.broken(WORLD_FROM_SUCCESSOR, format!("{title}: {after} is to follow {before}"));
-        } else if new.restarts() != current.restarts() + counts {
-            let (was, is) = (current.restarts(), new.restarts());
+        let (last, next) = (current.generation(), new.generation());
+        if next.0 != last.0.saturating_add(1) {
+            self.verdict.broken(WORLD_FROM_SUCCESSOR, format!("{title}: {next} is to follow {last}"));
+        } else if new.restarts() != before.restarts() + counts {
+            let (was, is) = (before.restarts(), new.restarts());
             let counted = proposal.counted;
             self.verdict.broken(COUNTED_AS_SAID, format!("{title}: restarts {was} to {is}, counted: {counted:?}"));
         }
@@ -176,6 +176,7 @@ fn targets(action: &Action) -> usize {
         Action::Start { batch, .. } => batch.orders.len(),
         Action::Stop { procs, .. } => procs.len(),
         Action::Collect(ask) => ask.about.len(),
+        Action::Direct(batch) => batch.orders.len(),
         _ => 0,
     }
 }

@@ -6,7 +6,7 @@ use super::scenes::Scene;
 use super::{ADVANCE_ENDS, PURE, guarded};
 use crate::job::{Domain, Exit, JobTime, Termination};
 use crate::kernel::{Proc, View};
-use crate::launch::{Answered, DirectBatch, Directive, NodeState, Phase, Place, Window, WorkerState};
+use crate::launch::{Answered, DirectBatch, Directive, DumpPart, NodeState, Phase, Place, Window, WorkerState};
 use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
 use crate::trace::Exhibit;
 use std::collections::BTreeMap;
@@ -43,12 +43,12 @@ pub(super) fn rehearse(strategy: &dyn RecoveryStrategy, scene: &Scene, proposal:
             }
             match next {
                 Next::AsProposed => {}
-                Next::GiveUp(reason) => {
+                Next::GiveUp(reason) | Next::Undone(reason) => {
                     judge.reason(&title, "giving up", &reason);
                     break;
                 }
                 Next::Instead(rest) => {
-                    judge.stages(&title, &view, &run.proposal, &rest);
+                    judge.stages(&title, &view, &scene.view.world, &run.proposal, &rest);
                     run.proposal.stages.truncate(run.stage);
                     run.proposal.stages.extend(rest);
                 }
@@ -100,10 +100,28 @@ fn carry_out(view: &mut View, stage: &Stage, goes_well: bool) -> Vec<Done> {
 /// Who has given up says where it stands: the ranks are in turn at the start of a step, behind it, and torn in it.
 fn answered(batch: &DirectBatch, target: &Domain) -> Answered {
     let mut told = batch.orders.iter().filter(|(proc, _)| Domain::Process(proc.role.clone()) == *target);
-    let Some((proc, Directive::GiveUp {})) = told.next() else { return Answered::default() };
+    let (proc, directive) = match told.next() {
+        Some((proc, directive)) => (proc, directive),
+        None => return Answered::default(),
+    };
+    if let Directive::Dump { part, .. } = directive {
+        let part = DumpPart { file: format!("part-{part}"), bytes: 64, sha256: "0".repeat(64) };
+        return Answered { part: Some(part), ..Answered::default() };
+    }
+    if !matches!(directive, Directive::GiveUp {}) {
+        return Answered::default();
+    }
     let window = [Window::Before, Window::Closed, Window::Torn][proc.role.rank().map_or(0, |rank| rank.0 as usize % 3)];
     let committed = Some(if window == Window::Closed { 5 } else { 4 });
-    let state = WorkerState { step: 5, committed, window, layout: String::new(), buckets: vec![64], bytes: 64 };
+    let state = WorkerState {
+        step: 5,
+        committed,
+        window,
+        layout: String::new(),
+        buckets: vec![64],
+        bytes: 64,
+        sharded: Vec::new(),
+    };
     Answered { state: Some(state), ..Answered::default() }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect};
 use crate::job::{
-    Domain, ErrorReport, Exit, GroupId, GroupKind, Incarnation, IncidentId, JobTime, Name, NodeId, Rank, Role,
+    Domain, ErrorReport, Exit, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, Name, NodeId, Rank, Role,
     Termination,
 };
 use crate::kernel::{Proc, View};
@@ -12,6 +12,7 @@ use crate::testing::Timeline;
 use crate::trace::Signal;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One incident, and the job as it stands.
@@ -138,10 +139,13 @@ fn exited(timeline: Timeline, rank: u32) -> Timeline {
     timeline.rank(rank, Signal::Phase(Phase::Exited(Box::new(Exit::new(Termination::Code(1))))))
 }
 
-/// Every rank that runs has a control link, and is in its step loop.
+/// Every rank that runs has a control link, and is in its step loop. The job has a directory for checkpoints.
 fn linked(timeline: Timeline) -> Timeline {
     timeline.edit(|view| {
-        let can = ["give-up", "join", "repair", "resume"].map(Name::new).into();
+        let mut spec = JobSpec::clone(&view.spec);
+        spec.policy.dump_dir = Some("/checkpoints".into());
+        view.spec = Arc::new(spec);
+        let can = ["give-up", "join", "repair", "resume", "dump", "seal"].map(Name::new).into();
         let (generation, framework) = (view.world.generation(), Name::new("conformance"));
         let link = Linked { generation, framework, can, at: Point::Loop, state_bytes: Some(64) };
         let runs = |proc: &&mut Proc| proc.phase == Phase::Running;

@@ -1,0 +1,294 @@
+use super::super::shares::{Share, plan};
+use super::super::tests::{directives, frozen, incident, killed, link, linked, names, state};
+use super::*;
+use crate::detect::fixture::{Scene, rank_domain};
+use crate::detect::{Damage, Fault, FaultClass, OPERATOR, Suspect};
+use crate::job::{GroupId, GroupKind, JobSpec, JobTime};
+use crate::launch::{Answered, NodeState, Point, Window, WorkerState};
+use crate::recover::{ExitStrategy, Recover};
+use crate::testing::conformance;
+use proptest::prelude::*;
+
+/// Ranks that can be told, of a job with a directory for checkpoints.
+fn saving(scene: Scene) -> Scene {
+    let mut scene = linked(scene);
+    let mut spec = JobSpec::clone(&scene.view.spec);
+    spec.policy.dump_dir = Some("/dumps".into());
+    scene.view.spec = Arc::new(spec);
+    scene
+}
+
+fn asked() -> Fault {
+    let suspect = Suspect::certain(Domain::Job, FaultClass::Leave, Damage::default());
+    let mut fault = Fault::new(OPERATOR, JobTime::START, suspect);
+    fault.advice = Some(DUMP);
+    fault
+}
+
+/// A run as the kernel carries it out: what each rank answers stands in `answers`; then `advance` is asked.
+struct Played {
+    scene: Scene,
+    strategy: Dump,
+    run: Run,
+}
+
+impl Played {
+    fn of(strategy: Dump, scene: Scene, faults: Vec<Fault>) -> Played {
+        let proposal = strategy.propose(&incident(faults), &scene.view).expect("a proposal");
+        let run = Run { strategy: strategy.name(), proposal, stage: 0, done: Vec::new(), began: JobTime::START };
+        Played { scene, strategy, run }
+    }
+
+    /// The stage is over; what `advance` says of the rest.
+    fn ends(&mut self, answer: impl Fn(Rank, &Directive) -> Result<Answered, Failure>) -> Next {
+        let stage = self.run.proposal.stages[self.run.stage].clone();
+        let mut done = Vec::new();
+        for action in stage.actions {
+            if let Action::Enter(world) = &action {
+                self.scene.view.world = Arc::clone(world);
+            }
+            let Action::Direct(batch) = &action else { continue };
+            let answered = |(proc, what): &(ProcId, Directive)| {
+                let rank = proc.role.rank().expect("a rank");
+                let result = answer(rank, what).map(|answered| Output::Answered(Box::new(answered)));
+                (Domain::Process(proc.role.clone()), result)
+            };
+            let results = batch.orders.iter().map(answered).collect();
+            done.push(Done { action, results });
+        }
+        self.run.done.push(done);
+        self.run.stage += 1;
+        let next = self.strategy.advance(&self.run, &self.scene.view);
+        if let Next::Instead(rest) = &next {
+            self.run.proposal.stages.truncate(self.run.stage);
+            self.run.proposal.stages.extend(rest.clone());
+        }
+        next
+    }
+
+    fn next_stage(&self) -> &Stage {
+        &self.run.proposal.stages[self.run.stage]
+    }
+
+    fn rest(&self) -> Vec<&str> {
+        names(&self.run.proposal).split_off(self.run.stage)
+    }
+}
+
+fn stands(state: WorkerState) -> Result<Answered, Failure> {
+    Ok(Answered { state: Some(state), ..Answered::default() })
+}
+
+fn wrote(rank: Rank, what: &Directive) -> Result<Answered, Failure> {
+    let Directive::Dump { part, of, .. } = what else { return Ok(Answered::default()) };
+    let file = format!("rank-{}.part-{part}-of-{of}.pt", rank.0);
+    Ok(Answered { part: Some(DumpPart { file, bytes: 9, sha256: "0".repeat(64) }), ..Answered::default() })
+}
+
+#[test]
+fn survivors_save_before_everybody_starts_again() {
+    let mut scene = saving(Scene::of(3));
+    scene.view.now = JobTime::START + Duration::from_millis(70_500);
+    let faults = vec![killed(&mut scene, 1)];
+    let mut played = Played::of(Dump::and_restart(), scene, faults);
+    assert_eq!(played.rest(), ["give-up", "stop", "start"]);
+    let told: Vec<_> = directives(played.next_stage()).into_iter().map(|(proc, what)| (proc, what.name())).collect();
+    assert_eq!(told, [(ProcId::rank(0, 1), "give-up"), (ProcId::rank(2, 1), "give-up")]);
+    played.ends(|_, _| stands(state(5, Some(4), Window::Before)));
+    assert_eq!(played.rest(), ["dump", "stop", "start"]);
+    assert_eq!(played.next_stage().need, Need::All);
+    let orders = directives(played.next_stage());
+    let expected =
+        |part| Directive::Dump { dir: "/dumps/step-000000000005-world-2-70500".into(), step: 5, part, of: 2 };
+    assert_eq!(orders, [(ProcId::rank(0, 1), &expected(0)), (ProcId::rank(2, 1), &expected(1))]);
+    played.ends(wrote);
+    assert_eq!(played.rest(), ["seal", "stop", "start"]);
+    let seals = directives(played.next_stage());
+    let [(sealer, Directive::Seal { dir, manifest })] = seals.as_slice() else { panic!("{seals:?}") };
+    assert_eq!((sealer, dir.to_str()), (&ProcId::rank(0, 1), Some("/dumps/step-000000000005-world-2-70500")));
+    assert_eq!((manifest.step, manifest.size, manifest.generation.0), (5, 3, 2));
+    assert_eq!(manifest.sets, [BTreeSet::from([0, 1, 2].map(Rank))]);
+    assert_eq!(manifest.parts.keys().copied().collect::<Vec<_>>(), [0, 2].map(Rank));
+    assert_eq!(played.ends(wrote), Next::AsProposed);
+    assert_eq!(played.rest(), ["stop", "start"]);
+}
+
+#[test]
+fn it_counts_once_and_is_dearer_than_a_replacement_and_cheaper_than_the_last_checkpoint() {
+    let mut scene = saving(Scene::of(3));
+    let faults = incident(vec![killed(&mut scene, 1)]);
+    let cost = |strategy: &dyn RecoveryStrategy| strategy.propose(&faults, &scene.view).expect("a proposal").cost;
+    let (recover, restart) = (cost(&Recover::in_place()), cost(&Restart::new()));
+    let (dump, exit) = (cost(&Dump::and_restart()), cost(&ExitStrategy::new()));
+    assert!(recover < dump && dump < restart && restart < exit, "{recover}, {dump}, {restart}, {exit}");
+    assert_eq!(cost(&Dump::and_exit()), exit, "it comes first in the list");
+    let proposal = Dump::and_restart().propose(&faults, &scene.view).expect("a proposal");
+    let worlds = proposal.stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
+        Action::Enter(world) => Some((world.generation().0, world.restarts())),
+        _ => None,
+    });
+    assert_eq!(worlds.collect::<Vec<_>>(), [(2, 1), (3, 1)]);
+}
+
+#[test]
+fn only_those_who_have_the_newest_step_write() {
+    let mut scene = saving(Scene::of(4));
+    let faults = vec![killed(&mut scene, 3)];
+    let mut played = Played::of(Dump::and_restart(), scene, faults);
+    played.ends(|rank, _| match rank.0 {
+        0 => stands(state(5, Some(4), Window::Before)),
+        1 => stands(state(6, Some(5), Window::Before)),
+        _ => stands(state(5, Some(4), Window::Torn)),
+    });
+    let orders = directives(played.next_stage());
+    let [(proc, Directive::Dump { step: 6, part: 0, of: 1, .. })] = orders.as_slice() else { panic!("{orders:?}") };
+    assert_eq!(*proc, ProcId::rank(1, 1));
+}
+
+#[test]
+fn without_a_whole_state_or_a_part_it_gives_up_for_the_next_rung() {
+    let gives_up = |next: Next, why: &str| match next {
+        Next::GiveUp(told) => assert!(told.contains(why), "{told}"),
+        other => panic!("{other:?}"),
+    };
+    let mut scene = saving(Scene::of(3));
+    let faults = vec![killed(&mut scene, 1)];
+    let mut played = Played::of(Dump::and_restart(), scene, faults.clone());
+    gives_up(played.ends(|_, _| stands(state(5, Some(4), Window::Torn))), "torn");
+    let mut played = Played::of(Dump::and_restart(), saving(Scene::of(3)), vec![frozen(1)]);
+    gives_up(played.ends(|_, _| Err(Failure::TimedOut)), "no replica of rank 0");
+    let mut played = Played::of(Dump::and_restart(), saving(Scene::of(3)), vec![frozen(1)]);
+    played.ends(|_, _| stands(state(5, Some(4), Window::Before)));
+    gives_up(played.ends(|_, _| Ok(Answered::default())), "rank 0 does not say what it has written");
+    let mut played = Played::of(Dump::and_restart(), saving(Scene::of(3)), vec![frozen(1)]);
+    let sharded = WorkerState { sharded: vec!["optimizer".into()], ..state(5, Some(4), Window::Before) };
+    let why = "optimizer is sharded, and what rank 1 held of it is lost with it";
+    gives_up(played.ends(|_, _| stands(sharded.clone())), why);
+}
+
+#[test]
+fn each_refusal_says_why() {
+    let refusal = |scene: &Scene, faults: Vec<Fault>| {
+        Dump::and_restart().propose(&incident(faults), &scene.view).map(drop).expect_err("a refusal")
+    };
+    let mut scene = linked(Scene::of(3));
+    let fault = killed(&mut scene, 1);
+    assert_eq!(refusal(&scene, vec![fault.clone()]), "the job names no directory for checkpoints (policy.dump_dir)");
+    let mut alone = saving(Scene::of(2));
+    for rank in 0..2 {
+        alone.proc(rank).link = Some(link(Point::Script));
+    }
+    assert!(refusal(&alone, vec![frozen(0)]).contains("no replica is left that can save a checkpoint: rank 0 is lost"));
+    let mut nowhere = saving(Scene::on(4, &[("a", 4)]));
+    let fault = killed(&mut nowhere, 1);
+    nowhere.set_node("a", NodeState::Left);
+    assert!(refusal(&nowhere, vec![fault.clone()]).contains("no other host has room"));
+    let ends =
+        Dump::and_exit().propose(&incident(vec![fault]), &nowhere.view).expect("the job ends, and leaves a checkpoint");
+    assert_eq!(names(&ends), ["give-up", "stop", "finish"]);
+    let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
+    let mut grouped = saving(Scene::of(4));
+    let faults = vec![killed(&mut grouped, 1), killed(&mut grouped, 3)];
+    let groups = [group(0, [0, 2]), group(1, [1, 3])].into();
+    grouped.view.world = Arc::new(World::clone(&grouped.view.world).with_groups(groups));
+    assert!(refusal(&grouped, faults).contains("no replica is left that can save a checkpoint: rank 1 is lost"));
+    let damaged = Suspect::certain(
+        rank_domain(0),
+        FaultClass::Other(Name::new("nan")),
+        Damage { process: Sound::Yes, state: Sound::No, ..Damage::default() },
+    );
+    let damaged = Fault::new(Name::new("test"), JobTime::START, damaged);
+    let mut two = saving(Scene::of(2));
+    let fault = killed(&mut two, 1);
+    assert!(refusal(&two, vec![damaged, fault]).contains("what rank 0 holds is said to be damaged"));
+}
+
+#[test]
+fn an_operators_checkpoint_costs_no_process_and_no_step() {
+    let mut played = Played::of(Dump::and_restart(), saving(Scene::of(2)), vec![asked()]);
+    assert_eq!((played.rest(), played.run.proposal.counted), (vec!["give-up", "join"], Counted::No));
+    played.ends(|_, _| stands(state(5, Some(4), Window::Before)));
+    assert_eq!(played.rest(), ["dump", "join"]);
+    played.ends(wrote);
+    assert_eq!(played.rest(), ["seal", "join"]);
+    played.ends(wrote);
+    played.ends(wrote);
+    assert_eq!(played.rest(), ["repair", "resume"]);
+    assert_eq!(played.ends(wrote), Next::AsProposed);
+    assert_eq!(played.ends(wrote), Next::AsProposed);
+}
+
+#[test]
+fn an_operators_checkpoint_that_fails_is_told_when_the_job_goes_on() {
+    let full = |what: &Directive| Failure::Refused(format!("{}: no space left on device", what.name()));
+    let undone = |next: Next, why: &str| match next {
+        Next::Undone(told) => assert!(told.contains("the job goes on") && told.contains(why), "{told}"),
+        other => panic!("{other:?}"),
+    };
+    for failing in ["dump", "seal"] {
+        let mut played = Played::of(Dump::and_restart(), saving(Scene::of(2)), vec![asked()]);
+        let answer = |rank: Rank, what: &Directive| match what {
+            Directive::GiveUp {} => stands(state(5, Some(4), Window::Before)),
+            what if what.name() == failing && rank == Rank(0) => Err(full(what)),
+            what => wrote(rank, what),
+        };
+        let mut last = Next::AsProposed;
+        while played.run.stage < played.run.proposal.stages.len() {
+            assert!(!matches!(last, Next::GiveUp(_) | Next::Undone(_)), "{failing}: {last:?}");
+            last = played.ends(answer);
+        }
+        undone(last, &format!("{failing}: no space left"));
+    }
+    let scene = saving(Scene::of(2));
+    let mut again = incident(vec![asked()]);
+    again.attempts.push((DUMP, "the disk is full".into()));
+    assert_eq!(Dump::and_restart().propose(&again, &scene.view).expect_err("once is enough"), "the disk is full");
+}
+
+#[test]
+fn an_operators_checkpoint_in_which_a_rank_was_lost_is_a_dying_one() {
+    let mut scene = saving(Scene::on(2, &[("a", 4)]));
+    let fault = killed(&mut scene, 1);
+    let played = Played::of(Dump::and_restart(), scene, vec![asked(), fault]);
+    assert_eq!(played.rest(), ["give-up", "stop", "start"]);
+}
+
+fn any_state() -> impl Strategy<Value = WorkerState> {
+    (1..4_u64, any::<bool>()).prop_map(|(step, torn)| {
+        let window = if torn { Window::Torn } else { Window::Before };
+        state(step, Some(step - 1), window)
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_saved_is_whole_and_the_newest(
+        states in prop::collection::vec(prop::option::of(any_state()), 4),
+        grouped in any::<bool>(),
+    ) {
+        let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
+        let groups = if grouped { [group(0, [0, 2]), group(1, [1, 3])].into() } else { BTreeMap::new() };
+        let world = World::clone(&Scene::of(4).view.world).with_groups(groups);
+        let known: BTreeMap<Rank, WorkerState> =
+            states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
+        let has = |rank: &Rank, step: u64| known.get(rank).is_some_and(|s| s.is_whole() && s.next_step() == step);
+        let sets = shares::replica_sets(&world, false);
+        let best = (1..4).rfind(|step| sets.iter().all(|set| set.iter().any(|rank| has(rank, *step))));
+        let planned = plan(&known, &world);
+        prop_assert_eq!(planned.as_ref().ok().map(|shares| shares.step), best);
+        let Ok(Shares { step, sets, writers }) = planned else { return Ok(()) };
+        prop_assert!(writers.keys().all(|rank| has(rank, step)));
+        for set in sets {
+            let shares: Vec<Share> = writers.iter().filter(|(rank, _)| set.contains(*rank)).map(|(_, s)| *s).collect();
+            let parts: Vec<u32> = shares.iter().map(|share| share.part).collect();
+            prop_assert_eq!(parts, (0..u32::try_from(shares.len()).unwrap()).collect::<Vec<_>>());
+            prop_assert!(!shares.is_empty() && shares.iter().all(|share| share.of as usize == shares.len()));
+        }
+    }
+}
+
+#[test]
+fn they_keep_the_contract() {
+    conformance::recovery_strategy(Dump::and_restart).with_seeds(300).assert();
+    conformance::recovery_strategy(Dump::and_exit).with_seeds(300).assert();
+}

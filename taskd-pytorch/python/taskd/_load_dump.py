@@ -1,0 +1,171 @@
+"""`taskd.load_dump`: the newest whole dying checkpoint into a program that starts.
+
+All of it is verified and compared before anything is changed, and all ranks take the same one.
+"""
+
+import os
+import pickle
+
+import torch
+import torch.distributed as dist
+
+from taskd import _data, _dumps, _keep, _link, _loop, _notes, _random, _session, _state
+from taskd._dumps import NoDump
+
+
+class Plain(_data.Copier):
+    """Of a loop that no supervisor looks after, and that goes on in the middle of an epoch."""
+
+    keeps = False
+
+
+class LeftOff:
+    """Where the loop goes on: with these random numbers, and at this place in the data."""
+
+    opener, copier, restore_random = staticmethod(_data.open_at), Plain, staticmethod(_random.restore)
+
+    def __init__(self, step, random, positions):
+        self.step, self.random, self.positions = step, random, positions
+
+
+def load(state, directory, newer_than):
+    root = directory or os.environ.get("TASKD_DUMP")
+    session = _session.current
+    if not root or session is not None and session.wait_for_mode() == _session.JOIN:
+        return None  # a newcomer has all from those whom it joins
+    for step, name in told_by_all(_dumps.candidates(root))[0]:
+        if newer_than is not None and step <= newer_than:
+            continue
+        try:
+            whole, why = Whole(os.path.join(root, name), state), None
+        except NoDump as error:
+            whole, why = None, "rank %d: %s" % (rank_here(), error)
+        whys = [one for one in told_by_all(why) if one]
+        if not whys:
+            whole.fill()
+            return step
+        _link.say("the checkpoint %s is not used, and the one before it is looked for: %s" % (name, "; ".join(whys[:3])))
+    return None
+
+
+def told_by_all(what):
+    """What every rank says, by rank; where ranks have not met, this one alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [what]
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, what)
+    return told
+
+
+def rank_here():
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else _session.number(os.environ.get("RANK"), 0)
+
+
+def size_here():
+    met = dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if met else _session.number(os.environ.get("WORLD_SIZE"), 1)
+
+
+class Whole:
+    """A checkpoint that fits this rank's state."""
+
+    def __init__(self, directory, state):
+        self.rank = rank_here()
+        manifest = _dumps.read(directory)
+        self.step, self.parts = manifest["step"], manifest["parts"]
+        self.same_size = manifest["size"] == size_here()
+        if not self.same_size and len(manifest["sets"]) > 1:
+            raise NoDump("it is of %d ranks with different states, and this job has %d ranks" % (manifest["size"], size_here()))
+        sets = [ranks for ranks in manifest["sets"] if self.rank in ranks or not self.same_size]
+        if not sets:
+            raise NoDump("it has no state of rank %d" % self.rank)
+        self.told = {rank: self.part(directory, rank) for rank in sorted(sets[0]) if rank in self.parts}
+        self.state = _state.State()
+        self.state.register(state)
+        self.leaves, self.devices = self.all_leaves()
+        self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
+        self.compare()
+
+    def part(self, directory, rank):
+        try:
+            told = torch.load(os.path.join(directory, self.parts[rank]), map_location="cpu", weights_only=False)
+            if told["step"] != self.step:
+                raise NoDump("the part of rank %d is of step %s, and the manifest of step %d" % (rank, told["step"], self.step))
+            return told
+        except NoDump:
+            raise
+        except Exception as error:
+            raise NoDump("the part of rank %d cannot be read: %s: %s" % (rank, type(error).__name__, error))
+
+    def all_leaves(self):
+        """Of all parts, which have to be the whole of one state."""
+        told = list(self.told.values())
+        missing = set(range(told[0]["of"])) - {one["part"] for one in told}
+        if missing or any(one["of"] != told[0]["of"] for one in told):
+            raise NoDump("its manifest lacks a shard: part %s of %d" % (", ".join(map(str, sorted(missing))), told[0]["of"]))
+        leaves, devices = {}, {}
+        for one in told:
+            leaves.update(one["leaves"])
+            devices.update(one["devices"])
+        paths = told[0]["paths"]  # in which order an optimizer has its own
+        if set(paths) != set(leaves) or any(one["layout"] != self.state.layout(leaves) for one in told):
+            raise NoDump("its parts are not of one state")
+        return {path: leaves[path] for path in paths}, devices
+
+    def compare(self):
+        """That all can be copied, to the last name."""
+        state, own = self.state, self.state.leaves()
+        names = set(pickle.loads(self.rest))
+        for name in sorted(names - set(state.named)):
+            raise NoDump("it has %s, which is not in the state that is to be loaded; name all that was saved" % name)
+        for name in sorted(set(state.named) - names):
+            raise NoDump("it has no %s" % name)
+        optimizers = {name for name, what in state.named.items() if _state.is_optimizer(_state.inner_of(what))}
+        for path in sorted(set(own) ^ set(self.leaves)):
+            if path.partition("/")[0] not in optimizers:  # whose state is only there once it has stepped
+                raise NoDump("%s is %s" % (path, "not in it" if path in own else "in it and not in this program"))
+        for path in sorted(set(own) & set(self.leaves)):
+            there, here = self.leaves[path], own[path]
+            if there.shape != here.shape or there.dtype != here.dtype:
+                theirs, ours = (tuple(there.shape), there.dtype), (tuple(here.shape), here.dtype)
+                raise NoDump("%s is %s %s in it and %s %s in this program" % ((path,) + theirs + ours))
+
+    def fill(self):
+        """Nothing was changed before."""
+        own = self.state.leaves()
+        with torch.no_grad():
+            for path, leaf in self.leaves.items():
+                tensor = own.get(path)
+                if tensor is None:
+                    name, _, rest = path.partition("/")
+                    like = (tuple(leaf.shape), leaf.dtype, self.devices[path])
+                    tensor = _state.make_room(_state.inner_of(self.state.named[name]), rest, like, {})
+                tensor.copy_(leaf)
+        self.state.take_rest(self.rest)
+        random, positions, buffers = self.private()
+        _notes.fill(self.state.buffers(), buffers)
+        _loop.left_off = LeftOff(self.step, random, positions)
+
+    def private(self):
+        """What is this rank's own: of its part; of a rank that was lost, what its process left in memory; else a peer's."""
+        if self.same_size and self.rank in self.told:
+            return pickle.loads(self.told[self.rank]["private"])
+        keep = _keep.opened() if self.same_size else None
+        kept = keep.read(self.step, _keep.START) if keep is not None else None
+        if kept is not None:
+            return pickle.loads(kept)
+        peer = min(self.told)
+        random, positions, buffers = pickle.loads(self.told[peer]["private"])
+        before = keep.read(self.step - 1, _keep.START) if keep is not None else None
+        if before is None:
+            told = (self.rank, peer)
+            _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
+            return random, positions, buffers
+        _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
+        random, own, _ = pickle.loads(before)
+        return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
+
+
+def own_seed(there, own):
+    """A peer's place in the data, in the order in which this rank goes through it."""
+    return there[:2] + (own[2],) if there[0] == own[0] and own[2] is not None else there

@@ -69,9 +69,9 @@ pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
 async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<Account, Failure> {
     let strategies = options.strategy.map_or(STRATEGIES.to_vec(), |only| vec![only]);
     let mut jobs = Vec::new();
-    for (index, strategy) in strategies.iter().enumerate() {
-        let count = u32::try_from(strategies.len()).unwrap_or(1);
-        let share = options.faults / count + u32::from((index as u32) < options.faults % count);
+    let count = u32::try_from(strategies.len()).unwrap_or(1);
+    for (index, strategy) in (0..).zip(&strategies) {
+        let share = options.faults / count + u32::from(index < options.faults % count);
         let dir = job.dir.join(format!("{strategy:?}").to_lowercase());
         let job = Job { dir, strategy: *strategy, ..job.clone() };
         println!("{strategy:?}: {share} faults, {} ranks, seed {}", job.ranks, options.seed);

@@ -59,11 +59,14 @@ fn plain(address: SocketAddrAny) -> Option<SocketAddr> {
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
+/// The instruction that ends a filter: so many bytes, none, go on.
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
 /// Whatever arrives at this socket is dropped before TCP sees it.
 fn drop_all(socket: &OwnedFd) -> io::Result<()> {
-    let mut nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let mut nothing = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
-    let size = size_of_val(&program) as libc::socklen_t;
+    let size = libc::socklen_t::try_from(size_of_val(&program)).map_err(io::Error::other)?;
     // SAFETY: the socket is open, and the program and its one instruction are there until the call returns, which copies them.
     let done = unsafe {
         let program = (&raw const program).cast();

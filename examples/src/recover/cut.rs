@@ -10,9 +10,6 @@ use socket2::{SockFilter, SockRef};
 use std::io;
 use std::net::SocketAddr;
 
-/// The filter's only instruction: so many bytes are passed on (`BPF_RET | BPF_K`).
-const RETURN: u16 = 0x06;
-
 /// Cuts all TCP connections between two processes; how many there were.
 ///
 /// # Errors
@@ -60,6 +57,9 @@ fn plain(address: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(address).ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
+
+/// The instruction that ends a filter: so many bytes, none, go on.
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 /// Whatever arrives at this socket is dropped before TCP sees it.
 fn drop_all(socket: &OwnedFd) -> io::Result<()> {

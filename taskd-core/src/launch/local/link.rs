@@ -90,6 +90,7 @@ impl Link {
         let link = Link { requests, outgoing, in_charge, grace, history, workers, tee, task };
         let lost = |_| LocalError::Guard("it ended before it had said what runs".into());
         when_synced.await.map_err(lost)?;
+        link.workers.until_back().await;
         Ok(link)
     }
 

@@ -7,18 +7,21 @@ mod conn;
 mod frames;
 
 use super::history::History;
-use crate::job::{CommandId, ProcId};
+use crate::job::{CommandId, ProcId, Role};
 use crate::launch::guard::wire;
 use crate::launch::{
-    Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Point, Saying, StepFailure, WorkerSaid,
+    Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
+    WorkerSaid,
 };
 use frames::{Answer, Failed, ToWorker};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Most connections at once, of processes and of whoever else finds the socket; further ones are closed, and counted.
 const CONNS_MAX: usize = 4096 + 64;
@@ -26,6 +29,13 @@ const CONNS_MAX: usize = 4096 + 64;
 const UNSENT_MAX: usize = 64;
 /// Directives without an answer that are kept for one process, which may be away; the oldest is given up.
 const OPEN_MAX: usize = 16;
+
+/// How long a new owner waits for the links of ranks that run already: they come by themselves, within a second at most.
+const BACK_WITHIN: Duration = Duration::from_millis(1200);
+/// The same while none has come: programs may have none.
+const FIRST_BACK_WITHIN: Duration = Duration::from_millis(200);
+/// How often is looked for them.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What is counted of the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +112,23 @@ impl Workers {
             }
             number += 1;
             conns.spawn(conn::serve(Arc::clone(&self), stream, number));
+        }
+    }
+
+    /// Waits, within a bound, until the ranks that run are linked. Else a new owner would find nobody whom it could tell to go on
+    /// with the recovery that it takes over, and would restart everybody.
+    pub(super) async fn until_back(&self) {
+        let began = Instant::now();
+        loop {
+            let Listing { procs, links, .. } = self.history.log.listing();
+            let is_linked = |proc: &ProcId| links.iter().any(|link| link.proc == *proc && link.linked.is_some());
+            let mut running =
+                procs.iter().filter(|p| p.phase == Phase::Running && matches!(p.proc.role, Role::Rank(_)));
+            let bound = if links.iter().any(|link| link.linked.is_some()) { BACK_WITHIN } else { FIRST_BACK_WITHIN };
+            if running.all(|status| is_linked(&status.proc)) || began.elapsed() > bound {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

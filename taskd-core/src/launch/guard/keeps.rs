@@ -14,6 +14,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub(super) struct Keeps(BTreeMap<Role, OwnedFd>);
 
 impl Keeps {
+    /// Forgets the memory into which nothing was written.
+    pub(super) fn drop_unused(&mut self) {
+        self.0.retain(|_, memory| rustix::fs::fstat(memory).is_ok_and(|stat| stat.st_size > 0));
+    }
+
     /// Where a rank finds its memory, by a descriptor of this process; services have none.
     pub(super) fn of(&mut self, role: &Role) -> io::Result<Option<String>> {
         if role.rank().is_none() {
@@ -42,5 +47,7 @@ mod tests {
         assert_eq!(std::fs::read(&first).unwrap(), b"left behind");
         assert_ne!(keeps.of(&Role::Rank(Rank(1))).unwrap(), Some(first));
         assert_eq!(keeps.of(&Role::Service(Name::new("store"))).unwrap(), None);
+        keeps.drop_unused();
+        assert_eq!(keeps.0.keys().collect::<Vec<_>>(), [&Role::Rank(Rank(0))], "nobody has written into the other");
     }
 }

@@ -106,6 +106,9 @@ impl Engine {
             proc.tree = Tree::Sweeping(Sweep::starting(Instant::now()));
         }
         self.procs.advance(key, Phase::Exited(Box::new(exit)));
+        if !self.procs.iter().any(|(_, proc)| proc.report.proc.role.rank().is_some() && !proc.has_exited()) {
+            self.keeps.drop_unused();
+        }
         self.counters.exits += 1;
     }
 

@@ -3,10 +3,10 @@
 use super::{
     GIVE_UP, JOIN, Limits, START, give_up, join, may_still_run, missing_services, repair_and_resume, survivors,
 };
-use crate::detect::Sound;
-use crate::job::{Counted, Domain, Name, NodeId, Rank, Ready, Role, WorkerSpec, World};
+use crate::detect::{Fault, Sound};
+use crate::job::{Counted, Domain, Incarnation, Name, NodeId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
-use crate::launch::{JOIN_VARIABLE, StartBatch, StartOrder};
+use crate::launch::{JOIN_VARIABLE, Phase, Point, StartBatch, StartOrder};
 use crate::recover::placement::{self, Seats};
 use crate::recover::stages;
 use crate::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
@@ -79,7 +79,8 @@ impl RecoveryStrategy for Recover {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
+        let mut lost = incident.lost(view);
+        lost.extend(on_their_way(incident, view));
         if lost.is_empty() {
             return Err("no rank is lost".into());
         }
@@ -135,6 +136,24 @@ impl RecoveryStrategy for Recover {
             _ => Next::AsProposed,
         }
     }
+}
+
+/// Ranks that this incident has lost, and whose successors have not come to their step loop: a new fault has struck in the middle
+/// of a recovery. Whoever was to join in that one is started again for this one.
+fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
+    let is_gone = |fault: &&Fault| fault.prime().is_cause() && fault.prime().damage.process == Sound::No;
+    let gone = incident.faults.iter().filter(is_gone);
+    let of_rank = gone.filter_map(|fault| match &fault.prime().domain {
+        Domain::Process(Role::Rank(rank)) => Some((*rank, fault.incarnation()?)),
+        _ => None,
+    });
+    let is_on_its_way = |(rank, was): &(Rank, Incarnation)| {
+        let is_newer = view.world.members().get(rank).is_some_and(|member| member.incarnation > *was);
+        let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
+        let is_in = proc.and_then(|proc| proc.link.as_ref()).is_some_and(|link| link.at == Point::Loop);
+        is_newer && !is_in
+    };
+    of_rank.filter(is_on_its_way).map(|(rank, _)| rank).collect()
 }
 
 /// The newcomers, who are told that they join ranks which run, and what service they need.

@@ -3,7 +3,7 @@ use super::*;
 use crate::detect::fixture::{KILLED, Scene, exception, node, rank_domain};
 use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
 use crate::job::{
-    Generation, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, NodeId, Ready, WorkerSpec,
+    Counted, Generation, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, NodeId, Ready, WorkerSpec,
 };
 use crate::launch::{Answered, JOIN_VARIABLE, Linked, NodeState, Phase, StartBatch, Window};
 use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy};
@@ -92,6 +92,20 @@ fn what_may_still_run_is_stopped_before_another_is_started_in_its_place() {
     let stops = |a: &Action| matches!(a, Action::Stop { procs, exact: false, .. } if *procs == [ProcId::rank(2, 1)]);
     assert!(proposal.stages[0].actions.iter().any(stops));
     assert!(started(&proposal.stages[0]).is_none() && started(&proposal.stages[1]).is_some());
+}
+
+#[test]
+fn a_newcomer_of_a_recovery_that_a_new_fault_ends_is_started_again_with_who_is_lost_now() {
+    let mut scene = linked(Scene::of(4));
+    let first = killed(&mut scene, 1);
+    let world = scene.view.world.successor(Counted::Yes, |members| {
+        members.get_mut(&Rank(1)).expect("a member").incarnation = Incarnation(2);
+    });
+    scene.view.world = Arc::new(world);
+    let faults = vec![first, killed(&mut scene, 2)];
+    let proposal = Recover::in_place().propose(&incident(faults), &scene.view).expect("a proposal");
+    let batch = proposal.stages.iter().find_map(started).expect("somebody is started");
+    assert_eq!(batch.orders.iter().map(|o| o.proc.role.rank()).collect::<Vec<_>>(), [Some(Rank(1)), Some(Rank(2))]);
 }
 
 #[test]

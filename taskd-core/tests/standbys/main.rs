@@ -9,6 +9,5 @@ mod ends;
 mod failures;
 mod job;
 mod seated;
-#[allow(dead_code, reason = "shared with tests that need more of it")]
 #[path = "../local_launcher/support.rs"]
 mod support;

@@ -31,10 +31,10 @@ def install(module, engine):
 
     module.rendezvous = without_peers
     wait_for_rank(module)
+    for name in FROM_ANOTHER:
+        stand_before(module, name, engine)
     package = sys.modules["torch.distributed"]  # which may be in the middle of its own import, and then takes them over
     for name in (*FROM_ANOTHER, "get_rank"):
-        if name != "get_rank":
-            stand_before(module, name, engine)
         if hasattr(package, name):
             setattr(package, name, getattr(module, name))
 

@@ -86,12 +86,7 @@ impl Engine {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         (standby.is_ready, standby.until) = (true, None);
         let (line, process) = (standby.line, standby.process);
-        let nice = self.standbys.line(line).map_or(0, |line| line.like.nice);
-        let nice = self.ground.nice(nice);
-        if let Some((pid, _)) = process {
-            set_autogroup(pid, 0);
-            sys::schedule_process(pid, nice).map_err(|e| format!("it cannot have its priority back: {e}"))?;
-        }
+        self.have_priority_back(line, process)?;
         self.note(&format!("a standby has run ahead of its rank: it {at}"));
         Ok(())
     }

@@ -327,12 +327,7 @@ impl Engine {
                 let missing = told.one("missing").to_owned();
                 let Some(line) = self.standbys.line(id) else { return Ok(()) };
                 line.look_by(now);
-                let nice = line.like.nice;
-                let nice = self.ground.nice(nice);
-                if let Some((pid, _)) = process {
-                    set_autogroup(pid, 0);
-                    sys::schedule_process(pid, nice).map_err(|e| format!("it cannot have its priority back: {e}"))?;
-                }
+                self.have_priority_back(id, process)?;
                 match &*missing {
                     "" => self.note("a standby is ready"),
                     missing => self.note(&format!("a standby is ready, but for: {missing}")),
@@ -358,6 +353,15 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// What was made or run at low priority goes on as a rank would.
+    pub(super) fn have_priority_back(&mut self, line: u64, process: Option<(Pid, u64)>) -> Result<(), String> {
+        let (Some((pid, _)), Some(line)) = (process, self.standbys.line(line)) else { return Ok(()) };
+        let nice = line.like.nice;
+        set_autogroup(pid, 0);
+        let done = sys::schedule_process(pid, self.ground.nice(nice));
+        done.map_err(|e| format!("it cannot have its priority back: {e}"))
     }
 
     /// The process that says that a template has forked it, if it is what it has to be.

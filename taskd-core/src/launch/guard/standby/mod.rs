@@ -57,6 +57,13 @@ pub(super) struct Standby {
     pub(super) until: Option<Instant>,
 }
 
+impl Standby {
+    /// Whether it is, or will be, one that can be any rank: it runs nothing of the program yet.
+    const fn waits(&self) -> bool {
+        matches!(self.part, Part::Waiting { .. }) && self.ahead.is_none()
+    }
+}
+
 /// Standbys that are alike.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -163,8 +170,7 @@ impl Standbys {
 
     /// How many of a line can be seated now as any rank, and how many there will be.
     pub(super) fn waiting(&self, line: u64) -> (usize, usize) {
-        let waits = |standby: &Standby| matches!(standby.part, Part::Waiting { .. }) && standby.ahead.is_none();
-        let waiting = || self.of(line).filter(|(_, standby)| waits(standby));
+        let waiting = || self.of(line).filter(|(_, standby)| standby.waits());
         (waiting().filter(|(_, standby)| standby.is_ready).count(), waiting().count())
     }
 
@@ -183,8 +189,7 @@ impl Standbys {
 
     /// One of a line that waits and can be seated now.
     pub(super) fn any_of(&self, line: u64) -> Option<Key> {
-        let waits = |standby: &Standby| matches!(standby.part, Part::Waiting { .. }) && standby.ahead.is_none();
-        self.of(line).find(|(_, standby)| standby.is_ready && waits(standby)).map(|(key, _)| key)
+        self.of(line).find(|(_, standby)| standby.is_ready && standby.waits()).map(|(key, _)| key)
     }
 
     /// How many of all lines have run ahead of their ranks as far as they can.

@@ -9,7 +9,7 @@ use taskd_core::testing::python::{system, version};
 use taskd_core::trace::{Fact, Signal, TraceSource};
 
 use crate::job::{Job, template};
-use crate::support::{exit_of, pid_of, send};
+use crate::support::{exit_of, pid_of, send, sh, sleeper};
 
 /// Says in a file of its own who it is.
 const WHO: &str = "
@@ -209,10 +209,11 @@ async fn what_is_no_python_and_what_wants_none_has_none() {
     let job = Job::new(template()).await;
     let program = job.program("pass");
     let (none, no_hooks) = (program.clone().with_env("TASKD_STANDBYS", "none"), program.with_env("TASKD_HOOKS", "0"));
-    for (incarnation, spec) in (1..).zip([WorkerSpec::new(["sh", "-c", "exit 0"]), none, no_hooks]) {
+    for (incarnation, spec) in (1..).zip([sh("exit 0"), none, no_hooks]) {
         assert_eq!(job.run(incarnation, spec).await, "exit code 0");
     }
+    job.start(4, [sleeper()]).await;
     let counters = job.counters().await;
-    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 3), "{}", job.said());
+    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 4), "{}", job.said());
     job.end().await;
 }

@@ -172,6 +172,7 @@ for step in taskd.steps(training, until=options.steps, retry_on=[FloatingPointEr
         trained = None if step.warming else step.number
 completed(step.committed)
 
-result = {"loss": float(loss.detach()), "sha256": state()}
+weights = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.parameters())).hexdigest()
+result = {"loss": float(loss.detach()), "sha256": state(), "weights": weights}
 write(os.path.join(options.dir, "result.%d.json" % rank), json.dumps(result))
 dist.destroy_process_group()

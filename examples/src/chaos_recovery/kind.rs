@@ -62,7 +62,7 @@ impl Kind {
                     [Kill, RankZero, Stop, TwoAtOnce, AllAtOnce, MidRecovery, Supervisor, SupervisorMidRecovery, Guard];
                 [&hard[..], &SOFT[..4]].concat()
             }
-            Strategy::RecoverInPlace | Strategy::Recover | Strategy::Auto => {
+            Strategy::RecoverInPlace | Strategy::Recover | Strategy::Shrink | Strategy::Auto => {
                 let often = [Kill, RankZero, TwoAtOnce, MidRecovery, BetweenCommits];
                 [&often[..], &often, &[Kill, Stop, Supervisor, SupervisorMidRecovery, AllAtOnce, Guard], &SOFT].concat()
             }

@@ -13,11 +13,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{DetectorExt, RestartStormDetector, SilenceDetector, StallDetector, defaults};
+use taskd_core::detect::{DetectorExt, RestartStormDetector, ShrunkDetector, SilenceDetector, StallDetector, defaults};
 use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport};
 use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
-use taskd_core::recover;
+use taskd_core::recover::{self, SHRINK};
 use taskd_core::runtime::{Announcement, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::{STORE, TorchLauncher, with_store};
@@ -42,6 +42,8 @@ pub enum Strategy {
     RecoverInPlace,
     /// The lost rank is started again on another host, the others stay.
     Recover,
+    /// The others go on without the lost rank, which comes back a little later.
+    Shrink,
     /// Everybody starts again.
     Restart,
     /// Whatever is cheapest.
@@ -67,6 +69,9 @@ pub struct Job {
     pub strategy: Strategy,
 }
 
+/// How long the job trains with fewer ranks before who is lost comes back.
+const GROW_AFTER: Duration = Duration::from_secs(1);
+
 /// What a rank has ended with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -74,6 +79,8 @@ pub struct Outcome {
     pub loss: f64,
     /// SHA-256 of model, optimizer and random numbers.
     pub sha256: String,
+    /// SHA-256 of the model's parameters, which all ranks have the same.
+    pub weights: String,
 }
 
 /// What came of a training.
@@ -130,6 +137,10 @@ impl Job {
         detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
         detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
         detectors.push(StallDetector::after(at_worst.map_or(STALL, |(stall, _)| stall)).boxed());
+        if self.strategy == Strategy::Shrink {
+            detectors.retain(|d| d.name() != "shrunk");
+            detectors.push(ShrunkDetector::after(GROW_AFTER).boxed());
+        }
         if let Some((within, restarts)) = at_worst {
             detectors.retain(|d| d.name() != "restart-storm");
             detectors.push(RestartStormDetector::more_than(restarts, within).boxed());
@@ -157,13 +168,16 @@ impl Job {
         for name in ["retry", "recover-in-place", "recover"] {
             let wanted = match self.strategy {
                 Strategy::Auto => true,
-                Strategy::Restart => false,
+                Strategy::Restart | Strategy::Shrink => false,
                 Strategy::Retry => name == "retry",
                 Strategy::RecoverInPlace => name != "recover",
                 Strategy::Recover => name != "recover-in-place",
             };
             let permission = if wanted { Permission::Auto } else { Permission::Never };
             spec.policy.strategies.insert(Name::new(name), permission);
+        }
+        if self.strategy != Strategy::Shrink {
+            spec.policy.ranks_min = self.ranks;
         }
         Ok(spec)
     }
@@ -196,14 +210,25 @@ impl Striker {
             };
             println!("          >>> from outside: {:?} of {role} after step {before}", strike.fault);
             let seen = watch(&mut events).await;
-            let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, &seen);
-            self.until(|steps| common(steps).is_some()).await;
-            let steps = lines::read(&self.job.dir);
-            let resumed = common(&steps).unwrap_or(f64::NAN);
-            from = self.last_common(&steps).unwrap_or(before);
+            let has_left = strike.rank.filter(|_| seen.is_by(&SHRINK));
+            let resumed = self.resumed(at, &seen, has_left).await;
             recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
+            if has_left.is_some() {
+                let seen = watch(&mut events).await;
+                let at = seen.found.unwrap_or(resumed);
+                let resumed = self.resumed(at, &seen, None).await;
+                recoveries.push(Recovery::of(format!("{role} again"), before, at, &seen, resumed));
+            }
+            from = self.last_common(&lines::read(&self.job.dir)).unwrap_or(before);
         }
         recoveries
+    }
+
+    /// Waits for the first step of all ranks, but for one that has left, after a recovery; when that was completed.
+    async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> f64 {
+        let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, seen, has_left);
+        self.until(|steps| common(steps).is_some()).await;
+        common(&lines::read(&self.job.dir)).unwrap_or(f64::NAN)
     }
 
     /// Does it; when.
@@ -261,11 +286,19 @@ impl Striker {
     }
 
     /// When all ranks had completed a step of the world after the fault: the first after everybody was told to go on.
-    fn first_common_after(&self, steps: &BTreeMap<u32, Vec<Line>>, at: f64, seen: &Seen) -> Option<f64> {
+    fn first_common_after(
+        &self,
+        steps: &BTreeMap<u32, Vec<Line>>,
+        at: f64,
+        seen: &Seen,
+        has_left: Option<u32>,
+    ) -> Option<f64> {
         let since = seen.stages.iter().find(|(name, _)| name == "repair" || name == "start").map_or(at, |(_, t)| *t);
         let first = |lines: &Vec<Line>| lines.iter().map(|line| line.t).find(|t| *t > since);
-        let firsts: Option<Vec<f64>> = steps.values().map(first).collect();
-        let firsts = firsts.filter(|firsts| firsts.len() == self.job.ranks as usize)?;
+        let there = steps.iter().filter(|(rank, _)| Some(**rank) != has_left);
+        let firsts: Option<Vec<f64>> = there.map(|(_, lines)| first(lines)).collect();
+        let ranks = self.job.ranks as usize - usize::from(has_left.is_some());
+        let firsts = firsts.filter(|firsts| firsts.len() == ranks)?;
         firsts.into_iter().reduce(f64::max)
     }
 }
@@ -277,6 +310,13 @@ pub(super) struct Seen {
     pub(super) decided: Option<f64>,
     pub(super) stages: Vec<(String, f64)>,
     pub(super) closed: Option<(String, f64)>,
+}
+
+impl Seen {
+    /// Whether it was mended by this strategy.
+    fn is_by(&self, strategy: &Name) -> bool {
+        self.closed.as_ref().is_some_and(|(how, _)| *how == format!("recovered by {strategy}"))
+    }
 }
 
 async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {

@@ -91,6 +91,13 @@ class Stream:
         self.iterator, self.epoch, self.at, self.seed = None, epoch, at, seed
         self.begin_step()
 
+    def share_anew(self, before, now):
+        """So many ranks shared the source's batches before, and so many do from now on: as many of them are gone as were handed out
+        to all, or a few more."""
+        self.at, self.start = -(-self.at * before // now), (self.start[0], -(-self.start[1] * before // now))
+        self.iterator = None
+        self.reopen()
+
     def reopen(self):
         """Opens the epoch where it is, with the random numbers that were there when it began. Those of now stay."""
         if self.iterator is None and self.at and self.seed is not None:
@@ -145,6 +152,13 @@ class Streams:
             else:
                 stream.seek(0, 0, None)
 
+    def share_anew(self, seat):
+        """The world is another one: `seat(source)` says how many ranks share it, before and now, where that has changed."""
+        for stream in self.all:
+            parts = seat(stream.source)
+            if parts is not None:
+                stream.share_anew(*parts)
+
     def positions(self):
         """Where each of them began the step: `(epoch, batch, seed)`."""
         return [stream.start + (stream.seed,) for stream in self.all]
@@ -179,5 +193,5 @@ def open_plainly(source, epoch, skip):
             break
     batches = iter(source)
     for _ in range(skip):
-        next(batches)
+        next(batches, None)
     return batches

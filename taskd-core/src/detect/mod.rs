@@ -14,6 +14,7 @@ mod program;
 mod properties;
 mod restart_storm;
 mod saved;
+mod shrunk;
 mod silence;
 mod slow_rank;
 mod stall;
@@ -27,12 +28,13 @@ pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, So
 pub use hang::HangDetector;
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
+pub use shrunk::ShrunkDetector;
 pub use silence::SilenceDetector;
 pub use slow_rank::SlowRankDetector;
 pub use stall::StallDetector;
 
 /// The detectors of a usual job with their default settings: `exit`, `failed-step`, `program-error`, `silence`, `stall`, `restart-storm`,
-/// `hang`.
+/// `hang`, `shrunk`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,5 +56,6 @@ pub fn defaults() -> Vec<Box<dyn FaultDetector>> {
         StallDetector::default().boxed(),
         RestartStormDetector::default().boxed(),
         HangDetector::default().boxed(),
+        ShrunkDetector::default().boxed(),
     ]
 }

@@ -292,6 +292,9 @@ pub struct Policy {
     /// it in `TASKD_DUMP`. `None`: none is saved.
     #[serde(default)]
     pub dump_dir: Option<PathBuf>,
+    /// With how few ranks the job may train on when some are lost and cannot be replaced ([`Shrink`](crate::recover::Shrink)).
+    /// Default: 1. As many as the job has: it never shrinks.
+    pub ranks_min: u32,
 }
 
 impl Policy {
@@ -318,6 +321,7 @@ impl Default for Policy {
             mode: Mode::Act,
             node_removals: RemovalCap::default(),
             dump_dir: None,
+            ranks_min: 1,
         }
     }
 }
@@ -452,6 +456,11 @@ impl JobSpec {
             self.policy.dump_dir.as_ref().is_none_or(|dir| dir.is_absolute() && dir.to_str().is_some()),
             "policy.dump_dir",
             "must be an absolute path in UTF-8",
+        );
+        problems.check(
+            (1..=self.ranks.max(1)).contains(&self.policy.ranks_min),
+            "policy.ranks_min",
+            "must be 1 to the number of ranks",
         );
         problems.check(
             (1..=255).contains(&self.policy.do_not_restart_code),

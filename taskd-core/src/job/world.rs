@@ -25,6 +25,9 @@ pub struct World {
     generation: Generation,
     restarts: u32,
     members: BTreeMap<Rank, Member>,
+    /// Ranks that have left: where they were.
+    #[serde(default)]
+    absent: BTreeMap<Rank, Member>,
     groups: BTreeMap<GroupId, Vec<Rank>>,
 }
 
@@ -43,7 +46,7 @@ impl World {
     /// Generation 1 of a job.
     #[must_use]
     pub fn first(members: BTreeMap<Rank, Member>) -> World {
-        World { generation: Generation(1), restarts: 0, members, groups: BTreeMap::new() }
+        World { generation: Generation(1), restarts: 0, members, absent: BTreeMap::new(), groups: BTreeMap::new() }
     }
 
     /// The same world with the given communication groups.
@@ -53,13 +56,17 @@ impl World {
         self
     }
 
-    /// The only way to another world: its generation is one higher, whatever `edit` does to the members.
+    /// The only way to another world: its generation is one higher, whatever `edit` does to the members. Those that it takes out are
+    /// [absent](World::absent) from then on, until an edit puts them in again.
     #[must_use]
     pub fn successor(&self, counted: Counted, edit: impl FnOnce(&mut BTreeMap<Rank, Member>)) -> World {
         let mut next = self.clone();
         next.generation = self.generation.next();
         next.restarts = self.restarts.saturating_add(u32::from(counted == Counted::Yes));
         edit(&mut next.members);
+        let were_there = self.members.iter().filter(|(rank, _)| !next.members.contains_key(rank));
+        next.absent.extend(were_there.map(|(rank, member)| (*rank, member.clone())));
+        next.absent.retain(|rank, _| !next.members.contains_key(rank));
         next
     }
 
@@ -81,7 +88,20 @@ impl World {
         &self.members
     }
 
-    /// The communication groups.
+    /// Ranks that have left a world that [shrank](crate::recover::Shrink), as they were: their places are kept for them, and nobody
+    /// else has their numbers.
+    #[must_use]
+    pub const fn absent(&self) -> &BTreeMap<Rank, Member> {
+        &self.absent
+    }
+
+    /// All that are members or [absent](World::absent), in order: by this count a process that starts knows its place.
+    pub fn places(&self) -> impl Iterator<Item = (Rank, &Member)> {
+        let all: BTreeMap<Rank, &Member> = self.members.iter().chain(&self.absent).map(|(r, m)| (*r, m)).collect();
+        all.into_iter()
+    }
+
+    /// The communication groups, with those of their ranks that are absent.
     #[must_use]
     pub const fn groups(&self) -> &BTreeMap<GroupId, Vec<Rank>> {
         &self.groups

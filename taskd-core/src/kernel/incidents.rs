@@ -95,7 +95,7 @@ impl Kernel {
 
     fn blame(&mut self, fault: Fault) {
         let known = self.state.view.proc_of(&fault.prime().domain).map(|p| p.incarnation);
-        if fault.incarnation().is_some() && fault.incarnation() < known {
+        if fault.incarnation().is_some() && fault.incarnation() < known || self.has_left(&fault) {
             return self.state.counts.drop(Drop::OutdatedFault);
         }
         let of = fault.incarnation().or(known);
@@ -108,6 +108,13 @@ impl Kernel {
         }
         let id = self.incident_for(&fault);
         self.join(id, fault);
+    }
+
+    /// Whether it is about a rank that has left the world, in which nobody misses it: its exit is told after its death, for instance.
+    fn has_left(&self, fault: &Fault) -> bool {
+        let Domain::Process(Role::Rank(rank)) = &fault.prime().domain else { return false };
+        let absent = self.state.view.world.absent().get(rank);
+        absent.is_some_and(|member| fault.incarnation().is_none_or(|of| of <= member.incarnation))
     }
 
     /// A fault that is known already: dropped, or taken in the place of what is known if it knows more.

@@ -36,11 +36,12 @@ pub enum Directive {
     GiveUp {},
     /// Make the process groups anew, with these members.
     Join {
-        /// The rank that the process is from now on.
+        /// The rank that the process is.
         rank: Rank,
         /// How many ranks there are.
         size: u32,
-        /// All of them, in order.
+        /// All of them, in order. Process groups count them without gaps: where a rank stands in this list is the number that its
+        /// framework knows it by, another than the job's in a world that has shrunk.
         members: Vec<Peer>,
         /// What the keys of this meeting begin with: no other's do.
         prefix: String,

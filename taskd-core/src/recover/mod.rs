@@ -14,7 +14,7 @@ pub(crate) mod stages;
 mod strategy;
 
 pub use exit::ExitStrategy;
-pub use in_process::{Dump, Recover, Retry};
+pub use in_process::{Dump, Grow, Recover, Retry, Shrink};
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
@@ -25,8 +25,14 @@ pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
 /// [`Order::Dump`](crate::kernel::Order::Dump).
 pub const DUMP: Name = Name::new("dump");
 
-/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `dump`, `restart`, `dump-exit`,
-/// `exit`. The first three and those that dump refuse where the training program has no control link, and the latter where the job
+/// The strategy that goes on without the ranks that are lost.
+pub const SHRINK: Name = Name::new("shrink");
+
+/// The strategy that brings them back, which [`ShrunkDetector`](crate::detect::ShrunkDetector) advises.
+pub const GROW: Name = Name::new("grow");
+
+/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `grow`, `shrink`, `dump`,
+/// `restart`, `dump-exit`, `exit`. All before restart, and dump-exit, refuse where the training program has no control link, and the latter where the job
 /// names no directory for checkpoints ([`Policy::dump_dir`](crate::job::Policy::dump_dir)).
 #[must_use]
 pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
@@ -34,6 +40,8 @@ pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
         Retry::default().boxed(),
         Recover::in_place().boxed(),
         Recover::elsewhere().boxed(),
+        Grow::new().boxed(),
+        Shrink::new().boxed(),
         Dump::and_restart().boxed(),
         Restart::default().boxed(),
         Dump::and_exit().boxed(),

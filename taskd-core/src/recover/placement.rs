@@ -2,7 +2,7 @@
 //!
 //! It never starts or stops anything, and it moves nobody without need: ranks stay where they were.
 
-use crate::job::{NodeId, Rank, Role};
+use crate::job::{Member, NodeId, Rank, Role};
 use crate::kernel::View;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,17 @@ pub(crate) type Seats = BTreeMap<Rank, Seat>;
 
 /// Where the ranks of the world in force sit: as it says, else as was seen.
 pub(crate) fn current(view: &View) -> Seats {
-    let seat = |(rank, member): (&Rank, &crate::job::Member)| {
-        let seen = view.proc(&Role::Rank(*rank)).and_then(|p| p.node.clone());
-        (*rank, Seat { node: member.node.clone().or(seen), device: member.device })
-    };
-    view.world.members().iter().map(seat).collect()
+    view.world.members().iter().map(|(rank, member)| (*rank, seat(view, *rank, member))).collect()
+}
+
+/// Where those sat who have left, as far as is known.
+pub(crate) fn absent(view: &View) -> Seats {
+    view.world.absent().iter().map(|(rank, member)| (*rank, seat(view, *rank, member))).collect()
+}
+
+fn seat(view: &View, rank: Rank, member: &Member) -> Seat {
+    let seen = view.proc(&Role::Rank(rank)).and_then(|p| p.node.clone());
+    Seat { node: member.node.clone().or(seen), device: member.device }
 }
 
 /// The same places, but for ranks on hosts that take nothing new: they move to the emptiest host that can take all ranks

@@ -24,6 +24,7 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 /// - Stages: `stop` (exactly, so that memory, ports and devices are free), `start` (enter the new world, start everybody,
 ///   until [`Policy::ready`](crate::job::Policy::ready)). Processes that are known to be lost are killed at once: they
 ///   cannot make use of a grace time. Healthy ones get the policy's.
+/// - Ranks that had left a [shrunk](super::Shrink) world start with the others.
 /// - Ranks stay where they are, except on hosts that take nothing new, and on hosts of which a detector says that they or
 ///   their devices do not work: those are taken out of the job. After an exception of the program the ranks of the
 ///   failed rank's host exchange with those of another host, if there is one that fits (else the rank with another
@@ -104,7 +105,8 @@ impl Restart {
         check(incident, view)?;
         let broken: BTreeSet<NodeId> = incident.broken_hosts();
         let usable = view.without(&broken);
-        let before = placement::current(view);
+        let mut before = placement::current(view);
+        before.extend(placement::absent(view)); // everybody starts, those too who had left
         let seats = seats(&usable, &before, suspected_place(incident))?;
         let left = before.values().filter_map(|seat| seat.node.as_ref()).filter(|node| broken.contains(node));
         let left: BTreeSet<NodeId> = left.filter(|node| view.is_ready(node)).cloned().collect();
@@ -202,6 +204,7 @@ fn seats_of(world: &World) -> Seats {
 
 fn next_world(view: &View, counted: Counted, mut seats: Seats) -> World {
     view.world.successor(counted, |members| {
+        members.extend(view.world.absent().clone());
         for (rank, member) in members {
             member.incarnation = view.next_incarnation(&Role::Rank(*rank));
             if let Some(seat) = seats.remove(rank) {

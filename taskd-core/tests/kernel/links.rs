@@ -4,6 +4,7 @@ use crate::bench::*;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
+use taskd_core::recover::{Action, RecoveryStrategy as _, Shrink, StrategyExt as _};
 
 fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
     let linked = at.map(|at| Linked {
@@ -76,4 +77,47 @@ fn with_the_second_rank_that_was_killed_more_are_waited_for() {
     assert!(is_decided(&bench.tell(1, 1, killed())));
     assert!(!is_decided(&bench.tell(2, 1, killed())));
     assert!(is_decided(&bench.at(120)));
+}
+
+/// Everybody does what it is told, until nobody is told anything any more.
+fn obey(bench: &mut Bench, commands: Vec<Command>) {
+    let mut open = commands;
+    while let Some(command) = open.pop() {
+        let Action::Direct(batch) = &command.action else { continue };
+        for (proc, directive) in &batch.orders {
+            let state = WorkerState {
+                step: 5,
+                committed: Some(4),
+                window: Window::Before,
+                layout: String::new(),
+                buckets: Vec::new(),
+                bytes: 1,
+                sharded: Vec::new(),
+            };
+            let state = matches!(directive, Directive::GiveUp {}).then_some(state);
+            let result = Ok(Box::new(Answered { state, ..Answered::default() }));
+            let said = WorkerSaid { proc: proc.clone(), what: Saying::Answer { id: command.id, result } };
+            open.extend(bench.give(Input::Changed(Change::Said(said))));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed(), Box::new(Replace)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    for rank in 0..3 {
+        bench.give(link(rank, 1, Some(Point::Loop)));
+    }
+    bench.now = 100 * MS;
+    let commands = bench.tell(1, 1, Phase::Dead(Termination::Signal { number: 9, core_dumped: false }));
+    obey(&mut bench, commands);
+    let world = &bench.kernel.view().world;
+    assert_eq!((world.size(), world.absent().len(), taken(&bench, Branch::Recovered)), (2, 1, 1));
+    bench.now = 300 * MS;
+    let commands = bench.tell(1, 1, killed());
+    assert!(events(&commands).is_empty(), "{commands:?}");
+    assert_eq!(count(&bench, Drop::OutdatedFault), 1);
+    assert!(!is_decided(&bench.at(400)));
+    assert!(is_decided(&bench.tell(0, 1, killed())) || is_decided(&bench.at(500)), "those who are left are missed");
 }

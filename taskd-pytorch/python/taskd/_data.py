@@ -1,4 +1,5 @@
-"""What `taskd._batches` does not know of PyTorch: a batch's tensors, and a DataLoader that begins in the middle of an epoch."""
+"""What `taskd._batches` does not know of PyTorch: a batch's tensors, a DataLoader that begins in the middle of an epoch, and samplers
+that share the data out among the ranks."""
 
 import torch
 
@@ -52,9 +53,40 @@ class Later:
         return len(self.sampler)
 
 
+class World:
+    """How many ranks share the data, and which one this is."""
+
+    sizes = set()  # of the worlds that this process has been in
+    size = rank = None
+
+    @classmethod
+    def becomes(cls, before, size, rank):
+        cls.sizes |= {before, size}
+        cls.size, cls.rank = size, rank
+
+
+def seat(source):
+    """Has a sampler share the data out among the ranks that there are now; `(parts before, parts now)` if that is new to it. One
+    that shares it out among others than all ranks (`num_replicas` says so) is left alone."""
+    batches = getattr(source, "batch_sampler", None)
+    for part in (source, getattr(source, "sampler", None), batches, getattr(batches, "sampler", None)):
+        parts = getattr(part, "num_replicas", None)
+        if World.size is None or parts not in World.sizes or not hasattr(part, "total_size"):
+            continue
+        if (parts, part.rank) != (World.size, World.rank):
+            part.num_replicas, part.rank = World.size, World.rank
+            whole = len(part.dataset)
+            is_cut = part.drop_last and whole % World.size != 0
+            part.num_samples = whole // World.size if is_cut else -(-whole // World.size)
+            part.total_size = part.num_samples * World.size
+            return parts, World.size
+    return None
+
+
 def open_at(source, epoch, skip):
     """An iterator over the batches of an epoch less the first `skip`. What workers of a DataLoader draw at random for a batch
     depends on which of them gets it: with those the batches are loaded, and thrown away."""
+    seat(source)
     if not skip or not isinstance(source, torch.utils.data.DataLoader) or source._auto_collation is False:
         return _batches.open_plainly(source, epoch, skip)
     if isinstance(source, torch.utils.data.DataLoader) and source.num_workers:
@@ -69,5 +101,5 @@ def open_at(source, epoch, skip):
     finally:
         object.__setattr__(source, "batch_sampler", sampler)
     for _ in range(skip):
-        next(later.batches)  # only now: a sampler that shuffles draws its seed after the loader has drawn one
+        next(later.batches, None)  # only now: a sampler that shuffles draws its seed after the loader has drawn one
     return batches

@@ -171,10 +171,16 @@ class Engine:
         return [order for order in map(order_of, self.state_.modules()) if order]
 
     def join(self, order, cancelled):
+        import torch.distributed as dist
+
+        before, is_new = dist.get_world_size(), self.loop.is_new
         answer = self.groups.join(order, cancelled)
         self.session.came_in = True
         self.members = {int(one["rank"]): one.get("pid") for one in order.get("members") or []}
         self.rank = int(order["rank"])
+        _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
+        if not is_new:  # who is new takes its place in the data from another
+            self.loop.streams.share_anew(_data.seat)
         return answer
 
     def give(self, loop, order):

@@ -1,7 +1,8 @@
 """What a process group is called in the recorder: its name and its members, so that who waits for whom can be told of a
 process that is gone.
 
-It is `name|ranks`, of global ranks in the order of the group: `0|0-3`, `dp|1-7:2` (every second one), `odd|5,3,9`.
+It is `name|ranks`, of the job's ranks in the order of the group: `0|0-3`, `dp|1-7:2` (every second one), `odd|5,3,9`. After a
+recovery that has made it anew the generation stands behind the name, `0#7|0,2-3`: its operations are counted from 0 again.
 """
 
 BYTES_MAX = 255  # of a name in the recorder

@@ -35,6 +35,11 @@ class Numbers:
         self.is_on_host = False  # whatever the device: see `completes_on_host`
         self.completes_on_host = {}  # by device, None for an operation without tensors
 
+    def renew(self, name, global_ranks):
+        """The group was made anew, as that of these ranks: a rank that is new counts from 0, and so do all."""
+        self.name, self.collectives, self.between = name, count(), {}
+        self.global_ranks = dict(enumerate(global_ranks))
+
     def next(self, call, arguments):
         if not call.between_two:
             return next(self.collectives)

@@ -100,6 +100,9 @@ def class_of(torch_class, recorder, engine=None):
         def _share(self):  # the backends of another inner group
             share_backends(torch_class, self, self._inner, again=True)
 
+        def _count_anew(self, name, ranks):  # the inner group is another one, of these ranks
+            self._numbers.renew(recorder.native.name(with_members(name, ranks)), ranks)
+
         def __getattr__(self, name):  # of what there is not, which is told as ever
             return getattr(self.__dict__["_inner"], name)
 

@@ -24,9 +24,11 @@ POLL_SECONDS = 0.05
 class Spec:
     """What a group is: what stays of it from generation to generation, and who its members are in this one."""
 
-    def __init__(self, name, desc, backend, members, rank, timeout, is_default):
+    def __init__(self, name, desc, backend, members, rank, timeout, is_default, of_job=None, there=None):
         self.name, self.desc, self.backend, self.timeout = name, desc, backend, timeout
-        self.members = members  # ranks of the world
+        self.members = members  # as torch counts them in the world
+        self.of_job = of_job or members  # as the job does, in every world; with those who have left, and may come back
+        self.there = there or self.of_job  # less those
         self.rank = rank  # in the group
         self.told_as = "default" if is_default else name
         self.is_default = is_default
@@ -145,17 +147,14 @@ class Groups:
         return {"abandoned": self.abandoned}
 
     def next_spec(self, spec, order):
-        """The group among the members of the next world: those who have the places of its members."""
-        was = {int(one.get("was", one["rank"])): int(one["rank"]) for one in order.get("members") or []}
-        if spec.is_default:
-            members, own = list(range(int(order["size"]))), int(order["rank"])
-        else:
-            members = [was.get(rank, rank) for rank in spec.members if not was or rank in was]
-            own = int(order["rank"])
-        rank = members.index(own) if own in members else None
-        if rank is None:
+        """The group in the next world: of its members those that are there. torch counts these without gaps."""
+        world = [int(one["rank"]) for one in order.get("members") or []] or list(range(int(order["size"])))
+        number, own = {rank: at for at, rank in enumerate(world)}, int(order["rank"])
+        there = world if spec.is_default else [rank for rank in spec.of_job if rank in number]
+        if own not in there:
             raise Refused("rank %d is no member of group %s in the new world" % (own, spec.told_as))
-        new = Spec(spec.name, spec.desc, spec.backend, members, rank, spec.timeout, spec.is_default)
+        members, at = [number[rank] for rank in there], there.index(own)
+        new = Spec(spec.name, spec.desc, spec.backend, members, at, spec.timeout, spec.is_default, spec.of_job, there)
         new.devices = spec.devices
         return new
 
@@ -170,6 +169,7 @@ class Groups:
         world.pg_group_ranks[front] = {rank: at for at, rank in enumerate(spec.members)}
         if self.engine.is_newcomer():  # what C++ finds without asking Python has no peers
             front._share()
+        front._count_anew("%s#%d" % (world.pg_names[front], self.engine.session.generation), spec.there)
         self.abandon(old, old_client)
 
     def abandon(self, holder, client):

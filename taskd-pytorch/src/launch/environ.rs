@@ -109,15 +109,16 @@ impl Framework for Torch {
     }
 
     fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+        let ranks = order.world.places().count();
         let values: [(&str, &dyn Display); 17] = [
             ("LOCAL_RANK", &seat.local_rank),
             ("LOCAL_WORLD_SIZE", &seat.local_world_size),
             ("RANK", &seat.rank),
-            ("WORLD_SIZE", &order.world.size()),
+            ("WORLD_SIZE", &ranks),
             ("GROUP_RANK", &seat.group_rank),
             ("GROUP_WORLD_SIZE", &seat.group_world_size),
             ("ROLE_RANK", &seat.rank),
-            ("ROLE_WORLD_SIZE", &order.world.size()),
+            ("ROLE_WORLD_SIZE", &ranks),
             ("ROLE_NAME", &ROLE),
             ("MASTER_ADDR", &self.meets_at(order.world)),
             ("MASTER_PORT", &order.port),

@@ -166,7 +166,7 @@ impl Ground {
         set("TASKD_GENERATION", world.generation().0.to_string());
         set("TASKD_INCARNATION", order.proc.incarnation.0.to_string());
         set("TASKD_RESTARTS", world.restarts().to_string());
-        set("TASKD_WORLD_SIZE", world.size().to_string());
+        set("TASKD_WORLD_SIZE", world.places().count().to_string());
         set("TASKD_LOCAL_WORLD_SIZE", local.len().to_string());
         if let Some(rank) = order.proc.role.rank() {
             set("TASKD_RANK", rank.0.to_string());
@@ -181,10 +181,10 @@ impl Ground {
         env
     }
 
-    /// The ranks of this host, in order.
+    /// The ranks of this host, in order, with those that are absent.
     fn local_ranks(&self, world: &World) -> Vec<Rank> {
         let here = |node: &Option<NodeId>| node.as_ref().is_none_or(|node| *node == self.node);
-        world.members().iter().filter(|(_, member)| here(&member.node)).map(|(rank, _)| *rank).collect()
+        world.places().filter(|(_, member)| here(&member.node)).map(|(rank, _)| rank).collect()
     }
 
     fn cpus_of(&self, order: &StartOrder, local: &[Rank]) -> Option<Vec<u16>> {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::job::{NodeId, Rank, World};
 
-/// Where a rank sits in its world, as frameworks count: without gaps, whatever a shrunk world calls its ranks.
+/// Where a rank sits in its world, as frameworks count: without gaps. In a world that has shrunk the places of those who left stay
+/// theirs: who starts there has the numbers, and the device, that it would have if they were there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// Its number among all ranks.
@@ -19,16 +20,16 @@ pub struct Seat {
     pub group_world_size: usize,
 }
 
-/// The seats of all ranks of a world.
+/// The seats of all ranks of a world, and of those that are absent.
 #[must_use]
 pub fn seats(world: &World) -> BTreeMap<Rank, Seat> {
     let mut hosts: BTreeMap<Option<&NodeId>, (usize, usize)> = BTreeMap::new(); // group rank, ranks so far
     let mut seats = BTreeMap::new();
-    for (rank, (name, member)) in world.members().iter().enumerate() {
+    for (rank, (name, member)) in world.places().enumerate() {
         let next = hosts.len();
         let (group_rank, ranks) = hosts.entry(member.node.as_ref()).or_insert((next, 0));
         seats.insert(
-            *name,
+            name,
             Seat { rank, local_rank: *ranks, local_world_size: 0, group_rank: *group_rank, group_world_size: 0 },
         );
         *ranks += 1;
@@ -66,9 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn a_shrunk_world_has_no_gaps() {
+    fn a_shrunk_world_keeps_everybodys_place() {
         let world = world(&[None; 4]).successor(Counted::Yes, |members| drop(members.remove(&Rank(1))));
         let seat = seats(&world)[&Rank(3)];
-        assert_eq!((seat.rank, seat.local_rank, seat.local_world_size), (2, 2, 3));
+        assert_eq!((seat.rank, seat.local_rank, seat.local_world_size), (3, 3, 4));
     }
 }

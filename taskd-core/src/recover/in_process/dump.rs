@@ -249,8 +249,8 @@ fn seal_stage(run: &Run, view: &View) -> Result<Stage, String> {
     let Written { dir, step, parts } = written(run)?;
     let is_sharded = states_of(&run.done).values().any(|state| !state.sharded.is_empty());
     let sets = shares::replica_sets(&view.world, is_sharded);
-    let manifest =
-        DumpManifest { step, generation: view.world.generation(), size: view.world.size(), sets, parts: parts.clone() };
+    let size = u32::try_from(view.world.places().count()).unwrap_or(u32::MAX);
+    let manifest = DumpManifest { step, generation: view.world.generation(), size, sets, parts: parts.clone() };
     let first = parts.keys().next().and_then(|rank| view.world.proc(*rank)).ok_or("nobody has written a part")?;
     let seal = Directive::Seal { dir, manifest: Box::new(manifest) };
     Ok(direct(SEAL, SEAL_WITHIN, &view.world, vec![(first, seal)]))

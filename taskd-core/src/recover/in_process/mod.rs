@@ -1,23 +1,29 @@
 //! Recoveries that use the processes which still live: they give the broken groups up, join new ones, and everybody is
 //! brought to the newest step that some replica has committed; or they save that step before everybody is started again.
 //!
-//! What is here is what all of them share; who is started, and where, is said by [`Recover`], [`Retry`] and [`Dump`]. It copies
+//! What is here is what all of them share; who is started, and where, is said by [`Recover`], [`Retry`],
+//! [`Shrink`], [`Grow`] and [`Dump`]. It copies
 //! and writes nothing and talks to nobody: it says who is to be told what.
 
 mod dump;
+mod grow;
+mod newcomers;
 mod recover;
 mod repair;
 mod retry;
 mod shares;
+mod shrink;
 
 pub use dump::Dump;
+pub use grow::Grow;
 pub use recover::Recover;
 pub use retry::Retry;
+pub use shrink::Shrink;
 
 use super::{Action, Done, Incident, Next, Run, Stage, stages};
-use crate::job::{Domain, Name, ProcId, Rank, Role, World};
+use crate::job::{Domain, Name, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Proc, View};
-use crate::launch::{DirectBatch, Directive, Peer, Phase, Point, StartOrder, WorkerState};
+use crate::launch::{DirectBatch, Directive, Peer, Phase, Point, StartBatch, StartOrder, WorkerState};
 use repair::{Place, Repairs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -104,6 +110,24 @@ fn give_up(world: &Arc<World>, kept: &BTreeSet<Rank>, stop: Vec<ProcId>, within:
     let tell = kept.iter().filter_map(|rank| Some((world.proc(*rank)?, Directive::GiveUp {})));
     actions.push(Action::Direct(DirectBatch { world: Arc::clone(world), orders: tell.collect() }));
     Stage::new(GIVE_UP, within, actions)
+}
+
+/// The stages of those who meet anew without newcomers: they give up, while the service at which they meet is started, if it is
+/// missing, and join.
+fn meet_anew(
+    view: &View,
+    world: &Arc<World>,
+    kept: &BTreeSet<Rank>,
+    stop: Vec<ProcId>,
+    services: Vec<StartOrder>,
+    limits: &Limits,
+) -> Vec<Stage> {
+    let mut first = give_up(world, kept, stop, limits.give_up);
+    if !services.is_empty() {
+        let batch = StartBatch { world: Arc::clone(world), orders: services };
+        first.actions.push(Action::Start { batch, until: Ready::Running });
+    }
+    vec![first, join(view, world, limits.join)]
 }
 
 /// Those of the lost that may still run: frozen ones.

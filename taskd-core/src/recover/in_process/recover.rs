@@ -1,15 +1,13 @@
 //! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
 
-use super::{
-    GIVE_UP, JOIN, Limits, START, give_up, join, may_still_run, missing_services, repair_and_resume, survivors,
-};
+use super::newcomers::{self, Newcomers};
+use super::{Limits, may_still_run, missing_services, survivors};
 use crate::detect::{Fault, Sound};
-use crate::job::{Counted, Domain, Incarnation, Name, NodeId, Rank, Ready, Role, WorkerSpec, World};
+use crate::job::{Counted, Domain, Incarnation, Name, NodeId, Rank, Role};
 use crate::kernel::View;
-use crate::launch::{JOIN_VARIABLE, Phase, Point, StartBatch, StartOrder};
+use crate::launch::{Phase, Point};
 use crate::recover::placement::{self, Seats};
-use crate::recover::stages;
-use crate::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +62,7 @@ impl Recover {
         Ok(settled)
     }
 
-    fn cost(&self) -> Cost {
+    pub(super) fn cost(&self) -> Cost {
         Cost::downtime(Duration::from_millis(if self.in_place { 200 } else { 500 }))
     }
 }
@@ -98,43 +96,15 @@ impl RecoveryStrategy for Recover {
                 }
             }
         }));
-        let stop = may_still_run(view, &lost);
-        let within = self.limits.give_up;
-        let mut stages = vec![give_up(&world, &kept, stop.clone(), within)];
-        let start = start(view, &world, &lost, services, self.limits.start);
-        match stop.is_empty() {
-            true => {
-                let Stage { actions, within, .. } = start; // nobody is in their way: both at once
-                stages[0].actions.extend(actions);
-                stages[0].within = stages[0].within.max(within);
-            }
-            false => stages.push(start),
-        }
-        stages.push(join(view, &world, self.limits.join));
         let places = if self.in_place { "in place" } else { "on another host" };
-        Ok(Proposal {
-            stages,
-            touches: vec![Domain::Job],
-            cost: self.cost(),
-            counted: Counted::Yes,
-            reason: format!(
-                "{} of {} ranks start again {places}, the others keep their state",
-                lost.len(),
-                world.size()
-            ),
-        })
+        let (number, of) = (lost.len(), world.size());
+        let reason = format!("{number} of {of} ranks start again {places}, the others keep their state");
+        let newcomers = Newcomers { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
+        Ok(newcomers.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
     }
 
     fn advance(&self, run: &Run, view: &View) -> Next {
-        let rest = run.proposal.stages.len() - run.stage.min(run.proposal.stages.len());
-        match run.ended_stage().map(|stage| &stage.name) {
-            Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
-            // The newcomers have process ids by now.
-            Some(name) if (*name == GIVE_UP || *name == START) && rest == 1 => {
-                Next::Instead(vec![join(view, &view.world, self.limits.join)])
-            }
-            _ => Next::AsProposed,
-        }
+        newcomers::advance(run, view, &self.limits)
     }
 }
 
@@ -154,18 +124,4 @@ fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
         is_newer && !is_in
     };
     of_rank.filter(is_on_its_way).map(|(rank, _)| rank).collect()
-}
-
-/// The newcomers, who are told that they join ranks which run, and what service they need.
-fn start(view: &View, world: &Arc<World>, lost: &BTreeSet<Rank>, services: Vec<StartOrder>, within: Duration) -> Stage {
-    let mut spec = WorkerSpec::clone(&stages::worker(view));
-    spec.env.insert(JOIN_VARIABLE.into(), world.generation().0.to_string());
-    let spec = Arc::new(spec);
-    let order = |rank: &Rank| {
-        let place = stages::place(world.members().get(rank)?.node.as_ref());
-        Some(StartOrder { proc: world.proc(*rank)?, place, spec: Arc::clone(&spec) })
-    };
-    let orders = services.into_iter().chain(lost.iter().filter_map(order)).collect();
-    let batch = StartBatch { world: Arc::clone(world), orders };
-    Stage::new(START, within, vec![Action::Start { batch, until: Ready::Parked }])
 }

@@ -1,11 +1,10 @@
 //! Nobody is lost: the step is done again, by the same processes in new groups.
 
-use super::{GIVE_UP, JOIN, Limits, give_up, join, missing_services, repair_and_resume, survivors};
+use super::{GIVE_UP, JOIN, Limits, join, meet_anew, missing_services, repair_and_resume, survivors};
 use crate::detect::{Damage, Sound};
-use crate::job::{Counted, Domain, Name, Ready};
+use crate::job::{Counted, Domain, Name};
 use crate::kernel::View;
-use crate::launch::StartBatch;
-use crate::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
+use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +64,7 @@ impl RecoveryStrategy for Retry {
             return Err("no process says that its step has failed".into());
         }
         let kept = survivors(incident, view, &BTreeSet::new())?;
-        let mut first = give_up(&world, &kept, Vec::new(), self.limits.give_up);
-        if !services.is_empty() {
-            let batch = StartBatch { world: Arc::clone(&world), orders: services };
-            first.actions.push(Action::Start { batch, until: Ready::Running });
-        }
-        let stages = vec![first, join(view, &world, self.limits.join)];
+        let stages = meet_anew(view, &world, &kept, Vec::new(), services, &self.limits);
         Ok(Proposal {
             stages,
             touches: vec![Domain::Job],

@@ -55,9 +55,9 @@ pub(super) fn plan(states: &BTreeMap<Rank, WorkerState>, world: &World) -> Resul
 }
 
 /// Ranks that hold the same parameters and optimizer: the data-parallel groups; all of them, where the job names none; each
-/// for itself, where no rank has a copy of another's state.
+/// for itself, where no rank has a copy of another's state. Absent ones too: who starts from what is saved is everybody.
 pub(super) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
-    let all = || world.members().keys().copied();
+    let all = || world.places().map(|(rank, _)| rank);
     if is_sharded {
         return all().map(|rank| [rank].into()).collect();
     }

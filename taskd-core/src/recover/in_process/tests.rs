@@ -280,8 +280,127 @@ proptest! {
     }
 }
 
+/// The world that a proposal enters.
+fn entered(proposal: &Proposal) -> Arc<World> {
+    let worlds = proposal.stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
+        Action::Enter(world) => Some(Arc::clone(world)),
+        _ => None,
+    });
+    worlds.last().expect("a world")
+}
+
+fn shrunk(scene: &mut Scene, rank: u32) -> Proposal {
+    let faults = vec![killed(scene, rank)];
+    let proposal = Shrink::new().propose(&incident(faults), &scene.view).expect("a proposal");
+    scene.view.world = entered(&proposal);
+    proposal
+}
+
+fn wish_to_grow() -> Fault {
+    let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+    let suspect = Suspect::certain(Domain::Job, FaultClass::Other(Name::new("shrunk")), damage);
+    Fault::new(Name::new("shrunk"), JobTime::START, suspect).advising(Name::new("grow"))
+}
+
+#[test]
+fn survivors_go_on_in_a_smaller_world_and_nobody_is_started() {
+    let mut scene = linked(Scene::of(4));
+    let proposal = shrunk(&mut scene, 1);
+    assert_eq!(names(&proposal), ["give-up", "join"]);
+    assert!(proposal.stages.iter().all(|stage| started(stage).is_none()));
+    let world = &scene.view.world;
+    assert_eq!(world.members().keys().map(|rank| rank.0).collect::<Vec<_>>(), [0, 2, 3]);
+    assert_eq!(world.absent().keys().map(|rank| rank.0).collect::<Vec<_>>(), [1]);
+    let join = directives(&proposal.stages[1]);
+    let Directive::Join { rank, size, members, .. } = join[1].1 else { panic!("{join:?}") };
+    assert_eq!((*rank, *size), (Rank(2), 3));
+    assert_eq!(members.iter().map(|peer| peer.rank.0).collect::<Vec<_>>(), [0, 2, 3]);
+    let same_size = Recover::elsewhere().cost();
+    assert!(same_size < proposal.cost, "who can keep the size keeps it");
+}
+
+#[test]
+fn who_has_left_comes_back_in_its_place_and_the_others_stay() {
+    let mut scene = linked(Scene::of(4));
+    shrunk(&mut scene, 1);
+    let before = scene.view.world.restarts();
+    let proposal = Grow::new().propose(&incident(vec![wish_to_grow()]), &scene.view).expect("a proposal");
+    let (world, first) = (entered(&proposal), &proposal.stages[0]);
+    assert_eq!((world.size(), world.absent().len(), world.restarts()), (4, 0, before));
+    let batch = started(first).expect("it starts at once");
+    assert_eq!(batch.orders.iter().map(|o| o.proc.clone()).collect::<Vec<_>>(), [ProcId::rank(1, 2)]);
+    let told: Vec<_> = directives(first).into_iter().map(|(proc, _)| proc).collect();
+    assert_eq!(told, [0, 2, 3].map(|rank| ProcId::rank(rank, 1)));
+    let restart = crate::recover::Restart::new();
+    let why = restart.propose(&incident(vec![wish_to_grow()]), &scene.view).expect_err("all still train");
+    assert!(why.contains("still trains"), "{why}");
+}
+
+#[test]
+fn nobody_grows_what_is_whole_or_unasked_or_has_lost_somebody() {
+    let mut scene = linked(Scene::of(3));
+    let whole = Grow::new().propose(&incident(vec![wish_to_grow()]), &scene.view);
+    assert!(whole.is_err_and(|why| why.contains("no rank is absent")));
+    shrunk(&mut scene, 1);
+    let fault = killed(&mut scene, 2);
+    let unasked = Grow::new().propose(&incident(vec![fault.clone()]), &scene.view);
+    assert!(unasked.is_err_and(|why| why.contains("nobody wants")));
+    let both = Grow::new().propose(&incident(vec![fault, wish_to_grow()]), &scene.view);
+    assert!(both.is_err_and(|why| why.contains("rank 2 is lost")));
+}
+
+#[test]
+fn all_start_again_after_a_shrunk_world_those_too_who_had_left() {
+    let mut scene = linked(Scene::of(3));
+    shrunk(&mut scene, 1);
+    let fault = killed(&mut scene, 0);
+    let restart = crate::recover::Restart::new().propose(&incident(vec![fault]), &scene.view).expect("a proposal");
+    let world = entered(&restart);
+    let started: Vec<_> = world.members().iter().map(|(rank, member)| (rank.0, member.incarnation.0)).collect();
+    assert_eq!((started, world.absent().len()), (vec![(0, 2), (1, 2), (2, 2)], 0));
+}
+
+#[test]
+fn a_lost_rank_takes_its_replica_of_the_model_along() {
+    let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
+    let mut scene = linked(Scene::of(4)); // ranks 0 and 1 are one replica, 2 and 3 the other
+    let world = World::clone(&scene.view.world).with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
+    scene.view.world = Arc::new(world);
+    let proposal = shrunk(&mut scene, 3);
+    assert_eq!(scene.view.world.members().keys().map(|rank| rank.0).collect::<Vec<_>>(), [0, 1]);
+    let stops = |a: &Action| matches!(a, Action::Stop { procs, .. } if *procs == [ProcId::rank(2, 1)]);
+    assert!(proposal.stages[0].actions.iter().any(stops), "rank 2 lives and is stopped");
+    let fault = killed(&mut scene, 0);
+    let why = Shrink::new().propose(&incident(vec![fault]), &scene.view).expect_err("nothing whole is left");
+    assert!(why.contains("no whole replica"), "{why}");
+}
+
+#[test]
+fn a_job_is_not_made_smaller_than_it_wants_to_be() {
+    let mut scene = linked(Scene::of(3));
+    Arc::make_mut(&mut scene.view.spec).policy.ranks_min = 3;
+    let fault = killed(&mut scene, 1);
+    let why = Shrink::new().propose(&incident(vec![fault]), &scene.view).expect_err("three are wanted");
+    assert!(why.contains("2 ranks would be left, and the job wants 3"), "{why}");
+}
+
+#[test]
+fn what_is_sharded_over_the_ranks_does_not_shrink() {
+    let mut scene = linked(Scene::of(3));
+    let proposal = shrunk(&mut scene, 1);
+    let sharded = WorkerState { sharded: vec!["optimizer".into()], ..state(5, Some(4), Window::Before) };
+    let answer = Output::Answered(Box::new(Answered { state: Some(sharded), ..Answered::default() }));
+    let results = [0, 2].map(|rank| (rank_domain(rank), Ok::<Output, Failure>(answer.clone()))).into();
+    let done = vec![vec![Done { action: proposal.stages[0].actions[1].clone(), results }]];
+    let run = Run { strategy: Name::new("shrink"), proposal, stage: 1, done, began: JobTime::START };
+    let next = Shrink::new().advance(&run, &scene.view);
+    assert!(matches!(next, Next::GiveUp(why) if why.contains("optimizer is sharded")));
+}
+
 #[test]
 fn they_keep_the_contract() {
+    conformance::recovery_strategy(Shrink::new).with_seeds(300).assert();
+    conformance::recovery_strategy(Grow::new).with_seeds(300).assert();
     conformance::recovery_strategy(Retry::new).with_seeds(300).assert();
     conformance::recovery_strategy(Recover::in_place).with_seeds(300).assert();
     conformance::recovery_strategy(Recover::elsewhere).with_seeds(300).assert();

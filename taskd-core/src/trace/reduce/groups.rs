@@ -5,7 +5,7 @@
 use super::{GROUPS_MAX, PendingCall};
 use crate::trace::recorder::{Communication, DataType, NameId, Op};
 use crate::trace::{Call, GroupPosition, NameTable, RECENT_CALLS};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A group has so many members at most; of one with more, they are unknown.
@@ -73,15 +73,29 @@ impl Groups {
             let recent = group.recent.iter().map(|made| made.told(now, names)).collect();
             GroupPosition { group: name.to_owned(), members, recent }
         };
-        let mut positions: Vec<GroupPosition> = self.groups.iter().map(position).collect();
+        let newest = self.newest(names);
+        let mut positions: Vec<GroupPosition> =
+            self.groups.iter().filter(|(id, _)| newest.contains(id)).map(position).collect();
         positions.sort_by(|a, b| a.group.cmp(&b.group));
         positions
+    }
+
+    /// Of groups that were made anew in a recovery the newest: what was under way in an older one was given up.
+    fn newest(&self, names: &NameTable) -> BTreeSet<NameId> {
+        let mut newest: BTreeMap<&str, (u64, NameId)> = BTreeMap::new();
+        for id in self.groups.keys() {
+            let (name, generation) = split_generation(split_name(names.get(*id)).0);
+            let known = newest.entry(name).or_insert((generation, *id));
+            *known = (*known).max((generation, *id));
+        }
+        newest.into_values().map(|(_, id)| id).collect()
     }
 
     pub(super) fn pending(&mut self, now: u64, longer_than: Duration, names: &NameTable) -> Vec<PendingCall> {
         let longer_than = u64::try_from(longer_than.as_nanos()).unwrap_or(u64::MAX);
         let mut found = Vec::new();
-        for (id, group) in &mut self.groups {
+        let newest = self.newest(names);
+        for (id, group) in self.groups.iter_mut().filter(|(id, _)| newest.contains(id)) {
             let is_new = |made: &&mut Made| made.is_pending && !made.was_told;
             for made in group.recent.iter_mut().filter(is_new) {
                 if now.saturating_sub(made.begun) >= longer_than {
@@ -112,6 +126,12 @@ impl Made {
 /// ranks 1, 3, 5 and 7. What cannot be read as members belongs to the name, and the members are unknown.
 fn split_name(text: &str) -> (&str, Vec<u32>) {
     text.rsplit_once('|').and_then(|(name, ranks)| Some((name, members(ranks)?))).unwrap_or((text, Vec::new()))
+}
+
+/// A group's name, and the generation of the world for which it was made anew: `dp_1#7` is that of generation 7. Before the first
+/// recovery there is none.
+fn split_generation(name: &str) -> (&str, u64) {
+    name.rsplit_once('#').and_then(|(name, generation)| Some((name, generation.parse().ok()?))).unwrap_or((name, 0))
 }
 
 fn members(ranks: &str) -> Option<Vec<u32>> {

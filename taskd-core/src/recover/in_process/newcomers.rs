@@ -1,0 +1,71 @@
+//! Ranks that are started to join others, who keep their processes: the stages of it, whoever comes and why.
+//!
+//! It chooses nobody and no place: that is said by who uses it.
+
+use super::{GIVE_UP, JOIN, Limits, START, give_up, join, repair_and_resume};
+use crate::job::{Counted, Domain, ProcId, Rank, Ready, WorkerSpec, World};
+use crate::kernel::View;
+use crate::launch::{JOIN_VARIABLE, StartBatch, StartOrder};
+use crate::recover::stages;
+use crate::recover::{Action, Cost, Next, Proposal, Run, Stage};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Who does what.
+pub(super) struct Newcomers {
+    /// The next world, with all of them.
+    pub(super) world: Arc<World>,
+    /// Who keeps its process.
+    pub(super) kept: BTreeSet<Rank>,
+    /// Who is started.
+    pub(super) coming: BTreeSet<Rank>,
+    /// What may still run of what they replace.
+    pub(super) stop: Vec<ProcId>,
+    /// What they need to meet, and is missing.
+    pub(super) services: Vec<StartOrder>,
+}
+
+impl Newcomers {
+    pub(super) fn proposal(self, view: &View, limits: &Limits, cost: Cost, counted: Counted, reason: String) -> Proposal {
+        let Newcomers { world, kept, coming, stop, services } = self;
+        let is_in_their_way = !stop.is_empty();
+        let start = start(view, &world, &coming, services, limits);
+        let mut stages = vec![give_up(&world, &kept, stop, limits.give_up)];
+        if is_in_their_way {
+            stages.push(start);
+        } else {
+            let Stage { actions, within, .. } = start; // nobody is in their way: both at once
+            stages[0].actions.extend(actions);
+            stages[0].within = stages[0].within.max(within);
+        }
+        stages.push(join(view, &world, limits.join));
+        Proposal { stages, touches: vec![Domain::Job], cost, counted, reason }
+    }
+}
+
+/// What follows when a stage is over.
+pub(super) fn advance(run: &Run, view: &View, limits: &Limits) -> Next {
+    let rest = run.proposal.stages.len() - run.stage.min(run.proposal.stages.len());
+    match run.ended_stage().map(|stage| &stage.name) {
+        Some(name) if *name == JOIN => repair_and_resume(run, view, limits),
+        // The newcomers have process ids by now.
+        Some(name) if (*name == GIVE_UP || *name == START) && rest == 1 => {
+            Next::Instead(vec![join(view, &view.world, limits.join)])
+        }
+        _ => Next::AsProposed,
+    }
+}
+
+/// The newcomers, who are told that they join ranks which run, and what service they need.
+fn start(view: &View, world: &Arc<World>, coming: &BTreeSet<Rank>, services: Vec<StartOrder>, limits: &Limits) -> Stage {
+    let mut spec = WorkerSpec::clone(&stages::worker(view));
+    spec.env.insert(JOIN_VARIABLE.into(), world.generation().0.to_string());
+    let spec = Arc::new(spec);
+    let order = |rank: &Rank| {
+        let place = stages::place(world.members().get(rank)?.node.as_ref());
+        Some(StartOrder { proc: world.proc(*rank)?, place, spec: Arc::clone(&spec) })
+    };
+    let orders = services.into_iter().chain(coming.iter().filter_map(order)).collect();
+    let batch = StartBatch { world: Arc::clone(world), orders };
+    Stage::new(START, limits.start, vec![Action::Start { batch, until: Ready::Parked }])
+}

@@ -1,0 +1,125 @@
+//! Lost ranks leave, and those who live go on without them.
+
+use super::shares::replica_sets;
+use super::{
+    GIVE_UP, JOIN, Limits, may_still_run, meet_anew, missing_services, repair_and_resume, states_of, survivors,
+};
+use crate::detect::Sound;
+use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
+use crate::kernel::View;
+use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run, SHRINK};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What it is expected to cost. It takes no longer than other recoveries that keep processes; but a smaller world trains less, so
+/// those that keep its size come first.
+const DOWNTIME: Duration = Duration::from_secs(1);
+
+/// The survivors train on in a smaller world: nobody is started, and nobody is waited for.
+///
+/// - Stages: `give-up`, while what is lost is stopped for certain, `join` (groups of those who are left), `repair`, `resume`. The service
+///   at which ranks meet is started, if it is missing.
+/// - Who leaves keeps its place ([`World::absent`]), until [`Grow`](super::Grow) brings it back or everybody starts again.
+/// - Where the job names data-parallel groups, a lost rank takes its whole replica of the model along: of every such group the ranks
+///   that stand where it stands in its own. They are stopped.
+/// - The step in flight is done again by those who are left, with their own batches; the share of who left is not trained on in it.
+///   From then on data is shared out among those who are left, where the training program's loader can be told.
+/// - It refuses when no rank is lost, when fewer than [`Policy::ranks_min`](crate::job::Policy::ranks_min) would be left, when no whole
+///   replica would be, and for the reasons of [`Recover`](super::Recover): no control link, a broken program, a missing service.
+/// - It gives up between stages when a survivor holds state that is sharded over the ranks: what the lost one held is lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Shrink {
+    limits: Limits,
+}
+
+impl Default for Shrink {
+    fn default() -> Shrink {
+        Shrink::new()
+    }
+}
+
+impl Shrink {
+    /// The strategy.
+    #[must_use]
+    pub const fn new() -> Shrink {
+        Shrink { limits: Limits::USUAL }
+    }
+}
+
+impl RecoveryStrategy for Shrink {
+    fn name(&self) -> Name {
+        SHRINK
+    }
+
+    fn config(&self) -> String {
+        self.limits.text()
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let lost = incident.lost(view);
+        if lost.is_empty() {
+            return Err("no rank is lost".into());
+        }
+        if let Some(fault) = incident.faults.iter().find(|fault| fault.prime().damage.program == Sound::No) {
+            return Err(format!("{} found the program itself broken: it would fail again", fault.by));
+        }
+        let leaving = with_replicas(&lost, &view.world)?;
+        let kept = survivors(incident, view, &leaving)?;
+        let least = view.spec.policy.ranks_min.max(1);
+        if kept.len() < least as usize {
+            return Err(format!("{} ranks would be left, and the job wants {least} at least", kept.len()));
+        }
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            members.retain(|rank, _| kept.contains(rank));
+        }));
+        let services = missing_services(view, &world)?;
+        let stages = meet_anew(view, &world, &kept, may_still_run(view, &leaving), services, &self.limits);
+        let (size, whole) = (kept.len(), view.spec.ranks);
+        Ok(Proposal {
+            stages,
+            touches: vec![Domain::Job],
+            cost: Cost::downtime(DOWNTIME),
+            counted: Counted::Yes,
+            reason: format!("{} ranks leave, and {size} of the job's {whole} train on", leaving.len()),
+        })
+    }
+
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        match run.ended_stage().map(|stage| &stage.name) {
+            Some(name) if *name == GIVE_UP => match sharded(run) {
+                Some(what) => Next::GiveUp(format!("{what} is sharded over the ranks, and a part of it is lost")),
+                None => Next::AsProposed,
+            },
+            Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
+            _ => Next::AsProposed,
+        }
+    }
+}
+
+/// Of what the survivors have no copies, by name.
+fn sharded(run: &Run) -> Option<String> {
+    states_of(&run.done).into_values().flat_map(|state| state.sharded).next()
+}
+
+/// The lost ranks, and all others of the replicas of the model that they were of.
+///
+/// # Errors
+/// No whole replica is left.
+fn with_replicas(lost: &BTreeSet<Rank>, world: &World) -> Result<BTreeSet<Rank>, String> {
+    let dp = || world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp).map(|(_, ranks)| ranks);
+    let places: BTreeSet<usize> =
+        dp().flat_map(|ranks| ranks.iter().enumerate()).filter(|(_, rank)| lost.contains(rank)).map(|(at, _)| at).collect();
+    let at_places = dp().flat_map(|ranks| places.iter().filter_map(|at| ranks.get(*at)));
+    let members = world.members();
+    let leaving = lost.iter().chain(at_places).filter(|rank| members.contains_key(rank)).copied().collect();
+    let no_replica = |set: &BTreeSet<Rank>| set.iter().all(|rank| leaving_or_absent(*rank, &leaving, world));
+    match replica_sets(world, false).iter().find(|set| no_replica(set)) {
+        Some(_) => Err("no whole replica of the model is left".into()),
+        None => Ok(leaving),
+    }
+}
+
+fn leaving_or_absent(rank: Rank, leaving: &BTreeSet<Rank>, world: &World) -> bool {
+    leaving.contains(&rank) || !world.members().contains_key(&rank)
+}

@@ -70,7 +70,7 @@ pub struct Job {
 }
 
 /// How long the job trains with fewer ranks before who is lost comes back.
-const GROW_AFTER: Duration = Duration::from_secs(1);
+const GROW_AFTER: Duration = Duration::from_secs(4);
 
 /// What a rank has ended with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

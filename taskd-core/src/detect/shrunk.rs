@@ -3,12 +3,13 @@
 //! It never says that something is broken, and it does not know whether the ranks can come back: that is the strategy's to say.
 
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
-use crate::job::{Domain, JobTime, Name};
+use crate::job::{Domain, JobTime, Name, Rank};
 use crate::kernel::View;
 use crate::recover::GROW;
 use crate::trace::{Malformed, Observation};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const NAME: Name = Name::new("shrunk");
@@ -19,8 +20,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Advises to [grow](crate::recover::Grow) a world that has [shrunk](crate::recover::Shrink), once it has been so for a time.
 ///
-/// Where the launcher lists hosts it waits until those that take something new have room. What was tried in vain, or did not last, is
-/// tried again after twice the time, an hour at most; a world that was whole for longer than that begins anew.
+/// Where the launcher lists hosts it waits until those that take something new have room. What was tried in vain is tried again after
+/// twice the time, an hour at most, and so are ranks that come back and soon leave again: what keeps a place from working may last.
 #[derive(Debug)]
 pub struct ShrunkDetector {
     after: Duration,
@@ -31,7 +32,9 @@ pub struct ShrunkDetector {
 struct State {
     /// Since when somebody is absent.
     since: Option<JobTime>,
-    /// Since when nobody is.
+    /// Who was absent last.
+    absent: BTreeSet<Rank>,
+    /// Since when nobody is, after that.
     whole_since: Option<JobTime>,
     /// When to advise next.
     due: Option<JobTime>,
@@ -57,9 +60,11 @@ impl ShrunkDetector {
         let state = &mut self.state;
         match (is_shrunk, state.since) {
             (true, None) => {
-                let was_whole = state.whole_since.take().map_or(Duration::MAX, |since| now.since(since));
-                let wait = if was_whole > state.waited { self.after } else { longer(state.waited) };
-                *state = State { since: Some(now), whole_since: None, due: Some(now + wait), waited: wait };
+                let absent: BTreeSet<Rank> = view.world.absent().keys().copied().collect();
+                let was_whole = state.whole_since.map_or(Duration::MAX, |since| now.since(since));
+                let is_again = was_whole <= state.waited && !absent.is_disjoint(&state.absent);
+                let wait = if is_again { longer(state.waited) } else { self.after };
+                *state = State { since: Some(now), absent, whole_since: None, due: Some(now + wait), waited: wait };
             }
             (false, Some(_)) => (state.since, state.whole_since, state.due) = (None, Some(now), None),
             _ => {}

@@ -168,7 +168,8 @@ fn check(incident: &Incident, view: &View) -> Result<(), String> {
     if incident.is_of_the_meeting(view) {
         return Err("ranks that have met train on without the service at which they met".into());
     }
-    if incident.still_trains() && !incident.is_ordered() {
+    let was_disturbed = !incident.attempts.is_empty(); // by what was tried: it may not train any more
+    if incident.still_trains() && !incident.is_ordered() && !was_disturbed {
         return Err("what was blamed still trains, and would only start again where it is".into());
     }
     Ok(())

@@ -4,7 +4,7 @@ use crate::bench::*;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, RecoveryStrategy as _, Shrink, StrategyExt as _};
+use taskd_core::recover::{Action, Shrink, StrategyExt as _};
 
 fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
     let linked = at.map(|at| Linked {

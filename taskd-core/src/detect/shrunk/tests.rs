@@ -73,6 +73,11 @@ fn what_does_not_last_is_tried_again_ever_later() {
     assert_eq!(third.since(scene.view.now), AFTER * 4);
     comes_back(&mut scene);
     look(&mut scene, &mut shrunk);
+    leaves(&mut scene, 2);
+    look(&mut scene, &mut shrunk);
+    assert_eq!(shrunk.deadline().map(|due| due.since(scene.view.now)), Some(AFTER), "another rank is another matter");
+    comes_back(&mut scene);
+    look(&mut scene, &mut shrunk);
     scene.pass(AFTER_MS * 60);
     leaves(&mut scene, 1);
     look(&mut scene, &mut shrunk);

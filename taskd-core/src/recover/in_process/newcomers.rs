@@ -3,11 +3,12 @@
 //! It chooses nobody and no place: that is said by who uses it.
 
 use super::{GIVE_UP, JOIN, Limits, START, give_up, join, repair_and_resume};
-use crate::job::{Counted, Domain, ProcId, Rank, Ready, WorkerSpec, World};
+use crate::detect::{Fault, Sound};
+use crate::job::{Counted, Domain, Incarnation, ProcId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
-use crate::launch::{JOIN_VARIABLE, StartBatch, StartOrder};
+use crate::launch::{JOIN_VARIABLE, Phase, Point, StartBatch, StartOrder};
 use crate::recover::stages;
-use crate::recover::{Action, Cost, Next, Proposal, Run, Stage};
+use crate::recover::{Action, Cost, Incident, Next, Proposal, Run, Stage};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -68,4 +69,29 @@ fn start(view: &View, world: &Arc<World>, coming: &BTreeSet<Rank>, services: Vec
     let orders = services.into_iter().chain(coming.iter().filter_map(order)).collect();
     let batch = StartBatch { world: Arc::clone(world), orders };
     Stage::new(START, limits.start, vec![Action::Start { batch, until: Ready::Parked }])
+}
+
+/// Ranks that were to come to their step loop in a recovery of this incident, and have not: a new fault has struck in the middle of
+/// it, or it has failed. Whoever was to join in that one is started again for this one, or is given up.
+pub(super) fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
+    let is_gone = |fault: &&Fault| fault.prime().is_cause() && fault.prime().damage.process == Sound::No;
+    let gone = incident.faults.iter().filter(is_gone);
+    let of_rank = gone.filter_map(|fault| match &fault.prime().domain {
+        Domain::Process(Role::Rank(rank)) => Some((*rank, fault.incarnation()?)),
+        _ => None,
+    });
+    let is_newer = |(rank, was): &(Rank, Incarnation)| {
+        view.world.members().get(rank).is_some_and(|member| member.incarnation > *was)
+    };
+    let replaced = of_rank.filter(is_newer).map(|(rank, _)| rank);
+    let has_failed = !incident.attempts.is_empty();
+    let never_stepped = |rank: &Rank| view.proc(&Role::Rank(*rank)).is_some_and(|proc| proc.step.is_none());
+    let new = view.world.members().keys().copied().filter(|rank| has_failed && never_stepped(rank));
+    replaced.chain(new).filter(|rank| !is_in(*rank, view)).collect()
+}
+
+/// Whether a rank trains, in its step loop.
+fn is_in(rank: Rank, view: &View) -> bool {
+    let proc = view.proc(&Role::Rank(rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
+    proc.and_then(|proc| proc.link.as_ref()).is_some_and(|link| link.at == Point::Loop)
 }

@@ -1,11 +1,10 @@
 //! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
 
-use super::newcomers::{self, Newcomers};
+use super::newcomers::{self, Newcomers, on_their_way};
 use super::{Limits, may_still_run, missing_services, survivors};
-use crate::detect::{Fault, Sound};
-use crate::job::{Counted, Domain, Incarnation, Name, NodeId, Rank, Role};
+use crate::detect::Sound;
+use crate::job::{Counted, Name, NodeId, Rank, Role};
 use crate::kernel::View;
-use crate::launch::{Phase, Point};
 use crate::recover::placement::{self, Seats};
 use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
 use std::collections::BTreeSet;
@@ -106,22 +105,4 @@ impl RecoveryStrategy for Recover {
     fn advance(&self, run: &Run, view: &View) -> Next {
         newcomers::advance(run, view, &self.limits)
     }
-}
-
-/// Ranks that this incident has lost, and whose successors have not come to their step loop: a new fault has struck in the middle
-/// of a recovery. Whoever was to join in that one is started again for this one.
-fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
-    let is_gone = |fault: &&Fault| fault.prime().is_cause() && fault.prime().damage.process == Sound::No;
-    let gone = incident.faults.iter().filter(is_gone);
-    let of_rank = gone.filter_map(|fault| match &fault.prime().domain {
-        Domain::Process(Role::Rank(rank)) => Some((*rank, fault.incarnation()?)),
-        _ => None,
-    });
-    let is_on_its_way = |(rank, was): &(Rank, Incarnation)| {
-        let is_newer = view.world.members().get(rank).is_some_and(|member| member.incarnation > *was);
-        let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
-        let is_in = proc.and_then(|proc| proc.link.as_ref()).is_some_and(|link| link.at == Point::Loop);
-        is_newer && !is_in
-    };
-    of_rank.filter(is_on_its_way).map(|(rank, _)| rank).collect()
 }

@@ -1,5 +1,6 @@
 //! Lost ranks leave, and those who live go on without them.
 
+use super::newcomers::on_their_way;
 use super::shares::replica_sets;
 use super::{
     GIVE_UP, JOIN, Limits, may_still_run, meet_anew, missing_services, repair_and_resume, states_of, survivors,
@@ -20,6 +21,7 @@ const DOWNTIME: Duration = Duration::from_secs(1);
 ///
 /// - Stages: `give-up`, while what is lost is stopped for certain, `join` (groups of those who are left), `repair`, `resume`. The service
 ///   at which ranks meet is started, if it is missing.
+/// - Who was to come back, or to take a lost one's place, and has not come to its step loop leaves as well.
 /// - Who leaves keeps its place ([`World::absent`]), until [`Grow`](super::Grow) brings it back or everybody starts again.
 /// - Where the job names data-parallel groups, a lost rank takes its whole replica of the model along: of every such group the ranks
 ///   that stand where it stands in its own. They are stopped.
@@ -57,7 +59,8 @@ impl RecoveryStrategy for Shrink {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
+        let mut lost = incident.lost(view);
+        lost.extend(on_their_way(incident, view));
         if lost.is_empty() {
             return Err("no rank is lost".into());
         }

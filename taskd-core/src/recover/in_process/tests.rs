@@ -337,6 +337,28 @@ fn who_has_left_comes_back_in_its_place_and_the_others_stay() {
 }
 
 #[test]
+fn who_was_to_come_back_and_did_not_leaves_again() {
+    let mut scene = linked(Scene::of(4));
+    for rank in 0..4 {
+        scene.proc(rank).step = Some(7);
+    }
+    shrunk(&mut scene, 1);
+    let wish = wish_to_grow();
+    let proposal = Grow::new().propose(&incident(vec![wish.clone()]), &scene.view).expect("a proposal");
+    scene.view.world = entered(&proposal);
+    let pending = crate::kernel::Proc { incarnation: Incarnation(2), step: None, ..scene.proc(1).clone() };
+    scene.view.procs.insert(Role::Rank(Rank(1)), crate::kernel::Proc { phase: Phase::Running, ..pending });
+    let failed = Incident { attempts: vec![(Name::new("grow"), "it hangs".into())], ..incident(vec![wish]) };
+    let again = Grow::new().propose(&failed, &scene.view);
+    assert!(again.is_err_and(|why| why.contains("no rank is absent")));
+    let leaves = Shrink::new().propose(&failed, &scene.view).expect("the others go on without it");
+    assert_eq!(entered(&leaves).members().keys().map(|rank| rank.0).collect::<Vec<_>>(), [0, 2, 3]);
+    let stops = |a: &Action| matches!(a, Action::Stop { procs, .. } if *procs == [ProcId::rank(1, 2)]);
+    assert!(leaves.stages[0].actions.iter().any(stops));
+    assert!(crate::recover::Restart::new().propose(&failed, &scene.view).is_ok(), "the last resort is there, too");
+}
+
+#[test]
 fn nobody_grows_what_is_whole_or_unasked_or_has_lost_somebody() {
     let mut scene = linked(Scene::of(3));
     let whole = Grow::new().propose(&incident(vec![wish_to_grow()]), &scene.view);

@@ -4,7 +4,7 @@
 //! and never a start.
 
 use super::Engine;
-use super::standbys::{SLOWER_BY, set_autogroup};
+use super::standbys::{set_autogroup, slower_by};
 use crate::job::Role;
 use crate::launch::JOIN_VARIABLE;
 use crate::launch::guard::procs::{Key, Proc};
@@ -66,13 +66,16 @@ impl Engine {
         for name in like.unknown(&ahead) {
             told = told.with("unknown", name);
         }
-        let (nice, slower) = (self.ground.nice(like.nice), self.ground.nice(like.nice.saturating_add(SLOWER_BY)));
+        let was_one = self.standbys.get(key).map(|standby| standby.line);
+        let was_one = was_one.and_then(|line| self.standbys.line(line)).is_some_and(|line| line.was_ahead);
+        let by = slower_by(was_one);
+        let (nice, slower) = (self.ground.nice(like.nice), self.ground.nice(like.nice.saturating_add(by)));
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         packet::send(&standby.seat, &told, &[])?;
         (standby.is_ready, standby.ahead, standby.until) = (false, Some(ahead), Some(now + AHEAD_WITHIN));
         let (line, process) = (standby.line, standby.process);
         if let Some((pid, _)) = process {
-            set_autogroup(pid, SLOWER_BY);
+            set_autogroup(pid, by);
             if sys::may_undo_nice(nice, slower) {
                 sys::schedule_process(pid, slower)?;
             }
@@ -86,6 +89,7 @@ impl Engine {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         (standby.is_ready, standby.until) = (true, None);
         let (line, process) = (standby.line, standby.process);
+        self.standbys.line(line).into_iter().for_each(|line| line.was_ahead = true);
         self.have_priority_back(line, process)?;
         self.note(&format!("a standby has run ahead of its rank: it {at}"));
         Ok(())

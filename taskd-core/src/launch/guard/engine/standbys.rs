@@ -31,8 +31,15 @@ const FORK_WITHIN: Duration = Duration::from_secs(5);
 const REFILL_AFTER: Duration = Duration::from_millis(200);
 /// How soon a failure is followed by another try; the time doubles with each.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// What a standby's nice value is more by until it is ready.
-pub(super) const SLOWER_BY: u8 = 10;
+/// What a standby's nice value is more by until it is ready: ranks train meanwhile.
+const SLOWER_BY: u8 = 10;
+/// The same for the first one, without which a job has nothing to fall back on: on busy processors about half of a rank's share.
+const FIRST_SLOWER_BY: u8 = 3;
+
+/// What the nice value is more by of one that is made or run while there was or was none before it.
+pub(super) const fn slower_by(was_one: bool) -> u8 {
+    if was_one { SLOWER_BY } else { FIRST_SLOWER_BY }
+}
 
 impl Engine {
     /// A start was carried out: from now on there are to be standbys for its like.
@@ -199,14 +206,14 @@ impl Engine {
     /// Starts a process that is to wait, and tells it what for.
     fn start_standby(&mut self, id: u64, part: Part, until: Instant) -> io::Result<()> {
         let Some(line) = self.standbys.line(id) else { return Ok(()) };
-        let (like, rest) = (line.like.clone(), line.rest.clone());
+        let (like, rest, by) = (line.like.clone(), line.rest.clone(), slower_by(line.was_ready));
         let argv = match part {
             Part::Probe => like.standby.probe.clone(),
             _ => like.argv.iter().chain(&rest).cloned().collect(),
         };
         let env = like.environment(&self.config.job.0, part == Part::Template);
         let (seat, theirs) = packet::seat()?;
-        let (nice, slower) = (self.ground.nice(like.nice), self.ground.nice(like.nice.saturating_add(SLOWER_BY)));
+        let (nice, slower) = (self.ground.nice(like.nice), self.ground.nice(like.nice.saturating_add(by)));
         let nice = if sys::may_undo_nice(nice, slower) { slower } else { nice };
         let started = self.ground.start_waiting(&like, &argv, &env, theirs, nice)?;
         let (pipes, printed) = match part {
@@ -214,7 +221,7 @@ impl Engine {
             _ => (None, Some(started.stderr)), // it has no use for two
         };
         if !matches!(part, Part::Waiting { .. }) {
-            set_autogroup(started.pid, SLOWER_BY);
+            set_autogroup(started.pid, by);
         }
         let output = printed.map(|pipe| {
             let log = self.logs.share(self.run_dir.path().join("standby.log"));
@@ -326,6 +333,7 @@ impl Engine {
                 (standby.is_ready, standby.until) = (true, None);
                 let missing = told.one("missing").to_owned();
                 let Some(line) = self.standbys.line(id) else { return Ok(()) };
+                line.was_ready = true;
                 line.look_by(now);
                 self.have_priority_back(id, process)?;
                 match &*missing {

@@ -81,6 +81,9 @@ pub(super) struct Line {
     pub(super) users: BTreeSet<Role>,
     /// What the probe has found; `None` before it.
     pub(super) proof: Option<Proof>,
+    /// Whether one was ready, and whether one had run ahead, ever: until then a lost rank costs a usual start.
+    pub(super) was_ready: bool,
+    pub(super) was_ahead: bool,
     /// When there is something to be made.
     pub(super) due: Option<Instant>,
     /// Failures since the last one that was seated.
@@ -230,6 +233,8 @@ impl Standbys {
             look_again: Duration::ZERO,
             users: BTreeSet::from([role.clone()]),
             proof: None,
+            was_ready: false,
+            was_ahead: false,
             due: Some(due),
             failures: 0,
             given_up: None,

@@ -12,6 +12,12 @@ use std::time::Duration;
 pub const RANKS_MAX: u32 = 1 << 20;
 /// Most services that one job can have.
 const SERVICES_MAX: usize = 16;
+/// Most annotations, and most reasons of permissions.
+const NOTES_MAX: usize = 256;
+/// Most bytes of the reason of one permission.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Most bytes of one annotation.
+const ANNOTATION_BYTES_MAX: usize = 1 << 16;
 
 /// How one supervised process is started.
 ///
@@ -241,6 +247,23 @@ pub struct BudgetSpec {
     pub refill_every: Duration,
 }
 
+impl BudgetSpec {
+    /// A refill that no job lives to see: a century.
+    const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+    /// As many recoveries and no more, however long the job trains: for those who count restarts so.
+    #[must_use]
+    pub const fn fixed(recoveries_max: u32) -> BudgetSpec {
+        BudgetSpec { recoveries_max, refill_every: BudgetSpec::NEVER }
+    }
+
+    /// Whether what was taken comes back some day.
+    #[must_use]
+    pub fn refills(&self) -> bool {
+        self.refill_every < BudgetSpec::NEVER
+    }
+}
+
 impl Default for BudgetSpec {
     /// Ten recoveries, one back for each hour of healthy training.
     fn default() -> BudgetSpec {
@@ -292,6 +315,10 @@ pub struct Policy {
     /// it in `TASKD_DUMP`. `None`: none is saved.
     #[serde(default)]
     pub dump_dir: Option<PathBuf>,
+    /// Why a strategy has the permission that it has, by its name, for people: it stands in the line that the runtime starts with,
+    /// and in each decision that had to do without the strategy. Nothing is decided by it.
+    #[serde(default)]
+    pub reasons: BTreeMap<Name, String>,
 }
 
 impl Policy {
@@ -318,6 +345,7 @@ impl Default for Policy {
             mode: Mode::Act,
             node_removals: RemovalCap::default(),
             dump_dir: None,
+            reasons: BTreeMap::new(),
         }
     }
 }
@@ -347,6 +375,10 @@ pub struct JobSpec {
     pub groups: BTreeMap<GroupId, Vec<Rank>>,
     /// What the runtime may do.
     pub policy: Policy,
+    /// What is noted of the job under the names of those who read it, such as a cluster's labels and annotations. Nothing in
+    /// this crate does.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl JobSpec {
@@ -361,7 +393,15 @@ impl JobSpec {
             nodes: Vec::new(),
             groups: BTreeMap::new(),
             policy: Policy::default(),
+            annotations: BTreeMap::new(),
         }
+    }
+
+    /// Notes something of the job, for those who know the name.
+    #[must_use]
+    pub fn with_annotation(mut self, name: impl Into<String>, value: impl Into<String>) -> JobSpec {
+        self.annotations.insert(name.into(), value.into());
+        self
     }
 
     /// Adds a process that the ranks need but that does not train.
@@ -457,6 +497,18 @@ impl JobSpec {
             (1..=255).contains(&self.policy.do_not_restart_code),
             "policy.do_not_restart_code",
             "must be 1 to 255 (0 means success)",
+        );
+        let reasons = &self.policy.reasons;
+        problems.check(
+            reasons.len() <= NOTES_MAX && reasons.values().all(|text| text.len() <= REASON_BYTES_MAX),
+            "policy.reasons",
+            "must be 256 at most, of 1024 bytes each",
+        );
+        let annotations = &self.annotations;
+        problems.check(
+            annotations.len() <= NOTES_MAX && annotations.values().all(|text| text.len() <= ANNOTATION_BYTES_MAX),
+            "annotations",
+            "must be 256 at most, of 65536 bytes each",
         );
         problems.all()
     }

@@ -89,6 +89,12 @@ impl Configured {
         switched_off.get(strategy).or_else(|| unnamed.get(strategy)).map(String::as_str)
     }
 
+    /// How many recoveries the job may have, if it says so: for launchers that tell ranks, as torchrun does.
+    #[must_use]
+    pub fn recoveries(&self) -> Option<u32> {
+        self.recoveries.as_ref().map(|(count, _)| *count)
+    }
+
     /// What ranks find in their environment.
     #[must_use]
     pub fn environment(&self) -> &BTreeMap<String, String> {

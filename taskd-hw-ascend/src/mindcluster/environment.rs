@@ -27,7 +27,12 @@ pub(super) fn of_ranks(
     let said = decided.all().filter(|setting| setting.key.is_for_ranks());
     let mut env: BTreeMap<String, String> =
         said.map(|setting| (setting.key.to_string(), setting.value.clone())).collect();
-    let Some(wanted) = wanted.filter(|wanted| !wanted.named.asked.is_empty()) else { return env };
+    let Some(wanted) = wanted.filter(|wanted| !wanted.named.asked.is_empty()) else {
+        if framework == Some(Framework::MindSpore) && decided.value(Key::PodRescheduling) == Some("on") {
+            env.insert(Key::MsEnableTft.to_string(), tft(decided, &BTreeSet::new(), warnings));
+        }
+        return env;
+    };
     let asked = &wanted.named.asked;
     let mut set = |key: &str, value: &str| {
         env.entry(key.to_owned()).or_insert_with(|| value.to_owned());

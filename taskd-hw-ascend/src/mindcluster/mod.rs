@@ -53,6 +53,7 @@
 //! | `retry` | as `recover` | `retry` | `HCCE:1`, `UCE:1` |
 //! | `dump` | as `recover` | `dump` | `TTP:1` |
 //! | `elastic-training` | `PROCESS_RECOVER=on` | `elastic-training` | |
+//! | (`pod-rescheduling` is `on`, whatever is named) | | | `RSC:1` |
 //! | any | | `HCCL_ASYNC_ERROR_HANDLING=0` | `MINDIO_FOR_MINDSPORE=1`, `MS_ENABLE_THM={HCCL_WATCHDOG:0}` |
 //!
 //! Arguments of the program, such as `--enable-high-availability` and `--enable-hbmfault-repair`, are passed on as they are; a

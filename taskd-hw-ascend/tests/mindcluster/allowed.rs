@@ -209,6 +209,8 @@ fn recoveries_are_limited_by_the_smaller_number_and_none_comes_back() {
     assert_eq!(budget(&[("max_restarts", "0")]), BudgetSpec::fixed(32_767), "as MindCluster's torchrun reads it");
     assert_eq!(budget(&[("fault-retry-times", "0")]), BudgetSpec::fixed(0));
     assert_eq!(budget(&[("max_restarts", "many")]), BudgetSpec::default());
+    assert_eq!(configured(&[("max_restarts", "3")]).recoveries(), Some(3));
+    assert_eq!(configured(&[]).recoveries(), None);
     let mut own = noted(&[("max_restarts", "3")]);
     own.policy.budget.recoveries_max = 7;
     sources(&own).configured().apply(&mut own);

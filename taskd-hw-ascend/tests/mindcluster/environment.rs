@@ -52,6 +52,9 @@ fn several_strategies_are_one_list_in_order_each_once() {
 fn pods_that_are_rescheduled_are_told_to_mindspore() {
     let named = [("recover-strategy", "dump"), ("pod-rescheduling", "on")];
     assert_eq!(environment(Framework::MindSpore, &named)["MS_ENABLE_TFT"], "{RSC:1,TTP:1}");
+    let alone = [("pod-rescheduling", "on")];
+    assert_eq!(environment(Framework::MindSpore, &alone), map(&[("MS_ENABLE_TFT", "{RSC:1}")]));
+    assert_eq!(environment(Framework::PyTorch, &alone), BTreeMap::new());
 }
 
 #[test]

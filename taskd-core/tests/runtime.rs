@@ -60,6 +60,52 @@ async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
     assert!(launcher.list().await.unwrap().procs.is_empty(), "every exit was acknowledged");
 }
 
+/// Keeps the messages of all events of its thread.
+#[derive(Clone, Default)]
+struct Messages(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Messages {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().expect("nobody panics with it").push(message.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_and_why() {
+    let messages = Messages::default();
+    let _of_this_thread = tracing::subscriber::set_default(messages.clone());
+    let launcher = FakeLauncher::new();
+    let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
+    spec.policy.strategies.insert(Name::new("restart"), Permission::Never);
+    spec.policy.reasons.insert(Name::new("restart"), "its data is on loan".into());
+    let job = tokio::spawn(builder(&launcher, 1).job(spec).build().unwrap().run());
+    all_run(&launcher, 1, 1).await;
+    finish_all(&launcher, 1, 1);
+    assert!(end(job).await.ok);
+    let first = messages.0.lock().unwrap()[0].clone();
+    assert_eq!(first, "the runtime starts; allowed: exit; not allowed: restart (its data is on loan)");
+}
+
 #[test]
 fn the_builder_reports_everything_at_once() {
     let mut spec = JobSpec::new("a job", 0, WorkerSpec::new([""]));

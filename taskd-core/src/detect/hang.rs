@@ -88,11 +88,14 @@ struct Inquiry {
 
 impl Default for HangDetector {
     fn default() -> HangDetector {
-        HangDetector { missing_after: Duration::from_secs(300), state: State::default() }
+        HangDetector { missing_after: HangDetector::USUAL, state: State::default() }
     }
 }
 
 impl HangDetector {
+    /// How long others must have waited by default: five minutes.
+    pub const USUAL: Duration = Duration::from_secs(300);
+
     /// How long others must have waited for a rank that is there and only does not call: longer than everything that a
     /// program does on one rank alone, such as saving a checkpoint. The default is five minutes.
     #[must_use]

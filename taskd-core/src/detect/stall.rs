@@ -42,11 +42,14 @@ struct State {
 
 impl Default for StallDetector {
     fn default() -> StallDetector {
-        StallDetector::after(Duration::from_secs(600))
+        StallDetector::after(StallDetector::USUAL)
     }
 }
 
 impl StallDetector {
+    /// The bound that it has by default: ten minutes.
+    pub const USUAL: Duration = Duration::from_secs(600);
+
     /// A detector that blames a job without progress for `bound`. The default is ten minutes.
     #[must_use]
     pub fn after(bound: Duration) -> StallDetector {

@@ -40,6 +40,9 @@ pub(crate) struct Document {
     /// What the runtime may do.
     #[serde(default)]
     policy: Policy,
+    /// What is noted of the job for those who know the name, such as a cluster's labels and annotations.
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 const fn first_version() -> u32 {
@@ -103,8 +106,9 @@ impl JobSpec {
             return Err(SpecError::Version { found: version });
         }
         let document = serde_json::from_str(text).map_err(SpecError::Form)?;
-        let Document { version: _, name, ranks, worker, services, meeting, nodes, groups, policy } = document;
-        Ok(JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy })
+        let Document { version: _, name, ranks, worker, services, meeting, nodes, groups, policy, annotations } =
+            document;
+        Ok(JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations })
     }
 
     /// The job as a JSON document that [`from_json`](JobSpec::from_json) reads, with every value spelled out.
@@ -112,9 +116,19 @@ impl JobSpec {
     /// # Errors
     /// [`SpecError::Unwritable`] when something in it is not text.
     pub fn to_json(&self) -> Result<String, SpecError> {
-        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy } = self.clone();
-        let document =
-            Document { version: SPEC_VERSION, name, ranks, worker, services, meeting, nodes, groups, policy };
+        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations } = self.clone();
+        let document = Document {
+            version: SPEC_VERSION,
+            name,
+            ranks,
+            worker,
+            services,
+            meeting,
+            nodes,
+            groups,
+            policy,
+            annotations,
+        };
         serde_json::to_string_pretty(&document).map_err(SpecError::Unwritable)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod document;
 mod domain;
 mod ids;
 mod name;
+mod permissions;
 mod process;
 pub(crate) mod seconds;
 mod spec;
@@ -22,8 +23,8 @@ pub use name::Name;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub(crate) use spec::ConfigProblems;
 pub use spec::{
-    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Mode, Permission, Policy, RANKS_MAX, Ready, RemovalCap,
-    WorkerSpec,
+    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Mode, Permission, Policy, RANKS_MAX, REASON_BYTES_MAX,
+    Ready, RemovalCap, WorkerSpec,
 };
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

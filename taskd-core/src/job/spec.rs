@@ -12,6 +12,12 @@ use std::time::Duration;
 pub const RANKS_MAX: u32 = 1 << 20;
 /// Most services that one job can have.
 const SERVICES_MAX: usize = 16;
+/// Most annotations, and most reasons of permissions.
+const NOTES_MAX: usize = 256;
+/// Most bytes of the reason of one permission.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Most bytes of one annotation.
+const ANNOTATION_BYTES_MAX: usize = 1 << 16;
 
 /// How one supervised process is started.
 ///
@@ -241,6 +247,23 @@ pub struct BudgetSpec {
     pub refill_every: Duration,
 }
 
+impl BudgetSpec {
+    /// A refill that no job lives to see: a century.
+    const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+    /// As many recoveries and no more, however long the job trains: for those who count restarts so.
+    #[must_use]
+    pub const fn fixed(recoveries_max: u32) -> BudgetSpec {
+        BudgetSpec { recoveries_max, refill_every: BudgetSpec::NEVER }
+    }
+
+    /// Whether what was taken comes back some day.
+    #[must_use]
+    pub fn refills(&self) -> bool {
+        self.refill_every < BudgetSpec::NEVER
+    }
+}
+
 impl Default for BudgetSpec {
     /// Ten recoveries, one back for each hour of healthy training.
     fn default() -> BudgetSpec {
@@ -295,6 +318,10 @@ pub struct Policy {
     /// With how few ranks the job may train on when some are lost and cannot be replaced ([`Shrink`](crate::recover::Shrink)).
     /// Default: 1. As many as the job has: it never shrinks.
     pub ranks_min: u32,
+    /// Why a strategy has the permission that it has, by its name, for people: it stands in the line that the runtime starts with,
+    /// and in each decision that had to do without the strategy. Nothing is decided by it.
+    #[serde(default)]
+    pub reasons: BTreeMap<Name, String>,
 }
 
 impl Policy {
@@ -322,6 +349,7 @@ impl Default for Policy {
             node_removals: RemovalCap::default(),
             dump_dir: None,
             ranks_min: 1,
+            reasons: BTreeMap::new(),
         }
     }
 }
@@ -351,6 +379,10 @@ pub struct JobSpec {
     pub groups: BTreeMap<GroupId, Vec<Rank>>,
     /// What the runtime may do.
     pub policy: Policy,
+    /// What is noted of the job under the names of those who read it, such as a cluster's labels and annotations. Nothing in
+    /// this crate does.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl JobSpec {
@@ -365,7 +397,15 @@ impl JobSpec {
             nodes: Vec::new(),
             groups: BTreeMap::new(),
             policy: Policy::default(),
+            annotations: BTreeMap::new(),
         }
+    }
+
+    /// Notes something of the job, for those who know the name.
+    #[must_use]
+    pub fn with_annotation(mut self, name: impl Into<String>, value: impl Into<String>) -> JobSpec {
+        self.annotations.insert(name.into(), value.into());
+        self
     }
 
     /// Adds a process that the ranks need but that does not train.
@@ -466,6 +506,18 @@ impl JobSpec {
             (1..=255).contains(&self.policy.do_not_restart_code),
             "policy.do_not_restart_code",
             "must be 1 to 255 (0 means success)",
+        );
+        let reasons = &self.policy.reasons;
+        problems.check(
+            reasons.len() <= NOTES_MAX && reasons.values().all(|text| text.len() <= REASON_BYTES_MAX),
+            "policy.reasons",
+            "must be 256 at most, of 1024 bytes each",
+        );
+        let annotations = &self.annotations;
+        problems.check(
+            annotations.len() <= NOTES_MAX && annotations.values().all(|text| text.len() <= ANNOTATION_BYTES_MAX),
+            "annotations",
+            "must be 256 at most, of 65536 bytes each",
         );
         problems.all()
     }

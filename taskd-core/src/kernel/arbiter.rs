@@ -108,7 +108,8 @@ fn ask(
     let (name, policy) = (strategy.name(), &bench.view.spec.policy);
     if policy.permission(&name) == Permission::Never {
         verdict.branches.push(Branch::NotAllowed);
-        return Err("not in the allowed set".into());
+        let why = policy.reasons.get(&name).map(|why| format!(": {why}"));
+        return Err(format!("not in the allowed set{}", why.unwrap_or_default()));
     }
     if bench.declined.contains(&name) {
         return Err("an operator has declined it".into());
@@ -147,10 +148,11 @@ fn ask(
     if bench.price(&proposal) == Price::Token && bench.budget_left == 0 && bench.checks.has(Check::Budget) {
         verdict.branches.push(Branch::BudgetSpent);
         let budget = policy.budget;
-        return Err(format!(
-            "the recovery budget of {} is spent; one comes back for every {:?} of healthy training",
-            budget.recoveries_max, budget.refill_every
-        ));
+        let spent = format!("the recovery budget of {} is spent", budget.recoveries_max);
+        return Err(match budget.refills() {
+            true => format!("{spent}; one comes back for every {:?} of healthy training", budget.refill_every),
+            false => format!("{spent}, and none comes back"),
+        });
     }
     Ok(proposal)
 }

@@ -156,6 +156,7 @@ impl Kernel {
         }
         let mut spec = (*self.state.view.spec).clone();
         spec.policy.strategies.extend(self.state.permissions.clone());
+        spec.policy.reasons.retain(|name, _| !self.state.permissions.contains_key(name)); // it was the specification's
         self.state.view.spec = Arc::new(spec);
     }
 

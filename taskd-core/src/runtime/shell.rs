@@ -195,6 +195,8 @@ impl Drop for Unattended {
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
         let Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
+        let strategies: Vec<Name> = plugins.strategies.iter().map(|strategy| strategy.name()).collect();
+        tracing::info!(job = %spec.name, ranks = spec.ranks, "the runtime starts; {}", spec.policy.permissions(&strategies));
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
             Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),

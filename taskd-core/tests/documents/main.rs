@@ -117,7 +117,10 @@ fn elaborate() -> JobSpec {
 #[test]
 fn a_job_comes_back_from_json_and_is_of_its_schema() {
     let schema = schema_of("job-spec");
-    for spec in [elaborate(), JobSpec::new("plain", 1, WorkerSpec::new(["true"]))] {
+    let plain = JobSpec::new("plain", 1, WorkerSpec::new(["true"]));
+    let mut noted = plain.clone().with_annotation("queue", "gold");
+    noted.policy.reasons = BTreeMap::from([(Name::new("restart"), "it takes too long".to_owned())]);
+    for spec in [elaborate(), plain, noted] {
         let json = spec.to_json().unwrap();
         assert_eq!(JobSpec::from_json(&json).unwrap(), spec, "{json}");
         validator::check(&schema, &serde_json::from_str(&json).unwrap()).unwrap();

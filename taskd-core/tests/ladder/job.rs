@@ -21,6 +21,7 @@ pub(crate) struct Job {
     pub(crate) slow: Option<u32>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
+    decisions: Vec<Decision>,
     replies: Vec<Result<Taken, Denial>>,
     orders: u64,
 }
@@ -50,6 +51,7 @@ impl Job {
             finished: None,
             slow: None,
             deeds: vec![],
+            decisions: vec![],
             replies: vec![],
             orders: 0,
         };
@@ -66,6 +68,11 @@ impl Job {
                 self.deeds.push(command.action.clone());
             }
             match command.action {
+                Action::Announce(event) => {
+                    if let Event::Decided(decision) = *event {
+                        self.decisions.push(*decision);
+                    }
+                }
                 Action::Reply { result, .. } => self.replies.push(result),
                 Action::Start { batch, .. } => {
                     for order in batch.orders {
@@ -129,6 +136,11 @@ impl Job {
     pub(crate) fn hosts(&self) -> Vec<&str> {
         let procs = self.kernel.view().procs.values();
         procs.map(|p| p.node.as_ref().map_or("-", |node| node.0.as_str())).collect()
+    }
+
+    /// The latest decision.
+    pub(crate) fn decision(&self) -> Decision {
+        self.decisions.last().expect("a decision").clone()
     }
 
     pub(crate) fn last(&self) -> IncidentReport {

@@ -135,6 +135,44 @@ fn a_stalled_job_starts_again_and_nobody_is_blamed() {
 }
 
 #[test]
+fn what_is_not_allowed_is_told_with_the_reason_that_the_policy_has() {
+    let mut job = Job::with(1, &[], |policy| {
+        policy.strategies.insert(Name::new("restart"), Permission::Never);
+        policy.reasons.insert(Name::new("restart"), "its data is on loan".into());
+    });
+    job.tell(0, exited(KILLED, None));
+    job.pass(1_000);
+    let refused = job.decision().refused;
+    let restart = refused.iter().find(|refusal| refusal.strategy == "restart").expect("it was refused");
+    assert_eq!(restart.reason, "not in the allowed set: its data is on loan");
+    assert!(job.finished.is_some_and(|(ok, _)| !ok), "nothing but exit is left");
+}
+
+#[test]
+fn a_reason_of_the_policy_is_not_told_of_what_an_operator_has_changed() {
+    let mut job = Job::with(1, &[], |policy| drop(policy.reasons.insert(Name::new("restart"), "outdated".into())));
+    let strategies = [(Name::new("restart"), Permission::Never)].into();
+    job.order(Order::Allow { strategies }).expect("it is known");
+    job.tell(0, exited(KILLED, None));
+    job.pass(1_000);
+    let refused = job.decision().refused;
+    assert!(refused.iter().any(|refusal| refusal.reason == "not in the allowed set"), "{refused:?}");
+}
+
+#[test]
+fn a_fixed_budget_is_never_refilled_and_says_so() {
+    let mut job = Job::with(1, &[], |policy| policy.budget = BudgetSpec::fixed(1));
+    for _ in 0..2 {
+        job.tell(0, exited(KILLED, None));
+        job.pass(30 * 86_400_000);
+    }
+    let refused = job.decision().refused;
+    let restart = refused.iter().find(|refusal| refusal.strategy == "restart").expect("it was refused");
+    assert_eq!(restart.reason, "the recovery budget of 1 is spent, and none comes back");
+    assert!(job.finished.is_some_and(|(ok, _)| !ok), "nothing but exit is left");
+}
+
+#[test]
 fn restarts_in_vain_end_the_job() {
     let mut job = Job::of(1);
     job.observe(0, Signal::Progress { step: 7 });

@@ -1,0 +1,200 @@
+//! Collects what all places say of a job's configuration. It decides nothing before all of them are there.
+
+use super::decision::{self, Decided};
+use super::setting::Warnings;
+use super::{
+    ConfigFileError, Configured, Framework, Key, Setting, Source, WarningKind, downward, environment, file, job_file,
+};
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use taskd_core::job::{JobSpec, Name};
+use taskd_core::recover::RecoveryStrategy;
+
+/// All places that say something of a job's configuration. They may be added in any order: which wins is a matter of the
+/// [place](Source).
+#[derive(Clone, Debug)]
+pub struct Sources {
+    settings: Vec<Setting>,
+    arguments: Vec<String>,
+    framework: Option<Framework>,
+    of_file: Option<Framework>,
+    added: Vec<Name>,
+    has_dump_dir: bool,
+    /// Variables whose value is known only where the job runs.
+    elsewhere: Vec<(Key, String)>,
+}
+
+impl Sources {
+    /// The job's own specification, and the strategies that its runtime will be given.
+    #[must_use]
+    pub fn of(spec: &JobSpec, strategies: &[Box<dyn RecoveryStrategy>]) -> Sources {
+        let mut sources = Sources {
+            settings: Vec::new(),
+            arguments: Vec::new(),
+            framework: None,
+            of_file: None,
+            added: strategies.iter().map(|strategy| strategy.name()).collect(),
+            has_dump_dir: spec.policy.dump_dir.is_some(),
+            elsewhere: Vec::new(),
+        };
+        for (of, at) in [(&spec.annotations, "annotations"), (&spec.worker.env, "worker.env")] {
+            for (name, value) in of {
+                let setting = Key::named(name).map(|key| Setting::new(key, value, &Source::JobSpec).at(at));
+                sources.settings.extend(setting);
+            }
+        }
+        sources.arguments_of(spec.worker.argv.clone(), &Source::JobSpec, "worker.argv");
+        sources
+    }
+
+    /// Adds a file that holds a job as it is given to the cluster.
+    ///
+    /// # Errors
+    /// It cannot be read, is too long, or is neither YAML nor JSON.
+    pub fn job_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
+        let path = path.as_ref();
+        let text = file::text(path)?;
+        self.job_text(path, &text)
+    }
+
+    /// The same of a text; `name` is for messages.
+    ///
+    /// # Errors
+    /// It is neither YAML nor JSON, or too much of it.
+    pub fn job_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
+        let path = Arc::new(name.as_ref().to_owned());
+        if text.len() as u64 > file::FILE_BYTES_MAX {
+            return Err(ConfigFileError::TooLong { path: path.to_path_buf() });
+        }
+        let source = Source::JobFile(Arc::clone(&path));
+        let read = job_file::read(text, &source);
+        let read = read.map_err(|job_file::NoYaml { line, what }| ConfigFileError::NoJob {
+            path: path.to_path_buf(),
+            line,
+            what,
+        })?;
+        self.settings.extend(read.settings);
+        self.arguments_of(read.arguments, &source, "arguments of containers");
+        self.of_file = self.of_file.or(read.framework);
+        self.elsewhere.extend(read.elsewhere);
+        Ok(self)
+    }
+
+    /// Adds a file that the downward API makes of labels or annotations, or of one of them.
+    ///
+    /// # Errors
+    /// It cannot be read, is too long, or is none.
+    pub fn downward_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
+        let path = path.as_ref();
+        let text = file::text(path)?;
+        self.downward_text(path, &text)
+    }
+
+    /// The same of a text; `name` is for messages, and names the key where the text is a bare value.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn downward_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
+        let path = Arc::new(name.as_ref().to_owned());
+        let source = Source::Downward(Arc::clone(&path));
+        let read = downward::read(text, path.file_name().and_then(|name| name.to_str()), &source);
+        let read = read.map_err(|(line, what)| ConfigFileError::NoDownward { path: path.to_path_buf(), line, what })?;
+        self.settings.extend(read);
+        Ok(self)
+    }
+
+    /// Adds an environment, usually this process's: `std::env::vars_os()`. What is not UTF-8 is read as far as it is.
+    #[must_use]
+    pub fn environment<K: Into<OsString>, V: Into<OsString>>(
+        mut self,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Sources {
+        for (name, value) in variables {
+            if let Some(key) = name.into().to_str().and_then(Key::named) {
+                let value = value.into();
+                self.settings.push(Setting::new(key, &value.to_string_lossy(), &Source::Environment));
+            }
+        }
+        self
+    }
+
+    /// Says what the ranks' programs are written with. Otherwise the label `framework` in a job file does.
+    #[must_use]
+    pub const fn framework(mut self, framework: Framework) -> Sources {
+        self.framework = Some(framework);
+        self
+    }
+
+    /// What all of this comes to.
+    #[must_use]
+    pub fn configured(self) -> Configured {
+        let Sources { mut settings, arguments, framework, of_file, added, has_dump_dir, elsewhere } = self;
+        let (framework, mut warnings) = (framework.or(of_file), Warnings::default());
+        settings.sort_by_key(rank); // stable: within a place as it was read
+        let decided = Decided::of(settings, &mut warnings);
+        decision::check_values(&decided, &mut warnings);
+        let wanted = decision::wanted(&decided, &added, &mut warnings);
+        let off = decision::switched_off(&decided, wanted.is_some());
+        let forbidden = decision::forbidden(&decided, wanted.as_ref(), &off, &added);
+        let operator_retry = decision::operator_retry(&decided, &mut warnings);
+        let taken = wanted.as_ref().filter(|_| off.is_empty());
+        let environment = environment::of_ranks(&decided, taken, framework, &mut warnings);
+        if let Some(wanted) = taken {
+            environment::check_needs(&decided, wanted, framework, &arguments, &mut warnings);
+            let missing =
+                wanted.named.asked.iter().flat_map(|asked| asked.strategies().iter().map(move |name| (asked, name)));
+            for (asked, name) in missing.filter(|(_, name)| !added.contains(name)) {
+                let text = format!("{} is allowed, and the runtime was not given the strategy {name}", asked.name());
+                warnings.add(WarningKind::NotAdded, text);
+            }
+            if wanted.named.asked.contains(&super::Asked::Dump) && !has_dump_dir {
+                let text =
+                    "dump is allowed, and policy.dump_dir names no directory for its checkpoints: it will refuse";
+                warnings.add(WarningKind::Hinders, text);
+            }
+        }
+        no_effect(&decided, &mut warnings);
+        for (key, at) in elsewhere.into_iter().filter(|(key, _)| decided.get(*key).is_none()) {
+            let text = format!("{key} has no value in the job file ({at}): it is known only where the job runs");
+            warnings.add(WarningKind::NoEffect, text);
+        }
+        let recoveries = decision::recoveries(&decided);
+        Configured { decided, wanted, off, forbidden, recoveries, operator_retry, environment, warnings }
+    }
+
+    /// Arguments say what torchrun's two keys are, and which flags a script has.
+    fn arguments_of(&mut self, arguments: Vec<String>, source: &Source, at: &str) {
+        let words: Vec<&str> = arguments.iter().flat_map(|argument| environment::words(argument)).collect();
+        for (index, word) in words.iter().enumerate() {
+            let Some(option) = word.strip_prefix("--") else { continue };
+            let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+            let Some(key @ (Key::MaxRestarts | Key::MonitorInterval)) = Key::named(name) else { continue };
+            let value = value.or_else(|| words.get(index + 1).copied()).unwrap_or("");
+            self.settings.push(Setting::new(key, value, source).at(at));
+        }
+        self.arguments.extend(arguments);
+    }
+}
+
+/// In which order settings count: files of one kind in the order in which they were added.
+fn rank(setting: &Setting) -> u8 {
+    match setting.source {
+        Source::JobSpec => 0,
+        Source::JobFile(_) => 1,
+        Source::Downward(_) => 2,
+        Source::Environment => 3,
+    }
+}
+
+/// Settings that change nothing, whatever they say.
+fn no_effect(decided: &Decided, warnings: &mut Warnings) {
+    if let Some(setting) = decided.get(Key::MonitorInterval) {
+        let text = format!("{setting}, which changes nothing here: deaths are told when they happen");
+        warnings.add(WarningKind::NoEffect, text);
+    }
+    if let Some(setting) = decided.get(Key::SubHealthyStrategy).filter(|setting| setting.value != "ignore") {
+        let text = format!("{setting}, which changes nothing here: nobody acts on devices that only ail");
+        warnings.add(WarningKind::NoEffect, text);
+    }
+}

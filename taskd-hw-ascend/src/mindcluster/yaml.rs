@@ -1,0 +1,222 @@
+//! YAML as a tree of texts, within bounds. JSON is YAML, too.
+//!
+//! It gives scalars as they are written and resolves no type: Kubernetes' labels are texts, and `on` is one here, whatever a
+//! version of YAML makes of it.
+
+use saphyr_parser::{Event, Parser, ScanError};
+use std::collections::BTreeMap;
+
+/// Most values of one file, those that aliases repeat included.
+const VALUES_MAX: usize = 100_000;
+/// How deep lists and maps may be nested.
+const DEPTH_MAX: usize = 64;
+/// The key whose maps are those that stand below it as well.
+const MERGE: &str = "<<";
+
+/// One value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Yaml {
+    Text(String),
+    List(Vec<Yaml>),
+    /// Of a key that is written twice the last value.
+    Map(BTreeMap<String, Yaml>),
+}
+
+impl Yaml {
+    /// The value of a key, if it is a map that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Yaml> {
+        if let Yaml::Map(entries) = self { entries.get(key) } else { None }
+    }
+
+    /// The text of a key.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key) {
+            Some(Yaml::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What stands in a map, if it is one, in the order of its keys.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Yaml)> {
+        let entries = if let Yaml::Map(entries) = self { Some(entries) } else { None };
+        entries.into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// What stands in a list, if it is one.
+    pub(super) fn items(&self) -> &[Yaml] {
+        if let Yaml::List(items) = self { items } else { &[] }
+    }
+
+    fn values(&self) -> usize {
+        1 + match self {
+            Yaml::Text(_) => 0,
+            Yaml::List(items) => items.iter().map(Yaml::values).sum(),
+            Yaml::Map(entries) => entries.values().map(Yaml::values).sum(),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        1 + match self {
+            Yaml::Text(_) => 0,
+            Yaml::List(items) => items.iter().map(Yaml::depth).max().unwrap_or(0),
+            Yaml::Map(entries) => entries.values().map(Yaml::depth).max().unwrap_or(0),
+        }
+    }
+}
+
+/// Why a text is not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoYaml {
+    /// From 1.
+    pub(super) line: usize,
+    pub(super) what: String,
+}
+
+/// All documents of a text.
+pub(super) fn read(text: &str) -> Result<Vec<Yaml>, NoYaml> {
+    let mut tree = Tree::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error: ScanError| NoYaml {
+            line: error.marker().line(),
+            what: format!("no YAML: {}", error.info()),
+        })?;
+        tree.take(event).map_err(|what| NoYaml { line: span.start.line(), what })?;
+    }
+    Ok(tree.documents)
+}
+
+/// A list or map that is being read.
+struct Open {
+    anchor: usize,
+    value: Yaml,
+    /// The key whose value comes next.
+    key: Option<String>,
+}
+
+#[derive(Default)]
+struct Tree {
+    documents: Vec<Yaml>,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, Yaml>,
+    values: usize,
+}
+
+impl Tree {
+    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+        match event {
+            Event::Scalar(text, _, anchor, _) => self.add(anchor, Yaml::Text(text.into_owned())),
+            Event::SequenceStart(anchor, _) => self.begin(anchor, Yaml::List(Vec::new())),
+            Event::MappingStart(anchor, _) => self.begin(anchor, Yaml::Map(BTreeMap::new())),
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open { anchor, value, .. }) => self.add(anchor, value),
+                None => Err("an end without a beginning".into()),
+            },
+            Event::Alias(anchor) => {
+                let value = self.anchors.get(&anchor).cloned().ok_or("an alias of what it is a part of")?;
+                self.count(value.values())?;
+                self.is_not_too_deep(value.depth())?;
+                self.put(value);
+                Ok(())
+            }
+            Event::DocumentStart(_) => {
+                self.anchors.clear();
+                Ok(())
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, anchor: usize, value: Yaml) -> Result<(), String> {
+        self.is_not_too_deep(1)?;
+        self.open.push(Open { anchor, value, key: None });
+        Ok(())
+    }
+
+    fn is_not_too_deep(&self, further: usize) -> Result<(), String> {
+        let is_within = self.open.len() + further <= DEPTH_MAX;
+        if is_within { Ok(()) } else { Err(format!("lists and maps are nested deeper than {DEPTH_MAX}")) }
+    }
+
+    fn count(&mut self, values: usize) -> Result<(), String> {
+        self.values += values;
+        if self.values <= VALUES_MAX { Ok(()) } else { Err(format!("there are more than {VALUES_MAX} values")) }
+    }
+
+    /// A value is whole.
+    fn add(&mut self, anchor: usize, value: Yaml) -> Result<(), String> {
+        self.count(1)?;
+        if anchor > 0 {
+            self.count(value.values())?; // it is kept once more
+            self.anchors.insert(anchor, value.clone());
+        }
+        self.put(value);
+        Ok(())
+    }
+
+    fn put(&mut self, value: Yaml) {
+        let Some(open) = self.open.last_mut() else { return self.documents.push(value) };
+        match (&mut open.value, open.key.take()) {
+            (Yaml::Text(_), _) => {} // never opened
+            (Yaml::List(items), _) => items.push(value),
+            (Yaml::Map(_), None) => {
+                // A key that is no text is nobody's that is looked for.
+                open.key = Some(if let Yaml::Text(key) = value { key } else { String::new() });
+            }
+            (Yaml::Map(entries), Some(key)) if key == MERGE => merge(entries, value),
+            (Yaml::Map(entries), Some(key)) => drop(entries.insert(key, value)),
+        }
+    }
+}
+
+/// Adds the entries of a map, or of each in a list, that are not there yet.
+fn merge(entries: &mut BTreeMap<String, Yaml>, value: Yaml) {
+    let maps = if let Yaml::List(items) = value { items } else { vec![value] };
+    for map in maps {
+        let Yaml::Map(new) = map else { continue };
+        for (key, value) in new {
+            entries.entry(key).or_insert(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars_are_what_is_written() {
+        let text = "a: on\nb: \"off\"\nc: 3\nd: ~\ne: |\n  x\n  y\nf: {g: [1, two]}\n---\nlast: 'it''s'\n";
+        let documents = read(text).expect("it is YAML");
+        let first = &documents[0];
+        let texts: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|key| first.text(key).unwrap_or("?")).collect();
+        assert_eq!(texts, ["on", "off", "3", "~", "x\ny\n"]);
+        let list = first.get("f").and_then(|f| f.get("g")).map(Yaml::items);
+        assert_eq!(list, Some([Yaml::Text("1".into()), Yaml::Text("two".into())].as_slice()));
+        assert_eq!(documents[1].text("last"), Some("it's"));
+    }
+
+    #[test]
+    fn aliases_and_merged_maps_are_what_they_stand_for() {
+        let text = "base: &base {a: 1, b: 2}\nof:\n  <<: *base\n  b: 3\nlist:\n- *base\n";
+        let documents = read(text).expect("it is YAML");
+        let of = documents[0].get("of").expect("it is there");
+        assert_eq!((of.text("a"), of.text("b")), (Some("1"), Some("3")));
+        assert_eq!(documents[0].get("list").and_then(|list| list.items()[0].text("b")), Some("2"));
+    }
+
+    #[test]
+    fn what_grows_without_bounds_is_refused() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..9 {
+            let many = vec![format!("*a{}", n - 1); 10].join(", ");
+            laughs.push_str(&format!("a{n}: &a{n} [{many}]\n"));
+        }
+        let error = read(&laughs).expect_err("a billion");
+        assert_eq!(error.what, "there are more than 100000 values");
+        let deep = format!("{}{}", "- ".repeat(70), "x");
+        assert_eq!(read(&deep).expect_err("too deep").what, "lists and maps are nested deeper than 64");
+        assert!(read("a: &a [*a]").is_err(), "an alias of itself");
+        let error = read("a: 1\nb: [1, 2\nc: 3\n").expect_err("no YAML");
+        assert!(error.what.starts_with("no YAML: ") && error.line >= 2, "{error:?}");
+    }
+}

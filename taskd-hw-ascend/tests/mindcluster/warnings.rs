@@ -1,0 +1,128 @@
+//! What somebody is to look at: unknown values and strategies, flags that are missing, settings that change nothing.
+
+use super::{allowed, configured, noted, sources, spec, warned};
+use std::sync::Arc;
+use taskd_hw_ascend::mindcluster::{Framework, Key, WarningKind};
+
+#[test]
+fn every_value_that_a_key_does_not_have_is_told_with_those_that_it_has() {
+    for (key, value, expected) in [
+        (Key::ProcessRecoverEnable, "yes", "on, pause or off"),
+        (Key::FaultScheduling, "gentle", "grace, force or off"),
+        (Key::FaultRetryTimes, "-1", "a whole number, 0 to 4294967295"),
+        (Key::MaxRestarts, "3.5", "a whole number, 0 to 4294967295"),
+        (Key::MonitorInterval, "0", "a number of seconds above 0"),
+        (Key::MonitorInterval, "NaN", "a number of seconds above 0"),
+        (Key::PodRescheduling, "1", "on or off"),
+        (Key::SubHealthyStrategy, "panic", "ignore, graceExit, forceExit or hotSwitch"),
+        (Key::ProcessRecover, "1", "on or off"),
+        (Key::ProcessEnable, "OFF", "on or off"),
+        (Key::EnableRestartFaultProcess, "1", "on or off"),
+        (Key::ElasticProcessRecoverEnable, "on", "0 or 1"),
+        (Key::HcclAsyncErrorHandling, "3", "0, 1 or 2"),
+        (Key::MsEnableTft, "{TTP:1, HCCE:7}", "a list such as {TTP:1, HCCE:1}"),
+        (Key::HcclOpRetryEnable, "L1", "a list such as L0:0, L1:1, L2:1"),
+        (Key::HcclOpRetryParams, "MaxCnt:11", "a list such as MaxCnt:3"),
+    ] {
+        let configured = configured(&[(key.name(), value)]);
+        let told = warned(&configured, WarningKind::UnknownValue);
+        let start = format!("{key} is {value:?} in the job's specification (annotations), and is to be {expected}");
+        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+    }
+}
+
+#[test]
+fn a_strategy_that_nobody_knows_is_told_and_the_others_are_allowed() {
+    for key in ["recover-strategy", "HIGH_AVAILABILITY"] {
+        let configured = configured(&[(key, "retry,restrat,,migration")]);
+        assert_eq!(allowed(&configured), ["retry", "restart", "exit"]);
+        let told = warned(&configured, WarningKind::UnknownStrategy);
+        assert_eq!(told.len(), 2);
+        assert!(
+            told[0].contains("nobody knows the strategy \"restrat\"; known are retry, recover-in-place"),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn a_strategy_that_lacks_its_flag_is_told() {
+    for (strategy, flag) in [
+        ("dump", "--enable-high-availability"),
+        ("retry", "--enable-hbmfault-repair"),
+        ("recover", "--enable-worker-reboot"),
+        ("elastic-training", "--enable-elastic-training"),
+    ] {
+        let told = |arguments: &[&str], framework: Option<Framework>| {
+            let mut job = noted(&[("recover-strategy", strategy)]);
+            Arc::make_mut(&mut job.worker).argv.extend(arguments.iter().map(ToString::to_string));
+            let sources = sources(&job);
+            let sources = framework.into_iter().fold(sources, |sources, framework| sources.framework(framework));
+            warned(&sources.configured(), WarningKind::MissingFlag)
+        };
+        let expected = format!("{strategy} is allowed, and the program's arguments have no {flag}: ");
+        for framework in [None, Some(Framework::PyTorch)] {
+            let without = told(&["--enable-something-else"], framework);
+            assert!(without.len() == 1 && without[0].starts_with(&expected), "{without:?}");
+            let none: [String; 0] = [];
+            assert_eq!(told(&[flag], framework), none);
+            assert_eq!(told(&[&format!("{flag}=true")], framework), none);
+            assert_eq!(told(&["-c", &format!("python train.py {flag} --x 1")], framework), none);
+        }
+        assert_eq!(told(&[], Some(Framework::MindSpore)).len(), 0, "its scripts have no such flags");
+    }
+    let yaml = "metadata: {annotations: {recover-strategy: dump}}\n\
+                spec: {containers: [{args: [bash train.sh --enable-high-availability]}]}\n";
+    let of_file = sources(&spec()).job_text("job.yaml", yaml).unwrap().configured();
+    assert_eq!(warned(&of_file, WarningKind::MissingFlag).len(), 0);
+    let all = sources(&spec()).framework(Framework::PyTorch).configured();
+    assert_eq!(all.warnings(), [], "who names no strategy is not told what they need");
+}
+
+#[test]
+fn a_strategy_that_the_runtime_does_not_have_is_told() {
+    let told = warned(&configured(&[("recover-strategy", "elastic-training")]), WarningKind::NotAdded);
+    let expected = |name| format!("elastic-training is allowed, and the runtime was not given the strategy {name}");
+    assert_eq!(told, ["shrink", "grow"].map(expected));
+}
+
+#[test]
+fn what_keeps_an_allowed_strategy_from_working_is_told() {
+    let hinders = |annotations: &[(&str, &str)], framework| {
+        warned(&sources(&noted(annotations)).framework(framework).configured(), WarningKind::Hinders)
+    };
+    let watchdog = hinders(&[("recover-strategy", "retry"), ("HCCL_ASYNC_ERROR_HANDLING", "1")], Framework::PyTorch);
+    assert!(watchdog[0].contains("HCCL's watchdog ends processes that a recovery would keep"), "{watchdog:?}");
+    let dump = hinders(&[("recover-strategy", "dump")], Framework::PyTorch);
+    assert!(dump[0].contains("policy.dump_dir names no directory"), "{dump:?}");
+    let elastic = hinders(&[("recover-strategy", "elastic-training")], Framework::MindSpore);
+    assert!(elastic[0].contains("MindSpore's ranks take no part in elastic-training"), "{elastic:?}");
+    let mut job = noted(&[("recover-strategy", "dump")]);
+    job.policy.dump_dir = Some("/dumps".into());
+    let configured = sources(&job).framework(Framework::PyTorch).configured();
+    assert_eq!(warned(&configured, WarningKind::Hinders).len(), 0);
+}
+
+#[test]
+fn what_changes_nothing_here_is_told() {
+    for (key, value) in [("monitor_interval", "5"), ("subHealthyStrategy", "hotSwitch")] {
+        let told = warned(&configured(&[(key, value), ("PROCESS_RECOVER", "on")]), WarningKind::NoEffect);
+        assert!(told.len() == 1 && told[0].contains("which changes nothing here"), "{told:?}");
+    }
+    let elastic = configured(&[("ELASTIC_PROCESS_RECOVER_ENABLE", "0"), ("recover-strategy", "retry")]);
+    assert_eq!(warned(&elastic, WarningKind::NoEffect).len(), 1);
+    assert_eq!(allowed(&elastic), ["retry", "restart", "exit"]);
+}
+
+#[test]
+fn warnings_are_bounded_and_the_rest_is_counted() {
+    let list: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
+    let configured = configured(&[("recover-strategy", &list.join(","))]);
+    assert_eq!(configured.warnings().len(), 100);
+    assert!(configured.more_warnings() >= 50);
+    let long = configured.warnings()[0].to_string().len();
+    assert!(long < 2_000, "a value is shown in part: {long} bytes");
+    let mut job = spec();
+    configured.apply(&mut job);
+    assert_eq!(job.problems(), [], "its reasons fit into the specification");
+}

@@ -1,0 +1,88 @@
+//! Jobs that were configured for MindCluster, with real processes: what ranks find in their environment, and what is decided when
+//! one is killed.
+//!
+//! This program is also the guard of its own test, so it has a `main`: that of a test runner as small as can be.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskd_core::job::{JobSpec, WorkerSpec};
+use taskd_core::kernel::{Decision, Event};
+use taskd_core::launch::{LocalLauncher, guard};
+use taskd_core::recover;
+use taskd_core::runtime::Runtime;
+use taskd_hw_ascend::mindcluster::{Framework, Sources};
+
+const NAME: &str = "a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named";
+
+/// Dies the first time, and then tells its environment.
+const PROGRAM: &str = "if [ ! -e was-here ]; then : > was-here; kill -9 $$; fi; env > environment";
+
+fn main() -> ExitCode {
+    guard::init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|word| word == "--list") {
+        println!("{NAME}: test");
+        return ExitCode::SUCCESS;
+    }
+    let mut filters = arguments.iter().filter(|word| !word.starts_with('-')).peekable();
+    if filters.peek().is_none() || filters.any(|filter| NAME.contains(filter.as_str())) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named());
+        println!("test {NAME} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+async fn a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named() {
+    let (decision, environment) = run(&[]).await;
+    assert_eq!(decision.chosen.as_ref().unwrap().strategy, "restart");
+    assert_eq!(refusal(&decision, "recover"), "no rank is left that could be kept", "it is allowed, and says why not");
+    let named = "not in the allowed set: recover-strategy is \"recover,dump\" in the job file job.yaml ($.metadata.annotations)";
+    assert_eq!(refusal(&decision, "retry"), named);
+    for line in ["PROCESS_RECOVER=on", "HIGH_AVAILABILITY=dump,recover", "HCCL_ASYNC_ERROR_HANDLING=0"] {
+        assert!(environment.lines().any(|found| found == line), "{line} is missing in {environment}");
+    }
+    let (decision, environment) = run(&[("TASKD_PROCESS_ENABLE", "off")]).await;
+    assert_eq!(decision.chosen.as_ref().unwrap().strategy, "restart");
+    let off = "not in the allowed set: whole restarts only: TASKD_PROCESS_ENABLE is \"off\" in the environment";
+    assert_eq!([refusal(&decision, "recover"), refusal(&decision, "retry")], [off, off]);
+    assert!(!environment.contains("HIGH_AVAILABILITY"), "{environment}");
+}
+
+fn refusal<'a>(decision: &'a Decision, strategy: &str) -> &'a str {
+    let refused = decision.refused.iter().find(|refusal| refusal.strategy == *strategy);
+    refused.map_or("", |refusal| refusal.reason.as_str())
+}
+
+/// Runs a job to its end: the decision about the killed rank, and what the next one found.
+async fn run(environment: &[(&'static str, &'static str)]) -> (Decision, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = JobSpec::new("configured", 1, WorkerSpec::new(["/bin/sh", "-c", PROGRAM]).with_cwd(dir.path()));
+    let yaml = "metadata: {labels: {framework: pytorch}, annotations: {recover-strategy: \"recover,dump\"}}";
+    let strategies = recover::defaults();
+    let sources = Sources::of(&job, &strategies).environment(environment.iter().copied());
+    let configured = sources.framework(Framework::PyTorch).job_text("job.yaml", yaml).unwrap().configured();
+    configured.apply(&mut job);
+    let launcher = Arc::new(LocalLauncher::builder(dir.path().join("run")).build().await.unwrap());
+    let builder = Runtime::builder().job(job).detectors(configured.detectors()).strategies(strategies);
+    let runtime = builder.launcher(Arc::clone(&launcher)).build().unwrap();
+    let mut events = runtime.handle().events();
+    let report = tokio::time::timeout(Duration::from_secs(60), runtime.run()).await.expect("the job ends");
+    assert!(report.ok, "{}", report.reason);
+    launcher.shutdown(Duration::from_secs(5)).await.unwrap();
+    let decision = loop {
+        if let Event::Decided(decision) = &events.recv().await.expect("a decision").event {
+            break (**decision).clone();
+        }
+    };
+    (decision, environment_of(dir.path()))
+}
+
+fn environment_of(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("environment")).unwrap()
+}

@@ -110,6 +110,21 @@ impl Training {
         all.filter(|(seat, _)| seat.running).map(|(seat, rank)| ProcId::rank(rank, seat.incarnation.0)).collect()
     }
 
+    /// Seats of the newest world's members.
+    pub(super) fn members(&self) -> impl Iterator<Item = (Rank, &Seat)> {
+        self.world.members().keys().filter_map(|rank| Some((*rank, self.seats.get(rank.0 as usize)?)))
+    }
+
+    fn members_mut(&mut self) -> impl Iterator<Item = (Rank, &mut Seat)> {
+        let members = self.world.members();
+        self.seats.iter_mut().zip(0..).map(|(seat, rank)| (Rank(rank), seat)).filter(|(rank, _)| members.contains_key(rank))
+    }
+
+    /// Whether a member does not run on.
+    fn is_frozen(&self) -> bool {
+        self.members().any(|(_, seat)| seat.frozen && seat.running)
+    }
+
     /// The service's process, if it runs.
     pub(super) fn service(&self) -> Option<&ProcId> {
         self.service.as_ref().filter(|(_, runs)| *runs).map(|(proc, _)| proc)
@@ -243,9 +258,11 @@ impl Sim<'_> {
             return;
         }
         let kept = self.have_resumed();
-        let survivors = self.training.seats.iter().filter_map(|s| s.holds).max();
+        let survivors = self.training.members().filter_map(|(_, seat)| seat.holds).max();
         let step = survivors.unwrap_or(self.training.checkpoint);
-        self.training.seats.iter_mut().for_each(|s| s.holds = Some(step));
+        for (_, seat) in self.training.members_mut() {
+            (seat.holds, seat.taken) = (Some(step), seat.taken.max(step)); // who was away has what the others did meanwhile
+        }
         self.training.gangs += 1;
         let number = self.training.gangs;
         self.training.deadlocked = false;
@@ -262,8 +279,7 @@ impl Sim<'_> {
 
     /// Begins the next step, if nothing holds the gang.
     pub(super) fn move_on(&mut self) {
-        let frozen = self.training.seats.iter().any(|s| s.frozen && s.running);
-        let stuck = self.training.deadlocked || frozen;
+        let stuck = self.training.deadlocked || self.training.is_frozen();
         let Some(gang) = self.training.gang.as_mut().filter(|g| !g.dead && !g.moving && !stuck) else { return };
         if gang.step >= self.scene.steps {
             return;
@@ -281,8 +297,7 @@ impl Sim<'_> {
 
     /// Every member of the gang completes a step.
     pub(super) fn step(&mut self, number: u64) {
-        let frozen = self.training.seats.iter().any(|s| s.frozen && s.running);
-        let stuck = self.training.deadlocked || frozen;
+        let stuck = self.training.deadlocked || self.training.is_frozen();
         let Some(gang) = self.training.gang.as_mut().filter(|g| g.number == number) else { return };
         gang.moving = false;
         if gang.dead || stuck {
@@ -295,19 +310,22 @@ impl Sim<'_> {
             return self.program_fails(rank, step);
         }
         gang.step = step;
-        let mut facts = Vec::with_capacity(self.training.seats.len());
-        for (seat, rank) in self.training.seats.iter_mut().zip(0..) {
+        let (mut told, mut facts) = (Vec::new(), Vec::new());
+        for (rank, seat) in self.training.members_mut() {
             seat.taken += 1;
             seat.holds = Some(step);
             seat.stepped = Some(generation);
             let fact = Observation {
                 at: self.now,
-                about: Domain::Process(Role::Rank(Rank(rank))),
+                about: Domain::Process(Role::Rank(rank)),
                 incarnation: Some(seat.incarnation),
                 generation: Some(generation),
                 signal: Signal::Progress { step },
             };
-            let host = &mut self.fleet.hosts[seat.host];
+            told.push((seat.host, fact));
+        }
+        for (host, fact) in told {
+            let host = &mut self.fleet.hosts[host];
             if host.is_cut_off() {
                 continue;
             }

@@ -296,7 +296,8 @@ impl<'a> World<'a> {
             return Err(Violation::GivenUp { reason: report.reason });
         }
         let wanted = if report.ok { self.scene.steps } else { self.config.steps_min };
-        if let Some((rank, seat)) = self.training.seats.iter().enumerate().find(|(_, s)| s.taken < wanted) {
+        if let Some((rank, seat)) = self.training.members().find(|(_, seat)| seat.taken < wanted) {
+            let rank = rank.0 as usize;
             return Err(Violation::StepsMissing { rank, taken: seat.taken, steps: wanted });
         }
         let (faults, kinds) = (self.deeds.struck.values().sum(), self.deeds.struck.len());

@@ -282,11 +282,11 @@ proptest! {
 
 /// The world that a proposal enters.
 fn entered(proposal: &Proposal) -> Arc<World> {
-    let worlds = proposal.stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
+    let mut worlds = proposal.stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
         Action::Enter(world) => Some(Arc::clone(world)),
         _ => None,
     });
-    worlds.last().expect("a world")
+    worlds.next_back().expect("a world")
 }
 
 fn shrunk(scene: &mut Scene, rank: u32) -> Proposal {

@@ -72,10 +72,14 @@ impl Kept {
         Ok(())
     }
 
-    /// Whether a rank's process is gone or stopped, or the incident says that it does not run.
+    /// Whether a rank's process is gone or stopped, or the incident says that it does not run; or it was to join, and has not.
     fn was_lost(&self, m: &Moment<'_>, decision: &Decision, role: &Role) -> bool {
         let before = m.fleet.procs.iter().rfind(|(proc, _)| proc.role == *role);
         let gone = before.is_none_or(|(proc, process)| !process.is_alive() || self.stopped.contains(proc));
+        let has_trained = |(proc, _): (&ProcId, _)| m.training.seat(proc).is_some_and(|seat| seat.stepped.is_some());
+        if !decision.incident.attempts.is_empty() && !before.is_some_and(has_trained) {
+            return true; // what was tried has failed, and it has not come in: it holds nothing
+        }
         let about = Domain::Process(role.clone());
         let blames = |domain: &Domain| m.kernel.view().contains(domain, &about);
         gone || decision.incident.faults.iter().any(|f| blames(&f.prime().domain) && f.prime().is_cause())

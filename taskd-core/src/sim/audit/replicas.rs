@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 /// A gang forms.
 pub(super) fn gang_forms(training: &Training, loops: &Loops) -> Result<(), Violation> {
     let generation = training.world.generation();
-    let seats = || (0..).map(Rank).zip(&training.seats);
+    let seats = || training.members();
     let state = |seat: &Seat| (seat.generation, if seat.torn { None } else { seat.holds });
     let Some((first, seat)) = seats().next().filter(|_| !loops.procs.is_empty()) else { return Ok(()) };
     let loaded = |seat: &Seat| seat.holds.is_none() && !seat.torn; // it loads the checkpoint, or has to be told

@@ -11,16 +11,18 @@ pub(super) use saboteur::Saboteur;
 
 use super::dice::Dice;
 use crate::detect::{
-    DetectorExt, ExitDetector, FailedStepDetector, ProgramErrorDetector, RestartStormDetector, SilenceDetector,
-    StallDetector,
+    DetectorExt, ExitDetector, FailedStepDetector, ProgramErrorDetector, RestartStormDetector, ShrunkDetector,
+    SilenceDetector, StallDetector,
 };
 use crate::job::Name;
 use crate::kernel::Plugins;
-use crate::recover::{ExitStrategy, Recover, Restart, Retry, StrategyExt};
+use crate::recover::{ExitStrategy, Grow, Recover, Restart, Retry, Shrink, StrategyExt};
 use std::time::Duration;
 
 /// After this time the detectors of a drawn set call a rank silent.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(6);
+/// So long a world may be smaller before its ranks are wanted back.
+const GROW_AFTER: Duration = Duration::from_secs(15);
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Simulated jobs are hit more often in ten minutes than real ones in a month.
 const STORM: u32 = 100;
@@ -60,6 +62,10 @@ pub fn drawn(seed: u64) -> Plugins {
     }
     if dice.chance(750) {
         plugins.strategies.push(Recover::elsewhere().boxed());
+    }
+    if dice.chance(500) {
+        plugins.detectors.push(ShrunkDetector::after(GROW_AFTER).boxed());
+        plugins.strategies.extend([Shrink::new().boxed(), Grow::new().boxed()]);
     }
     strategies::draw(&mut dice, &mut plugins.strategies);
     plugins.strategies.push(Restart::default().boxed());

@@ -1,5 +1,6 @@
 //! The account: what each system took, as a table and as JSON.
 
+use super::Failure;
 use super::candidates::Candidate;
 use crate::samples::Samples;
 use serde::Serialize;
@@ -81,8 +82,9 @@ impl Came {
     }
 }
 
-/// For people: a row for each system and variant, then what is to be shown by them, where it was measured.
-pub(crate) fn table(rows: &[Row]) -> String {
+/// For people: a row for each system and variant, which were to be hit `n` times; then how ours stand beside the others, where both
+/// were measured.
+pub(crate) fn table(rows: &[Row], n: u32) -> String {
     let mut out = String::from(
         "\n  system          variant           ranks    n   median, s       min       max  stalls  steps lost  state    world kept\n",
     );
@@ -109,9 +111,22 @@ pub(crate) fn table(rows: &[Row]) -> String {
             if row.world_kept { "yes" } else { "no" }
         );
     }
-    let _ = write!(out, "{}", beside_peers(rows).unwrap_or_default());
-    let _ = write!(out, "{}", beside_floor(rows).unwrap_or_default());
-    out
+    let not_hit: usize = rows.iter().map(|row| (n as usize).saturating_sub(row.n)).sum();
+    if not_hit > 0 {
+        let _ = writeln!(out, "  {not_hit} jobs were not hit, and are not counted: why is said above");
+    }
+    out + &beside_peers(rows).unwrap_or_default() + &beside_floor(rows).unwrap_or_default()
+}
+
+/// Whether ours are as they should be.
+///
+/// # Errors
+/// They are not.
+pub(crate) fn judge(rows: &[Row]) -> Result<(), Failure> {
+    match rows.iter().find(|row| row.candidate.is_ours() && row.state_equal == Some(false)) {
+        Some(row) => Err(format!("taskd's ranks trained something else than undisturbed ({})", row.variant).into()),
+        None => Ok(()),
+    }
 }
 
 fn median_of(rows: &[Row], candidate: Candidate) -> Option<f64> {
@@ -158,6 +173,15 @@ mod tests {
     }
 
     #[test]
+    fn jobs_that_were_not_hit_and_states_of_ours_that_differ_are_told() {
+        let rows = |candidate| [Row::of(candidate, 2, &[back(1.0, 0, Some(false))])];
+        assert!(judge(&rows(Candidate::Torchrun)).is_ok(), "not ours to judge");
+        let told = judge(&rows(Candidate::TaskdRestart)).unwrap_err().to_string();
+        assert_eq!(told, "taskd's ranks trained something else than undisturbed (restart)");
+        assert!(table(&rows(Candidate::TaskdRestart), 3).contains("  2 jobs were not hit"));
+    }
+
+    #[test]
     fn what_a_system_cannot_have_is_null() {
         let row = serde_json::to_value(Row::of(Candidate::NvrxShrink, 2, &[Came::NotBack])).unwrap();
         for name in ["median_s", "min_s", "max_s", "steps_lost_max", "state_equal"] {
@@ -177,7 +201,7 @@ mod tests {
             row(Candidate::NvrxShrink, 0.2),
             row(Candidate::Floor, 2.0),
         ];
-        let table = table(&rows);
+        let table = table(&rows, 1);
         assert!(
             table.contains("nvrx-inprocess (tuned-reserve), takes 5.0 times as long as recover-in-place"),
             "{table}"

@@ -61,7 +61,8 @@ pub struct Options {
 /// Runs all repetitions in turns, and prints the account. The same program, started again by itself, is taskd's supervisor.
 ///
 /// # Errors
-/// One sentence: what cannot be done here. Nothing that was started runs any more.
+/// One sentence: what cannot be done here, or that taskd's ranks trained something else than undisturbed. Nothing that was started
+/// runs any more.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.supervise {
         return ours::supervise(dir).await;
@@ -71,11 +72,11 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
         signal = told_to_end() => return Err(format!("ended by {}", signal?).into()),
         rows = Box::pin(measure(options)) => rows?,
     };
-    println!("{}", account::table(&rows));
+    println!("{}", account::table(&rows, options.n));
     if options.json {
         println!("{}", serde_json::to_string(&rows)?);
     }
-    Ok(())
+    account::judge(&rows)
 }
 
 /// What is measured is dropped then, and its processes are ended with it.

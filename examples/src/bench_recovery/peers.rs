@@ -152,8 +152,10 @@ impl Script<'_> {
 mod tests {
     use super::*;
 
-    const SCRIPT_OF_TWO: Script<'_> =
-        Script { python: Path::new("/env/bin/python"), dir: Path::new("/job"), ranks: 2, state_mib: 1, pace_ms: 20 };
+    fn starts(candidate: Candidate) -> Vec<Start> {
+        let (python, dir) = (Path::new("/env/bin/python"), Path::new("/job"));
+        Script { python, dir, ranks: 2, state_mib: 1, pace_ms: 20 }.starts(candidate, 7000)
+    }
 
     fn words(start: &Start) -> String {
         start.words().join(" ")
@@ -161,7 +163,6 @@ mod tests {
 
     #[test]
     fn each_is_started_with_what_serves_it_best() {
-        let starts = |candidate| SCRIPT_OF_TWO.starts(candidate, 7000);
         let torchrun = starts(Candidate::Torchrun);
         assert!(words(&torchrun[0]).contains("--nproc-per-node 2 --max-restarts 3 --monitor-interval 0.01"));
         assert_eq!(torchrun[0].variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE"), Some("1"));
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn what_the_in_process_restart_is_tuned_by_is_json() {
         for candidate in [Candidate::NvrxShrink, Candidate::NvrxReserve] {
-            for start in SCRIPT_OF_TWO.starts(candidate, 7000) {
+            for start in starts(candidate) {
                 let tuning = start.words().last().expect("the tuning");
                 assert!(serde_json::from_str::<serde_json::Value>(tuning).is_ok(), "{tuning}");
             }

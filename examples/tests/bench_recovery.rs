@@ -2,12 +2,10 @@
 
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// The example, which cargo has built beside this test, whatever the profile and the target folder.
 fn bench(arguments: &[&str]) -> Command {
@@ -80,11 +78,12 @@ fn who_ends_it_ends_all_that_it_has_started() {
         return;
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut bench = bench(&["--only", "floor"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
-    let until = Instant::now() + Duration::from_secs(120); // an environment may have to be made
+    let mut bench = bench(&["--only", "floor"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
+    let out = BufReader::new(bench.stdout.take().expect("a pipe"));
+    let starts = out.lines().map_while(Result::ok).find(|line| line.starts_with("undisturbed"));
+    assert!(starts.is_some(), "it goes on to its first job");
     while processes_of(bench.id()).len() < 3 {
-        assert!(Instant::now() < until, "a shell and two ranks");
-        sleep(Duration::from_millis(20));
+        std::thread::yield_now(); // a shell and two ranks: at once
     }
     let pid = rustix::process::Pid::from_child(&bench);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");

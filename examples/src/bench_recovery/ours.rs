@@ -10,7 +10,7 @@ use crate::outside::census::MARK;
 use crate::outside::supervised::soak_is_gone;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 /// The file in a job's directory that says what to run.
 const ORDER: &str = "order.json";
-/// The file with a line for each recovery: how it was done.
+/// The file with a line for each recovery, how it was done, and at the end one for what it was done with.
 const HOW: &str = "how";
 /// How often ranks say that they live.
 const BEAT: Duration = Duration::from_millis(500);
@@ -54,9 +54,10 @@ pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Re
     Ok(Start::new([program, "--supervise".to_owned(), script.dir.display().to_string()]))
 }
 
-/// How the newest recovery in this directory was done.
-pub(crate) fn how(dir: &Path) -> Option<String> {
-    fs::read_to_string(dir.join(HOW)).ok()?.lines().last().map(str::to_owned)
+/// How the recoveries in this directory were done: each after a semicolon.
+pub(crate) fn how(dir: &Path) -> String {
+    let told = fs::read_to_string(dir.join(HOW)).unwrap_or_default();
+    told.lines().map(|line| format!("; {line}")).collect()
 }
 
 /// In the supervisor: runs the job of `dir` until the benchmark, which holds the other end of our stdin, has seen enough.
@@ -77,9 +78,11 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
         .build()?;
     let telling = tokio::spawn(tell(runtime.handle(), dir.join(HOW)));
     let report = runtime.run_until(soak_is_gone()).await;
-    local.shutdown(Duration::ZERO).await?;
     telling.abort();
     println!("{}", report.reason);
+    let guard = local.counters().await?.guard;
+    add(&dir.join(HOW), &format!("{} standbys seated, {} missed", guard.standbys_seated, guard.standbys_missed))?;
+    local.shutdown(Duration::ZERO).await?;
     Ok(())
 }
 
@@ -100,15 +103,18 @@ async fn tell(handle: RuntimeHandle, file: PathBuf) {
         match events.recv().await.as_deref() {
             Ok(announcement) => {
                 println!("{} {:?}", announcement.at, announcement.event);
-                if let Event::Closed { how, .. } = &announcement.event {
-                    let file = fs::File::options().create(true).append(true).open(&file);
-                    if let Err(error) = file.and_then(|mut file| writeln!(file, "{how}")) {
-                        eprintln!("how it recovered cannot be written down: {error}");
-                    }
+                if let Event::Closed { how, .. } = &announcement.event
+                    && let Err(error) = add(&file, how)
+                {
+                    eprintln!("how it recovered cannot be written down: {error}");
                 }
             }
             Err(RecvError::Lagged(missed)) => println!("{missed} events were missed"),
             Err(RecvError::Closed) => return,
         }
     }
+}
+
+fn add(file: &Path, line: &str) -> io::Result<()> {
+    writeln!(fs::File::options().create(true).append(true).open(file)?, "{line}")
 }

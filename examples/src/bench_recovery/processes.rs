@@ -4,20 +4,22 @@
 
 use super::Failure;
 use crate::outside::census::{Census, MARK, Process};
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a supervisor that was told to end may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(20);
-/// How long killed processes may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long killed processes, and those whose supervisor has left, may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long one killed process is waited for before all are looked for anew: meanwhile another one may have been started.
+const GONE_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// What launchers set for their own ranks. One that is around this program is none of theirs.
 const NOT_INHERITED: [&str; 7] =
     ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TASKD_STANDBYS", "TORCHELASTIC_RUN_ID"];
@@ -83,15 +85,22 @@ impl Running {
         self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
-    /// Tells all by their standard input's end to leave, which who supervises obeys; how many processes it left behind.
-    pub(crate) fn leave(&mut self) -> usize {
+    /// Tells all by their standard input's end to leave, which who supervises obeys; how many processes are left some time later.
+    pub(crate) async fn leave(&mut self) -> usize {
         self.children.iter_mut().for_each(|child| drop(child.stdin.take()));
         let until = Instant::now() + LEAVE_WITHIN;
-        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        while Instant::now() < until && self.children.iter_mut().any(runs) {
-            sleep(LOOK_EVERY);
+        while Instant::now() < until && !self.have_all_ended() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let until = Instant::now() + GONE_WITHIN; // a guard ends after who has told it to
+        while Instant::now() < until && !self.living().is_empty() {
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         self.living().len()
+    }
+
+    fn have_all_ended(&mut self) -> bool {
+        self.children.iter_mut().all(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     /// Ends all, and whatever they have started.
@@ -119,15 +128,22 @@ impl Running {
                 let pids: Vec<String> = living.iter().map(|process| process.pid.to_string()).collect();
                 return Err(format!("processes do not end though they were killed: {}", pids.join(", ")).into());
             }
-            for process in living {
+            for process in &living {
                 let _ = process.signal(Signal::KILL); // it may have ended
             }
-            sleep(LOOK_EVERY);
+            living.iter().for_each(wait_for_end);
         }
         for mut child in self.children.drain(..) {
             child.wait()?;
         }
         Ok(())
+    }
+}
+
+/// Waits a little for the end of a process that was killed.
+fn wait_for_end(process: &Process) {
+    if let Some(handle) = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // who lives on is found again
     }
 }
 
@@ -152,7 +168,7 @@ mod tests {
             if pids.len() == count {
                 return pids;
             }
-            sleep(LOOK_EVERY);
+            std::thread::yield_now();
         }
     }
 
@@ -168,14 +184,14 @@ mod tests {
         assert_eq!(Census::new(mark).take().len(), 0);
     }
 
-    #[test]
-    fn who_leaves_when_its_input_ends_is_not_killed_and_what_it_left_is_counted() {
+    #[tokio::test]
+    async fn who_leaves_when_its_input_ends_is_not_killed_and_what_it_left_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("bench-leave-{}", std::process::id());
         let starts = [shell("cat; echo in order"), shell("setsid sleep 62 < /dev/null & cat")];
         let mut running = Running::start(&starts, dir.path(), &mark).unwrap();
         until(&mut running, 5);
-        assert_eq!(running.leave(), 1, "the one in a session of its own");
+        assert_eq!(running.leave().await, 1, "the one in a session of its own");
         running.end().unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("log.0")).unwrap(), "in order\n");
     }

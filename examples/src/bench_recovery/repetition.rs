@@ -43,7 +43,7 @@ pub(crate) struct Bench<'a> {
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) came: Came,
-    /// How it recovered, where it says so, and what else is notable.
+    /// How it recovered, where it says so, and what else is notable: each after a semicolon.
     pub(crate) remark: String,
 }
 
@@ -66,16 +66,17 @@ impl Bench<'_> {
         sleep(if recovery.is_some() { GO_ON } else { Duration::ZERO }).await;
         let mut remark = String::new();
         if candidate.is_ours() {
-            let left = job.running.leave();
-            remark = ours::how(&dir).unwrap_or_else(|| "it says of no recovery".to_owned());
+            let left = job.running.leave().await;
+            remark = ours::how(&dir);
             if left > 0 {
-                remark = format!("{remark}; {left} PROCESSES WERE LEFT");
+                remark += &format!("; {left} PROCESSES WERE LEFT");
             }
         }
         job.running.end()?;
         job.lines.look();
         let Some(recovery) = recovery else {
-            return Ok(Told { came: Came::NotBack, remark: format!("{remark}; logs in {}", dir.display()) });
+            let remark = format!("{remark}; its logs are in {}", dir.display());
+            return Ok(Told { came: Came::NotBack, remark });
         };
         fs::remove_dir_all(&dir)?;
         let states = candidate.can_have_same_state().then(|| job.lines.has_states_of(&self.reference, at));

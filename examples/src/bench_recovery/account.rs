@@ -111,9 +111,9 @@ pub(crate) fn table(rows: &[Row], n: u32) -> String {
             if row.world_kept { "yes" } else { "no" }
         );
     }
-    let not_hit: usize = rows.iter().map(|row| (n as usize).saturating_sub(row.n)).sum();
-    if not_hit > 0 {
-        let _ = writeln!(out, "  {not_hit} jobs were not hit, and are not counted: why is said above");
+    let missing: usize = rows.iter().map(|row| (n as usize).saturating_sub(row.n)).sum();
+    if missing > 0 {
+        let _ = writeln!(out, "  {missing} jobs are not counted: why is said above");
     }
     out + &beside_peers(rows).unwrap_or_default() + &beside_floor(rows).unwrap_or_default()
 }
@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_were_not_hit_and_states_of_ours_that_differ_are_told() {
+    fn jobs_that_are_not_counted_and_states_of_ours_that_differ_are_told() {
         let rows = |candidate| [Row::of(candidate, 2, &[back(1.0, 0, Some(false))])];
         assert!(judge(&rows(Candidate::Torchrun)).is_ok(), "not ours to judge");
         let told = judge(&rows(Candidate::TaskdRestart)).unwrap_err().to_string();
         assert_eq!(told, "taskd's ranks trained something else than undisturbed (restart)");
-        assert!(table(&rows(Candidate::TaskdRestart), 3).contains("  2 jobs were not hit"));
+        assert!(table(&rows(Candidate::TaskdRestart), 3).contains("  2 jobs are not counted"));
     }
 
     #[test]

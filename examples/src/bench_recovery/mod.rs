@@ -42,7 +42,7 @@ pub struct Options {
     #[arg(long, allow_negative_numbers = true, default_value_t = 20, value_parser = number::<u32>(1, 10_000))]
     pace_ms: u32,
     /// How many seconds each trains before it is hit: taskd's standbys have come up by then.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = number::<u64>(0, 3600))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 15, value_parser = number::<u64>(0, 3600))]
     settle_s: u64,
     /// Whoever has not come back after so many seconds is stopped, and is in none of the times.
     #[arg(long, allow_negative_numbers = true, default_value_t = 30, value_parser = number::<u64>(1, 3600))]
@@ -139,7 +139,7 @@ async fn undisturbed(options: &Options, dir: &Path, dice: &mut StdRng) -> Result
 
 fn line(told: &Result<Told, Failure>) -> String {
     match told {
-        Err(why) => format!("was not hit: {why}"),
+        Err(why) => format!("is not counted: {why}"),
         Ok(Told { came: Came::NotBack, remark }) => format!("did not come back{remark}"),
         Ok(Told { came: Came::Back { seconds, steps_lost, .. }, remark }) => {
             format!("{seconds:>7.3} s  {steps_lost:>3} steps lost{remark}")

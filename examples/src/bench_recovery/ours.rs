@@ -24,13 +24,16 @@ use taskd_core::runtime::{Runtime, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::{TorchLauncher, with_store};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep};
 
 /// The file in a job's directory that says what to run.
 const ORDER: &str = "order.json";
-/// The file with a line for each recovery, how it was done, and at the end one for what it was done with.
+/// The file with lines for people: when standbys had come up, how each recovery was done, and with how many of them.
 const HOW: &str = "how";
 /// How often ranks say that they live.
 const BEAT: Duration = Duration::from_millis(500);
+/// How often the guard is asked for its standbys, until they are there.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// What to run, and how.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,15 +49,19 @@ struct Order {
 /// # Errors
 /// The order cannot be written.
 pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Result<Start, Failure> {
-    let in_process = matches!(candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace);
-    let command = script.command(if in_process { "steps" } else { "plain" });
+    let command = script.command(if is_in_process(candidate) { "steps" } else { "plain" });
     let order = Order { candidate, command, ranks: script.ranks, mark: mark.to_owned() };
     fs::write(script.dir.join(ORDER), serde_json::to_vec(&order)?)?;
     let program = std::env::current_exe()?.display().to_string();
     Ok(Start::new([program, "--supervise".to_owned(), script.dir.display().to_string()]))
 }
 
-/// How the recoveries in this directory were done: each after a semicolon.
+/// Whether ranks that live keep their processes: the script is one that can.
+fn is_in_process(candidate: Candidate) -> bool {
+    matches!(candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace)
+}
+
+/// What the supervisor in this directory has to say, each after a semicolon.
 pub(crate) fn how(dir: &Path) -> String {
     let told = fs::read_to_string(dir.join(HOW)).unwrap_or_default();
     told.lines().map(|line| format!("; {line}")).collect()
@@ -77,8 +84,10 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
         .journal(dir.join("journal"))
         .build()?;
     let telling = tokio::spawn(tell(runtime.handle(), dir.join(HOW)));
+    let watching = tokio::spawn(watch_standbys(Arc::clone(&local), is_in_process(order.candidate), dir.join(HOW)));
     let report = runtime.run_until(soak_is_gone()).await;
     telling.abort();
+    watching.abort();
     println!("{}", report.reason);
     let guard = local.counters().await?.guard;
     add(&dir.join(HOW), &format!("{} standbys seated, {} missed", guard.standbys_seated, guard.standbys_missed))?;
@@ -92,8 +101,24 @@ fn spec(order: &Order) -> Result<JobSpec, Failure> {
         worker = worker.with_env(*name, value);
     }
     let spec = JobSpec::new("bench-recovery", order.ranks, worker);
-    let in_process = matches!(order.candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace);
-    Ok(if in_process { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
+    Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
+}
+
+/// Writes down when standbys had come up: where ranks keep their processes, when one of them had come to the step loop.
+async fn watch_standbys(local: Arc<LocalLauncher>, parked: bool, file: PathBuf) {
+    let began = Instant::now();
+    loop {
+        sleep(ASK_EVERY).await;
+        let Ok(counters) = local.counters().await else { continue };
+        let count = if parked { counters.guard.standbys_parked } else { counters.guard.standbys_waiting };
+        if count > 0 {
+            let line = format!("standbys up after {:.1} s", began.elapsed().as_secs_f64());
+            if let Err(error) = add(&file, &line) {
+                eprintln!("that standbys are up cannot be written down: {error}");
+            }
+            return;
+        }
+    }
 }
 
 /// Writes down how each incident ended.

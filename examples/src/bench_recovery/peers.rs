@@ -11,7 +11,6 @@ use std::sync::LazyLock;
 use taskd_core::launch::python::venv::VenvSpec;
 use taskd_pytorch::venv::PythonEnv;
 
-const VERSIONS: &[(u32, u32)] = &[(3, 12), (3, 11), (3, 10)];
 /// 7 GB installed, and what pip unpacks meanwhile.
 const NEEDS_BYTES: u64 = 11_000_000_000;
 const TAKES: &str = "about 7 GB, once, about 2 minutes";
@@ -22,7 +21,7 @@ static NVRX: VenvSpec = VenvSpec {
     takes: TAKES,
     requirements: include_str!("../../python/bench_recovery/requirements-nvrx.txt"),
     modules: &["nvidia_resiliency_ext", "torch", "numpy"],
-    versions: VERSIONS,
+    versions: &[(3, 12), (3, 11), (3, 10)],
     needs_bytes: NEEDS_BYTES,
     variable: "TASKD_PYTHON_NVRX",
 };
@@ -32,7 +31,7 @@ static TORCHFT: VenvSpec = VenvSpec {
     takes: TAKES,
     requirements: include_str!("../../python/bench_recovery/requirements-torchft.txt"),
     modules: &["torchft", "torch", "numpy"],
-    versions: VERSIONS,
+    versions: &[(3, 13), (3, 12), (3, 11), (3, 10)],
     needs_bytes: NEEDS_BYTES,
     variable: "TASKD_PYTHON_TORCHFT",
 };

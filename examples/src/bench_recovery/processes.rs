@@ -13,9 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a supervisor that was told to end may take.
-const LEAVE_WITHIN: Duration = Duration::from_secs(20);
-/// How long killed processes, and those whose supervisor has left, may take to be gone.
+/// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long one killed process is waited for before all are looked for anew: meanwhile another one may have been started.
@@ -85,22 +83,17 @@ impl Running {
         self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
-    /// Tells all by their standard input's end to leave, which who supervises obeys; how many processes are left some time later.
-    pub(crate) async fn leave(&mut self) -> usize {
+    /// Tells all by their standard input's end to leave, which who supervises obeys; how many processes are left after that time.
+    pub(crate) async fn leave(&mut self, within: Duration) -> usize {
         self.children.iter_mut().for_each(|child| drop(child.stdin.take()));
-        let until = Instant::now() + LEAVE_WITHIN;
-        while Instant::now() < until && !self.have_all_ended() {
+        let until = Instant::now() + within;
+        loop {
+            let left = self.living().len();
+            if left == 0 || Instant::now() > until {
+                return left;
+            }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let until = Instant::now() + GONE_WITHIN; // a guard ends after who has told it to
-        while Instant::now() < until && !self.living().is_empty() {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        self.living().len()
-    }
-
-    fn have_all_ended(&mut self) -> bool {
-        self.children.iter_mut().all(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     /// Ends all, and whatever they have started.
@@ -191,7 +184,7 @@ mod tests {
         let starts = [shell("cat; echo in order"), shell("setsid sleep 62 < /dev/null & cat")];
         let mut running = Running::start(&starts, dir.path(), &mark).unwrap();
         until(&mut running, 5);
-        assert_eq!(running.leave().await, 1, "the one in a session of its own");
+        assert_eq!(running.leave(Duration::from_millis(200)).await, 1, "the one in a session of its own");
         running.end().unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("log.0")).unwrap(), "in order\n");
     }

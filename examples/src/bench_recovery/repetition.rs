@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -26,6 +26,8 @@ const START_WITHIN: Duration = Duration::from_secs(120);
 const STRIKE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a job that has recovered goes on, for its states to be compared.
 const GO_ON: Duration = Duration::from_millis(500);
+/// How long a supervisor that was told to end, and its guard, may take.
+const LEAVE_WITHIN: Duration = Duration::from_secs(20);
 /// Ports that a job may use, from its first on: each life of a loop of the shell takes one.
 const PORTS: u16 = 16;
 
@@ -34,7 +36,7 @@ const PORTS: u16 = 16;
 pub(crate) struct Bench<'a> {
     pub(crate) options: &'a Options,
     pub(crate) dir: &'a Path,
-    pub(crate) pythons: &'a BTreeMap<Candidate, std::path::PathBuf>,
+    pub(crate) pythons: &'a BTreeMap<Candidate, PathBuf>,
     /// The state after each step of the undisturbed run.
     pub(crate) reference: BTreeMap<u64, String>,
 }
@@ -51,13 +53,13 @@ impl Bench<'_> {
     /// Carries out one repetition.
     ///
     /// # Errors
-    /// The job did not come to be hit; the text says why. Nothing of it runs any more.
+    /// The job did not come to be hit, and nothing of it runs any more; or something of it does not end. The text says which.
     pub(crate) async fn repeat(&self, candidate: Candidate, number: u32, dice: &mut StdRng) -> Result<Told, Failure> {
         let dir = self.dir.join(format!("r{number}"));
         fs::create_dir_all(&dir)?;
         let mut job = self.start(candidate, &dir, number, dice)?;
         let (after, victim) = (dice.random_range(0..1000), dice.random_range(1..self.options.ranks));
-        job.until_it_trains(candidate.recovered(self.options.ranks).world.max(self.options.ranks)).await?;
+        job.until_it_trains(self.options.ranks).await?;
         sleep(Duration::from_secs(self.options.settle_s) + Duration::from_millis(after)).await;
         let at = job.strike(candidate.fault(), victim, &dir).await?;
         job.lines.look();
@@ -66,7 +68,7 @@ impl Bench<'_> {
         sleep(if recovery.is_some() { GO_ON } else { Duration::ZERO }).await;
         let mut remark = String::new();
         if candidate.is_ours() {
-            let left = job.running.leave().await;
+            let left = job.running.leave(LEAVE_WITHIN).await;
             remark = ours::how(&dir);
             if left > 0 {
                 remark += &format!("; {left} PROCESSES WERE LEFT");

@@ -97,8 +97,8 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
 
 fn spec(order: &Order) -> Result<JobSpec, Failure> {
     let mut worker = WorkerSpec::new(&order.command).with_env(MARK, &order.mark);
-    for (name, value) in ENVIRONMENT.iter() {
-        worker = worker.with_env(*name, value);
+    for (name, value) in ENVIRONMENT {
+        worker = worker.with_env(name, value);
     }
     let spec = JobSpec::new("bench-recovery", order.ranks, worker);
     Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })

@@ -7,7 +7,6 @@ use super::Failure;
 use super::candidates::Candidate;
 use super::processes::Start;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use taskd_core::launch::python::venv::VenvSpec;
 use taskd_pytorch::venv::PythonEnv;
 
@@ -43,10 +42,8 @@ const LOOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/bench_recovery/l
 const INPROC_SECONDS: &str = r#""seconds":{"monitor_thread_interval":0.05,"monitor_process_interval":0.05,"heartbeat_interval":0.1,"progress_watchdog_interval":0.1,"last_call_wait":0.05}"#;
 
 /// What each rank's environment has, whoever starts it.
-pub(crate) static ENVIRONMENT: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
-    let all = [("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo"), ("TORCH_CPP_LOG_LEVEL", "ERROR")];
-    all.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
-});
+pub(crate) const ENVIRONMENT: [(&str, &str); 3] =
+    [("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo"), ("TORCH_CPP_LOG_LEVEL", "ERROR")];
 
 /// The interpreter that a candidate's ranks run in; an environment that is not there yet is made.
 pub(crate) async fn python_of(candidate: Candidate) -> Result<PathBuf, Failure> {

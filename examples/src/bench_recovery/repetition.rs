@@ -123,7 +123,7 @@ pub(crate) async fn undisturbed(
 }
 
 fn with_environment(starts: Vec<Start>) -> Vec<Start> {
-    let add = |start| ENVIRONMENT.iter().fold(start, |start: Start, (name, value)| start.env(name, value));
+    let add = |start| ENVIRONMENT.into_iter().fold(start, |start: Start, (name, value)| start.env(name, value));
     starts.into_iter().map(add).collect()
 }
 

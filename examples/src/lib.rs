@@ -2,6 +2,7 @@
 //! of the quick start, figures taken many times, the soak run of the PyTorch job, and the observed torchrun job.
 
 pub mod account;
+pub mod bench_recovery;
 pub mod books;
 pub mod breakdown;
 pub mod chaos;

@@ -48,6 +48,14 @@ fn each_is_refused_in_one_sentence() {
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
         (
+            "bench_recovery --n 0",
+            "error: invalid value '0' for '--n <N>': must be a whole number from 1 to 10000".into(),
+        ),
+        (
+            "bench_recovery --state-mib 9",
+            "error: invalid value '9' for '--state-mib <STATE_MIB>': must be a whole number from 1 to 8".into(),
+        ),
+        (
             "mindspore_train --faults 0",
             "error: invalid value '0' for '--faults <FAULTS>': must be a whole number from 1 to 10000".into(),
         ),

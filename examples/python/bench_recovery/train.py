@@ -178,7 +178,6 @@ def steps():
     import taskd
 
     dist.init_process_group("gloo", timeout=LOST_AFTER)
-    world = dist.get_world_size()
     training = Training()
     computed = noted = None
     rank = 0  # of one that warms up: what it computes counts for nothing
@@ -192,14 +191,14 @@ def steps():
     for step in taskd.steps(state, until=options.steps, start=training.load(), with_rank=with_rank):
         done = None if step.warming else step.committed
         if done is not None and done == computed != noted:  # what it copied from another rank it has not completed
-            training.completed(done, world)
+            training.completed(done, dist.get_world_size())
             noted = done
             if rank == 0:
                 training.save(done + 1)
         with step:
             if not step.warming:
                 strike(rank)
-            training.step(step.number, rank, world)
+            training.step(step.number, rank, dist.get_world_size())
             computed = None if step.warming else step.number
     dist.destroy_process_group()
 

@@ -13,6 +13,8 @@ pub enum Candidate {
     TaskdRetry,
     /// taskd, where a rank is killed: a standby takes its place, the others keep their processes.
     TaskdRecoverInPlace,
+    /// taskd, where a rank is killed: the others train on without it. The job allows nothing cheaper.
+    TaskdShrink,
     /// taskd and a script that is not made for it: everybody starts again, from standbys.
     TaskdRestartStandby,
     /// The same without standbys.
@@ -59,6 +61,7 @@ impl Candidate {
         match self {
             Candidate::TaskdRetry
             | Candidate::TaskdRecoverInPlace
+            | Candidate::TaskdShrink
             | Candidate::TaskdRestartStandby
             | Candidate::TaskdRestart => "taskd",
             Candidate::Torchrun => "torchrun",
@@ -75,6 +78,7 @@ impl Candidate {
         match self {
             Candidate::TaskdRetry => "retry",
             Candidate::TaskdRecoverInPlace => "recover-in-place",
+            Candidate::TaskdShrink => "shrink",
             Candidate::TaskdRestartStandby => "restart-standby",
             Candidate::TaskdRestart => "restart",
             Candidate::Torchrun | Candidate::FtLauncher => "tuned",
@@ -102,7 +106,7 @@ impl Candidate {
 
     /// Whether as many ranks as before train once it has recovered.
     pub(crate) fn keeps_world(self) -> bool {
-        !matches!(self, Candidate::NvrxShrink | Candidate::TorchftShrink)
+        !matches!(self, Candidate::TaskdShrink | Candidate::NvrxShrink | Candidate::TorchftShrink)
     }
 
     /// Whether it can have the undisturbed run's state: in no step fewer ranks have trained.
@@ -116,6 +120,7 @@ impl Candidate {
             self,
             Candidate::TaskdRetry
                 | Candidate::TaskdRecoverInPlace
+                | Candidate::TaskdShrink
                 | Candidate::TorchftShrink
                 | Candidate::TorchftRejoin
         );

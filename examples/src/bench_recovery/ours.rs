@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::defaults;
-use taskd_core::job::{JobSpec, WorkerSpec};
+use taskd_core::job::{JobSpec, Name, Permission, WorkerSpec};
 use taskd_core::kernel::Event;
 use taskd_core::launch::LocalLauncher;
 use taskd_core::launch::python::Standbys;
@@ -58,7 +58,7 @@ pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Re
 
 /// Whether ranks that live keep their processes: the script is one that can.
 fn is_in_process(candidate: Candidate) -> bool {
-    matches!(candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace)
+    matches!(candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace | Candidate::TaskdShrink)
 }
 
 /// What the supervisor in this directory has to say, each after a semicolon.
@@ -100,7 +100,11 @@ fn spec(order: &Order) -> Result<JobSpec, Failure> {
     for (name, value) in ENVIRONMENT {
         worker = worker.with_env(name, value);
     }
-    let spec = JobSpec::new("bench-recovery", order.ranks, worker);
+    let mut spec = JobSpec::new("bench-recovery", order.ranks, worker);
+    if order.candidate == Candidate::TaskdShrink {
+        let never = ["recover-in-place", "recover"].map(|name| (Name::new(name), Permission::Never));
+        spec.policy.strategies.extend(never);
+    }
     Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
 }
 

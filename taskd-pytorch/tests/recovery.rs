@@ -101,6 +101,42 @@ fn ranks_that_are_killed_are_replaced_with_the_recorder_on() {
 }
 
 #[test]
+fn a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew() {
+    let test = "a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew";
+    let Some(found) = findings(test, "smaller") else { return };
+    for (rank, places) in list(&found["places"]).iter().enumerate() {
+        let is_new = rank == 1;
+        let there = serde_json::json!([[rank, 4]]);
+        assert_eq!(places[0], if is_new { serde_json::json!([]) } else { there.clone() }, "{found:#}");
+        let without = serde_json::json!([[rank.saturating_sub(1), 3]]);
+        assert_eq!(places[1], if is_new { serde_json::json!([]) } else { without }, "{found:#}");
+        assert_eq!(places[2], there, "{found:#}");
+    }
+    let weights = list(&found["weights"]);
+    assert!(weights.iter().all(|weight| *weight == weights[0]), "{found:#}");
+    // What rank 1 had before it died it does not tell, nor what it was handed out with the step that it died in.
+    let before_it_died = 2 * (found["shrunk"].as_u64().unwrap() + 1);
+    let epochs = list(&found["epochs"]);
+    let (twice, never) = (epochs[0]["twice"].as_u64().unwrap(), epochs[0]["never"].as_u64().unwrap());
+    assert!(twice <= 4 && never <= before_it_died + 16, "{found:#}");
+    assert_eq!(epochs[1], serde_json::json!({"twice": 0, "never": 0}), "the next epoch is whole: {found:#}");
+    let (shrunk, grown) = (&found["shrunk"], &found["grown"]);
+    let survivor = serde_json::json!([
+        ["stop", shrunk],
+        ["clean"],
+        ["rebuild", 1, 3],
+        ["repair", shrunk, null, []],
+        ["rollback", shrunk],
+        ["stop", grown],
+        ["clean"],
+        ["rebuild", 2, 4],
+        ["repair", grown, null, []],
+        ["rollback", grown],
+    ]);
+    assert_eq!(found["called"][2], survivor, "{found:#}");
+}
+
+#[test]
 fn operations_that_python_calls_for_raise_step_aborted() {
     let test = "operations_that_python_calls_for_raise_step_aborted";
     for scenario in ["plain", "plain_stop"] {

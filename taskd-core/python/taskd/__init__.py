@@ -110,7 +110,7 @@ class range:
         return ranged
 
 
-def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None):
+def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None, callbacks=None):
     """The steps of training, from `start` on, up to and not including `until`: to be iterated over once.
 
     `state` names what makes up the training's state: modules, optimizers, schedulers, gradient scalers, tensors, and whatever
@@ -139,6 +139,15 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
     sooner the others go on. So what needs the rank (a seed, a file of its own) best stands in `with_rank`, a function that is
     called once, before the first step that counts.
 
+    When ranks are lost that nobody can replace, the others may go on without them, and the world is larger again later:
+    `dist.get_world_size()` and `dist.get_rank()` say what it is now. torch's samplers that share data out among all ranks are told
+    of it, and go on where they were.
+
+    `callbacks` are a framework's own part in a recovery, by name: `stop(step)`, `clean()`, `rebuild(rank, size)`,
+    `repair(step, source, sinks)`, `rollback(step)`, `save(directory, step)` and `exit(code)`. Each is called on the main thread
+    when taskd has done its own part of that name (see `taskd._callbacks`). If one raises, the recovery fails, and the next dearer
+    one is tried.
+
     Sharded state (FSDP, ZeroRedundancyOptimizer) has no copy on another rank. Of such a job a step that has failed while all
     processes live can be done again, but a lost process cannot be replaced: that is told when the loop begins.
 
@@ -151,7 +160,7 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
         from taskd import _framework
 
         session.engine = _framework.engine(session)
-    return _loop.Loop(session, state, data, until, start, retry_on, with_rank).run()
+    return _loop.Loop(session, state, data, until, start, retry_on, with_rank, callbacks).run()
 
 
 def load_dump(state, directory=None, newer_than=None):

@@ -9,7 +9,7 @@ It never computes anything of the program's, and without a supervisor it is `ran
 import pickle
 import sys
 
-from taskd import _batches, _keep, _link, _session
+from taskd import _batches, _callbacks, _keep, _link, _session
 from taskd._aborted import StepAborted
 
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
@@ -72,11 +72,12 @@ class Step:
 class Loop:
     """The steps of a program. There is one at a time."""
 
-    def __init__(self, session, state, data, until, start, retry_on, with_rank):
+    def __init__(self, session, state, data, until, start, retry_on, with_rank, callbacks=None):
         self.session = session
         self.engine = session.engine if session else None
         self.state, self.data, self.until, self.number, self.retry_on = state, data, until, start, tuple(retry_on)
         self.with_rank = with_rank  # what the program does once its rank is known
+        self.callbacks = _callbacks.checked(callbacks)
         self.committed = None
         self.kind = TRAIN
         self.window = BEFORE

@@ -7,6 +7,7 @@ program, but for an exit.
 import time
 
 from taskd import _dumps, _link, _loop
+from taskd._callbacks import call
 from taskd._session import Cancelled, Refused
 
 
@@ -63,10 +64,12 @@ def carry_out(loop, directive):
 
 def give_up(loop, generation, order):
     loop.engine.give_up()
+    call(loop.callbacks, "stop", loop.number)
     loop.step_back()
     if loop.window == _loop.TORN and loop.engine.undone():
         loop.window = _loop.BEFORE
     loop.keep_place()
+    call(loop.callbacks, "clean")
     state = {"step": loop.number, "committed": loop.committed, "window": loop.window}
     state.update(loop.engine.state())
     return {"state": state}
@@ -76,6 +79,7 @@ def join(loop, generation, order):
     before = time.monotonic()
     answer = loop.engine.join(order, loop.session.cancelled(generation))
     answer["joined_ms"] = since(before)
+    call(loop.callbacks, "rebuild", *loop.engine.place())
     return answer
 
 
@@ -102,6 +106,9 @@ def repair(loop, generation, order):
         loop.put_back()
     if order.get("to"):  # what this rank is to give is in place now
         loop.engine.give(loop, order)
+    source = order["from"]["rank"] if order.get("from") else None
+    call(loop.callbacks, "repair", step, source, list(order.get("to") or []))
+    call(loop.callbacks, "rollback", step)
     answer["copied_ms"] = since(before)
     return answer
 
@@ -122,7 +129,9 @@ def resume(loop, generation, order):
 
 
 def dump(loop, generation, order):
-    return loop.engine.dump(loop, order)
+    answer = loop.engine.dump(loop, order)
+    call(loop.callbacks, "save", order["dir"], order["step"])
+    return answer
 
 
 def seal(loop, generation, order):
@@ -138,7 +147,9 @@ def seal(loop, generation, order):
 
 def leave(loop, generation, order):
     code = order.get("code")
-    raise SystemExit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    call(loop.callbacks, "exit", code)
+    raise SystemExit(code)
 
 
 def since(before):

@@ -204,10 +204,11 @@ fn every_built_in_detector_keeps_the_contract() {
 #[test]
 fn the_defaults_have_different_names_and_say_how_they_are_set() {
     let names: Vec<String> = defaults().iter().map(|d| d.name().to_string()).collect();
-    assert_eq!(names, ["exit", "failed-step", "program-error", "silence", "stall", "restart-storm", "hang"]);
+    assert_eq!(names, ["exit", "failed-step", "program-error", "silence", "stall", "restart-storm", "hang", "shrunk"]);
     let configs: Vec<String> = defaults().iter().map(|d| d.config()).collect();
     assert_eq!(configs[0], "exact_within_ms=10000");
-    let others = ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000", "missing_after_ms=300000"];
+    let of_times = ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000", "missing_after_ms=300000"];
+    let others = [&of_times[..], &["after_ms=300000"]].concat();
     assert_eq!(configs[3..], others);
     assert_eq!(super::ExitDetector::new().debounce(2).name(), "exit");
 }

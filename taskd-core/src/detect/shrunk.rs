@@ -130,7 +130,8 @@ fn has_room(view: &View) -> bool {
     if view.nodes.is_empty() {
         return true;
     }
-    let slots = view.ready_nodes().filter_map(|node| view.nodes.get(node)).map(|status| status.slots as usize).sum::<usize>();
+    let slots =
+        view.ready_nodes().filter_map(|node| view.nodes.get(node)).map(|status| status.slots as usize).sum::<usize>();
     let on_ready = |proc: &&crate::kernel::Proc| proc.node.as_ref().is_none_or(|node| view.is_ready(node));
     let taken = view.training().filter(|(_, proc)| on_ready(proc)).count();
     slots >= taken + view.world.absent().len()

@@ -117,7 +117,11 @@ impl Training {
 
     fn members_mut(&mut self) -> impl Iterator<Item = (Rank, &mut Seat)> {
         let members = self.world.members();
-        self.seats.iter_mut().zip(0..).map(|(seat, rank)| (Rank(rank), seat)).filter(|(rank, _)| members.contains_key(rank))
+        self.seats
+            .iter_mut()
+            .zip(0..)
+            .map(|(seat, rank)| (Rank(rank), seat))
+            .filter(|(rank, _)| members.contains_key(rank))
     }
 
     /// Whether a member does not run on.

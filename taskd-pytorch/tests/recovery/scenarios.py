@@ -14,6 +14,7 @@ import time
 import dumps
 import programs
 import ranks
+import worlds
 from ranks import SOAK
 from stand_in import Again, StandIn
 
@@ -338,6 +339,7 @@ SCENARIOS = {
     "garbage": garbage,
     "supervisor_gone": supervisor_gone,
     "asked_twice": asked_twice,
+    "smaller": worlds.smaller,
     "dump_restart": dumps.restarted,
     "dump_lost": dumps.lost,
     "dump_asked": dumps.asked,

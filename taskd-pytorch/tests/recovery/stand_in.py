@@ -86,6 +86,7 @@ class StandIn:
         self.ended = []  # processes that were replaced
         self.world = [self.start(rank, "train") for rank in range(size)]
         self.parked = {}
+        self.absent = set()  # ranks without which the others go on
 
     def start(self, rank, mode):
         self.incarnation += 1
@@ -97,6 +98,9 @@ class StandIn:
     def park(self, rank):
         """A newcomer for a rank, ahead of time."""
         self.parked[rank] = self.start(rank, "join")
+
+    def here(self):
+        return [peer for rank, peer in enumerate(self.world) if rank not in self.absent]
 
     def peers(self):
         return self.world + list(self.parked.values())
@@ -111,7 +115,7 @@ class StandIn:
                 self.tell_stacks()
                 raise Failed("%s: not within %d s; %s" % (what, seconds, self.story()))
             self.serve(0.002)
-            for peer in self.world:
+            for peer in self.here():
                 if again and peer.process.ended() and peer.process.exit != 0:
                     raise Again(peer)
 
@@ -225,39 +229,40 @@ class StandIn:
             phases[name] = (now - clock[0]) * 1000
             clock[0] = now
 
-        for peer in self.world:
+        here = self.here()
+        for peer in here:
             peer.failures.clear()
-        old = [peer for peer in self.world if peer.at == "loop"]
+        old = [peer for peer in here if peer.at == "loop"]
         states = dict(zip(old, (one["state"] for one in self.all_do(old, "give-up", lambda peer: {}))))
         phase("give up")
-        new = [peer for peer in self.world if peer not in old]
+        new = [peer for peer in here if peer not in old]
         self.pump(lambda: all(peer.at == "parked" for peer in new), "newcomers park")
         if new:
             states.update(zip(new, (one["state"] for one in self.all_do(new, "give-up", lambda peer: {}))))
         phase("newcomer")
         for peer in self.ended:
             peer.process.kill()
-        members = [{"rank": rank, "pid": peer.process.pid} for rank, peer in enumerate(self.world)]
-        where = {"size": self.size, "members": members, "prefix": "taskd/%d" % self.generation}
+        members = {peer: {"rank": self.world.index(peer), "pid": peer.process.pid} for peer in here}
+        where = {"size": len(here), "members": list(members.values()), "prefix": "taskd/%d" % self.generation}
         where["store"] = {"host": "127.0.0.1", "port": self.port}
-        joined = self.all_do(self.world, "join", lambda peer: dict(where, rank=self.world.index(peer)))
+        joined = self.all_do(here, "join", lambda peer: dict(where, rank=self.world.index(peer)))
         phase("join")
         committed = [state["committed"] for state in states.values() if state["committed"] is not None]
         step = max(committed) + 1 if committed else 0
-        have = [peer for peer in self.world if states[peer]["step"] == step and states[peer]["window"] == "before"]
-        lack = [peer for peer in self.world if peer not in have]
+        have = [peer for peer in here if states[peer]["step"] == step and states[peer]["window"] == "before"]
+        lack = [peer for peer in here if peer not in have]
         if not have:
             raise Failed("nobody has the state of step %d: %s" % (step, states))
-        orders = {peer: {"step": step, "from": None, "to": [], "put_back": True} for peer in self.world}
+        orders = {peer: {"step": step, "from": None, "to": [], "put_back": True} for peer in here}
         for peer in lack:
-            orders[peer]["from"] = members[self.world.index(have[0])]
+            orders[peer]["from"] = members[have[0]]
             orders[peer]["buckets"] = states[have[0]]["buckets"]
             orders[have[0]]["to"].append(self.world.index(peer))
-        repaired = self.all_do(self.world, "repair", orders.get)
+        repaired = self.all_do(here, "repair", orders.get)
         phase("repair")
-        self.all_do(self.world, "resume", lambda peer: {"step": step})
+        self.all_do(here, "resume", lambda peer: {"step": step})
         phase("resume")
-        self.pump(lambda: all(peer.process.step() > step or peer.process.ended() for peer in self.world), "a step")
+        self.pump(lambda: all(peer.process.step() > step or peer.process.ended() for peer in here), "a step")
         phase("first step")
         phases["whole"] = (time.monotonic() - began) * 1000
         phases.update(step=step, copied=len(lack), abandoned=max(one["abandoned"] for one in joined))
@@ -279,11 +284,11 @@ class StandIn:
 
     def finish(self):
         """What all ranks return."""
-        self.pump(lambda: all(peer.process.ended() for peer in self.world), "all ranks end", again=False)
-        for peer in self.world:
+        self.pump(lambda: all(peer.process.ended() for peer in self.here()), "all ranks end", again=False)
+        for peer in self.here():
             if peer.process.exit:
                 raise Failed("%s ended with %d" % (peer, peer.process.exit))
-        return [peer.process.result() for peer in self.world]
+        return [peer.process.result() for peer in self.here()]
 
     def __enter__(self):
         return self

@@ -27,7 +27,14 @@ pub(super) struct Newcomers {
 }
 
 impl Newcomers {
-    pub(super) fn proposal(self, view: &View, limits: &Limits, cost: Cost, counted: Counted, reason: String) -> Proposal {
+    pub(super) fn proposal(
+        self,
+        view: &View,
+        limits: &Limits,
+        cost: Cost,
+        counted: Counted,
+        reason: String,
+    ) -> Proposal {
         let Newcomers { world, kept, coming, stop, services } = self;
         let is_in_their_way = !stop.is_empty();
         let start = start(view, &world, &coming, services, limits);
@@ -58,7 +65,13 @@ pub(super) fn advance(run: &Run, view: &View, limits: &Limits) -> Next {
 }
 
 /// The newcomers, who are told that they join ranks which run, and what service they need.
-fn start(view: &View, world: &Arc<World>, coming: &BTreeSet<Rank>, services: Vec<StartOrder>, limits: &Limits) -> Stage {
+fn start(
+    view: &View,
+    world: &Arc<World>,
+    coming: &BTreeSet<Rank>,
+    services: Vec<StartOrder>,
+    limits: &Limits,
+) -> Stage {
     let mut spec = WorkerSpec::clone(&stages::worker(view));
     spec.env.insert(JOIN_VARIABLE.into(), world.generation().0.to_string());
     let spec = Arc::new(spec);

@@ -111,8 +111,11 @@ fn sharded(run: &Run) -> Option<String> {
 /// No whole replica is left.
 fn with_replicas(lost: &BTreeSet<Rank>, world: &World) -> Result<BTreeSet<Rank>, String> {
     let dp = || world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp).map(|(_, ranks)| ranks);
-    let places: BTreeSet<usize> =
-        dp().flat_map(|ranks| ranks.iter().enumerate()).filter(|(_, rank)| lost.contains(rank)).map(|(at, _)| at).collect();
+    let places: BTreeSet<usize> = dp()
+        .flat_map(|ranks| ranks.iter().enumerate())
+        .filter(|(_, rank)| lost.contains(rank))
+        .map(|(at, _)| at)
+        .collect();
     let at_places = dp().flat_map(|ranks| places.iter().filter_map(|at| ranks.get(*at)));
     let members = world.members();
     let leaving = lost.iter().chain(at_places).filter(|rank| members.contains_key(rank)).copied().collect();

@@ -82,13 +82,14 @@ impl Groups {
 
     /// Of groups that were made anew in a recovery the newest: what was under way in an older one was given up.
     fn newest(&self, names: &NameTable) -> BTreeSet<NameId> {
-        let mut newest: BTreeMap<&str, (u64, NameId)> = BTreeMap::new();
-        for id in self.groups.keys() {
-            let (name, generation) = split_generation(split_name(names.get(*id)).0);
-            let known = newest.entry(name).or_insert((generation, *id));
-            *known = (*known).max((generation, *id));
+        let of = |id: &NameId| split_generation(split_name(names.get(*id)).0);
+        let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
+        for (name, generation) in self.groups.keys().map(of) {
+            let known = newest.entry(name).or_default();
+            *known = generation.max(*known);
         }
-        newest.into_values().map(|(_, id)| id).collect()
+        let is_newest = |id: &&NameId| newest.get(of(id).0) == Some(&of(id).1);
+        self.groups.keys().filter(is_newest).copied().collect()
     }
 
     pub(super) fn pending(&mut self, now: u64, longer_than: Duration, names: &NameTable) -> Vec<PendingCall> {
@@ -153,6 +154,24 @@ fn members(ranks: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_group_that_was_made_anew_the_older_ones_keep_nobody_waiting() {
+        let (mut groups, mut names) = (Groups::default(), NameTable::default());
+        let mut call = |groups: &mut Groups, range, group: &str, sequence| {
+            let (group, operation) = (names.push(group), names.push("all_reduce"));
+            let (op, data_type, sequence) = (Op::AllReduce, DataType::F32, Some(sequence));
+            let what = Communication { op, data_type, group, elements: 1, bytes: 4, peer: None, sequence };
+            groups.call(range, operation, &what, 0);
+        };
+        call(&mut groups, 1, "0|0-3", 400); // given up, and never over
+        call(&mut groups, 2, "0#7|0,2-3", 12);
+        call(&mut groups, 3, "dp|0-1", 9);
+        let positions: Vec<_> = groups.positions(10, &names).into_iter().map(|p| (p.group, p.members)).collect();
+        assert_eq!(positions, [("0#7".to_owned(), vec![0, 2, 3]), ("dp".to_owned(), vec![0, 1])]);
+        let pending = groups.pending(1_000, Duration::ZERO, &names);
+        assert_eq!(pending.iter().map(|call| call.sequence).collect::<Vec<_>>(), [12, 9]);
+    }
 
     #[test]
     fn members_stand_behind_the_last_bar() {

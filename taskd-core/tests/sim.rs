@@ -30,7 +30,7 @@ fn no_invariant_is_broken_and_every_job_comes_to_its_end() {
         assert!((8..=512).contains(&outcome.ranks));
     }
     let incidents = || outcomes.iter().flat_map(|outcome| &outcome.report.incidents);
-    for strategy in ["retry", "recover-in-place", "recover", "restart"] {
+    for strategy in ["retry", "recover-in-place", "recover", "shrink", "grow", "restart"] {
         let how = format!("recovered by {strategy}");
         assert!(incidents().any(|incident| incident.outcome == how), "no job has {how}");
     }

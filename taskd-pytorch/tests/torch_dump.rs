@@ -61,7 +61,7 @@ async fn train(python: &Path, dir: &Path, dies: bool) -> (JobReport, Vec<(u64, S
     let mut spec = JobSpec::new("dumps", RANKS, if dies { worker.with_env("DIES", "1") } else { worker });
     spec.policy.stop_grace = Duration::ZERO;
     spec.policy.dump_dir = Some(dir.join("dumps"));
-    for name in ["recover-in-place", "recover", "restart"] {
+    for name in ["recover-in-place", "recover", "shrink", "restart"] {
         spec.policy.strategies.insert(Name::new(name), Permission::Never);
     }
     let runtime = Runtime::builder()

@@ -96,7 +96,10 @@ impl FaultDetector for ShrunkDetector {
     fn expire(&mut self, view: &View, out: &mut Findings) {
         self.follow(view);
         let (Some(since), Some(_)) = (self.state.since, self.state.due.filter(|due| *due <= view.now)) else { return };
-        if !has_room(view) {
+        let members = view.world.members();
+        let trains = view.training().filter(|(rank, _)| members.contains_key(rank)).count();
+        let all_train = trains == members.len(); // else a recovery is under way
+        if !all_train || !has_room(view) {
             self.state.due = Some(view.now + self.after);
             return;
         }

@@ -12,6 +12,7 @@
 //! | [`embedding`] | live in a larger program: the guard, and the ways to leave a job |
 //! | [`operators`] | drain, pause, approve, ask why; report faults from outside |
 //! | [`tracing`] | see what every rank does, switch it while it trains, find out who is slow and who hangs |
+//! | [`recovering`] | keep the ranks that live, in a PyTorch script with a few lines more |
 //! | [`observing`] | watch a job that something else runs, and touch nothing |
 //! | [`porting`] | bring another framework, or another vendor's devices |
 //! | [`exit_codes`] | tell scripts and service managers how it went |
@@ -92,6 +93,9 @@ pub mod operators {}
 
 #[doc = include_str!("tracing.md")]
 pub mod tracing {}
+
+#[doc = include_str!("recovering.md")]
+pub mod recovering {}
 
 #[doc = include_str!("observing.md")]
 pub mod observing {}

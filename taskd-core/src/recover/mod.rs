@@ -31,7 +31,7 @@ pub const SHRINK: Name = Name::new("shrink");
 /// The strategy that brings them back, which [`ShrunkDetector`](crate::detect::ShrunkDetector) advises.
 pub const GROW: Name = Name::new("grow");
 
-/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `grow`, `shrink`, `dump`,
+/// The recovery ladder of a usual job, from cheap to dear: `retry`, `recover-in-place`, `recover`, `shrink`, `grow`, `dump`,
 /// `restart`, `dump-exit`, `exit`. All before restart, and dump-exit, refuse where the training program has no control link, and the latter where the job
 /// names no directory for checkpoints ([`Policy::dump_dir`](crate::job::Policy::dump_dir)).
 #[must_use]
@@ -40,8 +40,8 @@ pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
         Retry::default().boxed(),
         Recover::in_place().boxed(),
         Recover::elsewhere().boxed(),
-        Grow::new().boxed(),
         Shrink::new().boxed(),
+        Grow::new().boxed(),
         Dump::and_restart().boxed(),
         Restart::default().boxed(),
         Dump::and_exit().boxed(),

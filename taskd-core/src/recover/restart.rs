@@ -168,7 +168,8 @@ fn check(incident: &Incident, view: &View) -> Result<(), String> {
     if incident.is_of_the_meeting(view) {
         return Err("ranks that have met train on without the service at which they met".into());
     }
-    let was_disturbed = !incident.attempts.is_empty(); // by what was tried: it may not train any more
+    // By what was tried, or begun: it may not train any more.
+    let was_disturbed = !incident.attempts.is_empty() || view.stopped_for(incident.id).next().is_some();
     if incident.still_trains() && !incident.is_ordered() && !was_disturbed {
         return Err("what was blamed still trains, and would only start again where it is".into());
     }

@@ -151,7 +151,7 @@ async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     let dumps = dir.join("dumps");
     job_with(dir, ranks, spec, |policy| {
         policy.dump_dir = Some(dumps);
-        let never = ["recover-in-place", "recover"].map(|name| (Name::new(name), Permission::Never));
+        let never = ["recover-in-place", "recover", "shrink"].map(|name| (Name::new(name), Permission::Never));
         policy.strategies.extend(never);
     })
     .await

@@ -289,7 +289,7 @@ fn what_an_operator_allows_outlives_the_supervisor() {
     let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
     assert_eq!(
         why,
-        "there is no strategy restrat: there are retry, recover-in-place, recover, dump, restart, dump-exit, exit"
+        "there is no strategy restrat: there are retry, recover-in-place, recover, shrink, grow, dump, restart, dump-exit, exit"
     );
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let snapshot = job.kernel.snapshot();
@@ -307,7 +307,7 @@ fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     job.kernel =
         Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
     let why = job.order(Order::Dump).expect_err("nobody saves");
-    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, restart, dump-exit, exit)";
+    let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, shrink, grow, restart, dump-exit, exit)";
     assert_eq!(why, expected);
 }
 
@@ -383,6 +383,8 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        shrink: no rank is lost; \
+        grow: nobody wants the world to grow; \
         dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: node a takes nothing new, and no other host has room for rank 0; \
         dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
@@ -405,6 +407,8 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
         recover: no rank is lost; \
+        shrink: no rank is lost; \
+        grow: nobody wants the world to grow; \
         dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: what was blamed still trains, and would only start again where it is; \
         dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
@@ -531,7 +535,7 @@ fn an_incident_is_explained_with_its_losers_and_its_evidence() {
     kill(&mut job, 2);
     let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
     assert_eq!(why.chosen.map(|(name, _)| name), Some(Name::new("restart")));
-    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 5, 1));
+    assert_eq!((why.lost.len(), why.refused.len(), why.faults.len()), (1, 7, 1));
     assert_eq!((why.lost[0].strategy.as_str(), why.report.blamed), ("exit", vec![Rank(2)]));
     assert!(job.kernel.explain(IncidentId(2)).is_none());
 }

@@ -89,7 +89,7 @@ fn each_master_switch_means_whole_restarts_only_and_the_start_line_says_which_on
             assert!(configured.restarts_only());
             assert_eq!(configured.summary(), format!("whole restarts only: {expected} in the environment"));
             let expected = format!(
-                "allowed: restart, exit; not allowed: retry, recover-in-place, recover, dump, dump-exit (whole restarts \
+                "allowed: restart, exit; not allowed: retry, recover-in-place, recover, shrink, grow, dump, dump-exit (whole restarts \
                  only: {expected} in the environment)"
             );
             assert_eq!(line(&job, with()), expected);

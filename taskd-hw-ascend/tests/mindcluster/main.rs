@@ -48,7 +48,8 @@ fn allowed(configured: &Configured) -> Vec<String> {
     allowed_in(&spec(), configured)
 }
 
-const ALL: [&str; 7] = ["retry", "recover-in-place", "recover", "dump", "restart", "dump-exit", "exit"];
+const ALL: [&str; 9] =
+    ["retry", "recover-in-place", "recover", "shrink", "grow", "dump", "restart", "dump-exit", "exit"];
 const WHOLE: [&str; 2] = ["restart", "exit"];
 
 fn warned(configured: &Configured, kind: WarningKind) -> Vec<String> {

@@ -2,7 +2,8 @@
 
 use super::{allowed, configured, noted, sources, spec, warned};
 use std::sync::Arc;
-use taskd_hw_ascend::mindcluster::{Framework, Key, WarningKind};
+use taskd_core::recover;
+use taskd_hw_ascend::mindcluster::{Framework, Key, Sources, WarningKind};
 
 #[test]
 fn every_value_that_a_key_does_not_have_is_told_with_those_that_it_has() {
@@ -81,7 +82,10 @@ fn a_strategy_that_lacks_its_flag_is_told() {
 
 #[test]
 fn a_strategy_that_the_runtime_does_not_have_is_told() {
-    let told = warned(&configured(&[("recover-strategy", "elastic-training")]), WarningKind::NotAdded);
+    let mut strategies = recover::defaults();
+    strategies.retain(|strategy| !["shrink", "grow"].contains(&strategy.name().as_str()));
+    let job = noted(&[("recover-strategy", "elastic-training")]);
+    let told = warned(&Sources::of(&job, &strategies).configured(), WarningKind::NotAdded);
     let expected = |name| format!("elastic-training is allowed, and the runtime was not given the strategy {name}");
     assert_eq!(told, ["shrink", "grow"].map(expected));
 }

@@ -101,6 +101,19 @@ fn without_room_nothing_is_advised() {
 }
 
 #[test]
+fn in_the_middle_of_a_recovery_nothing_is_advised() {
+    let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
+    leaves(&mut scene, 1);
+    look(&mut scene, &mut shrunk);
+    scene.proc(2).wanted = false;
+    scene.pass(AFTER_MS);
+    assert!(scene.expire(&mut shrunk).is_empty());
+    scene.proc(2).wanted = true;
+    scene.pass(AFTER_MS);
+    assert_eq!(scene.expire(&mut shrunk).len(), 2);
+}
+
+#[test]
 fn it_goes_on_from_what_it_saved() {
     let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
     leaves(&mut scene, 1);

@@ -174,3 +174,14 @@ fn a_rank_without_a_host_of_its_own_goes_back_to_where_it_was_seen() {
 fn it_keeps_the_contract() {
     conformance::recovery_strategy(Restart::new).with_seeds(300).assert();
 }
+
+#[test]
+fn who_was_stopped_starts_again_though_all_that_is_blamed_still_trains() {
+    let mut scene = Scene::of(2);
+    let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+    let slow = Suspect::certain(rank_domain(1), FaultClass::Slow, damage);
+    let slow = Fault::new(Name::new("slow-rank"), JobTime::START, slow).of(Some(Incarnation(1)));
+    assert!(propose(&scene, vec![slow.clone()]).is_err_and(|why| why.contains("still trains")));
+    scene.proc(0).wanted = false; // a recovery had begun, and was given up
+    assert!(propose(&scene, vec![slow]).is_ok());
+}

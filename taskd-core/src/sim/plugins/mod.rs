@@ -57,13 +57,15 @@ pub fn drawn(seed: u64) -> Plugins {
     if dice.chance(850) {
         plugins.strategies.push(Retry::new().boxed());
     }
-    if dice.chance(750) {
+    let may_shrink = dice.chance(500);
+    let replaces = if may_shrink { 500 } else { 750 };
+    if dice.chance(replaces) {
         plugins.strategies.push(Recover::in_place().boxed());
     }
-    if dice.chance(750) {
+    if dice.chance(replaces) {
         plugins.strategies.push(Recover::elsewhere().boxed());
     }
-    if dice.chance(500) {
+    if may_shrink {
         plugins.detectors.push(ShrunkDetector::after(GROW_AFTER).boxed());
         plugins.strategies.extend([Shrink::new().boxed(), Grow::new().boxed()]);
     }

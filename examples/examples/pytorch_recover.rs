@@ -55,7 +55,7 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
-    let between = if options.strategy == Strategy::Shrink { 600 } else { 60 }; // until who is lost comes back
+    let between = if options.strategy == Strategy::Shrink { 300 } else { 60 }; // until who is lost comes back
     let steps = 150 + between * u64::from(options.faults);
     let job = Job {
         python,

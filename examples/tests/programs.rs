@@ -251,6 +251,21 @@ fn pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward(
 }
 
 #[test]
+fn pytorch_recover_trains_on_without_a_rank_until_it_comes_back() {
+    if skips_torch("pytorch_recover_trains_on_without_a_rank_until_it_comes_back") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let few = ["--json", "--faults", "1", "--strategy", "shrink", "--victim", "zero"];
+    let account = account(&example("pytorch_recover").args(few).output().expect("it runs"));
+    assert_eq!((&account["world_kept"], &account["replicas_equal"]), (&false.into(), &true.into()), "{account}");
+    let recoveries = account["recoveries"].as_array().expect("an array");
+    let told: Vec<_> = recoveries.iter().map(|r| (r["who"].as_str(), r["how"].as_str())).collect();
+    let expected = [("rank 0", "recovered by shrink"), ("rank 0 again", "recovered by grow")];
+    assert_eq!(told, expected.map(|(who, how)| (Some(who), Some(how))), "{account}");
+}
+
+#[test]
 fn chaos_recovery_goes_on_as_if_nothing_had_happened() {
     if skips_torch("chaos_recovery_goes_on_as_if_nothing_had_happened") {
         return;

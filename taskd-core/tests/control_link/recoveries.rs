@@ -133,6 +133,23 @@ async fn after_a_failure_that_all_survive_the_step_is_done_again_by_the_same_pro
     assert_eq!((report.incidents[0].blamed.len(), report.restarts), (0, 1), "nobody is blamed for a broken connection");
 }
 
+/// Rung 0 is the vendor's: its library tries an operation again by itself, and while it does nobody here hears of it. What it says when
+/// it has given that up is injected here.
+#[tokio::test]
+async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "injected: HCCL OP RETRY FAILED, error code 507904";
+    let mut job = job(dir.path(), 3, worker(dir.path()).with_env("FAILURE", words)).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::USR1);
+    assert_eq!(job.closed().await, "recovered by retry");
+    assert_eq!(job.linked().await, before);
+    let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
+    let clues = why.faults.iter().flat_map(|fault| &fault.clues);
+    assert!(clues.into_iter().any(|clue| clue.text.contains(words)), "{:?}", why.faults);
+    job.end().await;
+}
+
 #[tokio::test]
 async fn when_a_survivor_cannot_join_everybody_is_started_again() {
     let dir = tempfile::tempdir().unwrap();

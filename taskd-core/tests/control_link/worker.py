@@ -1,7 +1,7 @@
 """A stand-in for a training program: it counts steps on its page, speaks the control link, and trains nothing.
 
-What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed. ODD chooses what it
-does wrong.
+What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the words of FAILURE.
+ODD chooses what it does wrong.
 """
 
 import json
@@ -16,6 +16,7 @@ import time
 
 PROC, ODD = os.environ["TASKD_PROC"], os.environ.get("ODD", "")
 JOINS = "TASKD_JOIN" in os.environ
+MESSAGE = os.environ.get("FAILURE", "closed by peer")
 told = open(os.path.join(os.environ["TOLD"], PROC), "a", buffering=1)
 with open(os.environ["TASKD_LIFELINE"], "r+b") as file:
     page = mmap.mmap(file.fileno(), 4096)
@@ -115,7 +116,7 @@ while not (trains and step >= int(os.environ.get("UNTIL", 1 << 40))):
         link.say({"answer": done[order["id"]]})
     if failed:
         failed.clear()
-        link.say({"failed": {"kind": "collective", "op": "allreduce", "step": step, "message": "closed by peer"}})
+        link.say({"failed": {"kind": "collective", "op": "allreduce", "step": step, "message": MESSAGE}})
     if trains:
         step += 1
         at(48, step)

@@ -100,11 +100,17 @@ impl Kernel {
 
     fn restart(&mut self, ranks: &BTreeSet<Rank>, ordered: &Ordered) -> Result<Taken, Denial> {
         self.must_act()?;
-        let members = self.state.view.world.members();
+        let world = &self.state.view.world;
+        let members = world.members();
+        if let Some(rank) = ranks.iter().find(|rank| world.absent().contains_key(rank)) {
+            return refused(format!(
+                "{rank} has left the world, which has shrunk; it starts when that grows, or all start again"
+            ));
+        }
         if let Some(unknown) = ranks.iter().find(|rank| !members.contains_key(rank)) {
             return refused(format!(
                 "there is no {unknown}: the job has ranks 0 to {}",
-                members.len().saturating_sub(1)
+                world.places().count().saturating_sub(1)
             ));
         }
         let replace = Damage { process: Sound::No, ..Damage::default() };

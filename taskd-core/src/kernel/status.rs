@@ -6,7 +6,7 @@ use super::ending::Life;
 use super::operator::Paused;
 use super::report::IncidentReport;
 use super::{Kernel, State};
-use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Role};
+use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role};
 use crate::launch::{NodeState, Phase, Point};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +32,9 @@ pub struct JobStatus {
     pub generation: Generation,
     /// Ranks of that world.
     pub ranks: u32,
+    /// Ranks that have left it, since it shrank: they come back when it grows, or when all start again.
+    #[serde(default)]
+    pub absent: Vec<Rank>,
     /// Those whose process runs.
     pub running: u32,
     /// Those of them with a control link that are in their step loop: they need not be started again when others fail.
@@ -117,6 +120,7 @@ impl Kernel {
             paused: paused.clone(),
             generation: view.world.generation(),
             ranks: view.world.size(),
+            absent: view.world.absent().keys().copied().collect(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
             in_loop: u32::try_from(in_loop.count()).unwrap_or(u32::MAX),
             steps,

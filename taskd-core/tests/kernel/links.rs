@@ -118,6 +118,13 @@ fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
     let commands = bench.tell(1, 1, killed());
     assert!(events(&commands).is_empty(), "{commands:?}");
     assert_eq!(count(&bench, Drop::OutdatedFault), 1);
+    assert_eq!(bench.kernel.status().absent, [Rank(1)]);
+    let order = Order::Restart { ranks: [Rank(1)].into() };
+    let wish = Ordered { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order };
+    let commands = bench.give(Input::Ordered(Box::new(wish)));
+    let says_so = |denial: &Denial| denial.to_string().contains("rank 1 has left the world");
+    let denied = |c: &Command| matches!(&c.action, Action::Reply { result: Err(why), .. } if says_so(why));
+    assert!(commands.iter().any(denied), "{commands:?}");
     assert!(!is_decided(&bench.at(400)));
     assert!(is_decided(&bench.tell(0, 1, killed())) || is_decided(&bench.at(500)), "those who are left are missed");
 }

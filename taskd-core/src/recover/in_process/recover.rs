@@ -15,7 +15,7 @@ use std::time::Duration;
 /// flight.
 ///
 /// - Stages: `give-up` (survivors leave the broken groups and come to the end of their step, while what is lost is stopped for
-///   certain), `start` (newcomers build what they train with, until they are [parked](Ready::Parked)), `join`, `repair`
+///   certain), `start` (newcomers build what they train with, until they are [parked](crate::job::Ready::Parked)), `join`, `repair`
 ///   (newcomers, torn ranks and those behind copy from a replica of the newest committed step), `resume`.
 /// - [`in_place`](Recover::in_place) starts a lost rank where it was, [`elsewhere`](Recover::elsewhere) on other hosts.
 /// - The service at which ranks meet is started as well, if it is missing.

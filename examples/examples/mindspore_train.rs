@@ -120,10 +120,12 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     };
     let run = mindspore::run(&job, plan, true).await?;
     let resized = match options.then_workers {
-        Some(workers) => Some(resized(&job.in_dir(&dir.path().join("resized")), workers, reference.loss).await?),
+        Some(workers) => {
+            Some(Box::pin(resized(&job.in_dir(&dir.path().join("resized")), workers, reference.loss)).await?)
+        }
         None => None,
     };
-    let beside_msrun = beside_msrun(options, &job, dir.path()).await?;
+    let beside_msrun = Box::pin(beside_msrun(options, &job, dir.path())).await?;
 
     let mut account = Account::of(&run.report, run.rows.clone());
     account.steps = Some(run.outcome.steps);

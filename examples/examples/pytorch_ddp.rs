@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     let options: Options = program::options();
     program::run("pytorch_ddp", async {
-        run(&options).await?.print(options.json);
+        Box::pin(run(&options)).await?.print(options.json);
         Ok(())
     })
 }

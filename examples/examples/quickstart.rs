@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
     let options: Options = program::options();
     program::run("quickstart", async {
-        run(&options).await?.print(options.json);
+        Box::pin(run(&options)).await?.print(options.json);
         Ok(())
     })
 }

@@ -81,7 +81,7 @@ fn skips(what: &str, test: &str) -> bool {
 static TORCH: Mutex<()> = Mutex::new(());
 
 #[test]
-fn simulate_breaks_no_invariant_and_notices_every_missing_check() {
+fn a_simulation_breaks_no_invariant_and_notices_every_missing_check() {
     let output = example("simulate").args(["--json", "--seeds", "5", "--from", "200"]).output().expect("it runs");
     let account = account(&output);
     let none = (&account["violations"], &account["stuck"], &account["journals_equal"]);

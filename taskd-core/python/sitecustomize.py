@@ -113,6 +113,7 @@ def names_us(page):
 
 def join_page(fd, seated=None):
     """This process is the rank."""
+    tell_of_another_package()
     framework = load_framework()
     steps, imports = Steps(os.getpid(), *hold_page(fd, framework)), AfterImport(seated)
     follow_framework(framework, steps, imports.wait)
@@ -317,6 +318,19 @@ class Steps(object):
         self.step.value = number
         for then in self.then:
             then(number)
+
+
+def tell_of_another_package():
+    """One rank of a host says so where a package of our name is installed as well: this one comes first on the path."""
+    own = os.path.join(here(), "taskd")
+    if os.environ.get("TASKD_LOCAL_RANK", "0") != "0" or not os.path.isdir(own):
+        return
+    for place in sys.path:
+        for name in ("taskd/__init__.py", "taskd.py"):  # a directory without such a file is no package
+            other = os.path.join(place or os.curdir, name)
+            if os.path.isfile(other) and os.path.dirname(os.path.realpath(other)) != os.path.realpath(own):
+                told = "%s is not what this program imports as taskd: in effect is %s, of the launcher; rename one to use both"
+                return say(told % (os.path.abspath(other), own))
 
 
 def load_framework():

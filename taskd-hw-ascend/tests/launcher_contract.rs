@@ -1,33 +1,23 @@
 //! The contract of a launcher, clause by clause, for ranks that are real processes and load the probe with a stand-in for
 //! libmspti.so.
 //!
-//! This program is also the guard of its own test, so it has a `main`: that of a test runner as small as can be.
+//! This program is also the guard of its own test, so it has a `main` of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use taskd_core::launch::{Launcher, LocalLauncher, guard};
+use taskd_core::launch::{Launcher, LocalLauncher};
 use taskd_core::testing::conformance::{self, launcher::Programs};
+use taskd_core::testing::guarded_test;
 use taskd_hw_ascend::mspti::{AscendLauncher, MsptiProfile};
 
-const NAME: &str = "ranks_with_the_probe_over_a_stand_in_keep_the_contract";
-
 fn main() -> ExitCode {
-    guard::init();
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|word| word == "--list") {
-        println!("{NAME}: test");
-        return ExitCode::SUCCESS;
-    }
-    let mut filters = arguments.iter().filter(|word| !word.starts_with('-')).peekable();
-    if filters.peek().is_none() || filters.any(|filter| NAME.contains(filter.as_str())) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(ranks_with_the_probe_over_a_stand_in_keep_the_contract());
-        println!("test {NAME} ... ok");
-    }
-    ExitCode::SUCCESS
+    guarded_test(
+        "ranks_with_the_probe_over_a_stand_in_keep_the_contract",
+        ranks_with_the_probe_over_a_stand_in_keep_the_contract,
+    )
 }
 
 async fn ranks_with_the_probe_over_a_stand_in_keep_the_contract() {

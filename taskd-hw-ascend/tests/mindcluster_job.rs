@@ -1,7 +1,7 @@
 //! Jobs that were configured for MindCluster, with real processes: what ranks find in their environment, and what is decided when
 //! one is killed.
 //!
-//! This program is also the guard of its own test, so it has a `main`: that of a test runner as small as can be.
+//! This program is also the guard of its own test, so it has a `main` of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -12,30 +12,20 @@ use std::time::Duration;
 
 use taskd_core::job::{JobSpec, WorkerSpec};
 use taskd_core::kernel::{Decision, Event};
-use taskd_core::launch::{LocalLauncher, guard};
+use taskd_core::launch::LocalLauncher;
 use taskd_core::recover;
 use taskd_core::runtime::Runtime;
+use taskd_core::testing::guarded_test;
 use taskd_hw_ascend::mindcluster::{Framework, Sources};
-
-const NAME: &str = "a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named";
 
 /// Dies the first time, and then tells its environment.
 const PROGRAM: &str = "if [ ! -e was-here ]; then : > was-here; kill -9 $$; fi; env > environment";
 
 fn main() -> ExitCode {
-    guard::init();
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|word| word == "--list") {
-        println!("{NAME}: test");
-        return ExitCode::SUCCESS;
-    }
-    let mut filters = arguments.iter().filter(|word| !word.starts_with('-')).peekable();
-    if filters.peek().is_none() || filters.any(|filter| NAME.contains(filter.as_str())) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named());
-        println!("test {NAME} ... ok");
-    }
-    ExitCode::SUCCESS
+    guarded_test(
+        "a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named",
+        a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named,
+    )
 }
 
 async fn a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named() {

@@ -11,6 +11,7 @@ mod peers;
 mod processes;
 mod repetition;
 
+use crate::outside::supervised::Role;
 use crate::program::{Failure, number};
 use account::{Came, Row};
 pub use candidates::Candidate;
@@ -21,7 +22,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use repetition::{Bench, Told};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The same training under several systems loses a rank, again and again; told is how long each takes to train on.
 #[derive(Debug, Parser)]
@@ -53,9 +54,8 @@ pub struct Options {
     /// Also prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
-    /// What the program is called with when it is the supervisor: the directory of the job.
-    #[arg(long, hide = true)]
-    supervise: Option<PathBuf>,
+    #[command(flatten)]
+    role: Role,
 }
 
 /// Runs all repetitions in turns, and prints the account. The same program, started again by itself, is taskd's supervisor.
@@ -64,7 +64,7 @@ pub struct Options {
 /// One sentence: what cannot be done here, or that taskd's ranks trained something else than undisturbed. Nothing that was started
 /// runs any more.
 pub async fn run(options: &Options) -> Result<(), Failure> {
-    if let Some(dir) = &options.supervise {
+    if let Some(dir) = &options.role.supervise {
         return ours::supervise(dir).await;
     }
     let rows = tokio::select! {

@@ -7,7 +7,7 @@ use super::candidates::Candidate;
 use super::peers::{ENVIRONMENT, Script};
 use super::processes::Start;
 use crate::outside::census::MARK;
-use crate::outside::supervised::soak_is_gone;
+use crate::outside::supervised::{SUPERVISE, soak_is_gone};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -53,7 +53,7 @@ pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Re
     let order = Order { candidate, command, ranks: script.ranks, mark: mark.to_owned() };
     fs::write(script.dir.join(ORDER), serde_json::to_vec(&order)?)?;
     let program = std::env::current_exe()?.display().to_string();
-    Ok(Start::new([program, "--supervise".to_owned(), script.dir.display().to_string()]))
+    Ok(Start::new([program, SUPERVISE.to_owned(), script.dir.display().to_string()]))
 }
 
 /// Whether ranks that live keep their processes: the script is one that can.

@@ -9,10 +9,10 @@ mod plan;
 mod soak;
 mod supervisor;
 
+use crate::outside::supervised::{Role, tell_all};
 use crate::program::{Failure, number};
 use clap::Parser;
 use plan::Kind;
-use std::path::PathBuf;
 
 /// A real PyTorch job is killed in every way, and must end as if nothing had happened.
 #[derive(Debug, Parser)]
@@ -38,9 +38,8 @@ pub struct Options {
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
-    /// What the program is called with when it is the supervisor: the directory of the job.
-    #[arg(long, hide = true)]
-    supervise: Option<PathBuf>,
+    #[command(flatten)]
+    role: Role,
     /// For the supervisor: the job outlives it.
     #[arg(long, hide = true)]
     keep: bool,
@@ -51,8 +50,8 @@ pub struct Options {
 /// # Errors
 /// One sentence: what cannot be done here. A job that does not come through is no error but stands in the account.
 pub async fn run(options: &Options) -> Result<(), Failure> {
-    if let Some(dir) = &options.supervise {
-        crate::outside::supervised::tell_all();
+    if let Some(dir) = &options.role.supervise {
+        tell_all();
         return supervisor::supervise(dir, options.keep).await;
     }
     let account = soak::run(options).await?;

@@ -13,11 +13,11 @@ mod soak;
 mod stalled;
 mod supervisor;
 
+use crate::outside::supervised::Role;
 use crate::program::{self, Failure, number};
 use crate::recover::Strategy;
 use clap::Parser;
 use kind::Kind;
-use std::path::PathBuf;
 
 /// Real PyTorch jobs are hit in every way, each under one strategy, and must go on as if nothing had happened.
 #[derive(Debug, Parser)]
@@ -43,9 +43,8 @@ pub struct Options {
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
-    /// What the program is called with when it is the supervisor: the directory of the job.
-    #[arg(long, hide = true)]
-    supervise: Option<PathBuf>,
+    #[command(flatten)]
+    role: Role,
 }
 
 /// Strikes as often as asked, prints the account and judges it. The same program, started again by itself, is the supervisor.
@@ -53,7 +52,7 @@ pub struct Options {
 /// # Errors
 /// One sentence: what cannot be done here, or what is not as it must be.
 pub async fn run(options: &Options) -> Result<(), Failure> {
-    if let Some(dir) = &options.supervise {
+    if let Some(dir) = &options.role.supervise {
         return supervisor::supervise(dir).await;
     }
     let account = soak::run(options).await?;

@@ -48,7 +48,7 @@ pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
         pace_ms: PACE_MS,
         strategy: Strategy::Auto,
     };
-    let done = all_jobs(options, &job, &mut census).await;
+    let done = Box::pin(all_jobs(options, &job, &mut census)).await;
     for process in census.take() {
         let _ = process.signal(Signal::KILL); // whatever happened: nothing is left running
     }

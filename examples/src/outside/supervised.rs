@@ -5,9 +5,10 @@
 
 use super::census::MARK;
 use super::notes::{Note, Writer};
+use clap::Args;
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use taskd_core::runtime::{Announcement, RuntimeHandle};
 use tokio::process::{Child, Command};
@@ -20,11 +21,22 @@ pub(crate) const ORDER: &str = "order.json";
 /// The file with what supervisors print.
 pub(crate) const LOG: &str = "supervisor.log";
 
+/// The word by which a program is told that it is a supervisor, before the directory of the job: that of [`Role`].
+pub(crate) const SUPERVISE: &str = "--supervise";
+
+/// Options of a program that is its own supervisor.
+#[derive(Debug, Args)]
+pub(crate) struct Role {
+    /// What the program is called with when it is the supervisor: the directory of the job.
+    #[arg(long, hide = true)]
+    pub(crate) supervise: Option<PathBuf>,
+}
+
 /// Starts a supervisor for the job of `dir`; `mark` is how its processes are found.
 pub(crate) fn start(dir: &Path, mark: &str, keep: bool) -> io::Result<Child> {
     let log = fs::File::options().create(true).append(true).open(dir.join(LOG))?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("--supervise").arg(dir).env(MARK, mark);
+    command.arg(SUPERVISE).arg(dir).env(MARK, mark);
     if keep {
         command.arg("--keep");
     }

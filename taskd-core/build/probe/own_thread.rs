@@ -1,6 +1,7 @@
 //! The probe's thread: it gets none of the program's signals, and the program's end waits for it, for a while.
 
 use super::END_WITHIN;
+use super::signals::without_signals;
 use std::ffi::c_int;
 use std::io;
 use std::sync::OnceLock;
@@ -38,27 +39,6 @@ extern "C" fn end() {
     }
 }
 
-/// A signal set as the C library has it.
-#[repr(C)]
-struct Signals([u64; 16]);
-
 unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
-    fn sigfillset(signals: *mut Signals) -> c_int;
-    fn pthread_sigmask(how: c_int, signals: *const Signals, before: *mut Signals) -> c_int;
-}
-
-/// Does something with all signals held back: a thread that begins meanwhile gets none of the program's.
-fn without_signals<T>(what: impl FnOnce() -> T) -> T {
-    const SIG_SETMASK: c_int = 2;
-    let (mut all, mut before) = (Signals([0; 16]), Signals([0; 16]));
-    // SAFETY: both sets are valid for writing.
-    unsafe {
-        sigfillset(&raw mut all);
-        pthread_sigmask(SIG_SETMASK, &raw const all, &raw mut before);
-    }
-    let done = what();
-    // SAFETY: as above.
-    unsafe { pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    done
 }

@@ -9,7 +9,7 @@ It never computes anything of the program's, and without a supervisor it is `ran
 import pickle
 import sys
 
-from taskd import _batches, _callbacks, _keep, _link, _session
+from taskd import _batches, _callbacks, _keep, _link, _memory, _session
 from taskd._aborted import StepAborted
 
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
@@ -92,7 +92,7 @@ class Loop:
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
-        self.keep = None
+        self.keep = self.memory = None
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
         self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, self.copier)
@@ -125,6 +125,7 @@ class Loop:
         if self.session.loop is not None:
             raise RuntimeError("taskd.steps: the loop before this one is still under way; there can be one at a time")
         self.session.loop = self
+        self.session.loops += 1
         self.engine.enter(self, self.state)
         if self.session.wait_for_mode() == _session.JOIN and not self.session.came:
             self.session.came = self.is_new = True
@@ -141,8 +142,16 @@ class Loop:
             self.keep = _keep.opened()
             if self.keep is not None and not self.is_new:
                 self.keep.forget()
+            if not self.is_new:
+                self.keep_copies()
         if self.with_rank is not None:
             self.with_rank()
+
+    def keep_copies(self):
+        """From here on nobody else writes where this rank's copies are."""
+        self.memory = _memory.opened(self.session, self.number)
+        if self.memory is not None:
+            self.memory.say_again(self.number)
 
     def go_on(self):
         """Takes the random numbers and the place in the data of a checkpoint that was loaded, if it is of the first step."""
@@ -157,6 +166,8 @@ class Loop:
 
     def leave(self):
         self.in_step = False
+        if self.memory is not None:
+            self.memory.given_up()
         if self.session is not None and self.session.loop is self:
             self.session.at(_session.SCRIPT)
             self.engine.leave()
@@ -188,6 +199,8 @@ class Loop:
                 self.note, self.noted = self.engine.note(), self.number
                 if self.keep is not None and self.kind == TRAIN:
                     self.keep.write(self.number, _keep.START, self.private())
+                if self.memory is not None and self.kind == TRAIN:
+                    self.memory.begin(self.number, lambda: self.engine.copy(self))
         self.in_step = True
         return Step(self, self.number, self.kind != TRAIN or self.is_new)
 
@@ -298,6 +311,8 @@ class Loop:
         if self.tainted:
             return self.abort()
         if self.window == BEFORE:
+            if self.memory is not None:
+                self.memory.window_opens()
             self.window = OPEN
             self.engine.opened()
         return True

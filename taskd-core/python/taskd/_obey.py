@@ -63,6 +63,8 @@ def carry_out(loop, directive):
 
 
 def give_up(loop, generation, order):
+    if loop.memory is not None:
+        loop.memory.given_up()
     loop.engine.give_up()
     call(loop.callbacks, "stop", loop.number)
     loop.step_back()
@@ -90,6 +92,7 @@ def repair(loop, generation, order):
     before = time.monotonic()
     answer = {"copied_bytes": 0}
     cancelled = loop.session.cancelled(generation)
+    loop.engine.agree(order)
     if order.get("from"):
         if loop.lags(step):
             raise Refused("this rank could not do step %d by itself, which its random numbers and its data need" % (step - 1))
@@ -124,7 +127,10 @@ def resume(loop, generation, order):
     loop.tainted = False
     if loop.is_new:
         loop.is_new = False
+        loop.keep_copies()
         loop.session.at("loop")
+    elif loop.memory is not None:
+        loop.memory.say_again(loop.number)
     return {}
 
 

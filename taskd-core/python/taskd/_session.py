@@ -21,8 +21,8 @@ from taskd import _frames, _link
 
 TRAIN, JOIN = "train", "join"
 SCRIPT, LOOP, PARKED = "script", "loop", "parked"
-CAN = ["give-up", "join", "repair", "resume", "dump", "seal"]
-KINDS = ("give-up", "join", "repair", "resume", "dump", "seal", "exit")
+CAN = ["give-up", "join", "repair", "resume", "dump", "seal", "declare"]
+KINDS = ("give-up", "join", "repair", "resume", "dump", "seal", "declare", "exit")
 WELCOME_SECONDS = 20  # after which a process goes on as one that nobody wants anything of
 MESSAGE_CHARS_MAX = 2000
 SAY_AFTER_SECONDS = 30  # of waiting for the supervisor
@@ -50,6 +50,7 @@ class Session:
         self.mode = None
         self.place = SCRIPT
         self.engine = self.loop = None
+        self.loops = 0  # step loops that the program has begun
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
         self.inbox = _queue.SimpleQueue()
         self.reported = None  # (generation, step) of the failure that was told last
@@ -110,6 +111,8 @@ class Session:
         kind = next(iter(what), None) if isinstance(what, dict) and len(what) == 1 else None
         if kind not in KINDS or not isinstance(what[kind], dict):
             return self.refuse(do["id"], "this taskd knows no directive %s; use the same version on both sides" % (kind or what))
+        if kind == "declare":
+            return self.declared(do["id"], what[kind])
         generation = do["generation"]
         if self.knows(do["id"], generation, kind):
             return None
@@ -129,6 +132,14 @@ class Session:
             self.generation = generation  # of a newcomer, which has nothing to give up
         self.inbox.put((do["id"], generation, kind, what[kind]))
         self.attention = True
+
+    def declared(self, id_, order):
+        """It belongs to no recovery, and may be heard twice."""
+        memory = self.loop.memory if self.loop is not None else None
+        if memory is None:
+            return self.refuse(id_, "this process keeps no copies in memory")
+        memory.on_declare(order)
+        return self.answer(id_, {})
 
     def knows(self, id_, generation, kind):
         """Whether this directive was taken before. Its answer, if there is one by now, goes out again."""

@@ -6,8 +6,10 @@
 pub(crate) mod document;
 mod domain;
 mod ids;
+mod memory;
 mod name;
 mod permissions;
+mod policy;
 mod process;
 pub(crate) mod seconds;
 mod spec;
@@ -19,12 +21,11 @@ pub use domain::Domain;
 pub use ids::{
     CommandId, Generation, GroupId, GroupKind, Incarnation, IncidentId, NoGroup, NodeId, OrderId, Rank, Seq,
 };
+pub use memory::{LateCopy, MemoryCheckpoints};
 pub use name::Name;
+pub use policy::{BudgetSpec, Mode, Permission, Policy, REASON_BYTES_MAX, RemovalCap};
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub(crate) use spec::ConfigProblems;
-pub use spec::{
-    Affinity, BudgetSpec, ConfigError, InheritEnv, JobSpec, Mode, Permission, Policy, RANKS_MAX, REASON_BYTES_MAX,
-    Ready, RemovalCap, WorkerSpec,
-};
+pub use spec::{Affinity, ConfigError, InheritEnv, JobSpec, RANKS_MAX, Ready, WorkerSpec};
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

@@ -57,6 +57,10 @@ fn saying(said: &WorkerSaid) -> String {
             format!("said: {proc} to {id}: done{}{figures}", state.unwrap_or_default())
         }
         Saying::Failed(failure) => format!("said: {proc} has survived a failure: {}", failure.message),
+        Saying::Memory(copy) if copy.whole => {
+            format!("said: {proc} has the state of step {} in memory, {} bytes", copy.of.step, copy.bytes)
+        }
+        Saying::Memory(copy) => format!("said: {proc} has left out the copy of step {}", copy.of.step),
     }
 }
 

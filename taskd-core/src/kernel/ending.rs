@@ -181,6 +181,7 @@ impl Kernel {
             }
         }
         self.state.view.world = world;
+        self.state.memory.new_world();
     }
 
     pub(super) fn requested(&mut self, request: &Request) {

@@ -49,6 +49,7 @@ impl Kernel {
         match &said.what {
             Saying::Answer { id, result } => self.directive_answered(*id, &said.proc, result),
             Saying::Failed(failure) => self.failed_step(&said.proc, failure),
+            Saying::Memory(copy) => self.copied_to_memory(&said.proc, copy),
         }
     }
 

@@ -16,6 +16,7 @@
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
 //! | `operator` | orders: what each does, or why it is not followed |
 //! | `switches` | what ranks record, as operators order it |
+//! | `memory` | which checkpoint in the ranks' memory is whole |
 //! | `observe` | a job that something else runs: taken as it is, and never touched |
 //! | `report` | what people are told in the end |
 //! | `explain` | why an incident was decided as it was |
@@ -35,6 +36,7 @@ mod input;
 mod intake;
 mod links;
 mod mailbox;
+mod memory;
 mod observe;
 mod operator;
 mod order;
@@ -68,6 +70,7 @@ use budget::Budget;
 use commands::Pending;
 use ending::Life;
 use incidents::Open;
+use memory::Memory;
 use operator::Cordon;
 use plans::{Plan, PlanId};
 use report::Ledger;
@@ -159,6 +162,9 @@ struct State {
     /// What ranks are to record.
     #[serde(default)]
     switches: Switches,
+    /// What ranks have in memory.
+    #[serde(default)]
+    memory: Memory,
 }
 
 impl fmt::Debug for Kernel {
@@ -202,6 +208,7 @@ impl Kernel {
             cordons: BTreeMap::new(),
             removals: VecDeque::new(),
             switches: Switches::default(),
+            memory: Memory::default(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {

@@ -42,6 +42,9 @@ pub struct JobStatus {
     pub in_loop: u32,
     /// The smallest and the largest step that a running rank has completed, where steps are seen.
     pub steps: Option<(u64, u64)>,
+    /// The step of the newest checkpoint that is whole in the memory of all ranks, where they keep any.
+    #[serde(default)]
+    pub in_memory: Option<u64>,
     /// Processes that do not run, the first [`NOT_RUNNING_SHOWN_MAX`].
     pub not_running: Vec<ProcLine>,
     /// The hosts.
@@ -90,7 +93,7 @@ impl Kernel {
     /// The job as it stands.
     #[must_use]
     pub fn status(&self) -> JobStatus {
-        let State { view, cordons, life, paused, ledger, .. } = &self.state;
+        let State { view, cordons, life, paused, ledger, memory, .. } = &self.state;
         let runs = |p: &super::Proc| p.phase == Phase::Running;
         let running = view.training().filter_map(|(_, p)| p.step);
         let steps = running.fold(None, |steps: Option<(u64, u64)>, step| {
@@ -122,6 +125,7 @@ impl Kernel {
             ranks: view.world.size(),
             absent: view.world.absent().keys().copied().collect(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
+            in_memory: memory.whole.map(|whole| whole.step),
             in_loop: u32::try_from(in_loop.count()).unwrap_or(u32::MAX),
             steps,
             not_running: not_running.map(line).collect(),

@@ -20,6 +20,13 @@ pub const FIGURES_MAX: usize = 32;
 /// they start ([`Policy::dump_dir`](crate::job::Policy::dump_dir)).
 pub const DUMP_VARIABLE: &str = "TASKD_DUMP";
 
+/// Set in the environment of ranks: every how many steps they keep a copy of their state in memory
+/// ([`MemoryCheckpoints`](crate::job::MemoryCheckpoints)).
+pub const MEMORY_EVERY_VARIABLE: &str = "TASKD_MEMORY_EVERY";
+
+/// Set in the environment of ranks: what becomes of a copy that is not finished when parameters are about to change, `wait` or `drop`.
+pub const MEMORY_LATE_VARIABLE: &str = "TASKD_MEMORY_LATE";
+
 /// Longest name of a checkpoint's part.
 const PART_NAME_CHARS_MAX: usize = 128;
 
@@ -88,6 +95,14 @@ pub enum Directive {
         /// What stands in the manifest.
         manifest: Box<DumpManifest>,
     },
+    /// What all ranks have said of their memory comes to this: until it is told so, a rank overwrites no copy that it has called whole.
+    /// It belongs to no recovery, and to no order among the others.
+    Declare {
+        /// Which of the rank's own [sayings](MemoryCopy::number) is answered. If it has said something since, this one is late.
+        number: u64,
+        /// The newest checkpoint that is whole in the memory of all ranks, if there is one.
+        whole: Option<InMemory>,
+    },
 }
 
 impl Directive {
@@ -101,6 +116,7 @@ impl Directive {
             Directive::Resume { .. } => "resume",
             Directive::Dump { .. } => "dump",
             Directive::Seal { .. } => "seal",
+            Directive::Declare { .. } => "declare",
         }
     }
 }
@@ -238,6 +254,54 @@ pub enum Saying {
     },
     /// Something failed in it, and it lives: it waits to be told what to do.
     Failed(Box<StepFailure>),
+    /// What it has in memory, or has not: it waits for a [`Declare`](Directive::Declare) and trains on meanwhile.
+    Memory(MemoryCopy),
+}
+
+/// Names a checkpoint in memory: what ranks have of one is of one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InMemory {
+    /// The world in which it was made.
+    pub made_in: Generation,
+    /// The step that begins with it.
+    pub step: u64,
+}
+
+/// A copy of a process's state, in memory that outlives the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCopy {
+    /// In which world.
+    pub generation: Generation,
+    /// Counts what this process has said of its memory, from 1.
+    pub number: u64,
+    /// The step that the process begins: for each step that is one to copy it says something once, and when it comes into a world.
+    pub at: u64,
+    /// Which copy this is about.
+    pub of: InMemory,
+    /// Whether it is there. If not, it was left out, and the others' are of no use.
+    pub whole: bool,
+    /// Bytes of it.
+    #[serde(default)]
+    pub bytes: u64,
+    /// How often this process has waited for a copy before it let parameters change.
+    #[serde(default)]
+    pub waited: u64,
+    /// How many copies this process has left out.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+impl MemoryCopy {
+    /// Whether this copy is there.
+    pub(crate) fn has(&self, of: InMemory) -> bool {
+        self.whole && self.of == of
+    }
+
+    /// Whether its rank has come to the step of this copy, or beyond it, and has no such copy: it will never have it.
+    pub(crate) fn lacks(&self, of: InMemory) -> bool {
+        self.at >= of.step && !self.has(of)
+    }
 }
 
 /// What came of a directive.

@@ -5,7 +5,7 @@
 use super::{Action, Need, Stage};
 use crate::job::{Name, NodeId, ProcId, Role, WorkerSpec, World};
 use crate::kernel::View;
-use crate::launch::{DUMP_VARIABLE, Place, StartBatch, StartOrder};
+use crate::launch::{DUMP_VARIABLE, MEMORY_EVERY_VARIABLE, MEMORY_LATE_VARIABLE, Place, StartBatch, StartOrder};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +27,19 @@ pub(crate) fn start_all(name: Name, world: Arc<World>, view: &View) -> Stage {
     Stage::new(name, policy.start_within, vec![Action::Enter(world), start])
 }
 
-/// The training program, which is told where checkpoints of [`Dump`](super::Dump) are.
+/// The training program, which is told where checkpoints of [`Dump`](super::Dump) are, and how often to keep one in memory.
 pub(crate) fn worker(view: &View) -> Arc<WorkerSpec> {
-    let Some(dir) = view.spec.policy.dump_dir.as_ref().and_then(|dir| dir.to_str()) else {
+    let policy = &view.spec.policy;
+    let dir = policy.dump_dir.as_ref().and_then(|dir| dir.to_str()).map(|dir| (DUMP_VARIABLE, dir.to_owned()));
+    let memory = policy.memory.iter().flat_map(|memory| {
+        [(MEMORY_EVERY_VARIABLE, memory.every.to_string()), (MEMORY_LATE_VARIABLE, memory.late.as_str().to_owned())]
+    });
+    let told: Vec<_> = dir.into_iter().chain(memory).collect();
+    if told.is_empty() {
         return Arc::clone(&view.spec.worker);
-    };
-    Arc::new(WorkerSpec::clone(&view.spec.worker).with_env(DUMP_VARIABLE, dir))
+    }
+    let worker = WorkerSpec::clone(&view.spec.worker);
+    Arc::new(told.into_iter().fold(worker, |worker, (name, value)| worker.with_env(name, value)))
 }
 
 /// The start of a service of the job, where the world's first rank is.

@@ -1,14 +1,19 @@
-//! How a supervisor leaves a job that has not ended: it hands the job over, or stops it.
+//! How a supervisor leaves a job that has not ended: it hands the job over, or stops it, with a checkpoint before or without.
 //!
-//! It decides neither when nor which of the two: that is the host program's.
+//! It decides neither when nor which of these: that is the host program's.
 
 use super::handle::{ControlError, RuntimeHandle};
 use super::shell::Runtime;
-use crate::kernel::{JobReport, Request};
+use crate::job::IncidentId;
+use crate::kernel::{Event, JobReport, Request};
 use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-/// What becomes of a job whose supervisor leaves. Neither way uses any of the recovery budget.
+/// Why the job is stopped, and why it saves before.
+const LEAVING: &str = "its supervisor was told to leave";
+
+/// What becomes of a job whose supervisor leaves. No way uses any of the recovery budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// The job trains on; the next supervisor has so long to attach (see [`RuntimeHandle::detach`]).
@@ -20,6 +25,15 @@ pub enum Leave {
     /// observed goes on.
     Stop {
         /// Time between the two.
+        grace: Duration,
+    },
+    /// All ranks save the step that they have, as [`dump_now`](RuntimeHandle::dump_now) has them do, and then the job is stopped
+    /// like by [`Stop`](Leave::Stop): whoever starts it again loses the steps in between, and no more. When nothing was saved in time it is
+    /// stopped all the same, and a warning says why.
+    Save {
+        /// How long saving may take. The platform's own grace time has to be longer than both together.
+        within: Duration,
+        /// Time between SIGTERM and SIGKILL after that.
         grace: Duration,
     },
 }
@@ -37,11 +51,45 @@ impl RuntimeHandle {
     pub async fn leave(&self, how: Leave) -> Result<(), ControlError> {
         match how {
             Leave::HandOver { keep } => self.detach(keep).await,
-            Leave::Stop { grace } => {
-                let stop = Request::Stop { reason: "its supervisor was told to leave".into(), grace: Some(grace) };
-                self.request(stop).await
+            Leave::Stop { grace } => self.stop_to_leave(grace).await,
+            Leave::Save { within, grace } => {
+                match tokio::time::timeout(within, self.save_to_leave()).await {
+                    Ok(Ok(how)) => tracing::info!("the checkpoint before the end: {how}"),
+                    Ok(Err(error)) => tracing::warn!("the job is stopped without a checkpoint: {error}"),
+                    Err(_) => {
+                        tracing::warn!("the job is stopped without a checkpoint: none was saved within {within:?}")
+                    }
+                }
+                self.stop_to_leave(grace).await
             }
         }
+    }
+
+    async fn stop_to_leave(&self, grace: Duration) -> Result<(), ControlError> {
+        self.request(Request::Stop { reason: LEAVING.into(), grace: Some(grace) }).await
+    }
+
+    /// How the checkpoint ended that is asked for here.
+    async fn save_to_leave(&self) -> Result<String, ControlError> {
+        let mut events = self.events();
+        let Some(mut asked) = self.dump_now(LEAVING).await?.incident else {
+            return Err(ControlError::Refused("nothing came of the order to save".into()));
+        };
+        let how = loop {
+            match events.recv().await.map(|told| told.event.clone()) {
+                Ok(Event::Closed { incident, how }) if incident == asked => break how,
+                Ok(Event::Merged { incident, into }) if incident == asked => asked = into,
+                Err(RecvError::Lagged(_)) if !self.is_open(asked).await? => break "its end was not heard".into(),
+                Err(RecvError::Closed) => return Err(ControlError::Over),
+                Ok(_) | Err(RecvError::Lagged(_)) => (),
+            }
+        };
+        let is_saved = self.explain(asked).await.is_ok_and(|told| told.report.resumed.is_some());
+        if is_saved { Ok(how) } else { Err(ControlError::Refused(how)) }
+    }
+
+    async fn is_open(&self, incident: IncidentId) -> Result<bool, ControlError> {
+        Ok(self.status().await?.incidents.iter().any(|open| open.id == incident))
     }
 }
 

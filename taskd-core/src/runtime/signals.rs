@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 impl Runtime {
     /// Runs the job to its end, and leaves it as `how` says at the first SIGTERM or SIGINT that this process gets. A job
     /// that cannot be handed over is stopped instead, with the policy's grace time. One more signal ends a stop that is
-    /// under way at once.
+    /// under way at once, also while a checkpoint is saved before it.
     ///
     /// The process exits when the host program says so, best with the
     /// [exit code of the outcome](super::exit_code).
@@ -34,7 +34,7 @@ impl Runtime {
         tokio::select! {
             biased;
             report = &mut run => Ok(report),
-            never = leave_when_told(&handle, how, &mut signals) => match never {},
+            never = Box::pin(leave_when_told(&handle, how, &mut signals)) => match never {},
         }
     }
 }
@@ -42,11 +42,18 @@ impl Runtime {
 async fn leave_when_told(handle: &RuntimeHandle, how: Leave, signals: &mut Signals) -> Infallible {
     let name = signals.next().await;
     tracing::info!("{name}: leaving the job");
-    if let Err(error) = handle.leave(how).await {
-        tracing::warn!("the job is stopped, it cannot be handed over: {error}");
-        handle.stop(format!("its supervisor got {name}")).await;
-    }
-    let name = signals.next().await;
+    let mut leaving = pin!(async {
+        if let Err(error) = handle.leave(how).await {
+            tracing::warn!("the job is stopped, it cannot be handed over: {error}");
+            handle.stop(format!("its supervisor got {name}")).await;
+        }
+        std::future::pending::<Infallible>().await
+    });
+    let name = tokio::select! {
+        biased;
+        never = &mut leaving => match never {},
+        name = signals.next() => name,
+    };
     handle.stop_now(format!("its supervisor got {name} once more")).await;
     std::future::pending().await // until the run returns
 }

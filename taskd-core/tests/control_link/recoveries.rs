@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::defaults;
 use taskd_core::job::*;
-use taskd_core::kernel::{Event, JobReport};
+use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::*;
 use taskd_core::recover;
-use taskd_core::runtime::{Runtime, RuntimeHandle};
+use taskd_core::runtime::{Leave, Runtime, RuntimeHandle};
 
 /// A job of the stand-in that runs.
 struct Job {
@@ -232,6 +232,39 @@ async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
     assert_eq!(job.linked().await, before);
     saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
     assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
+}
+
+#[tokio::test]
+async fn a_supervisor_that_leaves_has_the_ranks_save_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = dumping(dir.path(), 2, worker(dir.path())).await;
+    job.linked().await;
+    let report = left_after_saving(job, PATIENCE).await;
+    assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0), "{report:#?}");
+    assert_eq!(report.reason, "stopped: its supervisor was told to leave");
+    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
+}
+
+#[tokio::test]
+async fn a_supervisor_that_leaves_stops_also_what_cannot_save() {
+    for odd in ["refuses-dump", "waits-in-dump"] {
+        let dir = tempfile::tempdir().unwrap();
+        let job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", odd)).await;
+        job.linked().await;
+        let within = if odd == "waits-in-dump" { Duration::from_millis(300) } else { PATIENCE };
+        let report = left_after_saving(job, within).await;
+        assert_eq!(report.outcome, Outcome::Stopped, "{odd}: {report:#?}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = job(dir.path(), 2, worker(dir.path())).await;
+    nowhere.linked().await;
+    let report = left_after_saving(nowhere, PATIENCE).await;
+    assert_eq!(report.outcome, Outcome::Stopped, "without a directory: {report:#?}");
+}
+
+async fn left_after_saving(job: Job, within: Duration) -> JobReport {
+    job.handle.leave(Leave::Save { within, grace: Duration::ZERO }).await.unwrap();
+    tokio::time::timeout(PATIENCE, job.running).await.expect("it ends").unwrap()
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::{Action, Shrink, StrategyExt as _};
 
-fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
+pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
     let linked = at.map(|at| Linked {
         generation: Generation(1),
         framework: Name::new("test"),

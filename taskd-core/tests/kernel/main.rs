@@ -7,4 +7,5 @@ mod incidents;
 mod job;
 mod launches;
 mod links;
+mod memory;
 mod recoveries;

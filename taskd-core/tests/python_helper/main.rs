@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod bytes;
+mod copies;
 mod launcher;
 mod package;
 mod sitecustomize;

@@ -52,6 +52,27 @@ fn every_end_of_the_rank_releases_the_lifeline_and_keeps_its_status() {
 }
 
 #[test]
+fn another_package_of_our_name_is_told_once_and_is_not_in_effect() {
+    let rank = Rank::new(&[]);
+    let (no_package, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let own = rank.helper().join("taskd");
+    fs::create_dir(no_package.path().join("taskd")).unwrap();
+    fs::write(other.path().join("taskd.py"), "raise ImportError('of another package')").unwrap();
+    let path = std::env::join_paths([rank.helper(), no_package.path().into(), other.path().into()]).unwrap();
+    let says = |local_rank: &str| {
+        let program = "import taskd; print(taskd.__path__[0])";
+        let mut command = rank.command(&[system(), "-c", program]);
+        let out = command.env("PYTHONPATH", &path).env("TASKD_LOCAL_RANK", local_rank).output().unwrap();
+        assert_eq!(text(&out.stdout).trim(), own.to_str().unwrap(), "{}", text(&out.stderr));
+        text(&out.stderr)
+    };
+    let said = says("0");
+    let told = format!("taskd: {} is not what this program imports", other.path().join("taskd.py").display());
+    assert!(said.starts_with(&told) && said.contains(own.to_str().unwrap()) && said.lines().count() == 1, "{said}");
+    assert_eq!(says("1"), "", "one rank of each host is enough");
+}
+
+#[test]
 fn a_wrapper_that_execs_is_the_rank_and_its_helpers_are_not() {
     let rank = Rank::new(&[]);
     let program = rank.file("program.py", &format!("{LOOK}\nassert held() and beats()\nsys.exit(4)"));

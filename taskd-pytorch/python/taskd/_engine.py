@@ -8,7 +8,8 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _begin_alone, _completer, _data, _groups_anew, _link, _newcomer, _notes, _random, _state, _transfer
+from taskd import _begin_alone, _completer, _copied, _data, _groups_anew, _link, _newcomer, _notes, _random, _reducers, _state
+from taskd import _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -24,6 +25,8 @@ class Engine:
         self.pid = os.getpid()
         self.state_ = _state.State()
         self.noter = _notes.Noter(self.state_)
+        self.unfinished, self.under_way = _unfinished.Unfinished(), _under_way.UnderWay()
+        self.reducers = _reducers.Reducers(self)
         self.groups = _groups_anew.Groups(self)
         self.completer = _completer.Completer()
         self.copier, self.open_data = _data.Copier(), _data.open_at
@@ -31,7 +34,8 @@ class Engine:
         self.warm = None
         self.transfer = _transfer.Transfer(self)
         self.buckets, self.buckets_before = [], []  # of this step, and of the last one that was committed
-        self.needs_undo = False  # operations in the commit window: what was changed before one fails has to be undone
+        self.in_window = False  # operations were called for in a commit window: what was changed before one fails has to be undone
+        self.needs_undo = True  # there are such; or nobody knows yet
         self.undo = None
 
     # Of the process.
@@ -44,8 +48,9 @@ class Engine:
 
     @property
     def alone(self):
-        """Whether operations are answered here: a newcomer's, until it has joined, and those of a step done by itself."""
-        if self.session.mode == JOIN and not self.session.came_in:
+        """Whether operations are answered here: a newcomer's, until it has joined, those of a step done by itself, and those of
+        a pass that only ends what was given up."""
+        if self.unfinished.finishing or self.session.mode == JOIN and not self.session.came_in:
             return True
         return self.loop is not None and self.loop.in_step and self.loop.kind == CATCHING_UP
 
@@ -72,18 +77,26 @@ class Engine:
 
     def leave(self):
         self.loop = None
+        self.reducers.leave_loop()
 
     def newcomer(self, loop):
         self.warm = _newcomer.Warm(self, loop)
         return self.warm
 
     def find(self, name, what):
-        if self.state_.find(name, what) and self.warm is not None:
+        if not self.state_.find(name, what):
+            return
+        if self.warm is not None:
             self.warm.note(what)
+        elif isinstance(what, torch.nn.Module) and self.loop.note is not None:
+            self.loop.note.modules_are_found(with_grads=True)
 
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
+        self.unfinished.forget()
         self.undo = None
+        if self.loop.committed is not None:
+            self.needs_undo = self.in_window
         return self.noter.note()
 
     def issued(self, args):
@@ -92,7 +105,7 @@ class Engine:
         if loop.keep is not None and self.noter.changed():
             loop.keep_buffers()
         if loop.window == OPEN:
-            self.needs_undo = True
+            self.needs_undo = self.in_window = True
         if args is not None and len(self.buckets) < BUCKETS_MAX:
             first = args[0]
             self.buckets.append(sum(one.numel() for one in (first if isinstance(first, (list, tuple)) else [first])))
@@ -117,6 +130,8 @@ class Engine:
         return True
 
     def put_back(self, note):
+        self.buckets = []
+        self.reducers.put_back(self.loop.number)
         note.put_back()
 
     def buffers(self, note=None):
@@ -147,16 +162,24 @@ class Engine:
 
     def give_up(self):
         self.release()
+        sharded = [name for name in self.state_.not_replicated() if isinstance(self.state_.named[name], torch.nn.Module)]
+        if sharded:
+            why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
+            raise Refused(why % ", ".join(sharded))
         self.transfer.close()
+        self.under_way.wait_for_ends(self.groups.release)
+        if self.loop.tainted:
+            self.unfinished.finish()
 
     def state(self):
         leaves = self.state_.leaves()
         sizes = self.buckets_before if not self.buckets or self.loop.kind != WARMING else self.buckets
+        if not self.reducers.is_settled(self.loop.number):
+            sizes = []
         sharded = set(self.state_.not_replicated())
         return {
             "layout": self.state_.layout(leaves),
             "buckets": sizes,
-            "order": self.bucket_order(),
             "bytes": bytes_of(leaves),
             "has": [name for name in self.state_.named if name not in sharded],
             "sharded": sorted(sharded),
@@ -166,10 +189,6 @@ class Engine:
     def state_bytes(self):
         return bytes_of(self.state_.leaves())
 
-    def bucket_order(self):
-        """Which parameters are in which bucket of each DDP module, as far as it says so."""
-        return [order for order in map(order_of, self.state_.modules()) if order]
-
     def join(self, order, cancelled):
         import torch.distributed as dist
 
@@ -178,6 +197,7 @@ class Engine:
         self.session.came_in = True
         self.members = {int(one["rank"]): one.get("pid") for one in order.get("members") or []}
         self.rank = int(order["rank"])
+        self.reducers.tell(self.loop.number, is_new)
         _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
         if not is_new:  # who is new takes its place in the data from another
             self.loop.streams.share_anew(_data.seat)
@@ -191,19 +211,25 @@ class Engine:
         self.transfer.give(loop, order)
 
     def take(self, loop, order, generation, cancelled):
-        self.check_buckets(order)
         return self.transfer.take(loop, order, cancelled)
 
-    def check_buckets(self, order):
-        """A newcomer's buckets must be the survivors': else their operations would not match."""
-        theirs, own = order.get("buckets"), self.buckets_before or self.buckets
-        if theirs is not None and self.loop.is_new and list(theirs) != list(own):
-            raise Refused("the buckets of this rank (%s) are not those of the others (%s); restart all ranks" % (own, theirs))
+    def agree(self, order):
+        """All have joined: their buckets must be the same, or their operations would not match."""
+        is_new, sizes = self.loop.is_new, order.get("buckets")
+        self.reducers.agree(order["step"], is_new)
+        own = self.buckets_before or self.buckets
+        if sizes and is_new and list(sizes) != list(own):
+            raise Refused("the buckets of this rank (%s) are not those of the others (%s); restart all ranks" % (own, sizes))
 
     def resumed(self):
+        self.reducers.resumed_at = self.loop.number
         self.transfer.close()
         for front in self.groups.fronts():
             front._inner.has_failed = False
+
+    def copy(self, loop):
+        """All of this rank's state, for a copy in memory."""
+        return _copied.of(self, loop)
 
     def dump(self, loop, order):
         from taskd import _dump
@@ -213,12 +239,3 @@ class Engine:
 
 def bytes_of(leaves):
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
-
-
-def order_of(module):
-    logger = getattr(module, "logger", None)
-    try:
-        texts = logger._get_ddp_logging_data().strs_map
-        return texts.get("rebuilt_per_bucket_param_indices") or ""
-    except Exception:
-        return ""

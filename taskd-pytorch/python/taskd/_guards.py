@@ -36,7 +36,32 @@ class Guards:
             loop.engine.find("model", model)
             return loop.goes_on() or True
 
-        ddp._pre_forward = self.around(ddp._pre_forward, before)
+        def after(loop, output, model, *_):
+            loop.engine.unfinished.begins(model, module._find_tensors(output))
+
+        ddp._pre_forward = self.known(self.around(ddp._pre_forward, before))
+        ddp._post_forward = self.around(ddp._post_forward, after=after)
+
+        builtin = ddp._register_builtin_comm_hook
+
+        def register(model, kind):
+            builtin(model, kind)
+            self.session.engine.reducers.of(model).builtin.append(kind)
+
+        ddp._register_builtin_comm_hook = functools.wraps(builtin)(register)
+
+    def known(self, pre_forward):
+        """What comes before a forward pass of DDP, of which its reducer's keeper hears wherever it is."""
+        session = self.session
+
+        @functools.wraps(pre_forward)
+        def keeping(model, *args, **kwargs):
+            if session.engine is not None and session.engine.is_main():
+                session.engine.reducers.forward(model)
+            return pre_forward(model, *args, **kwargs)
+
+        keeping._torchdynamo_inline = pre_forward
+        return keeping
 
     def of_optimizers(self, module):
         wrap = module.Optimizer.profile_hook_step
@@ -81,16 +106,21 @@ class Guards:
         module.GradScaler.update = self.around(module.GradScaler.update, before)
         module.GradScaler.unscale_ = self.around(module.GradScaler.unscale_, before_unscaling)
 
-    def around(self, function, before):
-        """`function`, which is left out where `before(loop, *args)` says so."""
+    def around(self, function, before=None, after=None):
+        """`function`, which is left out where `before(loop, *args)` says so; `after` is told `(loop, what it gave, *args)`."""
         session = self.session
 
         @functools.wraps(function)
         def guarded(*args, **kwargs):
             loop = session.loop
-            if loop is not None and loop.in_step and session.engine.is_main() and not before(loop, *args):
+            if loop is None or not loop.in_step or not session.engine.is_main():
+                return function(*args, **kwargs)
+            if before is not None and not before(loop, *args):
                 return None
-            return function(*args, **kwargs)
+            given = function(*args, **kwargs)
+            if after is not None:
+                after(loop, given, *args)
+            return given
 
         guarded._torchdynamo_inline = function
         return guarded

@@ -1,4 +1,4 @@
-"""`taskd.load_dump`: the newest whole dying checkpoint into a program that starts.
+"""`taskd.load_dump`: the newest whole checkpoint into a program that starts: a dying one, or what all ranks have in memory.
 
 All of it is verified and compared before anything is changed, and all ranks take the same one.
 """
@@ -9,7 +9,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from taskd import _data, _dumps, _keep, _link, _loop, _notes, _random, _session, _state
+from taskd import _copied, _data, _dumps, _keep, _link, _loop, _memory, _notes, _random, _session, _state
 from taskd._dumps import NoDump
 
 
@@ -31,21 +31,50 @@ class LeftOff:
 def load(state, directory, newer_than):
     root = directory or os.environ.get("TASKD_DUMP")
     session = _session.current
-    if not root or session is not None and session.wait_for_mode() == _session.JOIN:
+    if session is not None and session.wait_for_mode() == _session.JOIN:
         return None  # a newcomer has all from those whom it joins
-    for step, name in told_by_all(_dumps.candidates(root))[0]:
+    if not root and not os.environ.get("TASKD_MEMORY_EVERY"):
+        return None
+    slots = slots_here()
+    told = told_by_all((_dumps.candidates(root) if root else [], [slot.key for slot in slots]))
+    for step, name in candidates(told[0][0], [keys for _, keys in told]):
         if newer_than is not None and step <= newer_than:
             continue
         try:
-            whole, why = Whole(os.path.join(root, name), state), None
-        except NoDump as error:
+            if isinstance(name, tuple):
+                whole, why = InMemory(next(slot for slot in slots if slot.key == name), state), None
+            else:
+                whole, why = Whole(os.path.join(root, name), state), None
+        except (NoDump, _memory.NoCopy) as error:
             whole, why = None, "rank %d: %s" % (rank_here(), error)
         whys = [one for one in told_by_all(why) if one]
         if not whys:
             whole.fill()
             return step
-        _link.say("the checkpoint %s is not used, and the one before it is looked for: %s" % (name, "; ".join(whys[:3])))
+        what = "of step %d in memory" % step if isinstance(name, tuple) else name
+        _link.say("the checkpoint %s is not used, and the one before it is looked for: %s" % (what, "; ".join(whys[:3])))
     return None
+
+
+def slots_here():
+    """What is whole in this rank's memory."""
+    try:
+        return [slot for slot in _memory.slots() if slot.key]
+    except OSError as error:
+        _link.say("what is in this rank's memory cannot be read: %s" % error)
+        return []
+
+
+def candidates(on_disk, in_memory):
+    """`(step, name)`, the newest first, of those on disk and of those that all have in memory; their names are a world and a step.
+    Of an older world none counts that is ahead of a newer one's: that went back to before it."""
+    found = [(step, 0, name) for step, name in on_disk]
+    newest = None
+    for key in sorted(set.intersection(*map(set, in_memory)), reverse=True):
+        if newest is None or key[1] <= newest:
+            newest = key[1]
+            found.append((newest, 1, key))
+    return [(step, name) for step, _, name in sorted(found, key=lambda one: one[:2], reverse=True)]
 
 
 def told_by_all(what):
@@ -80,6 +109,10 @@ class Whole:
         if not sets:
             raise NoDump("it has no state of rank %d" % self.rank)
         self.told = {rank: self.part(directory, rank) for rank in sorted(sets[0]) if rank in self.parts}
+        self.match(state)
+
+    def match(self, state):
+        """Nothing is changed before all of it fits."""
         self.state = _state.State()
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
@@ -164,6 +197,16 @@ class Whole:
         _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         random, own, _ = pickle.loads(before)
         return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
+
+
+class InMemory(Whole):
+    """A copy of this rank's own, with nothing of another's."""
+
+    def __init__(self, slot, state):
+        self.rank, self.same_size = rank_here(), True
+        self.step = slot.key[1]
+        self.told = {self.rank: _copied.read(slot)}
+        self.match(state)
 
 
 def own_seed(there, own):

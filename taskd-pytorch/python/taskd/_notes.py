@@ -41,22 +41,39 @@ class Noter:
 
 class Note:
     def __init__(self, noter):
+        self.noter = noter
         self.random = _random.state()
-        found = list(noter.state.buffers())
-        noter.paths, noter.found = [path for path, _ in found], [one for _, one in found]
-        self.buffers = [(one, noter.copy_of(one)) for _, one in found]
-        noter.versions = [one._version for _, one in found]
+        noter.paths, noter.found, self.buffers = [], [], []
         self.scalers = [Scaler(one) for one in noter.state.named.values() if is_scaler(one)]
-        self.ddp = [(one, one.require_forward_param_sync) for one in noter.state.modules() if is_ddp(one)]
         self.grads = []
         for optimizer in noter.state.optimizers():
             for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    grad = parameter.grad
-                    if grad is None:
-                        self.grads.append((parameter, None))
-                    elif not noter.zeroes:
-                        self.grads.append((parameter, grad.detach().clone()))
+                self.note_grads(group["params"])
+        self.modules_are_found(not self.grads)
+
+    def note_grads(self, parameters):
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is None:
+                self.grads.append((parameter, None))
+            elif not self.noter.zeroes:
+                self.grads.append((parameter, grad.detach().clone()))
+
+    def modules_are_found(self, with_grads):
+        """Notes what is known by now and was not before: the program uses it for the first time."""
+        noter = self.noter
+        known = {id(one) for one in noter.found}
+        for path, one in noter.state.buffers():
+            if id(one) not in known:
+                noter.paths.append(path)
+                noter.found.append(one)
+                self.buffers.append((one, noter.copy_of(one)))
+        noter.versions = [one._version for one in noter.found]
+        self.ddp = [(one, one.require_forward_param_sync) for one in noter.state.modules() if is_ddp(one)]
+        if with_grads:
+            known = {id(one) for one, _ in self.grads}
+            for module in noter.state.modules():
+                self.note_grads(one for one in module.parameters() if id(one) not in known)
 
     def put_back(self):
         _random.restore(self.random)

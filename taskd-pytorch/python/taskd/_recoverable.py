@@ -26,8 +26,10 @@ from taskd._group_calls import CALLS
 SLICE = timedelta(milliseconds=20)  # of a wait; how late a give-up is seen where shutting the connections down did not end it
 NO_LIMIT = timedelta(0)
 in_graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-# From which functions of torch's C++ calls for a collective: backward itself, and DDP's copy of buffers before forward.
-BACKWARD, BUFFERS = ("_engine_run_backward", "backward", "grad"), "_distributed_broadcast_coalesced"
+# Where C++ calls for a collective: inside of backward, and for DDP's copy of buffers and when it tells of its order, before forward.
+BACKWARD, BUFFERS, ORDER = "backward", "buffers", "order"
+CALLERS = {"_engine_run_backward": BACKWARD, "backward": BACKWARD, "grad": BACKWARD}
+CALLERS.update({"_distributed_broadcast_coalesced": BUFFERS, "_pre_forward": ORDER})
 
 
 class Recoverable:
@@ -65,9 +67,8 @@ class Recoverable:
             self.release()
 
     def release(self):
-        """Ends every wait inside of it, from any thread."""
-        for backend, ends in zip(self.spec.backends(self.real), self.ends):
-            self.kind.release(backend, ends)
+        """Ends every wait inside of it, from any thread; how many connections there were."""
+        return sum(self.kind.release(backend, ends) for backend, ends in zip(self.spec.backends(self.real), self.ends))
 
     def shutdown(self, *args):
         self.in_use = False
@@ -90,14 +91,15 @@ def aborted(engine):
 
 
 def caller():
-    """`(called from C++ inside of backward, called from DDP's copy of buffers)`: for a method that one of `_groups` calls."""
+    """From where in C++ a method that one of `_groups` calls is called; None where it is Python that calls for it."""
     try:
         code = sys._getframe(3).f_code
     except ValueError:
-        return in_graph_task() != -1, False  # a thread of the engine's own
-    if code.co_name == BUFFERS:
-        return False, True
-    return code.co_name in BACKWARD and in_graph_task() != -1 and "torch" in code.co_filename, False
+        return BACKWARD if in_graph_task() != -1 else None  # a thread of the engine's own
+    place = CALLERS.get(code.co_name)
+    if place is None or "torch" not in code.co_filename or place == BACKWARD and in_graph_task() == -1:
+        return None
+    return place
 
 
 def calling(name):
@@ -106,28 +108,32 @@ def calling(name):
 
     def method(self, *args, **kwargs):
         engine = self.engine
+        place = caller() if engine.loop is not None and engine.loop.in_step else None
+        if place == ORDER and told_of_order(engine, args[0]):
+            return _alone.completed(args)
         if engine.alone:
-            if engine.loop is not None and caller()[0]:
+            if place == BACKWARD:
                 engine.issued(args)
             return _alone.answer(self, name, args, kwargs)
         if engine.loop is None or not engine.loop.in_step:
             return real(self.real)(*args, **kwargs)
-        in_backward, of_buffers = caller()
+        in_backward = place == BACKWARD
         engine.issued(args if in_backward else None)
         if self.is_lost():
-            return refused(self, args, in_backward, of_buffers)
+            return refused(self, args, place)
         try:
             work = real(self.real)(*args, **kwargs)
         except RuntimeError as error:
             if not self.is_lost() and not is_ours(error, name):
                 raise
             self.fail(name, str(error), in_backward)
-            return refused(self, args, in_backward, of_buffers)
+            return refused(self, args, place)
         if work is None:
             return None
+        engine.under_way.add(work)
         if in_backward:
             return engine.completer.follow(self, name, work, args)
-        return Work(self, name, work, of_buffers and not engine.loop.guarded, args)
+        return Work(self, name, work, place, args)
 
     method.__name__ = name
     return method
@@ -138,9 +144,21 @@ def is_ours(error, name):
     return name == "monitored_barrier" or "gloo/transport" in str(error) or type(error).__name__.startswith("Dist")
 
 
-def refused(group, args, in_backward, of_buffers):
+def told_of_order(engine, tensors):
+    """Whether what DDP's reducer is to hear from rank 0 was told before, in a step that is done again; it is in the tensors then."""
+    is_known = engine.reducers.answers(tensors)
+    engine.reducers.hears(tensors)
+    return is_known
+
+
+def is_quiet(engine, place):
+    """Whether C++ that calls from there is told nothing of a failure, as nobody would catch it."""
+    return place in (BUFFERS, ORDER) and not engine.loop.guarded
+
+
+def refused(group, args, place):
     """The answer to a call in a group that is given up."""
-    if in_backward or (of_buffers and not group.engine.loop.guarded):
+    if place == BACKWARD or is_quiet(group.engine, place):
         group.engine.loop.tainted = True
         return _alone.completed(args)
     raise aborted(group.engine)
@@ -153,9 +171,9 @@ for name in CALLS:
 class Work(c10d.Work):
     """An operation that the program waits for, or C++ does outside of backward."""
 
-    def __init__(self, group, op, work, is_quiet, args):
+    def __init__(self, group, op, work, place, args):
         c10d.Work.__init__(self)
-        self._group, self._op, self._work, self._is_quiet, self._args = group, op, work, is_quiet, args
+        self._group, self._op, self._work, self._place, self._args = group, op, work, place, args
 
     def wait(self, timeout=NO_LIMIT):
         group, work = self._group, self._work
@@ -170,10 +188,11 @@ class Work(c10d.Work):
                     return work.wait(SLICE)
                 return work.wait() if limit is None else work.wait(timeout)
             except RuntimeError as error:
-                if sliced and work.is_completed() and not told:
+                completed = work.is_completed()  # looked at once: it may be so a moment later, and the error only be the slice's end
+                if sliced and completed and not told:
                     told = True
                     continue
-                if work.is_completed() or not sliced:
+                if completed or not sliced:
                     if group.engine.loop is None:
                         raise
                     group.fail(self._op, str(error))
@@ -184,10 +203,13 @@ class Work(c10d.Work):
                     raise
 
     def give_up(self):
-        if self._is_quiet:
-            self._group.engine.loop.tainted = True
-            return True
-        raise aborted(self._group.engine)
+        engine = self._group.engine
+        if not is_quiet(engine, self._place):
+            raise aborted(engine)
+        engine.loop.tainted = True
+        if self._place == ORDER:
+            engine.reducers.hears_nothing(self._args[0])
+        return True
 
     def get_future(self):
         if CALLS[self._op].between_two:

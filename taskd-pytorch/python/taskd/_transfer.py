@@ -52,6 +52,7 @@ class Transfer:
             "private": loop.private(),
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
+            "loop": engine.session.loops,
             "where": self.server.where(),
         }
         engine.store.set("taskd/state/%d" % engine.rank, pickle.dumps(told, 4))
@@ -64,14 +65,19 @@ class Transfer:
         first = told[0]
         if first["step"] != order["step"]:
             raise Refused("rank %s has the state of step %s, not of step %s" % (peers[0]["rank"], first["step"], order["step"]))
+        own = self.engine.session.loops
+        if first["loop"] != own:
+            numbers = (own, peers[0]["rank"], first["loop"])
+            raise Refused("this rank is in step loop %d of its program, and rank %s in loop %d; restart all ranks" % numbers)
         self.compare(peers[0]["rank"], first)
         moves = self.moves(loop, told)
         total = _copy.read(moves, cancelled)
         for tensor, held in self.landed:
             tensor.copy_(held)
         self.engine.state_.take_rest(first["rest"])
-        if loop.is_new and loop.noted is None:
-            loop.become(order["step"], first["private"])
+        if loop.is_new and loop.noted is None:  # its predecessor has left nothing; who is at the loop's begin needs nothing
+            if order["step"] != loop.number:
+                loop.become(order["step"], first["private"])
         elif loop.is_new and loop.own_buffers:
             self.engine.fill_buffers(loop.own_buffers)
         elif loop.held_buffers() is not None:

@@ -10,12 +10,13 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 31] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 35] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
     "taskd/_begin_alone.py"
     "taskd/_completer.py"
+    "taskd/_copied.py"
     "taskd/_data.py"
     "taskd/_dump.py"
     "taskd/_engine.py"
@@ -37,11 +38,14 @@ pub const PYTHON_FILES: [PythonFile; 31] = python_files! {
     "taskd/_optimizers.py"
     "taskd/_random.py"
     "taskd/_recoverable.py"
+    "taskd/_reducers.py"
     "taskd/_save.py"
     "taskd/_sockets.py"
     "taskd/_state.py"
     "taskd/_store.py"
     "taskd/_transfer.py"
+    "taskd/_under_way.py"
+    "taskd/_unfinished.py"
 };
 
 #[cfg(test)]

@@ -62,13 +62,19 @@ class Cut:
         wanted, _, step = os.environ.get("INJECT", "").partition(":")
         self.step = int(step) if wanted == str(rank) else None
 
+    def is_due(self, number):
+        return self.step is not None and number >= self.step and not os.path.exists(os.environ["RESULT"] + ".cut")
+
     def __call__(self, number):
-        if self.step is not None and number >= self.step and not os.path.exists(os.environ["RESULT"] + ".cut"):
+        if self.is_due(number):
             open(os.environ["RESULT"] + ".cut", "w").close()
             import socket
+            import stat
 
             for fd in os.listdir("/proc/self/fd"):
                 try:
+                    if not stat.S_ISSOCK(os.fstat(int(fd)).st_mode):
+                        continue  # nobody would close its copy
                     one = socket.socket(fileno=os.dup(int(fd)))
                 except OSError:
                     continue
@@ -78,6 +84,64 @@ class Cut:
                             one.shutdown(socket.SHUT_RDWR)
                     except OSError:
                         pass
+
+
+class Die:
+    """Kills this process, once, at a step: DIE is `rank:step`."""
+
+    def __init__(self, rank):
+        wanted, _, step = os.environ.get("DIE", "").partition(":")
+        self.step = int(step) if wanted == str(rank) else None
+
+    def __call__(self, number):
+        if number == self.step:
+            os.kill(os.getpid(), 9)
+
+
+class Late:
+    """Comes to nothing in a step until it is given up: LATE is `rank:step`."""
+
+    def __init__(self, rank):
+        wanted, _, step = os.environ.get("LATE", "").partition(":")
+        self.step = int(step) if wanted == str(rank) else None
+
+    def __call__(self, number):
+        import time
+
+        from taskd import _session
+
+        if number == self.step:
+            self.step = None
+            while not _session.current.given_up:
+                time.sleep(0.001)
+
+
+class LateWriter:
+    """A stand-in for a thread of gloo's that gets little time on a busy machine: when its group has long been given up, it still
+    writes what had come before."""
+
+    def __init__(self, tensor):
+        import threading
+
+        from taskd import _session
+
+        self.session, self.tensor, self.ended = _session.current, tensor, False
+        self.session.engine.under_way.add(self)
+        threading.Thread(target=self.write).start()
+
+    def write(self):
+        import time
+
+        until = None
+        while until is None or time.monotonic() < until:  # it has something to do all the time
+            if self.session.given_up and until is None:
+                until = time.monotonic() + 0.1
+        with torch.no_grad():
+            self.tensor.fill_(7.0)
+        self.ended = True
+
+    def is_completed(self):
+        return self.ended
 
 
 def steps():
@@ -103,13 +167,15 @@ def ddp():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
-    losses, cut, now = Losses(), Cut(rank), [-1]
+    losses, cut, die, late, now = Losses(), Cut(rank), Die(rank), Late(rank), [-1]
     next(model.parameters()).register_hook(lambda grad: cut(now[0]))  # of the last bucket
     for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
         with step:
             now[0] = -1 if step.warming else step.number
+            late(now[0])
             optimizer.zero_grad()
             loss = model(noise()).square().mean()
+            die(now[0])
             loss.backward()
             optimizer.step()
             scheduler.step()
@@ -147,8 +213,9 @@ def unguarded():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     torch.manual_seed(100 + rank)
-    losses = {}
+    losses, late = {}, Late(rank)
     for step in taskd.steps(until=steps()):
+        late(-1 if step.warming else step.number)
         loss = model(noise()).square().mean()
         loss.backward()
         optimizer.step()
@@ -156,6 +223,52 @@ def unguarded():
         optimizer.zero_grad()
         losses[str(step.number)] = float(loss.detach()).hex()  # the last one counts
     return {"digest": digest(model, optimizer, scheduler), "losses": {}, "last": losses[str(steps() - 1)]}
+
+
+def two_loops():
+    """Another model after some steps, and a loop of its own for it."""
+    taskd, rank, size = begin()
+    models, losses, done = [], Losses(), 0
+    for until in (5, steps()):
+        torch.manual_seed(7)
+        models.append(DistributedDataParallel(net(128), bucket_cap_mb=0.01))
+        optimizer = torch.optim.Adam(models[-1].parameters(), lr=1e-3)
+        torch.manual_seed(100 + rank + len(models))
+        for step in taskd.steps({"model": models[-1], "optimizer": optimizer}, start=done, until=until):
+            with step:
+                optimizer.zero_grad()
+                loss = models[-1](noise()).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.add(step, loss)
+        done = until
+    return {"digest": digest(models[-1]), "losses": losses}
+
+
+class Branches(torch.nn.Module):
+    """Two of the same shape, of which the last one to be used has its gradients first."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList([torch.nn.Linear(32, 32, bias=False), torch.nn.Linear(32, 32, bias=False)])
+
+    def forward(self, x):
+        for part in reversed(self.parts) if os.environ.get("REVERSED") else self.parts:
+            x = part(x)
+        return x
+
+
+def branches():
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(Branches(), bucket_cap_mb=0.001)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            model(noise()).square().mean().backward()
+            optimizer.step()
+    return {"digest": digest(model, optimizer)}
 
 
 def plain():
@@ -166,26 +279,27 @@ def plain():
     model = torch.nn.Linear(32, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     torch.manual_seed(100 + rank)
-    losses, raised = Losses(), []
+    losses, die, raised = Losses(), Die(rank), []
     for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
         with step:
             loss = model(noise()).square().mean()
             optimizer.zero_grad()
             loss.backward()
+            die(-1 if step.warming else step.number)
             try:
                 told = [step.number if rank == 0 else None]
                 dist.broadcast_object_list(told, src=0)
                 everybodys = [None] * size
                 dist.all_gather_object(everybodys, rank)
+                flat = torch.cat([one.grad.view(-1) for one in model.parameters()])
+                dist.all_reduce(flat, group=halves[rank // 2])
+                work = dist.all_reduce(flat, async_op=True)
+                work.wait()
             except BaseException as error:
                 raised.append(type(error).__name__)
                 raise
             if not step.warming and (told != [step.number] or everybodys != list(range(size))):
                 raise AssertionError("step %d: told %s, gathered %s" % (step.number, told, everybodys))
-            flat = torch.cat([one.grad.view(-1) for one in model.parameters()])
-            dist.all_reduce(flat, group=halves[rank // 2])
-            work = dist.all_reduce(flat, async_op=True)
-            work.wait()
             for one, grad in zip(model.parameters(), flat.split([one.numel() for one in model.parameters()])):
                 one.grad.copy_(grad.view_as(one) / size)
             optimizer.step()
@@ -206,7 +320,8 @@ class Digits(torch.utils.data.Dataset):
 
 
 def accumulated():
-    """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own."""
+    """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own. With
+    LOGGED the last loss is averaged ahead of its backward pass."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -215,7 +330,7 @@ def accumulated():
     data = Digits()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
     loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
-    losses = Losses()
+    losses, die = Losses(), Die(rank)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
         with step:
             for at, (x, y) in enumerate(step.batches(n=3)):
@@ -225,23 +340,14 @@ def accumulated():
                         torch.nn.functional.cross_entropy(model(x), y).backward()
                 else:
                     loss = torch.nn.functional.cross_entropy(model(x), y)
+                    if os.environ.get("LOGGED"):
+                        die(-1 if step.warming else step.number)
+                        dist.all_reduce(loss.detach().clone())
                     loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             losses.add(step, loss)
     return {"digest": digest(model, optimizer), "losses": losses, "epoch": step.epoch()}
-
-
-class Die:
-    """Kills this process, once, at a step: DIE is `rank:step`."""
-
-    def __init__(self, rank):
-        wanted, _, step = os.environ.get("DIE", "").partition(":")
-        self.step = int(step) if wanted == str(rank) else None
-
-    def __call__(self, number):
-        if number == self.step:
-            os.kill(os.getpid(), 9)
 
 
 def dumping():
@@ -279,7 +385,7 @@ def gan():
     of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
     of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
-    losses = Losses()
+    losses, cut = Losses(), Cut(rank)
     bce = torch.nn.functional.binary_cross_entropy_with_logits
     for step in taskd.steps({"g": maker, "d": judge, "og": of_maker, "od": of_judge}, until=steps()):
         with step:
@@ -288,12 +394,64 @@ def gan():
             both = judge(torch.cat([real, made.detach()]))
             bce(both, torch.cat([torch.ones(16, 1), torch.zeros(16, 1)])).backward()
             of_judge.step()
+            if not step.warming and cut.is_due(step.number):
+                LateWriter(next(judge.parameters()))
+            cut(-1 if step.warming else step.number)
             of_maker.zero_grad()
             loss = bce(judge(made), torch.ones(16, 1))
             loss.backward()
             of_maker.step()
             losses.add(step, loss)
     return {"digest": digest(maker, judge, of_maker, of_judge), "losses": losses}
+
+
+def scaled():
+    """Mixed precision with a GradScaler whose scale grows, and falls in steps whose gradients are not finite: those it leaves out."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    torch.manual_seed(100 + rank)
+    losses = Losses()
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "scaler": scaler}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(noise()).float().square().mean()
+            scaler.scale(loss * (float("inf") if step.number % 8 == 7 else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, scaler), "losses": losses}
+
+
+def sharded(shard):
+    """A model of which each rank has a part."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+    model = shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            model(noise()).square().mean().backward()
+            optimizer.step()
+    return {}
+
+
+def fsdp():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return sharded(lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True))
+
+
+def fsdp2():
+    from torch.distributed.fsdp import fully_shard
+
+    return sharded(lambda model: fully_shard(model) or model)
 
 
 def zero():

@@ -9,14 +9,16 @@ import random
 import signal
 import statistics
 import sys
+import threading
 import time
+import types
 
 import dumps
 import programs
 import ranks
 import worlds
 from ranks import SOAK
-from stand_in import Again, StandIn
+from stand_in import Again, Failed, StandIn
 
 SEED = int(os.environ.get("TASKD_SEED", "1"))
 FAULTS = 12 if SOAK else 3
@@ -64,6 +66,10 @@ def kill_while_recovering(world, dice):
     """A second one when the recovery from the first is under way."""
     first, second = dice.sample(range(world.size), 2)
     moment(world, dice)
+    return kill_in_turn(world, dice, first, second)
+
+
+def kill_in_turn(world, dice, first, second):
     world.world[first].process.kill()
     limit, real = dice.randrange(1, 12), world.do
     counted = [0]
@@ -126,6 +132,7 @@ def verdict(reference, found, phases, world):
             for with_, without in zip(found, reference)
         ],
         "recoveries": len(phases),
+        "generations": world.generation - 1,
         "phases": phases,
         "recorded": [with_.get("recorded") for with_ in found],
         "reasons": sum((with_.get("reasons", []) for with_ in found), []),
@@ -133,16 +140,160 @@ def verdict(reference, found, phases, world):
     }
 
 
-def injected(program, steps=40, **environment):
+def injected(program, steps=40, at=15, **environment):
     """A failure that leaves every process alive, reported by the processes themselves."""
     reference = undisturbed(program, steps, **environment)
     victim = random.Random(SEED).randrange(4)
-    with StandIn(4, program, STEPS=str(steps), INJECT="%d:15" % victim, **environment) as world:
+    with StandIn(4, program, STEPS=str(steps), INJECT="%d:%d" % (victim, at), **environment) as world:
         failures = world.until_failed()
         phases = [world.recover()]
         found = verdict(reference, world.finish(), phases, world)
         found["failures"] = failures
         return found
+
+
+def died_at(program, victim, step, cut=None, **environment):
+    """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed collective of
+    an earlier step."""
+    reference = undisturbed(program, step + 20, **environment)
+    befalls = {"DIE": "%d:%d" % (victim, step), "INJECT": cut}
+    with StandIn(4, program, STEPS=str(step + 20), **environment, **befalls) as world:
+        del world.environment["DIE"]  # who comes in its place lives
+        phases = []
+        if cut:
+            world.until_failed()
+            phases.append(world.recover())
+        world.pump(world.world[victim].process.ended, "rank %d dies" % victim, again=False)
+        phases.append(world.recover([victim]))
+        return verdict(reference, world.finish(), phases, world)
+
+
+def together(verdicts):
+    """What became of several worlds: `(what befell it, verdict)` of each."""
+    found = {"seed": SEED, "digests": [], "losses": [], "phases": [], "happened": []}
+    for happened, verdict_ in verdicts:
+        for name in ("digests", "losses", "phases"):
+            found[name] += verdict_[name]
+        equal = all(verdict_["digests"] + verdict_["losses"])
+        found["happened"].append("%s: %s" % (happened, "equal" if equal else "other bits"))
+    found["recoveries"] = found["generations"] = len(found["phases"])
+    return found
+
+
+def late(program, step, late, dead=(), **environment):
+    """A step is given up in which one rank has done nothing and the others all that they can without it; these die in it."""
+    happened = "step %d of %s, rank %d has not begun it, %s die" % (step, program.__name__, late, list(dead))
+    reference = undisturbed(program, step + 10, **environment)
+    with StandIn(4, program, STEPS=str(step + 10), LATE="%d:%d" % (late, step), **environment) as world:
+        world.until_step(step)
+        until = time.monotonic() + 0.3
+        world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
+        del world.environment["LATE"]
+        for rank in dead:
+            world.world[rank].process.kill()
+        phases = [world.recover(dead)]
+        return happened, verdict(reference, world.finish(), phases, world)
+
+
+def early(program, worlds, first=0, is_named=True, befalls=("retry", "kill", "kill", "kill in turn"), **environment):
+    """What befalls worlds in their first steps, in which DDP makes its buckets and some ranks may have come further than others. A
+    program that names no state has none that could be copied until it has used it."""
+    dice, steps = random.Random("%d %s" % (SEED, program.__name__)), first + 12
+    reference = undisturbed(program, steps, **environment)
+    for _ in range(worlds):
+        with StandIn(4, program, STEPS=str(steps), **environment) as world:
+            world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+            for rank in range(4):
+                world.until_step(first, rank)
+            what, victims = dice.choice(befalls), []
+            if what != "retry":
+                victims = dice.sample(range(4), 2 if what == "kill in turn" else dice.choice([1, 1, 2, 3]))
+            until = time.monotonic() + dice.random() * 0.1
+            world.pump(lambda: time.monotonic() > until, "some of the first steps go by")
+            if victims and not is_named:
+                world.pump(lambda: all(peer.process.step() for peer in world.world), "all have used their state")
+            at = [peer.process.step() for peer in world.world]
+            if what == "kill in turn":
+                phases = [kill_in_turn(world, dice, *victims)]
+            else:
+                for victim in victims:
+                    world.world[victim].process.kill()
+                phases = [world.recover(victims)]
+            happened = "%s at %s: %s %s" % (program.__name__, at, what, victims)
+            yield happened, verdict(reference, world.finish(), phases, world)
+
+
+def other_buckets():
+    """A newcomer's gradients come in another order than those of the others, in buckets of the same sizes."""
+    with StandIn(4, programs.branches, STEPS="1000") as world:
+        world.until_step(5)
+        world.environment["REVERSED"] = "1"
+        world.world[1].process.kill()
+        return recovered_or_refused(world, 1)
+
+
+def completes_as_it_is_looked_at():
+    """An operation that completes when a slice of its wait is over and somebody looks whether it has. A stand-in for torch's work."""
+    from taskd import _recoverable
+
+    class Slow:
+        is_a_stand_in, looks = True, 0
+
+        def is_completed(self):
+            self.looks += 1
+            return self.looks > 2
+
+        def wait(self, timeout=None):
+            if timeout is not None:
+                raise RuntimeError("Operation timed out!")
+            return True
+
+    failed = []
+    engine = types.SimpleNamespace(main_thread=threading.get_ident(), loop=types.SimpleNamespace(number=0, tainted=False))
+    kind = types.SimpleNamespace(WAITS_IN_SLICES=True)
+    group = types.SimpleNamespace(engine=engine, kind=kind, is_lost=lambda: False, fail=lambda *told: failed.append(told))
+    try:
+        waited = _recoverable.Work(group, "allreduce", Slow(), None, ([],)).wait()
+    except RuntimeError as error:
+        waited = str(error)
+    return {"waited": waited, "failed": failed}
+
+
+def refused_by(program):
+    """A program whose steps cannot be done again in the same processes."""
+    with StandIn(4, program, STEPS="1000") as world:
+        world.until_step(5)
+        return recovered_or_refused(world, None)
+
+
+def other_loop():
+    """A newcomer comes to the first loop of its program, and the others are in the second one."""
+    with StandIn(4, programs.two_loops, STEPS="1000") as world:
+        world.until_step(10)
+        world.world[1].process.kill()
+        return recovered_or_refused(world, 1)
+
+
+def recovered_or_refused(world, rank):
+    try:
+        return {"recovered": world.recover([] if rank is None else [rank])}
+    except Failed as failed:
+        return {"refused": str(failed)}
+
+
+def late_in_first_steps():
+    cases = [(0, 3, []), (0, 3, [2]), (1, 3, []), (1, 0, []), (1, 3, [2]), (1, 3, [3])]
+    yield from (late(programs.ddp, *case) for case in cases)
+    yield late(programs.unguarded, 1, 0)
+
+
+def early_in_all_programs():
+    worlds = 40 if SOAK else 4
+    yield from early(programs.ddp, worlds)
+    yield from early(programs.gan, worlds)
+    yield from early(programs.accumulated, worlds, IN_PLACE="")
+    yield from early(programs.unguarded, worlds, is_named=False)
+    yield from early(programs.two_loops, worlds, first=6, befalls=["retry"])
 
 
 def many():
@@ -328,11 +479,24 @@ SCENARIOS = {
     "in_backward": lambda: injected(programs.ddp),
     "unguarded": lambda: compared(programs.unguarded, kill),
     "plain": lambda: compared(programs.plain, kill),
+    "plain_died": lambda: died_at(programs.plain, 2, 10),
     "plain_stop": lambda: compared(programs.plain, stop),
     "accumulated": lambda: compared(programs.accumulated, kill, IN_PLACE=""),
+    "between_passes": lambda: died_at(programs.accumulated, 2, 10, LOGGED="1"),
+    "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
     "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
     "gan": lambda: compared(programs.gan, kill),
     "gan_retry": lambda: compared(programs.gan, retry),
+    "completes_as_it_is_looked_at": completes_as_it_is_looked_at,
+    "other_buckets": other_buckets,
+    "other_loop": other_loop,
+    "late": lambda: together(late_in_first_steps()),
+    "early": lambda: together(early_in_all_programs()),
+    "first_cut": lambda: injected(programs.ddp, at=0),
+    "late_write": lambda: injected(programs.gan),
+    "scaled": lambda: compared(programs.scaled, kill, steps=60),
+    "fsdp": lambda: refused_by(programs.fsdp),
+    "fsdp2": lambda: refused_by(programs.fsdp2),
     "zero": lambda: injected(programs.zero),
     "lost_shard": lost_shard,
     "many": many,

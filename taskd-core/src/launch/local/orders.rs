@@ -21,7 +21,7 @@ const OWN_PREFIX: &str = "TASKD_";
 /// Where a rank finds the library that records for it.
 const LIBRARY: &str = "TASKD_LIB";
 /// What the launcher itself sets: a user who sets one of these would only confuse one job with another.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
     JOB_MARK,
     PROC_MARK,
     "TASKD_JOB_NAME",
@@ -38,6 +38,7 @@ const OWN: [&str; 17] = [
     "TASKD_CONTROL",
     "TASKD_LISTEN_FD",
     "TASKD_KEEP",
+    "TASKD_MEMORY",
     LIBRARY,
 ];
 

@@ -20,7 +20,7 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 24] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 25] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
@@ -40,6 +40,7 @@ pub const NEUTRAL_FILES: [PythonFile; 24] = python_files! {
     "taskd/_link.py"
     "taskd/_loop.py"
     "taskd/_marks.py"
+    "taskd/_memory.py"
     "taskd/_native.py"
     "taskd/_obey.py"
     "taskd/_recovery.py"

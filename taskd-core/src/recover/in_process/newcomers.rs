@@ -84,9 +84,23 @@ fn start(
     Stage::new(START, limits.start, vec![Action::Start { batch, until: Ready::Parked }])
 }
 
+/// Who is lost, and who was to come and has not; or why nobody can be replaced or done without: none is lost, or the program would
+/// fail again.
+pub(super) fn lost(incident: &Incident, view: &View) -> Result<BTreeSet<Rank>, String> {
+    let mut lost = incident.lost(view);
+    lost.extend(on_their_way(incident, view));
+    if lost.is_empty() {
+        return Err("no rank is lost".into());
+    }
+    if let Some(fault) = incident.faults.iter().find(|fault| fault.prime().damage.program == Sound::No) {
+        return Err(format!("{} found the program itself broken: it would fail again", fault.by));
+    }
+    Ok(lost)
+}
+
 /// Ranks that were to come to their step loop in a recovery of this incident, and have not: a new fault has struck in the middle of
 /// it, or it has failed. Whoever was to join in that one is started again for this one, or is given up.
-pub(super) fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
+fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
     let is_gone = |fault: &&Fault| fault.prime().is_cause() && fault.prime().damage.process == Sound::No;
     let gone = incident.faults.iter().filter(is_gone);
     let of_rank = gone.filter_map(|fault| match &fault.prime().domain {

@@ -1,8 +1,7 @@
 //! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
 
-use super::newcomers::{self, Newcomers, on_their_way};
+use super::newcomers::{self, Newcomers, lost};
 use super::{Limits, may_still_run, missing_services, survivors};
-use crate::detect::Sound;
 use crate::job::{Counted, Name, NodeId, Rank, Role};
 use crate::kernel::View;
 use crate::recover::placement::{self, Seats};
@@ -76,14 +75,7 @@ impl RecoveryStrategy for Recover {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let mut lost = incident.lost(view);
-        lost.extend(on_their_way(incident, view));
-        if lost.is_empty() {
-            return Err("no rank is lost".into());
-        }
-        if let Some(fault) = incident.faults.iter().find(|fault| fault.prime().damage.program == Sound::No) {
-            return Err(format!("{} found the program itself broken: it would fail again", fault.by));
-        }
+        let lost = lost(incident, view)?;
         let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &lost)?;
         let mut seats = self.seats(incident, &lost, view)?;

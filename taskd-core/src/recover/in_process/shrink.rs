@@ -1,11 +1,10 @@
 //! Lost ranks leave, and those who live go on without them.
 
-use super::newcomers::on_their_way;
+use super::newcomers::lost;
 use super::shares::replica_sets;
 use super::{
     GIVE_UP, JOIN, Limits, may_still_run, meet_anew, missing_services, repair_and_resume, states_of, survivors,
 };
-use crate::detect::Sound;
 use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
 use crate::kernel::View;
 use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run, SHRINK};
@@ -59,14 +58,7 @@ impl RecoveryStrategy for Shrink {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let mut lost = incident.lost(view);
-        lost.extend(on_their_way(incident, view));
-        if lost.is_empty() {
-            return Err("no rank is lost".into());
-        }
-        if let Some(fault) = incident.faults.iter().find(|fault| fault.prime().damage.program == Sound::No) {
-            return Err(format!("{} found the program itself broken: it would fail again", fault.by));
-        }
+        let lost = lost(incident, view)?;
         let leaving = with_replicas(&lost, &view.world)?;
         let kept = survivors(incident, view, &leaving)?;
         let least = view.spec.policy.ranks_min.max(1);

@@ -97,6 +97,7 @@ impl Directives {
                 Directive::Resume { .. } => before == Some("repair"),
                 Directive::Dump { .. } => before == Some("give-up"),
                 Directive::Seal { .. } => before == Some("dump"),
+                Directive::Declare { .. } => true,
             };
             let is_member = proc.role.rank().and_then(|rank| batch.world.proc(rank)).as_ref() == Some(proc);
             if !in_order || !is_member || !peers_of(what).all(|peer| is_pid_of(m, batch, peer)) {
@@ -130,9 +131,11 @@ fn peers_of(what: &Directive) -> impl Iterator<Item = &Peer> {
     let (members, from): (&[Peer], Option<&Peer>) = match what {
         Directive::Join { members, .. } => (members, None),
         Directive::Repair { from, .. } => (&[], from.as_ref()),
-        Directive::GiveUp {} | Directive::Resume { .. } | Directive::Dump { .. } | Directive::Seal { .. } => {
-            (&[], None)
-        }
+        Directive::GiveUp {}
+        | Directive::Resume { .. }
+        | Directive::Dump { .. }
+        | Directive::Seal { .. }
+        | Directive::Declare { .. } => (&[], None),
     };
     members.iter().chain(from)
 }

@@ -110,7 +110,8 @@ impl Drops {
         match what {
             Saying::Answer { id, .. } if !self.directives.contains_key(id) => self.said_late += 1,
             Saying::Failed(failure) if failure.generation < self.generation => self.count(Drop::OldGeneration),
-            Saying::Answer { .. } | Saying::Failed(_) => {}
+            Saying::Memory(copy) if copy.generation < self.generation => self.count(Drop::OldGeneration),
+            Saying::Answer { .. } | Saying::Failed(_) | Saying::Memory(_) => {}
         }
     }
 

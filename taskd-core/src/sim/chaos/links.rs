@@ -39,7 +39,7 @@ pub(in crate::sim) struct Armed {
 /// Which one of a recovery's directives this is, from 0.
 const fn order_of(what: &Directive) -> usize {
     match what {
-        Directive::GiveUp {} => 0,
+        Directive::GiveUp {} | Directive::Declare { .. } => 0,
         Directive::Join { .. } | Directive::Dump { .. } | Directive::Seal { .. } => 1,
         Directive::Repair { .. } => 2,
         Directive::Resume { .. } => 3,

@@ -37,7 +37,7 @@ impl Sim<'_> {
             Directive::Join { .. } => matches!(known.stand, Stand::GaveUp | Stand::Parked),
             Directive::Repair { .. } => known.stand == Stand::Joined && known.generation == generation,
             Directive::Resume { .. } => known.stand == Stand::Repaired && known.generation == generation,
-            Directive::Dump { .. } | Directive::Seal { .. } => false, // it has no disk
+            Directive::Dump { .. } | Directive::Seal { .. } | Directive::Declare { .. } => false, // it keeps nothing
         };
         if !expected {
             let stand = known.stand;
@@ -49,7 +49,7 @@ impl Sim<'_> {
             Directive::Join { size, .. } => self.joins_others(proc, generation, size),
             Directive::Repair { from, to, .. } => self.repairs(proc, id, from, &to),
             Directive::Resume { .. } => self.resumes(proc, id),
-            Directive::Dump { .. } | Directive::Seal { .. } => {}
+            Directive::Dump { .. } | Directive::Seal { .. } | Directive::Declare { .. } => {}
         }
     }
 

@@ -13,6 +13,7 @@
 //! | `python` | the same functions as a module of Python's |
 //! | `thread` | that of each of its threads |
 //! | `recorder` | the recorder itself, the source of `taskd_core::trace::recorder` |
+//! | `signals` | signals held back, as the probes of vendors do it |
 
 mod beat;
 pub mod exports;
@@ -23,3 +24,5 @@ mod thread;
 
 #[path = "../../trace/recorder/mod.rs"]
 pub mod recorder;
+#[path = "../../../build/probe/signals.rs"]
+mod signals;

@@ -9,7 +9,7 @@
 //! | `entry` | begins when the process does, in a thread of its own |
 //! | `run` | what that thread does: follows the switches, flushes, brings records |
 //! | `mspti` | the vendor's library: where it is looked for, its functions |
-//! | `own_thread`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, libraries that are loaded, the recorder's, buffers |
+//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, signals held back, libraries that are loaded, the recorder's, buffers |
 //! | `forms` | the form of the recorder's records, the same for all |
 //! | `records` | what lies in them |
 //! | `texts` | what the names of markers say |
@@ -30,6 +30,7 @@ mod mspti;
 mod own_thread;
 pub mod records;
 mod run;
+mod signals;
 pub mod texts;
 pub mod translate;
 

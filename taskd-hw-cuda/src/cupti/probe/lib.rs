@@ -10,7 +10,7 @@
 //! | `entry` | what CUDA's driver calls |
 //! | `run` | the probe's thread: follows the switches, flushes, brings records |
 //! | `cupti` | the vendor's library: where it is looked for, its functions |
-//! | `own_thread`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, libraries that are loaded, the recorder's, buffers |
+//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, signals held back, libraries that are loaded, the recorder's, buffers |
 //! | `records` | what lies in them |
 //! | `names` | what the names of kernels say, and the numbers of names |
 //! | `translate` | from CUPTI's records to the recorder's |
@@ -28,6 +28,7 @@ mod own_thread;
 pub mod record;
 pub mod records;
 mod run;
+mod signals;
 pub mod translate;
 
 use record::Record;

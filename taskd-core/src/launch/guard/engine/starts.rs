@@ -3,6 +3,7 @@
 use super::{Engine, Life};
 use crate::job::ProcId;
 use crate::launch::guard::end_of;
+use crate::launch::guard::keeps::Kept;
 use crate::launch::guard::lifeline::Waiter;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::{Key, Proc, Tree};
@@ -10,7 +11,7 @@ use crate::launch::guard::run_dir::RunDir;
 use crate::launch::guard::spawn::{self, Spawned};
 use crate::launch::guard::streams::Stream;
 use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder};
-use crate::launch::{LaunchError, Phase};
+use crate::launch::{LaunchError, MEMORY_EVERY_VARIABLE, Phase};
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -44,8 +45,12 @@ impl Engine {
         let control = self.door.path.display().to_string();
         for order in &mut batch.orders {
             order.env.insert("TASKD_CONTROL".into(), control.clone()); // where it finds its supervisor
-            if let Ok(Some(keep)) = self.keeps.of(&order.proc.role) {
+            if let Ok(Some(keep)) = self.keeps.of(&order.proc.role, Kept::Own) {
                 order.env.insert("TASKD_KEEP".into(), keep); // without it a successor has a peer's random numbers
+            }
+            let copies = batch.specs.get(order.spec).is_some_and(|spec| spec.env.contains_key(MEMORY_EVERY_VARIABLE));
+            if copies && let Ok(Some(memory)) = self.keeps.of(&order.proc.role, Kept::State) {
+                order.env.insert("TASKD_MEMORY".into(), memory); // without it the rank says that it keeps no copies
             }
         }
         let until = Instant::now() + WAIT_FOR_EARLIER;

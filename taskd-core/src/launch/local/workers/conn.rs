@@ -5,6 +5,7 @@
 use super::frames::{FRAME_BYTES_MAX, FromWorker, Hello, ToWorker, VERSION};
 use super::{UNSENT_MAX, Workers};
 use crate::job::ProcId;
+use crate::launch::Saying;
 use crate::launch::guard::run_dir::proc_name;
 use crate::launch::guard::wire::{self, Frames};
 use std::io;
@@ -60,6 +61,7 @@ async fn listen(workers: &Workers, incoming: &mut Incoming, proc: &ProcId) -> io
             FromWorker::At { point, state_bytes } => workers.moved(proc, point, state_bytes),
             FromWorker::Failed(failed) => workers.failed(proc, failed),
             FromWorker::Answer(answer) => workers.answered(proc, answer),
+            FromWorker::Memory(copy) => workers.says(proc, Saying::Memory(copy)),
         }
     }
     Ok(())

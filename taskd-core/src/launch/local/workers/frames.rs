@@ -8,6 +8,7 @@
 //! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
 //! | `{"at": {"point": "parked"}}` | it stands elsewhere now |
 //! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
+//! | `{"memory": {"generation": 1, "number": 3, "at": 60, "of": {"made_in": 1, "step": 60}, "whole": true, "bytes": 4096}}` | a copy of its state is in memory, or was left out |
 //! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
 //!
 //! | to the process | |
@@ -16,7 +17,7 @@
 //! | `{"do": {"id": 7, "generation": 2, "what": {"give-up": {}}}}` | a [`Directive`] |
 
 use crate::job::{CommandId, Generation, Name};
-use crate::launch::{Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, Point, WorkerState};
+use crate::launch::{Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, MemoryCopy, Point, WorkerState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +42,7 @@ pub(super) enum FromWorker {
     },
     Failed(Failed),
     Answer(Answer),
+    Memory(MemoryCopy),
 }
 
 /// Who it says that it is.

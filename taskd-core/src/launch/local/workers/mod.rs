@@ -213,8 +213,7 @@ impl Workers {
         if open.joins && result.is_ok() {
             self.change(proc, |linked| linked.generation = open.generation);
         }
-        let what = Saying::Answer { id, result };
-        self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
+        self.says(proc, Saying::Answer { id, result });
     }
 
     fn failed(&self, proc: &ProcId, failed: Failed) {
@@ -223,7 +222,10 @@ impl Workers {
         let message = failed.message();
         let Failed { kind, step, op, group, .. } = failed;
         let failure = StepFailure { generation, kind, step, message, op, group };
-        let what = Saying::Failed(Box::new(failure));
+        self.says(proc, Saying::Failed(Box::new(failure)));
+    }
+
+    fn says(&self, proc: &ProcId, what: Saying) {
         self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     }
 }

@@ -1,0 +1,119 @@
+//! Checkpoints in memory: what the kernel makes of what ranks say that they have.
+
+use crate::bench::*;
+use crate::links::link;
+use taskd_core::job::*;
+use taskd_core::kernel::*;
+use taskd_core::launch::*;
+use taskd_core::recover::{Action, Shrink, StrategyExt as _};
+
+fn of(made_in: u64, step: u64) -> InMemory {
+    InMemory { made_in: Generation(made_in), step }
+}
+
+/// A rank says that it has a copy, or has left it out.
+fn says(bench: &mut Bench, rank: u32, number: u64, of: InMemory, whole: bool) -> Vec<Command> {
+    let generation = bench.kernel.view().world.generation();
+    says_in(bench, rank, generation, number, of, whole)
+}
+
+fn says_in(
+    bench: &mut Bench,
+    rank: u32,
+    generation: Generation,
+    number: u64,
+    of: InMemory,
+    whole: bool,
+) -> Vec<Command> {
+    at(bench, rank, MemoryCopy { generation, number, at: of.step, of, whole, bytes: 1, waited: 0, dropped: 0 })
+}
+
+fn at(bench: &mut Bench, rank: u32, copy: MemoryCopy) -> Vec<Command> {
+    let what = Saying::Memory(copy);
+    bench.give(Input::Changed(Change::Said(WorkerSaid { proc: ProcId::rank(rank, 1), what })))
+}
+
+/// What each rank is told: the number that is answered, and what is whole.
+fn declared(commands: &[Command]) -> Vec<(u32, u64, Option<InMemory>)> {
+    let batches = commands.iter().filter_map(|command| match &command.action {
+        Action::Direct(batch) => Some(batch),
+        _ => None,
+    });
+    let told = batches.flat_map(|batch| &batch.orders).map(|(proc, what)| match what {
+        Directive::Declare { number, whole } => (proc.role.rank().expect("a rank").0, *number, *whole),
+        other => panic!("told to {}", other.name()),
+    });
+    told.collect()
+}
+
+#[test]
+fn what_all_ranks_have_is_declared_to_all_with_the_number_that_each_has_given() {
+    let mut bench = Bench::new(3, |_| ()).up();
+    assert_eq!(declared(&says(&mut bench, 0, 7, of(1, 20), true)), []);
+    assert_eq!(declared(&says(&mut bench, 2, 9, of(1, 20), true)), []);
+    assert_eq!(bench.kernel.status().in_memory, None);
+    let whole = Some(of(1, 20));
+    assert_eq!(declared(&says(&mut bench, 1, 8, of(1, 20), true)), [(0, 7, whole), (1, 8, whole), (2, 9, whole)]);
+    assert_eq!(bench.kernel.status().in_memory, Some(20));
+    let snapshot = bench.kernel.snapshot();
+    let restored = Kernel::restore(Plugins::default(), &snapshot).expect("the same version").0;
+    assert_eq!(restored.status().in_memory, Some(20), "another supervisor knows it too");
+}
+
+#[test]
+fn who_has_what_another_rank_will_never_have_is_told_so_and_the_older_one_stays() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    says(&mut bench, 0, 1, of(1, 10), true);
+    says(&mut bench, 1, 1, of(1, 10), true);
+    let older = Some(of(1, 10));
+    assert_eq!(declared(&says(&mut bench, 0, 2, of(1, 20), true)), [], "rank 1 may still come to have it");
+    let told = declared(&says(&mut bench, 1, 2, of(1, 20), false));
+    assert_eq!(told, [(0, 2, older), (1, 2, older)], "it was left out");
+    assert_eq!(declared(&says(&mut bench, 1, 3, of(1, 20), true)), [(1, 3, older)], "rank 0 may have overwritten it");
+    assert_eq!(declared(&says(&mut bench, 1, 4, of(1, 30), true)), []);
+    let told = declared(&says(&mut bench, 0, 3, of(2, 30), true));
+    assert_eq!(told, [(0, 3, older), (1, 4, older)], "the same step, but done again by one of them only");
+    assert_eq!(bench.kernel.status().in_memory, Some(10));
+}
+
+#[test]
+fn what_got_lost_is_said_again_and_a_rank_that_is_ahead_waits() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    let generation = bench.kernel.view().world.generation();
+    let copy = |number, at, step| {
+        let of = of(1, step);
+        MemoryCopy { generation, number, at, of, whole: true, bytes: 1, waited: 0, dropped: 0 }
+    };
+    assert_eq!(declared(&at(&mut bench, 0, copy(2, 20, 10))), [], "at step 20 it still waits for word of step 10");
+    let whole = Some(of(1, 10));
+    assert_eq!(declared(&at(&mut bench, 1, copy(1, 10, 10))), [(0, 2, whole), (1, 1, whole)]);
+    assert_eq!(declared(&at(&mut bench, 0, copy(3, 30, 10))), [(0, 3, whole)], "it has not heard of it");
+}
+
+#[test]
+fn in_a_world_without_all_ranks_nothing_new_is_declared() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed()] };
+    let mut bench = Bench::with(2, |_| (), plugins).up();
+    says(&mut bench, 0, 1, of(1, 10), true);
+    says(&mut bench, 1, 1, of(1, 10), true);
+    for rank in 0..2 {
+        bench.give(link(rank, 1, Some(Point::Loop)));
+    }
+    bench.now = 100 * MS;
+    let commands = bench.tell(1, 1, killed());
+    assert_eq!(bench.kernel.view().world.size(), 1, "{commands:?}");
+    assert_eq!(declared(&says(&mut bench, 0, 2, of(2, 20), true)), [(0, 2, Some(of(1, 10)))]);
+}
+
+#[test]
+fn what_a_rank_says_twice_counts_once_and_what_it_said_of_another_world_never() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    says(&mut bench, 0, 1, of(1, 10), true);
+    says(&mut bench, 0, 2, of(1, 10), true);
+    assert_eq!(bench.kernel.status().in_memory, None);
+    assert_eq!(declared(&says_in(&mut bench, 1, Generation(7), 1, of(1, 10), true)), []);
+    assert_eq!(declared(&says_in(&mut bench, 1, Generation(0), 1, of(1, 10), true)), []);
+    assert_eq!(count(&bench, Drop::OldGeneration), 2);
+    let whole = Some(of(1, 10));
+    assert_eq!(declared(&says(&mut bench, 1, 1, of(1, 10), true)), [(0, 2, whole), (1, 1, whole)], "the last number");
+}

@@ -1,0 +1,1 @@
+../../../../taskd-core/build/probe/signals.rs

@@ -1,0 +1,194 @@
+//! Real torch trainings under the real runtime, which end with the bits of one that nothing befell. A rank is replaced, in the first
+//! steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is killed and nobody may take its
+//! place, the others save; when all are killed, what they had in memory is still there; when the supervisor is told to leave, all save.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod support;
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::detect;
+use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, WorkerSpec};
+use taskd_core::kernel::{JobReport, Outcome};
+use taskd_core::launch::{GuardProgram, LocalLauncher};
+use taskd_core::recover;
+use taskd_core::runtime::{Leave, Runtime};
+use taskd_pytorch::store::StoreProgram;
+use taskd_pytorch::{TorchLauncher, with_store};
+
+const RANKS: u32 = 3;
+
+/// Everything that is waited for comes in far less, or the test fails.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+const TRAIN: &str = "
+import hashlib, os, random, time, torch, torch.distributed as dist, taskd
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group('gloo')
+rank = dist.get_rank()
+torch.manual_seed(7)
+random.seed(rank)
+net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
+# Where all start again DDP's buckets must not be made anew in the second step: it would be another one.
+model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew')
+optimizer = torch.optim.Adam(model.parameters())
+torch.manual_seed(100 + rank)
+loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=True)
+state = {'model': model, 'optimizer': optimizer}
+start = taskd.load_dump(state) or 0
+def die(step):
+    fated = [name for name in os.environ['DIE'].split() if name.endswith(':%d' % step.number)]
+    name, mark = '%d:%d' % (rank, step.number), os.environ['RESULT'].__add__
+    if name in fated and not step.warming and not os.path.exists(mark(name)):
+        open(mark(name), 'w').close()  # who comes in its place lives
+        while not all(os.path.exists(mark(name)) for name in fated):
+            time.sleep(0.001)  # or it would be ended with the first of them, and its own end would come in the next try
+        os.kill(os.getpid(), 9)
+for step in taskd.steps(state, data=loader, start=start, until=40):
+    with step:
+        time.sleep(float(os.environ['PAUSE']))
+        optimizer.zero_grad()
+        loss = model(step.next() + random.random()).square().mean()
+        die(step)
+        loss.backward()
+        optimizer.step()
+digest = hashlib.sha256(repr(random.getstate()).encode() + torch.get_rng_state().numpy().tobytes())
+for one in list(net.state_dict().values()) + [v for s in optimizer.state.values() for v in s.values()]:
+    digest.update(one.numpy().tobytes())
+open(os.environ['RESULT'] + '.' + str(rank), 'w').write('%d %s' % (start, digest.hexdigest()))
+";
+
+/// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one step die at once.
+async fn train(
+    python: &Path,
+    dir: &Path,
+    env: &[(&str, &str)],
+    policy: impl FnOnce(&mut Policy),
+) -> (JobReport, Vec<(u64, String)>) {
+    let runtime = runtime(python, dir, env, policy).await;
+    let report = tokio::time::timeout(PATIENCE, runtime.run()).await.expect("it ends");
+    let read = |rank| {
+        let result = dir.join(format!("result.{rank}"));
+        let text = fs::read_to_string(result).unwrap_or_else(|_| panic!("{report:#?}"));
+        let (start, digest) = text.split_once(' ').unwrap();
+        (start.parse().unwrap(), digest.to_owned())
+    };
+    let results = (0..RANKS).map(read).collect();
+    (report, results)
+}
+
+/// A job of that program.
+async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], policy: impl FnOnce(&mut Policy)) -> Runtime {
+    let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
+    let local = Arc::new(local);
+    let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", TRAIN])
+        .with_env("OMP_NUM_THREADS", "1")
+        .with_env("DIE", "")
+        .with_env("BUCKETS", "")
+        .with_env("PAUSE", "0")
+        .with_env("RESULT", dir.join("result").to_str().unwrap());
+    let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
+    let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
+    let mut spec = with_store(JobSpec::new("training", RANKS, worker), &store).unwrap();
+    spec.policy.stop_grace = Duration::ZERO;
+    policy(&mut spec.policy);
+    Runtime::builder()
+        .job(spec)
+        .source(local.heartbeats(Duration::from_secs(1)))
+        .detectors(detect::defaults())
+        .strategies(recover::defaults())
+        .launcher(TorchLauncher::new(Arc::clone(&local), dir.join("torch")))
+        .build()
+        .unwrap()
+}
+
+fn forbid(policy: &mut Policy, strategies: &[&'static str]) {
+    policy.strategies.extend(strategies.iter().map(|name| (Name::new(name), Permission::Never)));
+}
+
+/// The report, and with what each rank has begun again, of a job that ends with the bits of one that lost no rank.
+async fn ends_as_undisturbed(
+    python: &Path,
+    dir: &Path,
+    env: &[(&str, &str)],
+    policy: impl FnOnce(&mut Policy),
+) -> (JobReport, Vec<u64>) {
+    let (report, found) = train(python, dir, env, policy).await;
+    let (starts, digests): (Vec<u64>, Vec<String>) = found.into_iter().unzip();
+    let undisturbed = tempfile::tempdir().unwrap();
+    let env: Vec<_> = env.iter().copied().filter(|(name, _)| *name != "DIE").collect();
+    let (_, expected) = train(python, undisturbed.path(), &env, |_| ()).await;
+    assert_eq!(digests, expected.into_iter().map(|(_, digest)| digest).collect::<Vec<_>>());
+    (report, starts)
+}
+
+#[tokio::test]
+async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
+    let test = "ranks_that_die_in_the_first_two_steps_are_replaced";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("DIE", "1:0 2:1"), ("BUCKETS", "anew")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, |_| ()).await;
+    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+    assert_eq!(strategies, [Some(Name::new("recover-in-place")), Some(Name::new("recover-in-place"))], "{report:#?}");
+    assert_eq!(starts, [0; RANKS as usize]);
+}
+
+#[tokio::test]
+async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
+    let test = "a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let saves = |policy: &mut Policy| {
+        policy.dump_dir = Some(dir.path().join("dumps"));
+        forbid(policy, &["recover-in-place", "recover", "shrink", "restart"]);
+    };
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23")], saves).await;
+    assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
+    assert_eq!(report.incidents[0].strategy, Some(recover::DUMP), "{report:#?}");
+    assert_eq!(starts, [23; RANKS as usize], "the step in flight is done again, and no other");
+    let whole = fs::read_dir(dir.path().join("dumps")).unwrap().map(|entry| entry.unwrap().path());
+    let whole: Vec<_> = whole.filter(|dir| dir.join("manifest.json").is_file()).collect();
+    assert_eq!(whole.len(), 1, "{whole:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory() {
+    let test = "a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let copies = |policy: &mut Policy| {
+        policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+        forbid(policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
+    };
+    let env = [("DIE", "0:23 1:23 2:23"), ("PAUSE", "0.03")]; // the copies of step 20 have been told of by then
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
+    assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
+    assert_eq!(starts, [20; RANKS as usize], "the newest step whose state all had in memory");
+}
+
+#[tokio::test]
+async fn a_job_that_saved_before_it_was_stopped_goes_on_from_there() {
+    let test = "a_job_that_saved_before_it_was_stopped_goes_on_from_there";
+    let Some(python) = support::torch_python(test) else { return };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let saves = |policy: &mut Policy| policy.dump_dir = Some(first.path().join("dumps"));
+    let runtime = runtime(&python, first.path(), &[("PAUSE", "0.1")], saves).await; // 40 steps take 4 s
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    let deep_enough = async {
+        while handle.status().await.unwrap().steps.is_none_or(|(least, _)| least < 10) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, deep_enough).await.expect("it trains");
+    handle.leave(Leave::Save { within: PATIENCE, grace: Duration::ZERO }).await.unwrap();
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0), "{report:#?}");
+    let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
+    assert!((10..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
+}

@@ -83,6 +83,7 @@ async fn a_rank_sees_torchruns_environment() {
     for (name, value) in expected {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
+    assert_eq!(env["TASKD_CANNOT"], "join", "nobody serves the place where they would meet");
     let own = |name: &&String| !name.starts_with("TASKD_") && *name != "LC_CTYPE"; // Python sets the latter itself
     assert_eq!(env.keys().filter(own).count(), expected.len(), "nothing else: {:?}", env.keys());
 }

@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -67,9 +68,9 @@ async fn train(
     python: &Path,
     dir: &Path,
     env: &[(&str, &str)],
-    policy: impl FnOnce(&mut Policy),
+    change: impl FnOnce(&mut JobSpec),
 ) -> (JobReport, Vec<(u64, String)>) {
-    let runtime = runtime(python, dir, env, policy).await;
+    let runtime = runtime(python, dir, env, change).await;
     let report = tokio::time::timeout(PATIENCE, runtime.run()).await.expect("it ends");
     let read = |rank| {
         let result = dir.join(format!("result.{rank}"));
@@ -82,7 +83,7 @@ async fn train(
 }
 
 /// A job of that program.
-async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], policy: impl FnOnce(&mut Policy)) -> Runtime {
+async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl FnOnce(&mut JobSpec)) -> Runtime {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
     let local = Arc::new(local);
     let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", TRAIN])
@@ -95,7 +96,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], policy: impl F
     let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
     let mut spec = with_store(JobSpec::new("training", RANKS, worker), &store).unwrap();
     spec.policy.stop_grace = Duration::ZERO;
-    policy(&mut spec.policy);
+    change(&mut spec);
     Runtime::builder()
         .job(spec)
         .source(local.heartbeats(Duration::from_secs(1)))
@@ -115,9 +116,9 @@ async fn ends_as_undisturbed(
     python: &Path,
     dir: &Path,
     env: &[(&str, &str)],
-    policy: impl FnOnce(&mut Policy),
+    change: impl FnOnce(&mut JobSpec),
 ) -> (JobReport, Vec<u64>) {
-    let (report, found) = train(python, dir, env, policy).await;
+    let (report, found) = train(python, dir, env, change).await;
     let (starts, digests): (Vec<u64>, Vec<String>) = found.into_iter().unzip();
     let undisturbed = tempfile::tempdir().unwrap();
     let env: Vec<_> = env.iter().copied().filter(|(name, _)| *name != "DIE").collect();
@@ -143,9 +144,10 @@ async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
     let test = "a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let saves = |policy: &mut Policy| {
-        policy.dump_dir = Some(dir.path().join("dumps"));
-        forbid(policy, &["recover-in-place", "recover", "shrink", "restart"]);
+    let saves = |spec: &mut JobSpec| {
+        (spec.meeting, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet anew, and nobody tries
+        spec.policy.dump_dir = Some(dir.path().join("dumps"));
+        forbid(&mut spec.policy, &["restart"]);
     };
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23")], saves).await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
@@ -161,9 +163,9 @@ async fn a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory() {
     let test = "a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let copies = |policy: &mut Policy| {
-        policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
-        forbid(policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
+    let copies = |spec: &mut JobSpec| {
+        spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+        forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
     };
     let env = [("DIE", "0:23 1:23 2:23"), ("PAUSE", "0.03")]; // the copies of step 20 have been told of by then
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
@@ -176,7 +178,7 @@ async fn a_job_that_saved_before_it_was_stopped_goes_on_from_there() {
     let test = "a_job_that_saved_before_it_was_stopped_goes_on_from_there";
     let Some(python) = support::torch_python(test) else { return };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let saves = |policy: &mut Policy| policy.dump_dir = Some(first.path().join("dumps"));
+    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
     let runtime = runtime(&python, first.path(), &[("PAUSE", "0.1")], saves).await; // 40 steps take 4 s
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());

@@ -80,7 +80,7 @@ class Session:
                 "pid": os.getpid(),
                 "generation": self.generation,
                 "framework": self.framework,
-                "can": CAN,
+                "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
             }

@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// then [parks](Point::Parked) until it is told to [join](Directive::Join). The value is the generation that it joins.
 pub const JOIN_VARIABLE: &str = "TASKD_JOIN";
 
+/// Set in the environment of ranks: the names of the directives that they could not carry out, with commas between them. They do not
+/// say on their link that they [can](Linked::can).
+pub const CANNOT_VARIABLE: &str = "TASKD_CANNOT";
+
 /// Most figures of one answer.
 pub const FIGURES_MAX: usize = 32;
 

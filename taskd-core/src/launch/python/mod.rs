@@ -59,8 +59,8 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::{
-    Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus,
-    Revision, StartBatch, StartOrder,
+    CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
+    ProcStatus, Revision, StartBatch, StartOrder,
 };
 use crate::job::{CommandId, ErrorReport, Name, ProcId, Rank, Role, World};
 use files::Files;
@@ -196,6 +196,9 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             spec.env.entry(name).or_insert(value);
         }
         let seat = order.proc.role.rank().and_then(|rank| seats.get(&rank));
+        if seat.is_some() && self.framework.meeting().is_some() && !meet.served {
+            spec.env.entry(CANNOT_VARIABLE.into()).or_insert_with(|| "join".into());
+        }
         spec.log = spec.log.or_else(|| self.framework.log(&order.proc.role, seat));
         if self.no_helper.is_none() {
             spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);

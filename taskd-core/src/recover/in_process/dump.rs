@@ -107,8 +107,8 @@ impl Dump {
         let kept: BTreeSet<Rank> = view.world.members().keys().copied().collect();
         for rank in &kept {
             let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
-            can_be_told(*rank, proc, &NEEDED)?;
-            can_be_told(*rank, proc, &SAVES)?;
+            can_be_told(*rank, proc, &NEEDED, view)?;
+            can_be_told(*rank, proc, &SAVES, view)?;
         }
         if let Some(service) = view.missing_services().next() {
             return Err(format!("service {service} is missing, and ranks could not meet again"));
@@ -204,7 +204,7 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
             return Err(format!("what {rank} holds is said to be damaged"));
         }
         let proc = view.proc(&Role::Rank(rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
-        can_be_told(rank, proc, &SAVES)
+        can_be_told(rank, proc, &SAVES, view)
     };
     let ranks = || view.world.members().keys().copied();
     let kept: BTreeSet<Rank> = ranks().filter(|rank| refusal(*rank).is_ok()).collect();

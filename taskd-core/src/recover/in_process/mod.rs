@@ -77,7 +77,7 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
     let mut kept = BTreeSet::new();
     for rank in view.world.members().keys().filter(|rank| !lost.contains(rank)) {
         let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.wanted && proc.phase == Phase::Running);
-        can_be_told(*rank, proc, &NEEDED)?;
+        can_be_told(*rank, proc, &NEEDED, view)?;
         if let Some(host) = proc.and_then(|proc| proc.node.as_ref()).filter(|host| broken.contains(host)) {
             return Err(format!("{host} is broken, and {rank} would stay there"));
         }
@@ -86,8 +86,8 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
     if kept.is_empty() { Err("no rank is left that could be kept".into()) } else { Ok(kept) }
 }
 
-/// Whether a rank is in its step loop and understands such directives.
-fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name]) -> Result<(), String> {
+/// Whether a rank is in its step loop and can carry out such directives.
+fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name], view: &View) -> Result<(), String> {
     let proc = proc.ok_or_else(|| format!("{rank} does not run, and nothing says that it is lost"))?;
     let link = proc.link.as_ref().ok_or_else(|| {
         format!("{rank} has no control link: its program has no step loop of taskd's, or has not come so far")
@@ -96,6 +96,9 @@ fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name]) -> Result<(), S
         return Err(format!("{rank} is not in its step loop yet"));
     }
     match needed.iter().find(|name| !link.can.contains(*name)) {
+        Some(name) if *name == JOIN && view.spec.meeting.is_none() => Err(format!(
+            "{rank} cannot be told to {name}: the job has no service at which ranks meet anew (its `meeting`); add its framework's"
+        )),
         Some(name) => Err(format!("{rank} cannot be told to {name}")),
         None => Ok(()),
     }

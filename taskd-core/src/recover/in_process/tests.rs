@@ -147,6 +147,8 @@ fn each_refusal_says_why() {
     early.proc(2).link = Some(link(Point::Script));
     assert!(refusal(&recover, &early, vec![fault.clone()]).contains("rank 2 is not in its step loop"));
     early.proc(2).link = Some(Linked { can: [Name::new("give-up")].into(), ..link(Point::Loop) });
+    assert!(refusal(&recover, &early, vec![fault.clone()]).contains("no service at which ranks meet anew"));
+    Arc::make_mut(&mut early.view.spec).meeting = Some(Name::new("store"));
     assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be told to join");
     let mut all = linked(Scene::of(2));
     let faults = vec![killed(&mut all, 0), killed(&mut all, 1)];

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,22 @@ const DOORS_MAX: usize = 64;
 
 /// The sockets by their paths. Dropped, they are removed.
 #[derive(Debug, Default)]
-pub(super) struct Doors(BTreeMap<PathBuf, UnixListener>);
+pub(super) struct Doors(BTreeMap<PathBuf, Door>);
+
+#[derive(Debug)]
+struct Door {
+    listener: UnixListener,
+    /// Device and number of its file.
+    file: (u64, u64),
+}
+
+impl Door {
+    /// Whether who connects there comes to it: not where the guard of another host, which is this machine as well, has put one of its
+    /// own there since, or somebody has removed it.
+    fn is_at(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == self.file)
+    }
+}
 
 impl Doors {
     /// The descriptor for a process, which has one if its specification says so. It is closed at exec unless kept open.
@@ -26,31 +41,31 @@ impl Doors {
     /// With the path, for whom it may concern.
     pub(super) fn of(&mut self, spec: &WireSpec) -> io::Result<Option<RawFd>> {
         let Some(path) = &spec.listen else { return Ok(None) };
-        if let Some(listener) = self.0.get(path) {
-            return Ok(Some(listener.as_raw_fd()));
+        if let Some(door) = self.0.get(path).filter(|door| door.is_at(path)) {
+            return Ok(Some(door.listener.as_raw_fd()));
         }
         let cannot =
             |why: &dyn std::fmt::Display| io::Error::other(format!("cannot listen at {}: {why}", path.display()));
-        if self.0.len() >= DOORS_MAX {
+        if !self.0.contains_key(path) && self.0.len() >= DOORS_MAX {
             return Err(cannot(&format!("there are {DOORS_MAX} such sockets already")));
         }
-        let listener = listen(path).map_err(|error| cannot(&error))?;
-        let number = listener.as_raw_fd();
-        self.0.insert(path.clone(), listener);
+        let door = listen(path).map_err(|error| cannot(&error))?;
+        let number = door.listener.as_raw_fd();
+        self.0.insert(path.clone(), door);
         Ok(Some(number))
     }
 }
 
 impl Drop for Doors {
     fn drop(&mut self) {
-        for path in self.0.keys() {
+        for (path, _) in self.0.iter().filter(|(path, door)| door.is_at(path)) {
             let _ = fs::remove_file(path); // where it stays, the next guard takes its place
         }
     }
 }
 
 /// In the place of a dead guard's socket, and of nothing else.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn listen(path: &Path) -> io::Result<Door> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::other("it names no file"));
     };
@@ -65,7 +80,8 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
     let listener = UnixListener::bind(short)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let there = fs::symlink_metadata(path)?;
+    Ok(Door { listener, file: (there.dev(), there.ino()) })
 }
 
 #[cfg(test)]
@@ -88,6 +104,27 @@ mod tests {
         assert!(first.is_some() && doors.of(&spec(Some(path.clone()))).unwrap() == first);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(doors);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_guard_whose_service_starts_last_is_who_is_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sock");
+        let mut hosts = [Doors::default(), Doors::default()];
+        for turn in [0, 1, 0, 1] {
+            hosts[turn].of(&spec(Some(path.clone()))).unwrap();
+            let _who = UnixStream::connect(&path).unwrap();
+            let reached = |doors: &Doors| {
+                doors.0[&path].listener.set_nonblocking(true).unwrap();
+                doors.0[&path].listener.accept().is_ok()
+            };
+            assert!(reached(&hosts[turn]), "host {turn}");
+        }
+        let [first, second] = hosts;
+        drop(first);
+        UnixStream::connect(&path).expect("another one's socket stays");
+        drop(second);
         assert!(!path.exists());
     }
 

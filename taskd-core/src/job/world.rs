@@ -2,7 +2,7 @@
 
 use super::{Generation, GroupId, Incarnation, NodeId, ProcId, Rank, Role};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One rank's place in a [`World`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,23 @@ impl World {
     #[must_use]
     pub fn with_groups(mut self, groups: BTreeMap<GroupId, Vec<Rank>>) -> World {
         self.groups = groups;
+        self
+    }
+
+    /// The same world, in which those who were placed by their launcher are on the host where it has `seen` them; where all whose host
+    /// is known share one, nobody is elsewhere.
+    #[must_use]
+    pub(crate) fn located(mut self, seen: impl Fn(&ProcId) -> Option<NodeId>) -> World {
+        let mut all: Vec<(&Rank, &mut Member)> = self.members.iter_mut().chain(&mut self.absent).collect();
+        for (rank, member) in &mut all {
+            let proc = ProcId { role: Role::Rank(**rank), incarnation: member.incarnation };
+            member.node = member.node.take().or_else(|| seen(&proc));
+        }
+        let known: BTreeSet<NodeId> = all.iter().filter_map(|(_, member)| member.node.clone()).collect();
+        let only = known.first().filter(|_| known.len() == 1);
+        for (_, member) in all {
+            member.node = member.node.take().or_else(|| only.cloned());
+        }
         self
     }
 

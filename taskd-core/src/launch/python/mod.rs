@@ -66,6 +66,9 @@ use crate::job::{CommandId, ErrorReport, Name, ProcId, Rank, Role, World};
 use files::Files;
 use port::HeldPort;
 
+/// Set in the environment of ranks that may come back on another host: what only they have is kept by another rank as well.
+const AWAY_VARIABLE: &str = "TASKD_AWAY";
+
 /// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a
 /// failed rank's record, but no start and no news of an exit.
 const FILES_WITHIN: Duration = Duration::from_secs(1);
@@ -156,18 +159,25 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
     }
 
     /// The orders of a batch with what the framework's processes need.
-    fn completed(&self, batch: &StartBatch, meet: Endpoint) -> Result<StartBatch, LaunchError> {
-        let seats = seats(&batch.world);
-        let orders = batch.orders.iter().map(|order| self.completed_order(order, batch, &seats, &meet));
+    fn completed(
+        &self,
+        batch: &StartBatch,
+        world: &World,
+        meet: &Endpoint,
+        hosts: usize,
+    ) -> Result<StartBatch, LaunchError> {
+        let seats = seats(world);
+        let orders = batch.orders.iter().map(|order| self.completed_order(order, world, &seats, meet, hosts));
         Ok(StartBatch { world: Arc::clone(&batch.world), orders: orders.collect::<Result<_, _>>()? })
     }
 
     fn completed_order(
         &self,
         order: &StartOrder,
-        batch: &StartBatch,
+        world: &World,
         seats: &BTreeMap<Rank, Seat>,
         meet: &Endpoint,
+        hosts: usize,
     ) -> Result<StartOrder, LaunchError> {
         let mut spec = (*order.spec).clone();
         if self.is_meeting(&order.proc.role) {
@@ -177,7 +187,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             return Ok(StartOrder { spec: Arc::new(spec), ..order.clone() });
         }
         let error_file = self.files.error(&order.proc);
-        let of = Order::new(&order.proc, &order.spec, &batch.world, meet.port, &error_file, &self.inherited);
+        let of = Order::new(&order.proc, &order.spec, world, meet.port, &error_file, &self.inherited);
         let of = of.served(meet.served);
         let mut env = match order.proc.role.rank() {
             None => self.framework.service(&of),
@@ -196,8 +206,11 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             spec.env.entry(name).or_insert(value);
         }
         let seat = order.proc.role.rank().and_then(|rank| seats.get(&rank));
-        if seat.is_some() && self.framework.meeting().is_some() && !meet.served {
+        let may_join = seat.is_some() && self.framework.meeting().is_some();
+        if may_join && !meet.served {
             spec.env.entry(CANNOT_VARIABLE.into()).or_insert_with(|| "join".into());
+        } else if may_join && hosts > 1 {
+            spec.env.entry(AWAY_VARIABLE.into()).or_insert_with(|| "1".into());
         }
         spec.log = spec.log.or_else(|| self.framework.log(&order.proc.role, seat));
         if self.no_helper.is_none() {
@@ -281,7 +294,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         if batch.orders.iter().any(|(_, directive)| missing(directive)) {
             let running = self.inner.list().await?;
             let nobody = StartBatch { world: Arc::clone(&batch.world), orders: Vec::new() };
-            let meet = self.meet(&batch.world, &running, &nobody).await?;
+            let meet = self.meet(&located(&batch.world, &running), &running, &nobody).await?;
             self.listen(&meet).await?;
             self.open(&batch.world, &meet).await?;
             for (_, directive) in &mut batch.orders {
@@ -346,6 +359,12 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done
 }
 
+/// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.
+fn located(world: &World, listing: &Listing) -> World {
+    let of = |proc: &ProcId| listing.procs.iter().find(|status| status.proc == *proc)?.node.clone();
+    world.clone().located(of)
+}
+
 fn readable_record(path: &Path) -> Option<ErrorRecord> {
     read_error_file(path).unwrap_or_else(|error| {
         tracing::warn!(%error, "a failed process left no readable record");
@@ -365,9 +384,10 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         let listing = self.inner.list().await?;
-        let meet = self.meet(&batch.world, &listing, batch).await?;
+        let world = located(&batch.world, &listing);
+        let meet = self.meet(&world, &listing, batch).await?;
         self.listen(&meet).await?;
-        let batch = self.completed(batch, meet.clone())?;
+        let batch = self.completed(batch, &world, &meet, listing.nodes.len())?;
         let known: BTreeSet<&ProcId> = listing.procs.iter().map(|status| &status.proc).collect();
         let new = batch.orders.iter().map(|order| &order.proc);
         let new = new.filter(|proc| !known.contains(proc) && self.is_ours(proc));

@@ -44,7 +44,7 @@ pub fn seats(world: &World) -> BTreeMap<Rank, Seat> {
 
 #[cfg(test)]
 mod tests {
-    use crate::job::{Counted, Incarnation, Member, Name};
+    use crate::job::{Counted, Incarnation, Member, Name, ProcId};
 
     use super::*;
 
@@ -64,6 +64,19 @@ mod tests {
         assert_eq!(seats[&Rank(3)], third);
         let other = Seat { rank: 2, local_rank: 0, local_world_size: 1, group_rank: 1, group_world_size: 2 };
         assert_eq!(seats[&Rank(2)], other);
+    }
+
+    #[test]
+    fn who_is_placed_by_name_sits_beside_those_whom_the_launcher_put_there() {
+        let of_second = |world: World| seats(&world)[&Rank(1)];
+        let placed = world(&[None, Some("a"), None]);
+        let together = Seat { rank: 1, local_rank: 1, local_world_size: 3, group_rank: 0, group_world_size: 1 };
+        assert_eq!(of_second(placed.clone().located(|_| None)), together);
+        let node = |name| Some(NodeId(Name::new(name)));
+        let seen = |proc: &ProcId| if *proc == ProcId::rank(0, 1) { node("b") } else { node("a") };
+        let apart = Seat { rank: 1, local_rank: 0, local_world_size: 2, group_rank: 1, group_world_size: 2 };
+        assert_eq!(of_second(placed.located(seen)), apart);
+        assert_eq!(of_second(world(&[None; 3]).located(|_| None)), together);
     }
 
     #[test]

@@ -14,10 +14,11 @@ current = None  # of this process, until it is seated
 
 
 class Ahead:
-    def __init__(self, seat, unknown):
+    def __init__(self, seat, unknown, shared):
         global current
         current = self
-        self.seat, self.unknown = seat, frozenset(unknown)
+        self.seat, self.unknown, self.shared = seat, frozenset(unknown), frozenset(shared)
+        self.asked = set()  # of what all ranks share: by it the program has come to where it is
         self.then = []  # what is done when this process is a rank, in order
         self.main_thread = get_ident()
         self.lock = RLock()  # held by the main thread until then: any other thread that asks waits
@@ -35,7 +36,7 @@ class Ahead:
                 return
         if current is not self:
             return
-        packet = self.seat.await_seat(at)
+        packet = self.seat.await_seat(at, self.asked)
         leave()
         self.seat.be_rank(packet)
         for then in self.then:
@@ -57,6 +58,8 @@ def watch_environment(ahead):
         def __getitem__(self, key):
             if key in ahead.unknown:
                 ahead.park("asks for the variable %s" % key)
+            elif key in ahead.shared:
+                ahead.asked.add(key)
             return usual.__getitem__(self, key)
 
         def __iter__(self):

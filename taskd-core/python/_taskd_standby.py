@@ -218,18 +218,20 @@ class Seat:
         if packet.kind == "ahead":
             from _taskd_ahead import Ahead
 
-            self.seated.ahead = Ahead(self, packet.all("unknown"))
+            shared = [entry.partition("=")[0] for entry in packet.all("set")]
+            self.seated.ahead = Ahead(self, packet.all("unknown"), shared)
             self.take_own(packet)
         else:
             self.be_rank(packet)
         return self.seated
 
-    def await_seat(self, at):
-        """The program has come as far as it can without a rank. What `be_rank` is to be called with."""
+    def await_seat(self, at, asked):
+        """The program has come as far as it can without a rank, and has asked for these variables. What `be_rank` is to be called
+        with."""
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-            self.say("parked", at=at)
+            self.say("parked", at=at, asked=",".join(sorted(asked)))
             return self.receive(0)[0]
         except Exception as error:
             self.refuse("%s: %s" % (type(error).__name__, error))

@@ -35,7 +35,7 @@ impl Engine {
         let Some(ahead) = line.ahead.clone() else { return Ok(()) };
         let (like, users) = (line.like.clone(), line.users.clone());
         let threads = line.proof.as_ref().map(|proof| proof.threads.clone()).unwrap_or_default();
-        let outdated = self.standbys.ahead_of(id).filter(|(_, its)| **its != ahead).map(|(key, _)| key);
+        let outdated = self.standbys.ahead_of(id).filter(|(_, its)| !its.fits(&ahead)).map(|(key, _)| key);
         for key in outdated.collect::<Vec<_>>() {
             self.discard(key); // no rank will be like it any more
         }
@@ -84,12 +84,17 @@ impl Engine {
         Ok(())
     }
 
-    /// One that ran ahead has come as far as it can.
-    pub(super) fn has_parked(&mut self, key: Key, at: &str) -> Result<(), String> {
+    /// One that ran ahead has come as far as it can, and has asked for these variables that ranks share. Others may change, such as
+    /// how many ranks its host has; but for those that a template holds, which libraries go by without asking.
+    pub(super) fn has_parked(&mut self, key: Key, at: &str, asked: &[&str]) -> Result<(), String> {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         (standby.is_ready, standby.until) = (true, None);
-        let (line, process) = (standby.line, standby.process);
-        self.standbys.line(line).into_iter().for_each(|line| line.was_ahead = true);
+        let (line, process, mut ahead) = (standby.line, standby.process, standby.ahead.take());
+        if let (Some(ahead), Some(line)) = (&mut ahead, self.standbys.line(line)) {
+            ahead.set.retain(|name, _| asked.contains(&name.as_str()) || line.like.standby.held.contains_key(name));
+            line.was_ahead = true;
+        }
+        self.standbys.get_mut(key).into_iter().for_each(|standby| standby.ahead = ahead.take());
         self.have_priority_back(line, process)?;
         self.note(&format!("a standby has run ahead of its rank: it {at}"));
         Ok(())

@@ -75,7 +75,7 @@ impl Engine {
             let Some(like) = Like::of(order, spec, &program) else { continue };
             let Some(id) = self.standbys.line_like(&like).map(|line| line.id) else { continue };
             let ahead = joins(order, spec).then(|| like.ahead(order, spec));
-            if self.standbys.ahead_of(id).any(|(_, its)| Some(its) == ahead.as_ref()) {
+            if self.standbys.ahead_of(id).any(|(_, its)| ahead.as_ref().is_some_and(|own| its.fits(own))) {
                 continue; // it has its own
             }
             match wanted.iter_mut().find(|(line, _)| *line == id) {
@@ -342,7 +342,8 @@ impl Engine {
                 }
             }
             (Part::Waiting { .. }, "parked") if standby.ahead.is_some() && !standby.is_ready => {
-                return self.has_parked(key, &told.one("at").chars().take(200).collect::<String>());
+                let at: String = told.one("at").chars().take(200).collect();
+                return self.has_parked(key, &at, &told.one("asked").split(',').collect::<Vec<_>>());
             }
             (_, "refused") => return Err(told.one("why").to_owned()),
             (Part::Template, "forked") => {

@@ -26,11 +26,19 @@ pub(in crate::launch::guard) struct Own {
     pub(in crate::launch::guard) unset: Vec<String>,
 }
 
-/// What a program is run with ahead of its rank.
+/// What a program is run with ahead of its rank, and once it has come as far as it can, what of that it has asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::launch::guard) struct Ahead {
     pub(in crate::launch::guard) arguments: Vec<String>,
     pub(in crate::launch::guard) set: BTreeMap<String, String>,
+}
+
+impl Ahead {
+    /// Whether it would have come to the same with what another is run with.
+    pub(in crate::launch::guard) fn fits(&self, other: &Ahead) -> bool {
+        let is_so = |(name, value): (&String, &String)| other.set.get(name) == Some(value);
+        self.arguments == other.arguments && self.set.iter().all(is_so)
+    }
 }
 
 impl Like {
@@ -125,6 +133,18 @@ mod tests {
     fn order(rank: u32) -> WireOrder {
         let env = BTreeMap::from([("RANK".into(), rank.to_string())]);
         WireOrder { proc: ProcId::rank(rank, 1), generation: 1, spec: 0, env, cpus: None }
+    }
+
+    #[test]
+    fn one_that_ran_ahead_is_for_all_who_have_what_it_asked_for() {
+        let ahead = |set: &[(&str, &str)], last: &str| Ahead {
+            arguments: vec![last.to_owned()],
+            set: set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        };
+        let it = ahead(&[("WORLD_SIZE", "4")], "a");
+        assert!(it.fits(&ahead(&[("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")], "a")));
+        assert!(!it.fits(&ahead(&[("WORLD_SIZE", "3")], "a")) && !it.fits(&ahead(&[], "a")));
+        assert!(!it.fits(&ahead(&[("WORLD_SIZE", "4")], "b")));
     }
 
     #[test]

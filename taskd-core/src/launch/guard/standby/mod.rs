@@ -186,7 +186,8 @@ impl Standbys {
     /// with this number, if there is one, else the one that has waited longest.
     pub(super) fn next_of(&self, line: u64, slot: Option<u32>, ahead: Option<&Ahead>) -> Option<Key> {
         let ready = || self.of(line).filter(|(_, standby)| standby.is_ready && fits(standby.part, slot));
-        let has_run = ready().find(|(_, standby)| ahead.is_some() && standby.ahead.as_ref() == ahead);
+        let has_run =
+            ready().find(|(_, standby)| standby.ahead.as_ref().zip(ahead).is_some_and(|(its, own)| its.fits(own)));
         has_run.or_else(|| ready().find(|(_, standby)| standby.ahead.is_none())).map(|(key, _)| key)
     }
 

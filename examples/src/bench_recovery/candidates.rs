@@ -13,6 +13,9 @@ pub enum Candidate {
     TaskdRetry,
     /// taskd, where a rank is killed: a standby takes its place, the others keep their processes.
     TaskdRecoverInPlace,
+    /// taskd on two hosts with a guard each, where a rank's guard is killed, and the rank with it: a standby of the other host takes
+    /// its place. All processes run on this machine.
+    TaskdRecover,
     /// taskd, where a rank is killed: the others train on without it. The job allows nothing cheaper.
     TaskdShrink,
     /// taskd and a script that is not made for it: everybody starts again, from standbys.
@@ -40,6 +43,8 @@ pub enum Candidate {
 pub(crate) enum Fault {
     /// SIGKILL to its process.
     Kill,
+    /// SIGKILL to the guard of its host.
+    KillHost,
     /// An exception in its script.
     Exception,
 }
@@ -61,6 +66,7 @@ impl Candidate {
         match self {
             Candidate::TaskdRetry
             | Candidate::TaskdRecoverInPlace
+            | Candidate::TaskdRecover
             | Candidate::TaskdShrink
             | Candidate::TaskdRestartStandby
             | Candidate::TaskdRestart => "taskd",
@@ -78,6 +84,7 @@ impl Candidate {
         match self {
             Candidate::TaskdRetry => "retry",
             Candidate::TaskdRecoverInPlace => "recover-in-place",
+            Candidate::TaskdRecover => "recover",
             Candidate::TaskdShrink => "shrink",
             Candidate::TaskdRestartStandby => "restart-standby",
             Candidate::TaskdRestart => "restart",
@@ -101,7 +108,11 @@ impl Candidate {
 
     /// What it is hit by.
     pub(crate) fn fault(self) -> Fault {
-        if self == Candidate::TaskdRetry { Fault::Exception } else { Fault::Kill }
+        match self {
+            Candidate::TaskdRetry => Fault::Exception,
+            Candidate::TaskdRecover => Fault::KillHost,
+            _ => Fault::Kill,
+        }
     }
 
     /// Whether as many ranks as before train once it has recovered.
@@ -120,6 +131,7 @@ impl Candidate {
             self,
             Candidate::TaskdRetry
                 | Candidate::TaskdRecoverInPlace
+                | Candidate::TaskdRecover
                 | Candidate::TaskdShrink
                 | Candidate::TorchftShrink
                 | Candidate::TorchftRejoin

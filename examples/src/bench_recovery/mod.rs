@@ -65,7 +65,7 @@ pub struct Options {
 /// runs any more.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
-        return ours::supervise(dir).await;
+        return Box::pin(ours::supervise(dir)).await;
     }
     let rows = tokio::select! {
         biased;

@@ -6,6 +6,7 @@ use super::Failure;
 use super::candidates::Candidate;
 use super::peers::{ENVIRONMENT, Script};
 use super::processes::Start;
+use crate::hosts::Hosts;
 use crate::outside::census::MARK;
 use crate::outside::supervised::{SUPERVISE, soak_is_gone};
 use serde::{Deserialize, Serialize};
@@ -17,12 +18,12 @@ use std::time::Duration;
 use taskd_core::detect::defaults;
 use taskd_core::job::{JobSpec, Name, Permission, WorkerSpec};
 use taskd_core::kernel::Event;
-use taskd_core::launch::LocalLauncher;
+use taskd_core::launch::LocalCounters;
 use taskd_core::launch::python::Standbys;
 use taskd_core::recover;
 use taskd_core::runtime::{Runtime, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
-use taskd_pytorch::{TorchLauncher, with_store};
+use taskd_pytorch::with_store;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep};
 
@@ -58,7 +59,7 @@ pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Re
 
 /// Whether ranks that live keep their processes: the script is one that can.
 fn is_in_process(candidate: Candidate) -> bool {
-    matches!(candidate, Candidate::TaskdRetry | Candidate::TaskdRecoverInPlace | Candidate::TaskdShrink)
+    !matches!(candidate, Candidate::TaskdRestart | Candidate::TaskdRestartStandby)
 }
 
 /// What the supervisor in this directory has to say, each after a semicolon.
@@ -70,28 +71,34 @@ pub(crate) fn how(dir: &Path) -> String {
 /// In the supervisor: runs the job of `dir` until the benchmark, which holds the other end of our stdin, has seen enough.
 pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let order: Order = serde_json::from_slice(&fs::read(dir.join(ORDER))?)?;
-    let local = Arc::new(LocalLauncher::builder(dir.join("run")).job_name("bench-recovery").build().await?);
-    let mut torch = TorchLauncher::new(Arc::clone(&local), dir.join("torch"));
+    let mut spec = spec(&order)?;
+    let number = if order.candidate == Candidate::TaskdRecover { 2 } else { 1 };
+    let hosts = Hosts::of(&mut spec, number, dir, |local| local.job_name("bench-recovery")).await?;
+    let mut torch = hosts.torch(hosts.launcher().await?, dir);
     if order.candidate == Candidate::TaskdRestart {
         torch = torch.standbys(Standbys::none());
     }
     let runtime = Runtime::builder()
-        .job(spec(&order)?)
-        .source(local.heartbeats(BEAT))
+        .job(spec)
         .detectors(defaults())
         .strategies(recover::defaults())
         .launcher(torch)
-        .journal(dir.join("journal"))
-        .build()?;
+        .journal(dir.join("journal"));
+    let runtime = hosts.sources(runtime, BEAT).build()?;
+    let hosts = Arc::new(hosts);
     let telling = tokio::spawn(tell(runtime.handle(), dir.join(HOW)));
-    let watching = tokio::spawn(watch_standbys(Arc::clone(&local), is_in_process(order.candidate), dir.join(HOW)));
+    let watching = tokio::spawn(watch_standbys(Arc::clone(&hosts), is_in_process(order.candidate), dir.join(HOW)));
     let report = runtime.run_until(soak_is_gone()).await;
     telling.abort();
     watching.abort();
     println!("{}", report.reason);
-    let guard = local.counters().await?.guard;
-    add(&dir.join(HOW), &format!("{} standbys seated, {} missed", guard.standbys_seated, guard.standbys_missed))?;
-    local.shutdown(Duration::ZERO).await?;
+    let (mut seated, mut missed) = (0, 0);
+    for host in hosts.iter() {
+        let guard = host.counters().await?.guard;
+        (seated, missed) = (seated + guard.standbys_seated, missed + guard.standbys_missed);
+    }
+    add(&dir.join(HOW), &format!("{seated} standbys seated, {missed} missed"))?;
+    hosts.shutdown().await?;
     Ok(())
 }
 
@@ -101,21 +108,28 @@ fn spec(order: &Order) -> Result<JobSpec, Failure> {
         worker = worker.with_env(name, value);
     }
     let mut spec = JobSpec::new("bench-recovery", order.ranks, worker);
-    if order.candidate == Candidate::TaskdShrink {
-        let never = ["recover-in-place", "recover"].map(|name| (Name::new(name), Permission::Never));
-        spec.policy.strategies.extend(never);
-    }
+    let never: &[&str] = match order.candidate {
+        Candidate::TaskdShrink => &["recover-in-place", "recover"],
+        Candidate::TaskdRecover => &["recover-in-place"],
+        _ => &[],
+    };
+    spec.policy.strategies.extend(never.iter().map(|name| (Name::new(name), Permission::Never)));
     Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
 }
 
-/// Writes down when standbys had come up: where ranks keep their processes, when one of them had come to the step loop.
-async fn watch_standbys(local: Arc<LocalLauncher>, parked: bool, file: PathBuf) {
+/// Writes down when standbys had come up on all hosts: where ranks keep their processes, when one of them had come to the step loop.
+async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
     let began = Instant::now();
     loop {
         sleep(ASK_EVERY).await;
-        let Ok(counters) = local.counters().await else { continue };
-        let count = if parked { counters.guard.standbys_parked } else { counters.guard.standbys_waiting };
-        if count > 0 {
+        let mut all_up = true;
+        for host in hosts.iter() {
+            all_up &= host.counters().await.is_ok_and(|LocalCounters { guard, .. }| match parked {
+                true => guard.standbys_parked > 0,
+                false => guard.standbys_waiting > 0,
+            });
+        }
+        if all_up {
             let line = format!("standbys up after {:.1} s", began.elapsed().as_secs_f64());
             if let Err(error) = add(&file, &line) {
                 eprintln!("that standbys are up cannot be written down: {error}");

@@ -7,6 +7,7 @@ use super::ours;
 use super::peers::{ENVIRONMENT, Script};
 use super::processes::{Running, Start};
 use super::{Failure, Options};
+use crate::hosts::kill_host_of;
 use crate::recover::now;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -152,10 +153,13 @@ impl Job {
     /// Hits a rank; when.
     async fn strike(&mut self, fault: Fault, victim: u32, dir: &Path) -> Result<f64, Failure> {
         self.lines.look();
-        if fault == Fault::Kill {
+        if fault != Fault::Exception {
             let pid = self.lines.process_of(victim).and_then(Pid::from_raw).ok_or("the victim has no process")?;
             let at = now();
-            kill_process(pid, Signal::KILL)?;
+            match fault {
+                Fault::KillHost => kill_host_of(pid)?,
+                _ => kill_process(pid, Signal::KILL)?,
+            }
             return Ok(at);
         }
         let struck = dir.join(format!("struck.{victim}"));

@@ -5,7 +5,7 @@
 use crate::outside::notes::{Note, Writer};
 use crate::outside::supervised::{ORDER, listen, soak_is_gone};
 use crate::program::Failure;
-use crate::recover::Job;
+use crate::recover::{Job, Supervised};
 use std::path::Path;
 use std::time::Duration;
 use taskd_core::launch::OnOwnerLoss;
@@ -21,12 +21,13 @@ const RESTARTS_MAX: u32 = 1_000_000;
 pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let job: Job = serde_json::from_slice(&std::fs::read(dir.join(ORDER))?)?;
     let mut notes = Writer::open(dir)?;
-    let (local, runtime) = job.supervise(OnOwnerLoss::Keep { at_most: KEEP }, Some((STALL, RESTARTS_MAX))).await?;
+    let keep = OnOwnerLoss::Keep { at_most: KEEP };
+    let Supervised { hosts, runtime, .. } = job.supervise(keep, Some((STALL, RESTARTS_MAX))).await?;
     let runtime = runtime.journal(dir.join("journal")).build()?;
     notes.add(Note::Up)?;
     let listener = listen(&runtime.handle(), notes);
     let report = runtime.run_until(soak_is_gone()).await;
-    local.shutdown(Duration::ZERO).await?;
+    hosts.shutdown().await?;
     listener.await?.add(Note::Over { ok: report.ok, reason: report.reason })?;
     Ok(())
 }

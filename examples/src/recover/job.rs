@@ -1,9 +1,10 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
 use super::cut::cut;
-use super::faults::Strike;
+use super::faults::{Fault, Strike};
 use super::lines::{self, Line, now};
 use super::told::Recovery;
+use crate::hosts::{Hosts, kill_host_of};
 use crate::program::{self, Failure};
 use clap::ValueEnum;
 use rustix::process::{Pid, kill_process};
@@ -16,11 +17,11 @@ use std::time::Duration;
 use taskd_core::detect::{DetectorExt, RestartStormDetector, ShrunkDetector, SilenceDetector, StallDetector, defaults};
 use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport};
-use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
+use taskd_core::launch::{Launcher, LocalLauncherBuilder, OnOwnerLoss};
 use taskd_core::recover::{self, SHRINK};
 use taskd_core::runtime::{Announcement, Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
-use taskd_pytorch::{STORE, TorchLauncher, with_store};
+use taskd_pytorch::{STORE, with_store};
 use tokio::sync::broadcast;
 
 /// A rank that does not beat for so long is frozen.
@@ -40,7 +41,8 @@ pub enum Strategy {
     Retry,
     /// The lost rank is started again where it was, the others stay.
     RecoverInPlace,
-    /// The lost rank is started again on another host, the others stay.
+    /// The lost rank is started again on another host, the others stay. There are two hosts, each with a guard of its own, which
+    /// dies with the victim while ranks run on the other one.
     Recover,
     /// The others go on without the lost rank, which comes back a little later.
     Shrink,
@@ -96,15 +98,22 @@ pub struct Run {
     pub recoveries: Vec<Recovery>,
 }
 
+/// A training that is ready to be run.
+pub(crate) struct Supervised {
+    pub(crate) hosts: Hosts,
+    launcher: Arc<dyn Launcher>,
+    pub(crate) runtime: RuntimeBuilder,
+}
+
 impl Job {
     /// Trains to the end under these faults.
     ///
     /// # Errors
     /// The job did not complete, or left no result; the text says why.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
-        let (local, runtime) = self.supervise(OnOwnerLoss::default(), None).await?;
+        let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
         let runtime = runtime.build()?;
-        let striker = Striker { job: self.clone(), launcher: Arc::clone(&local), handle: runtime.handle() };
+        let striker = Striker { job: self.clone(), launcher, handle: runtime.handle() };
         let striking = tokio::spawn(striker.carry_out(strikes.to_vec()));
         let report = runtime.run_with_signals(program::LEAVE).await?;
         let recoveries = if striking.is_finished() || strikes.is_empty() {
@@ -113,7 +122,7 @@ impl Job {
             striking.abort();
             return Err(format!("the job ended before all faults had struck: {}", report.reason).into());
         };
-        local.shutdown(Duration::ZERO).await?;
+        hosts.shutdown().await?;
         program::completed(&report)?;
         let outcome = |rank: u32| -> Result<Outcome, Failure> {
             Ok(serde_json::from_slice(&fs::read(self.dir.join(format!("result.{rank}.json")))?)?)
@@ -128,11 +137,13 @@ impl Job {
         &self,
         on_owner_loss: OnOwnerLoss,
         at_worst: Option<(Duration, u32)>,
-    ) -> Result<(Arc<LocalLauncher>, RuntimeBuilder), Failure> {
+    ) -> Result<Supervised, Failure> {
         fs::create_dir_all(&self.dir)?;
-        let local = LocalLauncher::builder(self.dir.join("run")).job_name("pytorch-recover");
-        let local = Arc::new(local.on_owner_loss(on_owner_loss).build().await?);
-        let torch = TorchLauncher::new(Arc::clone(&local), self.dir.join("torch"));
+        let mut spec = self.spec()?;
+        let settings = |local: LocalLauncherBuilder| local.job_name("pytorch-recover").on_owner_loss(on_owner_loss);
+        let hosts = if self.strategy == Strategy::Recover { 2 } else { 1 };
+        let hosts = Hosts::of(&mut spec, hosts, &self.dir, settings).await?;
+        let launcher = hosts.launcher().await?;
         let mut detectors = defaults();
         detectors.retain(|d| d.name() != "silence" && d.name() != "stall");
         detectors.push(SilenceDetector::after(SILENT_AFTER).boxed());
@@ -146,12 +157,11 @@ impl Job {
             detectors.push(RestartStormDetector::more_than(restarts, within).boxed());
         }
         let runtime = Runtime::builder()
-            .job(self.spec()?)
-            .source(local.heartbeats(SILENT_AFTER / 10))
+            .job(spec)
             .detectors(detectors)
             .strategies(recover::defaults())
-            .launcher(torch);
-        Ok((local, runtime))
+            .launcher(hosts.torch(Arc::clone(&launcher), &self.dir));
+        Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 
     fn spec(&self) -> Result<JobSpec, Failure> {
@@ -186,7 +196,7 @@ impl Job {
 /// Strikes as planned, and watches what comes of it.
 struct Striker {
     job: Job,
-    launcher: Arc<LocalLauncher>,
+    launcher: Arc<dyn Launcher>,
     handle: RuntimeHandle,
 }
 
@@ -240,6 +250,10 @@ impl Striker {
         }
         let pid = self.pid_of(role).await.ok_or_else(gone)?;
         let at = now();
+        if strike.fault == Fault::Kill && self.others_are_elsewhere(role).await {
+            kill_host_of(pid)?;
+            return Ok(at);
+        }
         if let Some(signal) = strike.fault.signal() {
             kill_process(pid, signal)?;
             return Ok(at);
@@ -271,6 +285,14 @@ impl Striker {
         let procs = self.launcher.list().await.ok()?.procs;
         let victim = procs.iter().find(|p| p.proc.role == *role && !p.phase.is_over())?;
         Pid::from_raw(i32::try_from(victim.pid?).ok()?)
+    }
+
+    /// Whether other ranks would live if the rank's host died.
+    async fn others_are_elsewhere(&self, role: &Role) -> bool {
+        let procs = self.launcher.list().await.map(|listing| listing.procs).unwrap_or_default();
+        let ranks = || procs.iter().filter(|p| p.proc.role.rank().is_some() && !p.phase.is_over());
+        let own = ranks().find(|p| p.proc.role == *role).map(|p| &p.node);
+        ranks().any(|p| Some(&p.node) != own)
     }
 
     async fn until(&self, is_so: impl Fn(&BTreeMap<u32, Vec<Line>>) -> bool) {

@@ -10,6 +10,7 @@ mod told;
 pub(crate) use compared::Compared;
 pub(crate) use cut::cut;
 pub use faults::{Fault, Strike, Victim};
+pub(crate) use job::Supervised;
 pub use job::{Job, Outcome, Run, Strategy};
 pub(crate) use lines::{Line as StepLine, now, read as read_lines};
 pub use told::{Recovery, Told};

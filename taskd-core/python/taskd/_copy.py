@@ -29,6 +29,18 @@ def machine():
         return "?"
 
 
+def own_host():
+    """Where other hosts reach this one."""
+    return os.environ.get("TASKD_HOST") or "127.0.0.1"
+
+
+def block_signals():
+    """They are for the program's own threads, not for this one."""
+    import _signal
+
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+
+
 class Server:
     """Gives ranges of this process's memory, until it is closed."""
 
@@ -48,7 +60,7 @@ class Server:
         return {
             "pid": os.getpid(),
             "machine": machine(),
-            "host": os.environ.get("TASKD_HOST") or "127.0.0.1",
+            "host": own_host(),
             "port": self.socket.getsockname()[1],
             "token": self.token,
         }
@@ -81,11 +93,10 @@ def prctl(what, value):
 
 
 def serve(listener, token, ranges):
-    import _signal
     import _thread
-
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     import socket
+
+    block_signals()
 
     while True:
         try:

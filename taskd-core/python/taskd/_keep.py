@@ -4,6 +4,8 @@ A file (TASKD_KEEP, on a file system in memory) with the newest two steps that w
 and the buffers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
 not written whole is not read.
 
+Where a job has several hosts, another rank keeps it as well (`_away`): a successor may come on another host.
+
 It never waits for a disk, and a program without such a file goes without: its successor then gets the random numbers and the
 place of a peer.
 """
@@ -15,7 +17,7 @@ import zlib
 from taskd import _link
 
 SLOT_BYTES = 4 << 20  # of which the file takes what is written
-START, FORWARD = 0, 1  # what belongs to the start of a step, and the buffers after its forward pass
+KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and the buffers after its forward pass
 HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
 MARK = b"TASKDKP1"
 
@@ -32,6 +34,8 @@ class Keep:
         finally:
             os.close(fd)
         self.too_long = 0  # steps of which nothing could be kept
+        self.away = None  # who sends it to another rank
+        self.elsewhere = {}  # what other ranks had of this one when it came: by step and kind
 
     def write(self, step, what, data):
         """Keeps something of a step, beside that of the step before."""
@@ -40,7 +44,9 @@ class Keep:
             if self.too_long == 1:
                 _link.say("%d bytes of random numbers and buffers; at most %d are kept" % (len(data), SLOT_BYTES))
             return
-        at = (step % 2 * 2 + what) * SLOT_BYTES
+        if self.away is not None:
+            self.away.write(step, what, data)
+        at = slot(step, what) * SLOT_BYTES
         self.memory[at : at + 8] = b"\0" * 8  # nothing, while it is written
         self.memory[at + HEAD.size : at + HEAD.size + len(data)] = data
         self.memory[at : at + HEAD.size] = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
@@ -52,12 +58,19 @@ class Keep:
 
     def read(self, step, what):
         """What was kept of a step; None where nothing is."""
-        at = (step % 2 * 2 + what) * SLOT_BYTES
+        if (step, what) in self.elsewhere:
+            return self.elsewhere[step, what]
+        at = slot(step, what) * SLOT_BYTES
         mark, of_step, length, checksum = HEAD.unpack_from(self.memory, at)
         if mark != MARK or of_step != step or HEAD.size + length > SLOT_BYTES:
             return None
         data = self.memory[at + HEAD.size : at + HEAD.size + length]
         return data if zlib.crc32(data) == checksum else None
+
+
+def slot(step, what):
+    """Which of the four it fills."""
+    return step % 2 * 2 + what
 
 
 def opened():

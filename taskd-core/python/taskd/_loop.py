@@ -140,8 +140,10 @@ class Loop:
         if self.session is not None:
             park("has come to its step loop")
             self.keep = _keep.opened()
-            if self.keep is not None and not self.is_new:
-                self.keep.forget()
+            if self.keep is not None:
+                self.keep.away = self.engine.away()
+                if not self.is_new:
+                    self.keep.forget()
             if not self.is_new:
                 self.keep_copies()
         if self.with_rank is not None:

@@ -25,7 +25,6 @@ LIMITS = (  # of memory, by those who may have set one: its file, and what is us
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
-
 newest = None  # the step of the newest copy that was begun in this process
 
 

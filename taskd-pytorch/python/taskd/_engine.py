@@ -8,12 +8,13 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _begin_alone, _completer, _copied, _data, _groups_anew, _link, _newcomer, _notes, _random, _reducers, _state
-from taskd import _transfer, _under_way, _unfinished
+from taskd import _away, _begin_alone, _completer, _copied, _data, _groups_anew, _link, _newcomer, _notes, _random, _reducers
+from taskd import _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
 BUCKETS_MAX = 4096  # sizes of operations that C++ calls for in one backward pass; more are not compared
+FIRST_MEETING_SECONDS = 30  # within which the store of the first generation is reached
 UNDO_BYTES_MAX = 256 << 20  # of state that is copied at the start of a commit window in which there are operations
 
 
@@ -31,6 +32,7 @@ class Engine:
         self.completer = _completer.Completer()
         self.copier, self.open_data = _data.Copier(), _data.open_at
         self.store = self.client = None  # of the generation
+        self.away_ = self.first_client = None  # where what only this rank has is kept by another one
         self.warm = None
         self.transfer = _transfer.Transfer(self)
         self.buckets, self.buckets_before = [], []  # of this step, and of the last one that was committed
@@ -65,6 +67,24 @@ class Engine:
             if spec.is_default and int(os.environ["RANK"]) < len(spec.members):
                 spec.rank = int(os.environ["RANK"])
         _begin_alone.seat_samplers()
+
+    def away(self):
+        """Where another rank keeps what only this one has: where the job has several hosts."""
+        if self.away_ is None and os.environ.get("TASKD_AWAY"):
+            self.away_ = _away.Away(None if self.is_newcomer() else self.first_meeting)
+        return self.away_
+
+    def first_meeting(self):
+        """The store of the generation that this process has started in, its rank, and all ranks."""
+        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self.first_client = _store.Client(*where, FIRST_MEETING_SECONDS)  # C++ does not keep it
+        store = torch.distributed.PrefixStore("taskd/%d" % self.session.generation, self.first_client)
+        return store, int(os.environ["RANK"]), list(range(int(os.environ["WORLD_SIZE"])))
+
+    def meet(self, store, order):
+        """All are about to join. On a thread of its own."""
+        if self.away_ is not None:
+            self.away_.meet(store, int(order["rank"]), [int(one["rank"]) for one in order["members"]])
 
     # Of the loop.
 
@@ -199,6 +219,8 @@ class Engine:
         self.rank = int(order["rank"])
         self.reducers.tell(self.loop.number, is_new)
         _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
+        if is_new and self.loop.keep is not None:
+            self.loop.keep.elsewhere = _away.kept_of(self.store, self.rank)
         if not is_new:  # who is new takes its place in the data from another
             self.loop.streams.share_anew(_data.seat)
         return answer

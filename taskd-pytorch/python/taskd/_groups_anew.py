@@ -232,6 +232,7 @@ class Joining:
             where = self.order["store"]
             self.client = _store.Client(where["host"], where["port"], JOIN_SECONDS, lambda: self.is_left)
             self.store = dist.PrefixStore(self.order["prefix"], self.client)
+            self.groups.engine.meet(self.store, self.order)
             for front, spec in self.plans:
                 self.at = spec.told_as
                 self.made.append(self.make(front._inner, spec))

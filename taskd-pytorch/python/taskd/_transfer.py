@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from taskd import _copy, _state
+from taskd import _copy, _link, _state
 from taskd._session import Cancelled, Refused
 
 POLL_SECONDS = 0.0005
@@ -77,6 +77,7 @@ class Transfer:
         self.engine.state_.take_rest(first["rest"])
         if loop.is_new and loop.noted is None:  # its predecessor has left nothing; who is at the loop's begin needs nothing
             if order["step"] != loop.number:
+                _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %s" % peers[0]["rank"])
                 loop.become(order["step"], first["private"])
         elif loop.is_new and loop.own_buffers:
             self.engine.fill_buffers(loop.own_buffers)

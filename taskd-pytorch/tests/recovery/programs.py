@@ -55,12 +55,17 @@ class Losses(dict):
             raise AssertionError("step %d: the loss was %s and is %s" % (step.number, known, value))
 
 
+def step_of(variable, rank):
+    """In which step something befalls the rank, if anything does: the variable is `rank:step`."""
+    wanted, _, step = os.environ.get(variable, "").partition(":")
+    return int(step) if wanted == str(rank) else None
+
+
 class Cut:
     """Shuts the connections of this process's groups down, once, at a step: INJECT is `rank:step`."""
 
     def __init__(self, rank):
-        wanted, _, step = os.environ.get("INJECT", "").partition(":")
-        self.step = int(step) if wanted == str(rank) else None
+        self.step = step_of("INJECT", rank)
 
     def is_due(self, number):
         return self.step is not None and number >= self.step and not os.path.exists(os.environ["RESULT"] + ".cut")
@@ -90,8 +95,7 @@ class Die:
     """Kills this process, once, at a step: DIE is `rank:step`."""
 
     def __init__(self, rank):
-        wanted, _, step = os.environ.get("DIE", "").partition(":")
-        self.step = int(step) if wanted == str(rank) else None
+        self.step = step_of("DIE", rank)
 
     def __call__(self, number):
         if number == self.step:
@@ -102,8 +106,7 @@ class Late:
     """Comes to nothing in a step until it is given up: LATE is `rank:step`."""
 
     def __init__(self, rank):
-        wanted, _, step = os.environ.get("LATE", "").partition(":")
-        self.step = int(step) if wanted == str(rank) else None
+        self.step = step_of("LATE", rank)
 
     def __call__(self, number):
         import time

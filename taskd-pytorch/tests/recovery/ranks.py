@@ -48,7 +48,7 @@ class Process:
             WORLD_SIZE=str(size),
             TASKD_PROC=self.name,
             TASKD_LIFELINE=self.path + ".page",
-            TASKD_KEEP=os.path.join(directory, "keep-%d" % rank),
+            TASKD_KEEP=os.path.join(directory, "%s-%d" % (environment["KEEP"], rank)),
             RESULT=self.path + ".json",
         )
         ready_read, ready_write = os.pipe()

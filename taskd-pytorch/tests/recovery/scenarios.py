@@ -14,6 +14,7 @@ import time
 import types
 
 import dumps
+import hosts
 import programs
 import ranks
 import worlds
@@ -111,11 +112,19 @@ def undisturbed(program, steps, **environment):
         return world.finish()
 
 
-def compared(program, fault, steps=120, faults=FAULTS, reference=None, **environment):
+def on_other_hosts(program, **environment):
+    def lose_host(world, dice):
+        moment(world, dice)
+        return hosts.lose_host(world, dice)
+
+    return compared(program, lose_host, kind=hosts.OnTwoHosts, **environment)
+
+
+def compared(program, fault, steps=120, faults=FAULTS, reference=None, kind=StandIn, **environment):
     """Whether a run with faults ends as one without."""
     dice = random.Random(SEED)
     reference = reference or undisturbed(program, steps, **environment)
-    with StandIn(4, program, STEPS=str(steps), **environment) as world:
+    with kind(4, program, STEPS=str(steps), **environment) as world:
         phases = [fault(world, dice) for _ in range(faults)]
         found = world.finish()
         return verdict(reference, found, phases, world)
@@ -485,6 +494,7 @@ SCENARIOS = {
     "between_passes": lambda: died_at(programs.accumulated, 2, 10, LOGGED="1"),
     "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
     "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
+    "other_hosts": lambda: on_other_hosts(programs.accumulated),
     "gan": lambda: compared(programs.gan, kill),
     "gan_retry": lambda: compared(programs.gan, retry),
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,

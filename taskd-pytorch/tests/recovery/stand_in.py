@@ -71,7 +71,7 @@ class StandIn:
         self.listener.listen(64)
         self.listener.setblocking(False)
         self.environment = dict(
-            {"TASKD_CONTROL": self.path, **environment},
+            {"TASKD_CONTROL": self.path, "KEEP": "keep", **environment},
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(self.port),
             TORCHELASTIC_USE_AGENT_STORE="True",  # the store is there already
@@ -90,10 +90,14 @@ class StandIn:
 
     def start(self, rank, mode):
         self.incarnation += 1
-        environment = dict(self.environment, TASKD_GENERATION=str(self.generation))
+        environment = dict(self.environment, TASKD_GENERATION=str(self.generation), **self.place(rank))
         peer = Peer(ranks.Process(self.directory.name, rank, self.size, self.incarnation, self.main, environment))
         peer.mode = mode
         return peer
+
+    def place(self, rank):
+        """What a rank's environment has of where it is."""
+        return {}
 
     def park(self, rank):
         """A newcomer for a rank, ahead of time."""

@@ -20,13 +20,14 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 25] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 26] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
     "_taskd_standby.py"
     "taskd/__init__.py"
     "taskd/_aborted.py"
+    "taskd/_away.py"
     "taskd/_batches.py"
     "taskd/_c_functions.py"
     "taskd/_callbacks.py"

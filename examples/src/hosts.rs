@@ -1,0 +1,94 @@
+//! Hosts that are this machine: a local launcher for each, with a guard of its own, and all of them as one launcher.
+//!
+//! It chooses no places. Nobody resolves the hosts' names: what is to be reached is reached over loopback.
+
+use crate::program::Failure;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::job::{JobSpec, Name, NodeId};
+use taskd_core::launch::{Fleet, Launcher, LocalLauncher, LocalLauncherBuilder};
+use taskd_core::runtime::RuntimeBuilder;
+use taskd_pytorch::{Torch, TorchLauncher};
+
+/// The hosts of a job.
+#[derive(Debug)]
+pub(crate) struct Hosts(Vec<Arc<LocalLauncher>>);
+
+impl Hosts {
+    /// Attaches to so many hosts, whose run directories are in `dir`, or starts their guards. Each could take all ranks of the job.
+    ///
+    /// # Errors
+    /// Those of [`LocalLauncherBuilder::build`].
+    pub(crate) async fn of(
+        spec: &mut JobSpec,
+        number: usize,
+        dir: &Path,
+        settings: impl Fn(LocalLauncherBuilder) -> LocalLauncherBuilder,
+    ) -> Result<Hosts, Failure> {
+        if number == 1 {
+            let one = settings(LocalLauncher::builder(dir.join("run"))).build().await?;
+            return Ok(Hosts(vec![Arc::new(one)]));
+        }
+        let mut hosts = Vec::new();
+        for at in 0..number {
+            let node = NodeId(Name::from(format!("host-{at}")));
+            let builder = settings(LocalLauncher::builder(dir.join(format!("run-{at}"))));
+            hosts.push(Arc::new(builder.node(node.clone()).slots(spec.ranks).build().await?));
+            spec.nodes.push(node);
+        }
+        Ok(Hosts(hosts))
+    }
+
+    /// All of them as one.
+    ///
+    /// # Errors
+    /// Those of [`Fleet::of`].
+    pub(crate) async fn launcher(&self) -> Result<Arc<dyn Launcher>, Failure> {
+        Ok(match &*self.0 {
+            [one] => Arc::clone(one) as Arc<dyn Launcher>,
+            hosts => Arc::new(Fleet::of(hosts.iter().map(Arc::clone)).await?),
+        })
+    }
+
+    /// The launcher of PyTorch ranks on them.
+    pub(crate) fn torch(&self, launcher: Arc<dyn Launcher>, dir: &Path) -> TorchLauncher<Arc<dyn Launcher>> {
+        let torch = if self.0.len() == 1 { Torch::default() } else { Torch::default().master_addr("127.0.0.1") };
+        TorchLauncher::with_framework(launcher, dir.join("torch"), torch)
+    }
+
+    /// The heartbeats of all ranks, which they tell so often.
+    pub(crate) fn sources(&self, runtime: RuntimeBuilder, every: Duration) -> RuntimeBuilder {
+        let source =
+            |(at, host): (usize, &Arc<LocalLauncher>)| host.heartbeats(every).named(format!("heartbeats-{at}"));
+        self.0.iter().enumerate().map(source).fold(runtime, RuntimeBuilder::source)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LocalLauncher>> {
+        self.0.iter()
+    }
+
+    /// Stops what runs on them, and their guards.
+    ///
+    /// # Errors
+    /// Those of [`LocalLauncher::shutdown`].
+    pub(crate) async fn shutdown(&self) -> Result<(), Failure> {
+        for host in &self.0 {
+            host.shutdown(Duration::ZERO).await?;
+        }
+        Ok(())
+    }
+}
+
+/// SIGKILL to the guard of this rank's host, and with it to all that runs there.
+///
+/// # Errors
+/// There is no such process any more.
+pub(crate) fn kill_host_of(rank: Pid) -> Result<(), Failure> {
+    let status = fs::read_to_string(format!("/proc/{}/status", rank.as_raw_nonzero()))?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    let guard = parent.and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
+    Ok(kill_process(guard.ok_or("the rank has no guard")?, Signal::KILL)?)
+}

@@ -1,0 +1,197 @@
+"""What only a rank has (`_keep`), kept by another rank as well: where a host is lost, what was kept there is lost with it.
+
+Each rank of a job of several hosts listens, and sends what it keeps to the next rank that is on another host; where there is none, to
+the next one. Who they are stands in the store of a generation, and so does what was kept of others, once the next one is joined:
+whoever comes in the place of a lost rank finds it there.
+
+Nobody waits for it: a thread sends the newest, and what has become old meanwhile is left out. There is one copy: a rank that is lost
+together with the one that has it starts with the numbers of a peer.
+"""
+
+import os
+import pickle
+import struct
+import time
+
+from taskd import _copy, _keep, _link
+
+HEAD = struct.Struct("<%dsIqII" % _copy.TOKEN_BYTES)  # token, rank, step, what, bytes
+LENGTH = struct.Struct("<Q")
+HELD_MAX = 64  # ranks of which something is held; there is seldom more than one
+LOOK_SECONDS = 0.05  # between two looks for another rank
+LOOKS_MAX = 600  # a rank may start later than others
+SEND_SECONDS = 5  # a neighbour that takes nothing for so long is left
+AGAIN_SECONDS = 1  # between two tries to reach one
+
+
+class Away:
+    def __init__(self, first_meeting):
+        """`first_meeting()` tells the store of the generation that this process has started in, its rank there, and all ranks; None: it
+        has yet to join."""
+        import _queue
+        import _socket
+        import _thread
+
+        self.token = os.urandom(_copy.TOKEN_BYTES)
+        self.lock = _thread.allocate_lock()  # of held, kept and unsent
+        self.held = {}  # by rank: what `Keep` has there, by slot: (step, what, bytes)
+        self.kept = {}  # the same of this rank
+        self.unsent = set()  # slots of it
+        self.news = _queue.SimpleQueue()  # of a generation, or None: there is something to send
+        self.newest = None  # the store of the newest generation
+        self.listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        self.listener.bind(("0.0.0.0", 0))
+        self.listener.listen(64)
+        _thread.start_new_thread(self.listen, ())
+        _thread.start_new_thread(self.send_all, (first_meeting,))
+
+    def write(self, step, what, data):
+        """Something that is kept from now on."""
+        slot = _keep.slot(step, what)
+        with self.lock:
+            is_idle = not self.unsent
+            self.kept[slot] = step, what, data
+            self.unsent.add(slot)
+        if is_idle:
+            self.news.put(None)
+
+    def meet(self, store, rank, ranks):
+        """A new generation: tells where this rank is, and what it holds of others. Who has joined finds what all have told before."""
+        self.tell(store, rank)
+        with self.lock:
+            self.newest = store
+            held = {of: list(slots.values()) for of, slots in self.held.items()}
+        for of, slots in held.items():
+            data = pickle.dumps(slots, 4)
+            store.append("taskd/kept/%d" % of, LENGTH.pack(len(data)) + data)
+        self.news.put((store, rank, ranks))
+
+    def tell(self, store, rank):
+        where = {"node": node(), "host": _copy.own_host(), "port": self.listener.getsockname()[1], "token": self.token}
+        store.set("taskd/away/%d" % rank, pickle.dumps(where, 4))
+
+    # On a thread of its own: sends.
+
+    def send_all(self, first_meeting):
+        _copy.block_signals()
+        peer = place = said = None
+        tried = 0
+        self.news.put(first_meeting)
+        while True:
+            met = self.news.get()
+            try:
+                if callable(met):
+                    met = self.has_met(*met())
+                if met is not None:
+                    peer, place, tried = left(peer), met, 0
+                if peer is None and place is not None and time.monotonic() - tried > AGAIN_SECONDS:
+                    tried = time.monotonic()
+                    peer = self.neighbour(*place)
+            except Exception as error:
+                if said is not self.newest:
+                    _link.say("what only this rank has is kept on its own host alone: %s: %s" % (type(error).__name__, error))
+                said = self.newest
+            with self.lock:
+                unsent, self.unsent = sorted(self.kept[slot] for slot in self.unsent), set()
+            if peer is not None and not is_sent(peer, place[1], unsent):
+                peer = left(peer)  # it may have died: there will be a new generation then
+
+    def has_met(self, store, rank, ranks):
+        """The first generation; None where a newer one is known by now."""
+        with self.lock:
+            is_newest = self.newest is None
+            self.newest = self.newest or store
+        if not is_newest:
+            return None
+        self.tell(store, rank)
+        return store, rank, ranks
+
+    def neighbour(self, store, rank, ranks):
+        """A connection to the next rank on another host, else to the next one. None: there is nobody, or a newer generation."""
+        at, near = ranks.index(rank), None
+        for one in ranks[at + 1 :] + ranks[:at]:
+            where = self.where_is(store, one)
+            if where is not None and where["node"] != node():
+                return self.connected(where)
+            near = near or where
+        return self.connected(near) if near is not None and self.newest is store else None
+
+    def where_is(self, store, rank):
+        key = "taskd/away/%d" % rank
+        for _ in range(LOOKS_MAX):
+            if self.newest is not store:
+                return None
+            if store.check([key]):
+                return pickle.loads(store.get(key))
+            time.sleep(LOOK_SECONDS)
+        return None
+
+    def connected(self, where):
+        import socket
+
+        peer = socket.create_connection((where["host"], where["port"]), SEND_SECONDS)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self.lock:
+            self.unsent = set(self.kept)
+        return peer, where["token"]
+
+    # On threads of their own: take what others send.
+
+    def listen(self):
+        import _thread
+        import socket
+
+        _copy.block_signals()
+        while True:
+            fd, _ = self.listener._accept()
+            _thread.start_new_thread(self.take, (socket.socket(fileno=fd),))
+
+    def take(self, peer):
+        import hmac
+        import socket
+
+        try:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
+            while True:
+                token, rank, step, what, length = HEAD.unpack(_copy.exactly(peer, HEAD.size))
+                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or what not in _keep.KINDS:
+                    return
+                data = _copy.exactly(peer, length)
+                with self.lock:
+                    if rank in self.held or len(self.held) < HELD_MAX:
+                        self.held.setdefault(rank, {})[_keep.slot(step, what)] = step, what, data
+        except (OSError, EOFError):
+            pass  # the peer is gone, or has another neighbour
+        finally:
+            peer.close()
+
+
+def is_sent(peer, rank, unsent):
+    socket, token = peer
+    try:
+        for step, what, data in unsent:
+            socket.sendall(HEAD.pack(token, rank, step, what, len(data)) + data)
+    except OSError:
+        return False
+    return True
+
+
+def left(peer):
+    if peer is not None:
+        peer[0].close()
+
+
+def node():
+    """What is the same for all ranks of a host: of one guard."""
+    return "%s %s" % (_copy.machine(), os.environ.get("TASKD_CONTROL"))
+
+
+def kept_of(store, rank):
+    """What others hold of a rank: `{(step, what): bytes}`."""
+    key, found = "taskd/kept/%d" % rank, {}
+    data = store.get(key) if store.check([key]) else b""
+    while data:
+        (length,) = LENGTH.unpack_from(data)
+        whole, data = data[LENGTH.size : LENGTH.size + length], data[LENGTH.size + length :]
+        found.update(((step, what), one) for step, what, one in pickle.loads(whole))
+    return found

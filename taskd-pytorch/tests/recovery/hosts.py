@@ -1,0 +1,37 @@
+"""Worlds whose ranks are on several hosts: what was kept on one of them (TASKD_KEEP) is not there on another.
+
+The hosts are names; all processes run here.
+"""
+
+import os
+
+from stand_in import StandIn
+
+
+class OnTwoHosts(StandIn):
+    """Half of the ranks on each."""
+
+    def __init__(self, size, main, **environment):
+        self.host_of = [rank * 2 // size for rank in range(size)]
+        StandIn.__init__(self, size, main, TASKD_AWAY="1", **environment)
+
+    def place(self, rank):
+        """A host has a guard of its own, and that its socket."""
+        host = "host-%d" % self.host_of[rank]
+        control = "%s.%s" % (self.path, host)
+        if not os.path.lexists(control):
+            os.symlink(self.path, control)
+        return {"TASKD_CONTROL": control, "KEEP": "keep.%s" % host}
+
+
+def lose_host(world, dice):
+    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves."""
+    host = dice.choice(world.host_of)
+    lost = [rank for rank in range(world.size) if world.host_of[rank] == host]
+    if len(lost) == world.size:
+        lost = [dice.choice(lost)]
+    for rank in lost:
+        world.host_of[rank] = 1 - host
+    for rank in lost:
+        world.world[rank].process.kill()
+    return world.recover(lost)

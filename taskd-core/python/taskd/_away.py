@@ -4,7 +4,7 @@ Each rank of a job of several hosts listens, and sends what it keeps to the next
 the next one. Who they are stands in the store of a generation, and so does what was kept of others, once the next one is joined:
 whoever comes in the place of a lost rank finds it there.
 
-Nobody waits for it: a thread sends the newest, and what has become old meanwhile is left out. There is one copy: a rank that is lost
+Nobody waits for it: what the connection does not take at once a thread sends, the newest of it. There is one copy: a rank that is lost
 together with the one that has it starts with the numbers of a peer.
 """
 
@@ -34,6 +34,9 @@ class Away:
 
         self.token = os.urandom(_copy.TOKEN_BYTES)
         self.lock = _thread.allocate_lock()  # of held, kept and unsent
+        self.sending = _thread.allocate_lock()  # of peer and rest
+        self.peer = None  # who has what this rank keeps
+        self.rest = b""  # of what was begun to be sent to it
         self.held = {}  # by rank: what `Keep` has there, by slot: (step, what, bytes)
         self.kept = {}  # the same of this rank
         self.unsent = set()  # slots of it
@@ -46,14 +49,36 @@ class Away:
         _thread.start_new_thread(self.send_all, (first_meeting,))
 
     def write(self, step, what, data):
-        """Something that is kept from now on."""
+        """Something that is kept from now on. It is on its way then, unless the connection is full, or is being made."""
         slot = _keep.slot(step, what)
         with self.lock:
-            is_idle = not self.unsent
             self.kept[slot] = step, what, data
             self.unsent.add(slot)
-        if is_idle:
+        is_sent = False
+        if self.sending.acquire(False):
+            try:
+                is_sent = self.peer is not None and self.send(self.peer.at_once)
+            except OSError:
+                pass  # the thread will see it
+            finally:
+                self.sending.release()
+        if not is_sent and not self.news.qsize():
             self.news.put(None)
+
+    def send(self, some):
+        """Whether all is sent. `some(bytes)` sends what it can of them, and says how many these were. Needs the lock `sending`."""
+        while True:
+            if not self.rest:
+                with self.lock:
+                    unsent, self.unsent = sorted(self.kept[slot] for slot in self.unsent), set()
+                heads = (HEAD.pack(self.peer.token, self.peer.rank, step, what, len(data)) + data for step, what, data in unsent)
+                self.rest = b"".join(heads)
+            if not self.rest:
+                return True
+            sent = some(self.rest)
+            if not sent:
+                return False
+            self.rest = self.rest[sent:]
 
     def meet(self, store, rank, ranks):
         """A new generation: tells where this rank is, and what it holds of others. Who has joined finds what all have told before."""
@@ -74,7 +99,7 @@ class Away:
 
     def send_all(self, first_meeting):
         _copy.block_signals()
-        peer = place = said = None
+        place = said = None
         tried = 0
         self.news.put(first_meeting)
         while True:
@@ -83,18 +108,30 @@ class Away:
                 if callable(met):
                     met = self.has_met(*met())
                 if met is not None:
-                    peer, place, tried = left(peer), met, 0
-                if peer is None and place is not None and time.monotonic() - tried > AGAIN_SECONDS:
+                    self.goes_to(None)
+                    place, tried = met, 0
+                if self.peer is None and place is not None and time.monotonic() - tried > AGAIN_SECONDS:
                     tried = time.monotonic()
-                    peer = self.neighbour(*place)
+                    self.goes_to(self.neighbour(*place))
             except Exception as error:
                 if said is not self.newest:
                     _link.say("what only this rank has is kept on its own host alone: %s: %s" % (type(error).__name__, error))
                 said = self.newest
+            try:
+                with self.sending:
+                    if self.peer is not None:
+                        self.send(self.peer.all)
+            except OSError:
+                self.goes_to(None)  # it may have died: there will be a new generation then
+
+    def goes_to(self, peer):
+        """From here on another one has what this rank keeps."""
+        with self.sending:
+            if self.peer is not None:
+                self.peer.close()
+            self.peer, self.rest = peer, b""
             with self.lock:
-                unsent, self.unsent = sorted(self.kept[slot] for slot in self.unsent), set()
-            if peer is not None and not is_sent(peer, place[1], unsent):
-                peer = left(peer)  # it may have died: there will be a new generation then
+                self.unsent = set(self.kept)
 
     def has_met(self, store, rank, ranks):
         """The first generation; None where a newer one is known by now."""
@@ -112,9 +149,9 @@ class Away:
         for one in ranks[at + 1 :] + ranks[:at]:
             where = self.where_is(store, one)
             if where is not None and where["node"] != node():
-                return self.connected(where)
+                return Peer(where, rank)
             near = near or where
-        return self.connected(near) if near is not None and self.newest is store else None
+        return Peer(near, rank) if near is not None and self.newest is store else None
 
     def where_is(self, store, rank):
         key = "taskd/away/%d" % rank
@@ -125,15 +162,6 @@ class Away:
                 return pickle.loads(store.get(key))
             time.sleep(LOOK_SECONDS)
         return None
-
-    def connected(self, where):
-        import socket
-
-        peer = socket.create_connection((where["host"], where["port"]), SEND_SECONDS)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self.lock:
-            self.unsent = set(self.kept)
-        return peer, where["token"]
 
     # On threads of their own: take what others send.
 
@@ -166,19 +194,32 @@ class Away:
             peer.close()
 
 
-def is_sent(peer, rank, unsent):
-    socket, token = peer
-    try:
-        for step, what, data in unsent:
-            socket.sendall(HEAD.pack(token, rank, step, what, len(data)) + data)
-    except OSError:
-        return False
-    return True
+class Peer:
+    """A connection to who has what this rank keeps."""
 
+    def __init__(self, where, rank):
+        import socket
 
-def left(peer):
-    if peer is not None:
-        peer[0].close()
+        self.rank, self.token = rank, where["token"]
+        self.slow = socket.create_connection((where["host"], where["port"]), SEND_SECONDS)
+        self.slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.quick, self.flags = self.slow.dup(), socket.MSG_NOSIGNAL
+        self.quick.setblocking(False)
+
+    def at_once(self, data):
+        """As many as there is room for."""
+        try:
+            return self.quick.send(data, self.flags)
+        except BlockingIOError:
+            return 0
+
+    def all(self, data):
+        self.slow.sendall(data, self.flags)
+        return len(data)
+
+    def close(self):
+        self.quick.close()
+        self.slow.close()
 
 
 def node():

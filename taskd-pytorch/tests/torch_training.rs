@@ -43,7 +43,8 @@ state = {'model': model, 'optimizer': optimizer}
 start = taskd.load_dump(state) or 0
 def die(step):
     fated = [name for name in os.environ['DIE'].split() if name.endswith(':%d' % step.number)]
-    name, mark = '%d:%d' % (rank, step.number), os.environ['RESULT'].__add__
+    name = '%d:%d' % (rank, step.number)
+    mark = lambda name: os.environ['RESULT'] + name
     if name in fated and not step.warming and not os.path.exists(mark(name)):
         open(mark(name), 'w').close()  # who comes in its place lives
         while not all(os.path.exists(mark(name)) for name in fated):

@@ -249,8 +249,9 @@ impl Striker {
             return self.ask_script(rank, name).await;
         }
         let pid = self.pid_of(role).await.ok_or_else(gone)?;
+        let with_host = strike.fault == Fault::Kill && self.others_are_elsewhere(role).await;
         let at = now();
-        if strike.fault == Fault::Kill && self.others_are_elsewhere(role).await {
+        if with_host {
             kill_host_of(pid)?;
             return Ok(at);
         }

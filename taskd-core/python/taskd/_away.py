@@ -17,7 +17,7 @@ from taskd import _copy, _keep, _link
 
 HEAD = struct.Struct("<%dsIqII" % _copy.TOKEN_BYTES)  # token, rank, step, what, bytes
 LENGTH = struct.Struct("<Q")
-HELD_MAX = 64  # ranks of which something is held; there is seldom more than one
+HELD_MAX = 64  # ranks of which something is held: as many as the host before has
 LOOK_SECONDS = 0.05  # between two looks for another rank
 LOOKS_MAX = 600  # a rank may start later than others
 SEND_SECONDS = 5  # a neighbour that takes nothing for so long is left
@@ -42,6 +42,7 @@ class Away:
         self.unsent = set()  # slots of it
         self.news = _queue.SimpleQueue()  # of a generation, or None: there is something to send
         self.newest = None  # the store of the newest generation
+        self.refused = set()  # ranks of which nothing is held, since there are too many
         self.listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self.listener.bind(("0.0.0.0", 0))
         self.listener.listen(64)
@@ -170,9 +171,16 @@ class Away:
         import socket
 
         _copy.block_signals()
+        said = False
         while True:
-            fd, _ = self.listener._accept()
-            _thread.start_new_thread(self.take, (socket.socket(fileno=fd),))
+            try:
+                fd, _ = self.listener._accept()
+                _thread.start_new_thread(self.take, (socket.socket(fileno=fd),))
+            except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
+                if not said:
+                    _link.say("another rank cannot send what only it has: %s" % error)
+                said = True
+                time.sleep(AGAIN_SECONDS)
 
     def take(self, peer):
         import hmac
@@ -185,13 +193,21 @@ class Away:
                 if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or what not in _keep.KINDS:
                     return
                 data = _copy.exactly(peer, length)
-                with self.lock:
-                    if rank in self.held or len(self.held) < HELD_MAX:
-                        self.held.setdefault(rank, {})[_keep.slot(step, what)] = step, what, data
+                self.hold(rank, step, what, data)
         except (OSError, EOFError):
             pass  # the peer is gone, or has another neighbour
         finally:
             peer.close()
+
+    def hold(self, rank, step, what, data):
+        with self.lock:
+            if rank in self.held or len(self.held) < HELD_MAX:
+                self.held.setdefault(rank, {})[_keep.slot(step, what)] = step, what, data
+                return
+            is_new = rank not in self.refused
+            self.refused.add(rank)
+        if is_new:
+            _link.say("what only rank %d has is not held here: there are %d others" % (rank, HELD_MAX))
 
 
 class Peer:

@@ -119,18 +119,20 @@ async fn a_standby_that_was_stopped_or_killed_is_passed_over() {
 #[tokio::test]
 async fn a_template_that_stops_in_the_middle_of_a_request_is_ended_and_replaced() {
     let job = Job::new(template().ahead(1)).await;
-    let spec = job.program("import time; time.sleep(600)");
     job.run(1, job.program("pass")).await;
+    let spec = job.program("import time; time.sleep(600)");
     job.standbys(1).await;
     let guard = guard_pid(&job.path("run"));
     let mut others = children_of(guard);
     others.sort_by_key(|pid| start_time(*pid));
     send(others[0], Signal::STOP);
+    crate::support::eventually("the signal has struck", || is_struck(others[0]).then_some(())).await;
     let two = job.start(2, [spec.clone(), spec]).await; // one waits, the other would have to be forked
     let counters = job.counters().await;
     assert_eq!((counters.standbys_seated, counters.standbys_missed), (1, 2), "{}", job.said());
     for proc in &two {
-        assert!(is_alive(pid_of(&job.launcher, proc).await));
+        let is_alive = is_alive(pid_of(&job.launcher, proc).await);
+        assert!(is_alive, "{proc}: {:?}\n{}", job.launcher.list().await.unwrap().procs, job.said());
     }
     job.is_said("a template has failed: it has not answered in time").await;
     crate::support::eventually("it is gone", || (!is_alive(others[0])).then_some(())).await;

@@ -71,7 +71,10 @@ class Engine:
     def away(self):
         """Where another rank keeps what only this one has: where the job has several hosts."""
         if self.away_ is None and os.environ.get("TASKD_AWAY"):
-            self.away_ = _away.Away(None if self.is_newcomer() else self.first_meeting)
+            try:
+                self.away_ = _away.Away(None if self.is_newcomer() else self.first_meeting)
+            except (OSError, RuntimeError) as error:
+                _link.say("what only this rank has is kept on its own host alone: %s" % error)
         return self.away_
 
     def first_meeting(self):
@@ -219,7 +222,7 @@ class Engine:
         self.rank = int(order["rank"])
         self.reducers.tell(self.loop.number, is_new)
         _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
-        if is_new and self.loop.keep is not None:
+        if is_new and self.loop.keep is not None and self.away_ is not None:
             self.loop.keep.elsewhere = _away.kept_of(self.store, self.rank)
         if not is_new:  # who is new takes its place in the data from another
             self.loop.streams.share_anew(_data.seat)

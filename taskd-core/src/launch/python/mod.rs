@@ -62,7 +62,7 @@ use super::{
     CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
     ProcStatus, Revision, StartBatch, StartOrder,
 };
-use crate::job::{CommandId, ErrorReport, Name, ProcId, Rank, Role, World};
+use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, World};
 use files::Files;
 use port::HeldPort;
 
@@ -361,8 +361,9 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.
 fn located(world: &World, listing: &Listing) -> World {
-    let of = |proc: &ProcId| listing.procs.iter().find(|status| status.proc == *proc)?.node.clone();
-    world.clone().located(of)
+    let at = |status: &ProcStatus| Some((status.proc.clone(), status.node.clone()?));
+    let seen: BTreeMap<ProcId, NodeId> = listing.procs.iter().filter_map(at).collect();
+    world.clone().located(|proc| seen.get(proc).cloned())
 }
 
 fn readable_record(path: &Path) -> Option<ErrorRecord> {

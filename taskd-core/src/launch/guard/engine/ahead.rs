@@ -89,12 +89,15 @@ impl Engine {
     pub(super) fn has_parked(&mut self, key: Key, at: &str, asked: &[&str]) -> Result<(), String> {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         (standby.is_ready, standby.until) = (true, None);
-        let (line, process, mut ahead) = (standby.line, standby.process, standby.ahead.take());
-        if let (Some(ahead), Some(line)) = (&mut ahead, self.standbys.line(line)) {
-            ahead.set.retain(|name, _| asked.contains(&name.as_str()) || line.like.standby.held.contains_key(name));
+        let (line, process) = (standby.line, standby.process);
+        let held = self.standbys.line(line).map(|line| {
             line.was_ahead = true;
+            line.like.standby.held.clone()
+        });
+        let is_fixed = |name: &String| held.as_ref().is_some_and(|held| held.contains_key(name));
+        if let Some(ahead) = self.standbys.get_mut(key).and_then(|standby| standby.ahead.as_mut()) {
+            ahead.set.retain(|name, _| asked.contains(&name.as_str()) || is_fixed(name));
         }
-        self.standbys.get_mut(key).into_iter().for_each(|standby| standby.ahead = ahead.take());
         self.have_priority_back(line, process)?;
         self.note(&format!("a standby has run ahead of its rank: it {at}"));
         Ok(())

@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
-use taskd_examples::recover::{Fault, Job, Strategy, Told, Victim};
+use taskd_examples::recover::{Fault, Job, Run, Strategy, Strike, Told, Victim};
 use taskd_pytorch::{store, venv};
 
 /// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
@@ -23,7 +23,7 @@ struct Options {
     /// Who the victim is.
     #[arg(long, value_enum, default_value_t = Victim::Seed)]
     victim: Victim,
-    /// How often.
+    /// How often; where the strategy ends the job, once.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(0, 10_000))]
     faults: u32,
     /// Chooses the victims and the moments.
@@ -44,14 +44,10 @@ fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     store::init(); // and so is the store
     let options: Options = program::options();
-    program::run("pytorch_recover", async {
-        let told = Box::pin(run(&options)).await?;
-        program::print(&told, options.json, || told.table());
-        told.judge()
-    })
+    program::run("pytorch_recover", Box::pin(run(&options)))
 }
 
-async fn run(options: &Options) -> Result<Told, Failure> {
+async fn run(options: &Options) -> Result<(), Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
@@ -65,6 +61,7 @@ async fn run(options: &Options) -> Result<Told, Failure> {
         state_mib: options.state_mib,
         pace_ms: 20,
         strategy: options.strategy,
+        memory_every: None,
     };
     println!("undisturbed   {} ranks, {steps} steps, {} MiB of state", options.ranks, options.state_mib);
     let reference = job.run(&[]).await?;
@@ -72,11 +69,31 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
     println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
     let faults = options.inject.plan(options.victim, options.seed, options.faults, options.ranks);
-    let run = Job { dir: dir.path().join("job"), ..job }.run(&faults).await;
-    let told = run.map(|run| Told::of(&reference, run));
-    if told.as_ref().map_or(true, |told| told.judge().is_err()) {
+    let job = Job { dir: dir.path().join("job"), ..job };
+    let done = match faults.as_slice() {
+        [fault, ..] if options.strategy.ends_job() => Box::pin(until_ended(options, &job, fault, &reference)).await,
+        faults => Box::pin(to_the_end(options, &job, faults, &reference)).await,
+    };
+    if done.is_err() {
         dir.disable_cleanup(true);
         println!("everything is kept in {}", dir.path().display());
     }
-    told
+    done
+}
+
+/// The job goes on after each fault.
+async fn to_the_end(options: &Options, job: &Job, faults: &[Strike], reference: &Run) -> Result<(), Failure> {
+    let told = Told::of(reference, job.run(faults).await?);
+    program::print(&told, options.json, || told.table());
+    told.judge()
+}
+
+/// The job ends by the fault, and is started again where it has saved its state.
+async fn until_ended(options: &Options, job: &Job, fault: &Strike, reference: &Run) -> Result<(), Failure> {
+    let mut ending = job.run_until_ended(fault).await?;
+    if options.strategy.saves() {
+        ending.again = Some(Told::of(reference, job.run(&[]).await?));
+    }
+    program::print(&ending, options.json, || ending.table());
+    ending.judge()
 }

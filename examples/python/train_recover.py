@@ -35,6 +35,7 @@ parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--state-mib", type=float, default=1.0)
 parser.add_argument("--pace-ms", type=float, default=20.0)
+parser.add_argument("--resumes", action="store_true", help="from the newest dying checkpoint, with the bits of a run that never ended")
 parser.add_argument("--timeout-s", type=float, default=1800.0, help="after which a collective operation has failed")
 options = parser.parse_args()
 
@@ -45,7 +46,8 @@ torch.manual_seed(7)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, width)
 )
-model = DistributedDataParallel(model, bucket_cap_mb=options.state_mib / 3 / BUCKETS)
+# DDP makes its buckets anew after its first step, and sums in another order from then on: not with `find_unused_parameters`.
+model = DistributedDataParallel(model, bucket_cap_mb=options.state_mib / 3 / BUCKETS, find_unused_parameters=options.resumes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 loss, trained, written, rank, lines = None, None, None, None, None
 fault = None  # what goes wrong in this step
@@ -145,7 +147,8 @@ def check():
 
 next(model.parameters()).register_hook(cut)
 training = {"model": model, "optimizer": optimizer}
-for step in taskd.steps(training, until=options.steps, retry_on=[FloatingPointError], with_rank=with_rank):
+start = options.resumes and taskd.load_dump(training) or 0
+for step in taskd.steps(training, start=start, until=options.steps, retry_on=[FloatingPointError], with_rank=with_rank):
     if not step.warming:
         completed(step.committed)
         if step.number >= int(read(os.path.join(options.dir, "until")) or options.steps):

@@ -26,7 +26,7 @@ const LEFT_EACH_MAX: usize = 5;
 /// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are seen.
 const COST_MICROS_MAX: f64 = 1000.0;
 
-/// What a copy reaches at least of one plain `process_vm_readv`, on a machine that does nothing else.
+/// What a copy reaches at least of one plain `process_vm_readv`, or of bytes alone over TCP, on a machine that does nothing else.
 const COPY_RATIO_MIN: f64 = 0.7;
 
 /// Times are printed by every run; what they have to be holds in the soak run, beside which nothing else runs.
@@ -130,6 +130,30 @@ fn a_model_that_is_sharded_is_not_done_again_in_place() {
         let why = "model is sharded (FSDP), and does not come back from a pass that was given up in its middle";
         is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, why);
     }
+}
+
+#[test]
+fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
+    let test = "newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing";
+    let Some(found) = ends_as_undisturbed(test, "other_state") else { return };
+    let why = [
+        "average/weight is (8, 16) torch.float32 on rank 0 and (9, 16) torch.float32 here",
+        "this rank has no average/bias, which rank 0 has; is it the same program?",
+        "the state of rank 0 has no mean/",
+    ];
+    for (refused, sentence) in list(&found["refused"]).iter().zip(why) {
+        assert!(refused.as_str().is_some_and(|refused| refused.contains(sentence)), "{sentence}: {found:#}");
+    }
+    assert_eq!(list(&found["refused"]).len(), why.len());
+}
+
+#[test]
+fn a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end() {
+    let test = "a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end";
+    let Some(found) = findings(test, "told_to_exit") else { return };
+    let expected = serde_json::json!([["save", found["where"], found["step"]], ["exit", 7]]);
+    assert_eq!(found["called"], serde_json::json!([expected, expected, expected, expected]), "{found:#}");
+    assert_eq!(found["exits"], serde_json::json!([7, 7, 7, 7]));
 }
 
 #[test]
@@ -282,8 +306,10 @@ fn all_start_again_from_a_dying_checkpoint_and_end_as_if_nothing_had_been() {
 fn a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers() {
     let test = "a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers";
     let Some(found) = findings(test, "dump_lost") else { return };
-    assert_eq!(start(&found), Some(23));
-    assert!(!is_exact(&found), "then it is another run: {found:#}");
+    for (when, exact) in [("after", true), ("before", false)] {
+        assert_eq!(start(&found[when]), Some(23));
+        assert_eq!(is_exact(&found[when]), exact, "what it had was gone {when} the checkpoint was saved: {found:#}");
+    }
 }
 
 #[test]
@@ -367,4 +393,17 @@ fn a_large_state_is_copied_about_as_fast_as_the_kernel_can() {
     assert_eq!(found["equal"], true);
     assert!(!is_soak() || found["ratio"].as_f64().unwrap() >= COPY_RATIO_MIN, "{found}");
     assert!(found["refused"].as_str().unwrap().contains("closed the connection"), "{found}");
+}
+
+#[test]
+fn a_large_state_is_copied_between_hosts_about_as_fast_as_bytes_alone() {
+    let test = "a_large_state_is_copied_between_hosts_about_as_fast_as_bytes_alone";
+    let Some(found) = findings(test, "copied_between_hosts") else { return };
+    if let Some(why) = found["why"].as_str() {
+        println!("not between network namespaces, which cannot be made here: {why}");
+        return;
+    }
+    println!("gigabytes a second between two network namespaces: {found}");
+    assert_eq!(found["equal"], true);
+    assert!(!is_soak() || found["ratio"].as_f64().unwrap() >= COPY_RATIO_MIN, "{found}");
 }

@@ -7,16 +7,17 @@ mod jobs;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{batch, exits, local, restarted, world};
-use taskd_core::job::{Counted, Exit, InheritEnv, ProcId, Rank, WorkerSpec, World};
-use taskd_core::launch::{LaunchError, Launcher, Phase};
+use taskd_core::job::{CommandId, Counted, Exit, Incarnation, InheritEnv, ProcId, Rank, Role, WorkerSpec, World};
+use taskd_core::launch::{DirectBatch, Directive, LaunchError, Launcher, Phase, Place, StartOrder};
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
 use taskd_core::testing::python::system;
 use taskd_core::trace::{Signal, TraceSource};
-use taskd_pytorch::TorchLauncher;
+use taskd_pytorch::{STORE, TorchLauncher};
 
 fn python(program: &str) -> WorkerSpec {
     WorkerSpec::new([system(), "-c", program])
@@ -221,6 +222,24 @@ async fn a_generation_keeps_its_port_and_the_next_gets_another() {
     let _taken = std::net::TcpListener::bind(("0.0.0.0", other));
     let another_job = TorchLauncher::new(FakeLauncher::new(), dir);
     assert_ne!(port_of(&another_job, dir, &second).await, other);
+}
+
+/// The guard holds the store's socket: whoever calls there finds somebody, and waits.
+#[tokio::test]
+async fn who_is_to_meet_at_a_store_that_dies_is_told_that_it_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    let mut store = WorkerSpec::new(["sleep", "0.2"]);
+    store.listen = Some(dir.path().join("torch/meeting.sock"));
+    let mut starts = batch(&world(1), |_| WorkerSpec::new(["sleep", "600"]));
+    let (proc, spec) = (ProcId { role: Role::Service(STORE), incarnation: Incarnation(1) }, Arc::new(store));
+    starts.orders.push(StartOrder { proc, place: Place::anywhere(), spec });
+    launcher.inner().start(&starts).await.unwrap();
+    let join = Directive::Join { rank: Rank(0), size: 1, members: Vec::new(), prefix: String::new(), store: None };
+    let orders = vec![(ProcId::rank(0, 1), join)];
+    let told =
+        launcher.direct(CommandId(1), &DirectBatch { world: Arc::clone(&starts.world), orders }).await.unwrap_err();
+    assert_eq!(told, LaunchError::Unreachable("service store serves nobody: it has ended".into()));
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ impl Kind {
                 let more = [BetweenCommits, BetweenCommits, MidRecovery, Supervisor, SupervisorMidRecovery];
                 [&SOFT[..], &SOFT[..4], &more].concat()
             }
-            Strategy::Restart => {
+            Strategy::Restart | Strategy::Dump | Strategy::DumpExit | Strategy::Exit => {
                 let hard =
                     [Kill, RankZero, Stop, TwoAtOnce, AllAtOnce, MidRecovery, Supervisor, SupervisorMidRecovery, Guard];
                 [&hard[..], &SOFT[..4]].concat()

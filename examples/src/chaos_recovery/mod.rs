@@ -17,7 +17,9 @@ use crate::outside::supervised::Role;
 use crate::program::{self, Failure, number};
 use crate::recover::Strategy;
 use clap::Parser;
+use clap::builder::{EnumValueParser, TypedValueParser};
 use kind::Kind;
+use std::num::NonZeroU64;
 
 /// Real PyTorch jobs are hit in every way, each under one strategy, and must go on as if nothing had happened.
 #[derive(Debug, Parser)]
@@ -26,7 +28,7 @@ pub struct Options {
     #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = number::<u32>(1, 100_000))]
     faults: u32,
     /// Only a job with this strategy; one job for each of them if not given.
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = EnumValueParser::<Strategy>::new().try_map(goes_on))]
     strategy: Option<Strategy>,
     /// Only these kinds of faults; what suits the strategy if not given.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -37,6 +39,10 @@ pub struct Options {
     /// Ranks.
     #[arg(long, allow_negative_numbers = true, default_value_t = 4, value_parser = number::<u32>(3, 64))]
     ranks: u32,
+    /// After so many steps each a copy of the state is kept in memory, with which a job that has lost all ranks goes on; without it
+    /// such a job begins anew.
+    #[arg(long, allow_negative_numbers = true, value_parser = number::<NonZeroU64>(1, 1_000_000))]
+    memory_every: Option<NonZeroU64>,
     /// Within how many seconds all ranks must complete a step again after a fault; longer is a stall.
     #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = number::<u64>(1, 3600))]
     bound_s: u64,
@@ -45,6 +51,12 @@ pub struct Options {
     json: bool,
     #[command(flatten)]
     role: Role,
+}
+
+/// Whether a job with this strategy can be hit by whatever there is.
+fn goes_on(strategy: Strategy) -> Result<Strategy, &'static str> {
+    let ends = strategy.saves() || strategy.ends_job();
+    if ends { Err("such a job ends where nobody can save its state; choose another strategy") } else { Ok(strategy) }
 }
 
 /// Strikes as often as asked, prints the account and judges it. The same program, started again by itself, is the supervisor.

@@ -47,6 +47,7 @@ pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
         state_mib: 1,
         pace_ms: PACE_MS,
         strategy: Strategy::Auto,
+        memory_every: options.memory_every,
     };
     let done = Box::pin(all_jobs(options, &job, &mut census)).await;
     for process in census.take() {

@@ -1,56 +1,34 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
-use super::cut::cut;
-use super::faults::{Fault, Strike};
+use super::faults::Strike;
 use super::lines::{self, Line, now};
-use super::told::Recovery;
-use crate::hosts::{Hosts, kill_host_of};
+use super::strategy::Strategy;
+use super::striker::Striker;
+use super::told::{Ending, Recovery};
+use crate::hosts::Hosts;
 use crate::program::{self, Failure};
-use clap::ValueEnum;
-use rustix::process::{Pid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{DetectorExt, RestartStormDetector, ShrunkDetector, SilenceDetector, StallDetector, defaults};
-use taskd_core::job::{JobSpec, Name, Permission, Rank, Role, WorkerSpec};
-use taskd_core::kernel::{Event, JobReport};
+use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, WorkerSpec};
+use taskd_core::kernel::JobReport;
 use taskd_core::launch::{Launcher, LocalLauncherBuilder, OnOwnerLoss};
-use taskd_core::recover::{self, SHRINK};
-use taskd_core::runtime::{Announcement, Runtime, RuntimeBuilder, RuntimeHandle};
+use taskd_core::recover;
+use taskd_core::runtime::{Runtime, RuntimeBuilder};
 use taskd_pytorch::store::StoreProgram;
-use taskd_pytorch::{STORE, with_store};
-use tokio::sync::broadcast;
+use taskd_pytorch::with_store;
 
 /// A rank that does not beat for so long is frozen.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// A collective operation that takes so long has failed.
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// How often the script's lines are read.
-const READ_EVERY: Duration = Duration::from_millis(10);
 /// How long a recovery may take before it counts as a stall.
 const STALL: Duration = Duration::from_secs(60);
-
-/// How the job is to be mended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// The same processes do the step again.
-    Retry,
-    /// The lost rank is started again where it was, the others stay.
-    RecoverInPlace,
-    /// The lost rank is started again on another host, the others stay. There are two hosts, each with a guard of its own, which
-    /// dies with the victim while ranks run on the other one.
-    Recover,
-    /// The others go on without the lost rank, which comes back a little later.
-    Shrink,
-    /// Everybody starts again.
-    Restart,
-    /// Whatever is cheapest.
-    Auto,
-}
 
 /// One training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,6 +47,8 @@ pub struct Job {
     pub pace_ms: u64,
     /// How it is to be mended.
     pub strategy: Strategy,
+    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all ranks.
+    pub memory_every: Option<NonZeroU64>,
 }
 
 /// How long the job trains with fewer ranks before who is lost comes back.
@@ -106,6 +86,34 @@ pub(crate) struct Supervised {
 }
 
 impl Job {
+    /// Trains until a fault ends the job, by this strategy.
+    ///
+    /// # Errors
+    /// It ended otherwise; the text says why.
+    pub async fn run_until_ended(&self, strike: &Strike) -> Result<Ending, Failure> {
+        let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
+        let runtime = runtime.build()?;
+        let striker = Striker { job: self.clone(), launcher, handle: runtime.handle() };
+        let strike = *strike;
+        let striking = tokio::spawn(async move { striker.strike_in_time(&strike, 0).await });
+        let report = runtime.run_with_signals(program::LEAVE).await?;
+        let ended = now();
+        striking.abort(); // where the job has ended without it
+        let struck = striking.await.ok().flatten();
+        hosts.shutdown().await?;
+        let by = report.incidents.last().and_then(|incident| incident.strategy.as_ref());
+        match (struck, by) {
+            (Some(struck), Some(by)) if self.strategy.is(by) => Ok(Ending {
+                who: struck.role.to_string(),
+                step: struck.before,
+                reason: report.reason,
+                total_ms: ((ended - struck.at) * 1e4).round() / 10.0,
+                again: None,
+            }),
+            _ => Err(format!("the job did not end by the fault: {}", report.reason).into()),
+        }
+    }
+
     /// Trains to the end under these faults.
     ///
     /// # Errors
@@ -170,190 +178,19 @@ impl Job {
         let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
         let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
-        let argv = argv.into_iter().chain(["--timeout-s", &timeout]);
+        let resumes = self.strategy.saves() || self.memory_every.is_some();
+        let argv = argv.into_iter().chain(["--timeout-s", &timeout]).chain(resumes.then_some("--resumes"));
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
         spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
         spec.policy.budget.recoveries_max = 1_000_000;
-        for name in ["retry", "recover-in-place", "recover"] {
-            let wanted = match self.strategy {
-                Strategy::Auto => true,
-                Strategy::Restart | Strategy::Shrink => false,
-                Strategy::Retry => name == "retry",
-                Strategy::RecoverInPlace => name != "recover",
-                Strategy::Recover => name != "recover-in-place",
-            };
-            let permission = if wanted { Permission::Auto } else { Permission::Never };
-            spec.policy.strategies.insert(Name::new(name), permission);
-        }
+        let without = self.strategy.without().iter();
+        spec.policy.strategies.extend(without.map(|name| (Name::new(name), Permission::Never)));
+        spec.policy.memory = self.memory_every.map(MemoryCheckpoints::every);
+        spec.policy.dump_dir = self.strategy.saves().then(|| self.dir.join("dumps"));
         if self.strategy != Strategy::Shrink {
             spec.policy.ranks_min = self.ranks;
         }
         Ok(spec)
     }
-}
-
-/// Strikes as planned, and watches what comes of it.
-struct Striker {
-    job: Job,
-    launcher: Arc<dyn Launcher>,
-    handle: RuntimeHandle,
-}
-
-impl Striker {
-    async fn carry_out(self, strikes: Vec<Strike>) -> Vec<Recovery> {
-        let mut recoveries = Vec::new();
-        let mut from = 0;
-        for strike in strikes {
-            let target = from + strike.after_steps;
-            self.until(|steps| self.last_common(steps) >= Some(target)).await;
-            tokio::time::sleep(Duration::from_millis(strike.after_ms)).await;
-            let mut events = self.handle.events();
-            let before = self.last_common(&lines::read(&self.job.dir)).unwrap_or(0);
-            let role = strike.rank.map_or(Role::Service(STORE), |rank| Role::Rank(Rank(rank)));
-            let at = match self.strike(&strike, &role).await {
-                Ok(at) => at,
-                Err(why) => {
-                    println!("          >>> {:?} of {role} did not come to pass: {why}", strike.fault);
-                    continue;
-                }
-            };
-            println!("          >>> from outside: {:?} of {role} after step {before}", strike.fault);
-            let seen = watch(&mut events).await;
-            let has_left = strike.rank.filter(|_| seen.is_by(&SHRINK));
-            let resumed = self.resumed(at, &seen, has_left).await;
-            recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
-            if has_left.is_some() {
-                let seen = watch(&mut events).await;
-                let at = seen.found.unwrap_or(resumed);
-                let resumed = self.resumed(at, &seen, None).await;
-                recoveries.push(Recovery::of(format!("{role} again"), before, at, &seen, resumed));
-            }
-            from = self.last_common(&lines::read(&self.job.dir)).unwrap_or(before);
-        }
-        recoveries
-    }
-
-    /// Waits for the first step of all ranks, but for one that has left, after a recovery; when that was completed.
-    async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> f64 {
-        let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, seen, has_left);
-        self.until(|steps| common(steps).is_some()).await;
-        common(&lines::read(&self.job.dir)).unwrap_or(f64::NAN)
-    }
-
-    /// Does it; when.
-    async fn strike(&self, strike: &Strike, role: &Role) -> Result<f64, Failure> {
-        let gone = || format!("{role} does not run");
-        if let Some(name) = strike.fault.in_script() {
-            let rank = strike.rank.ok_or_else(gone)?;
-            return self.ask_script(rank, name).await;
-        }
-        let pid = self.pid_of(role).await.ok_or_else(gone)?;
-        let with_host = strike.fault == Fault::Kill && self.others_are_elsewhere(role).await;
-        let at = now();
-        if with_host {
-            kill_host_of(pid)?;
-            return Ok(at);
-        }
-        if let Some(signal) = strike.fault.signal() {
-            kill_process(pid, signal)?;
-            return Ok(at);
-        }
-        let next = Role::Rank(Rank(strike.rank.map_or(0, |rank| (rank + 1) % self.job.ranks)));
-        let next = self.pid_of(&next).await.ok_or_else(gone)?;
-        if cut(pid, next)? == 0 {
-            return Err("there is no connection to the next rank".into());
-        }
-        Ok(at)
-    }
-
-    /// Has the script do it to itself, in a step to come.
-    async fn ask_script(&self, rank: u32, name: &str) -> Result<f64, Failure> {
-        let (asked, struck) = (format!("fault.{rank}"), self.job.dir.join(format!("struck.{rank}")));
-        let new = self.job.dir.join(asked.clone() + ".new");
-        fs::write(&new, name)?;
-        fs::rename(&new, self.job.dir.join(asked))?;
-        loop {
-            if let Ok(at) = fs::read_to_string(&struck) {
-                fs::remove_file(&struck)?;
-                return Ok(at.trim().parse()?);
-            }
-            tokio::time::sleep(READ_EVERY).await;
-        }
-    }
-
-    async fn pid_of(&self, role: &Role) -> Option<Pid> {
-        let procs = self.launcher.list().await.ok()?.procs;
-        let victim = procs.iter().find(|p| p.proc.role == *role && !p.phase.is_over())?;
-        Pid::from_raw(i32::try_from(victim.pid?).ok()?)
-    }
-
-    /// Whether other ranks would live if the rank's host died.
-    async fn others_are_elsewhere(&self, role: &Role) -> bool {
-        let procs = self.launcher.list().await.map(|listing| listing.procs).unwrap_or_default();
-        let ranks = || procs.iter().filter(|p| p.proc.role.rank().is_some() && !p.phase.is_over());
-        let own = ranks().find(|p| p.proc.role == *role).map(|p| &p.node);
-        ranks().any(|p| Some(&p.node) != own)
-    }
-
-    async fn until(&self, is_so: impl Fn(&BTreeMap<u32, Vec<Line>>) -> bool) {
-        while !is_so(&lines::read(&self.job.dir)) {
-            tokio::time::sleep(READ_EVERY).await;
-        }
-    }
-
-    /// The newest step that all ranks have completed.
-    fn last_common(&self, steps: &BTreeMap<u32, Vec<Line>>) -> Option<u64> {
-        let all = steps.len() == self.job.ranks as usize;
-        all.then(|| steps.values().filter_map(|lines| lines.iter().map(|l| l.step).max()).min()).flatten()
-    }
-
-    /// When all ranks had completed a step of the world after the fault: the first after everybody was told to go on.
-    fn first_common_after(
-        &self,
-        steps: &BTreeMap<u32, Vec<Line>>,
-        at: f64,
-        seen: &Seen,
-        has_left: Option<u32>,
-    ) -> Option<f64> {
-        let since = seen.stages.iter().find(|(name, _)| name == "repair" || name == "start").map_or(at, |(_, t)| *t);
-        let first = |lines: &Vec<Line>| lines.iter().map(|line| line.t).find(|t| *t > since);
-        let there = steps.iter().filter(|(rank, _)| Some(**rank) != has_left);
-        let firsts: Option<Vec<f64>> = there.map(|(_, lines)| first(lines)).collect();
-        let ranks = self.job.ranks as usize - usize::from(has_left.is_some());
-        let firsts = firsts.filter(|firsts| firsts.len() == ranks)?;
-        firsts.into_iter().reduce(f64::max)
-    }
-}
-
-/// What the runtime has told of a recovery, and when.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) found: Option<f64>,
-    pub(super) decided: Option<f64>,
-    pub(super) stages: Vec<(String, f64)>,
-    pub(super) closed: Option<(String, f64)>,
-}
-
-impl Seen {
-    /// Whether it was mended by this strategy.
-    fn is_by(&self, strategy: &Name) -> bool {
-        self.closed.as_ref().is_some_and(|(how, _)| *how == format!("recovered by {strategy}"))
-    }
-}
-
-async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
-    let mut seen = Seen::default();
-    while seen.closed.is_none() {
-        let Ok(event) = events.recv().await else { break };
-        match &event.event {
-            Event::Found { .. } => _ = seen.found.get_or_insert_with(now),
-            Event::Decided(_) => _ = seen.decided.get_or_insert_with(now),
-            Event::StageDone { stage, .. } => seen.stages.push((stage.to_string(), now())),
-            Event::Closed { how, .. } => seen.closed = Some((how.clone(), now())),
-            Event::Failed { strategy, reason, .. } => println!("              {strategy} failed: {reason}"),
-            _ => {}
-        }
-    }
-    seen
 }

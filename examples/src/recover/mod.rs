@@ -5,12 +5,15 @@ mod cut;
 mod faults;
 mod job;
 mod lines;
+mod strategy;
+mod striker;
 mod told;
 
 pub(crate) use compared::Compared;
 pub(crate) use cut::cut;
 pub use faults::{Fault, Strike, Victim};
 pub(crate) use job::Supervised;
-pub use job::{Job, Outcome, Run, Strategy};
+pub use job::{Job, Outcome, Run};
 pub(crate) use lines::{Line as StepLine, now, read as read_lines};
-pub use told::{Recovery, Told};
+pub use strategy::Strategy;
+pub use told::{Ending, Recovery, Told};

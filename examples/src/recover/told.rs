@@ -1,7 +1,8 @@
 //! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
 
 use super::compared::Compared;
-use super::job::{Run, Seen};
+use super::job::Run;
+use super::striker::Seen;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
@@ -58,6 +59,39 @@ impl Recovery {
             resume_ms: part(Some(resumed)),
             total_ms: ((resumed - at) * 1e4).round() / 10.0,
         }
+    }
+}
+
+/// The account of a job that a fault has ended, as it was to.
+#[derive(Debug, Serialize)]
+pub struct Ending {
+    /// Who was hit.
+    pub who: String,
+    /// The last step that all ranks had completed.
+    pub step: u64,
+    /// Why the job ended.
+    pub reason: String,
+    /// From the fault until no process was left, in milliseconds.
+    pub total_ms: f64,
+    /// What became of it when it was started again, where it had saved its state.
+    pub again: Option<Told>,
+}
+
+impl Ending {
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let Ending { who, step, reason, total_ms, again } = self;
+        let again = again.as_ref().map_or_else(String::new, |told| format!("\n  started again:\n{}", told.ending()));
+        format!("\n  {who} was hit after step {step}, and {total_ms:.1} ms later no process was left: {reason}{again}")
+    }
+
+    /// Whether it is as it should be.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn judge(&self) -> Result<(), Failure> {
+        self.again.as_ref().map_or(Ok(()), Told::judge)
     }
 }
 
@@ -130,19 +164,21 @@ impl Told {
         }
         let all: Samples = self.recoveries.iter().map(|r| r.total_ms).collect();
         let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");
+        out + &self.ending()
+    }
+
+    /// What the ranks have ended with, for people.
+    fn ending(&self) -> String {
         if !self.world_kept {
             let how = if self.replicas_equal { "equal" } else { "DIFFERENT" };
-            let _ = writeln!(out, "  the world was smaller for a while; at the end all ranks have {how} parameters");
-            return out;
+            return format!("  the world was smaller for a while; at the end all ranks have {how} parameters\n");
         }
-        let _ = writeln!(
-            out,
-            "  the same as undisturbed in {} steps of single ranks: state {}, loss {}",
+        format!(
+            "  the same as undisturbed in {} steps of single ranks: state {}, loss {}\n",
             self.steps_compared,
             if self.state_equal { "equal" } else { "DIFFERS" },
             if self.loss_bit_equal { "equal to the bit" } else { "DIFFERS" }
-        );
-        out
+        )
     }
 
     /// Whether it is as it should be.

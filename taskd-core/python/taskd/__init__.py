@@ -180,9 +180,9 @@ def load_dump(state, directory=None, newer_than=None):
 
     Parameters, buffers, optimizers and all else in `state` are then what they were when the step began. Random numbers and the
     place in the data are put back where the loop begins, if that is at this step (`steps(start=...)`). A rank that lived has
-    written its own. Those of a lost one are found in its host's memory: they are exact if it starts there again, and had begun
-    the step. If it was lost while the others completed the step before, it takes the random numbers of that one a second time;
-    if it starts elsewhere, those of another rank. Both are said: that run is not the undisturbed one, to the bit.
+    written its own, and what a lost one has left in its host's memory: they are exact if it had begun the step. If it was lost
+    while the others completed the step before, it takes the random numbers of that one a second time; if its host was lost with
+    it, and no other has them, those of another rank. Both are said: that run is not the undisturbed one, to the bit.
 
     Files are unpickled: load what you trust.
 

@@ -210,6 +210,13 @@ class Away:
             _link.say("what only rank %d has is not held here: there are %d others" % (rank, HELD_MAX))
 
 
+    def holds(self, rank, step, what):
+        """What is held here of another rank's step; None where nothing is."""
+        with self.lock:
+            found = self.held.get(rank, {}).get(_keep.slot(step, what))
+        return found[2] if found is not None and found[0] == step else None
+
+
 class Peer:
     """A connection to who has what this rank keeps."""
 

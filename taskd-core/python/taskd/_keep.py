@@ -73,6 +73,22 @@ def slot(step, what):
     return step % 2 * 2 + what
 
 
+def left_by(rank):
+    """The memory of another rank, where it is beside that of this one, and tells by its name whose it is; else None."""
+    import re
+
+    directory = os.path.dirname(os.environ.get("TASKD_KEEP") or "")
+    is_its = re.compile(r"keep-%d( \(deleted\))?$" % rank).search
+    try:
+        for name in os.listdir(directory) if directory else ():
+            path = os.path.join(directory, name)
+            if is_its(os.readlink(path) if os.path.islink(path) else name):
+                return Keep(path)
+    except (OSError, ValueError):
+        pass  # its holder is going as well
+    return None
+
+
 def opened():
     """The file of this rank; None where there is none, or it cannot be used, which is said."""
     path = os.environ.get("TASKD_KEEP")

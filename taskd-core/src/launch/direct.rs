@@ -91,6 +91,9 @@ pub enum Directive {
         part: u32,
         /// How many parts that state is in.
         of: u32,
+        /// Ranks that write none: what only they have (random numbers, places in the data) is saved by whoever finds it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        without: Vec<Rank>,
     },
     /// Write the manifest that makes a whole of the parts of a checkpoint, last of all.
     Seal {

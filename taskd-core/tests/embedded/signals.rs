@@ -7,13 +7,18 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use taskd_core::detect::ExitDetector;
+use taskd_core::job::{JobSpec, WorkerSpec};
 use taskd_core::launch::*;
-use taskd_core::runtime::Leave;
+use taskd_core::recover;
+use taskd_core::runtime::{Leave, Runtime};
+use taskd_core::testing::python::system;
 
 tests![
     ranks_save_when_the_host_is_told_to_end,
     a_host_that_hands_over_is_followed_by_one_that_goes_on,
     a_second_signal_hurries,
+    a_second_signal_ends_the_saving_of_a_checkpoint,
     what_cannot_be_handed_over_is_stopped,
 ];
 
@@ -21,6 +26,9 @@ const RANKS: u32 = 2;
 
 /// Is the host program.
 pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
+    if leave == "save-stubborn" {
+        return save(dir);
+    }
     let (hand_over, stop) =
         (Leave::HandOver { keep: Duration::from_secs(60) }, Leave::Stop { grace: Duration::from_secs(60) });
     let (leave, script, guard) = match leave {
@@ -36,6 +44,32 @@ pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
         runtime(dir, script, RANKS, launcher).run_with_signals(leave).await.unwrap()
     });
     std::fs::write(dir.join("report"), format!("{} {}", report.restarts, report.reason)).unwrap();
+    report.outcome.into()
+}
+
+/// Is the host program of a job whose ranks do not come to the end of saving.
+fn save(dir: &Path) -> ExitCode {
+    std::fs::create_dir(dir.join("told")).unwrap();
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_link/worker.py");
+    let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-dump");
+    let mut spec = JobSpec::new("saving", RANKS, worker.with_env("TOLD", dir.join("told").display().to_string()));
+    spec.policy.dump_dir = Some(dir.join("dumps"));
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = tokio.block_on(async {
+        let launcher = LocalLauncher::builder(run_dir(dir)).build().await.unwrap();
+        let builder = Runtime::builder().job(spec).launcher(launcher).detector(ExitDetector::new());
+        let runtime = builder.strategies(recover::defaults()).build().unwrap();
+        let (handle, linked) = (runtime.handle(), dir.join("linked"));
+        tokio::spawn(async move {
+            while handle.status().await.is_ok_and(|status| status.in_loop < RANKS) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            std::fs::write(linked, "").unwrap();
+        });
+        let leave = Leave::Save { within: Duration::from_secs(60), grace: Duration::from_secs(60) };
+        runtime.run_with_signals(leave).await.unwrap()
+    });
+    std::fs::write(dir.join("report"), &report.reason).unwrap();
     report.outcome.into()
 }
 
@@ -82,6 +116,19 @@ async fn a_second_signal_hurries() {
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));
     assert!(!ranks.into_iter().any(is_alive));
+}
+
+async fn a_second_signal_ends_the_saving_of_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&["signals", "save-stubborn", dir.path().to_str().unwrap()]);
+    eventually("the ranks are linked", || dir.path().join("linked").exists().then_some(())).await;
+    host.send(Signal::TERM);
+    let told = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
+    let saves = || (0..RANKS).any(|rank| told(rank).contains("\"dump\"")); // who has the newest step
+    eventually("a rank is to save", || saves().then_some(())).await;
+    host.send(Signal::TERM);
+    assert_eq!(host.code(PATIENCE).await, Some(143));
+    assert_eq!(report(dir.path()), "stopped: its supervisor got SIGTERM once more");
 }
 
 async fn what_cannot_be_handed_over_is_stopped() {

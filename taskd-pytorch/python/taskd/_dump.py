@@ -2,7 +2,8 @@
 
 A part is a file of `torch.save`: `paths` (of all tensors), `leaves` (every `of`-th of them, beginning with the part's number, by
 path) and the kinds of their `devices`, `rest` (what is no tensor, pickled; in part 0), `private` (random numbers, the place in the
-data and the buffers of the rank that wrote it), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
+data and the buffers of the rank that wrote it), `left` (the same of ranks that write no part, as far as it is found here: by rank and
+step), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
 parts of one state.
 """
 
@@ -11,7 +12,7 @@ import time
 
 import torch
 
-from taskd import _dumps, _loop
+from taskd import _dumps, _keep, _loop
 from taskd._session import Refused
 
 
@@ -36,6 +37,7 @@ def write(engine, loop, order):
         "devices": {path: leaf.device.type for path, leaf in own.items()},
         "rest": engine.state_.rest() if part == 0 else None,
         "private": loop.private(),
+        "left": {rank: left_by(engine, rank, step) for rank in order.get("without", ())},
     }
     directory = order["dir"].rstrip("/")
     name = "%s.part-%d-of-%d.pt" % (engine.session.proc.rpartition(".")[0] or "rank", part, of)
@@ -45,6 +47,18 @@ def write(engine, loop, order):
     except (OSError, RuntimeError) as error:  # torch makes either of a full disk
         raise Refused("the checkpoint %s cannot be written: %s" % (directory, reason(error)))
     return {"part": written, "saved_bytes": written["bytes"], "saved_ms": round((time.monotonic() - before) * 1000, 3)}
+
+
+def left_by(engine, rank, step):
+    """What only another rank has had, with which the step began, or the one before: in the memory of this host, or of this rank."""
+    keep, found = _keep.left_by(rank), {}
+    for one in (step - 1, step):
+        data = keep.read(one, _keep.START) if keep is not None else None
+        if data is None and engine.away_ is not None:
+            data = engine.away_.holds(rank, one, _keep.START)
+        if data is not None:
+            found[one] = data
+    return found
 
 
 def reason(error):

@@ -180,16 +180,15 @@ class Whole:
         _loop.left_off = LeftOff(self.step, random, positions)
 
     def private(self):
-        """What is this rank's own: of its part; of a rank that was lost, what its process left in memory; else a peer's."""
+        """What is this rank's own: of its part; of a rank that was lost, what it had left in memory; else a peer's."""
         if self.same_size and self.rank in self.told:
             return pickle.loads(self.told[self.rank]["private"])
-        keep = _keep.opened() if self.same_size else None
-        kept = keep.read(self.step, _keep.START) if keep is not None else None
+        kept = self.left(self.step)
         if kept is not None:
             return pickle.loads(kept)
         peer = min(self.told)
         random, positions, buffers = pickle.loads(self.told[peer]["private"])
-        before = keep.read(self.step - 1, _keep.START) if keep is not None else None
+        before = self.left(self.step - 1)
         if before is None:
             told = (self.rank, peer)
             _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
@@ -197,6 +196,17 @@ class Whole:
         _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         random, own, _ = pickle.loads(before)
         return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
+
+
+    def left(self, step):
+        """What a lost rank had left of a step: others have saved it, or it is here still."""
+        if not self.same_size:
+            return None
+        for told in self.told.values():
+            if step in told.get("left", {}).get(self.rank, ()):
+                return told["left"][self.rank][step]
+        keep = _keep.opened()
+        return keep.read(step, _keep.START) if keep is not None else None
 
 
 class InMemory(Whole):

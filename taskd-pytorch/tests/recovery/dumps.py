@@ -70,7 +70,8 @@ def dump(world, states):
     """As the strategy has it: all who have the newest step write a part, and one makes a whole of them."""
     step, have = writers(world, states)
     where = os.path.join(root_of(world), "step-%012d-world-%d-%d" % (step, world.generation, world.generation * 1000))
-    order = {"dir": where, "step": step, "of": len(have)}
+    without = sorted(set(range(SIZE)) - {peer.process.rank for peer in have})
+    order = {"dir": where, "step": step, "of": len(have), "without": without}
     written = world.all_do(have, "dump", lambda peer: dict(order, part=have.index(peer)))
     parts = {str(peer.process.rank): one["part"] for peer, one in zip(have, written)}
     manifest = {"step": step, "generation": world.generation, "size": SIZE, "sets": [list(range(SIZE))], "parts": parts}
@@ -116,14 +117,21 @@ def restarted():
 
 
 def lost():
-    """Nothing is left of what only the lost rank had: it goes on with a peer's, which is said, and to the end."""
-    with world_of(DIE="2:%d" % DIES_AT) as world:
-        until_lost(world)
-        dump(world, give_up(world))
-        os.unlink(os.path.join(world.directory.name, "keep-2"))
-        start_again(world)
-        found = world.finish()
-    return verdict(undisturbed(), found)
+    """What only the lost rank had is gone when all start again, or ahead of the checkpoint: then it goes on with a peer's, which is
+    said, and to the end."""
+    reference, found = undisturbed(), {}
+    for when in ("after", "before"):
+        with world_of(DIE="2:%d" % DIES_AT) as world:
+            until_lost(world)
+            keep = os.path.join(world.directory.name, "keep-2")
+            if when == "before":
+                os.unlink(keep)
+            dump(world, give_up(world))
+            if when == "after":
+                os.unlink(keep)
+            start_again(world)
+            found[when] = verdict(reference, world.finish())
+    return found
 
 
 def asked():

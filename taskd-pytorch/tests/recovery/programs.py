@@ -274,6 +274,28 @@ def branches():
     return {"digest": digest(model, optimizer)}
 
 
+def beside():
+    """With state beside DDP's: WIDE is its shape, NAME its name, and without BIAS it has a part less."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    average = torch.nn.Linear(16, int(os.environ.get("WIDE", "8")), bias=bool(os.environ.get("BIAS", "1")))
+    state = {"model": model, "optimizer": optimizer, os.environ.get("NAME", "average"): average}
+    torch.manual_seed(100 + rank)
+    losses = Losses()
+    for step in taskd.steps(state, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            loss = model(noise()).square().mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                average.weight.mul_(0.9).add_(next(model.parameters()).mean())
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, average), "losses": losses}
+
+
 def plain():
     """all_reduce by hand, in the default group and in two smaller ones, and an object from rank 0."""
     taskd, rank, size = begin()

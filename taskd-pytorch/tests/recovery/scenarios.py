@@ -283,6 +283,35 @@ def other_loop():
         return recovered_or_refused(world, 1)
 
 
+def other_state():
+    """Newcomers have state of another shape, or more or less of it, than the others have. None is let in, nobody's state is touched,
+    and the next one, which has the same as they, takes its place."""
+    reference, refused = undisturbed(programs.beside, 60), []
+    with StandIn(4, programs.beside, STEPS="60") as world:
+        world.until_step(5)
+        world.world[1].process.kill()
+        for odd in ({"WIDE": "9"}, {"BIAS": ""}, {"NAME": "mean"}):
+            usual = dict(world.environment)
+            world.environment.update(odd)
+            refused.append(recovered_or_refused(world, 1).get("refused"))
+            world.environment = usual
+        phases = [world.recover([1])]
+        found = verdict(reference, world.finish(), phases, world)
+    return dict(found, refused=refused)
+
+
+def told_to_exit():
+    """All write a dying checkpoint and are told to end: a framework is told of both."""
+    with StandIn(4, worlds.sharing, STEPS="1000") as world:
+        world.until_step(10)
+        step, where = dumps.dump(world, dumps.give_up_at_one_step(world))
+        for peer in world.world:
+            world.do(peer, "exit", {"code": 7})
+        world.pump(lambda: all(peer.process.ended() for peer in world.world), "all end", again=False)
+        called = [[call for call in worlds.calls(peer) if call[0] in ("save", "exit")] for peer in world.world]
+        return {"step": step, "where": where, "exits": [peer.process.exit for peer in world.world], "called": called}
+
+
 def recovered_or_refused(world, rank):
     try:
         return {"recovered": world.recover([] if rank is None else [rank])}
@@ -474,9 +503,17 @@ def copied():
     return copying.measure((1 << 30) if SOAK else (256 << 20))
 
 
+def copied_between_hosts():
+    """A large state from one network namespace to another, beside as many bytes that are only sent and received."""
+    import copying
+
+    return copying.between_hosts((1 << 30) if SOAK else (64 << 20))
+
+
 SCENARIOS = {
     "cost": cost,
     "copied": copied,
+    "copied_between_hosts": copied_between_hosts,
     "store": store,
     "kill": lambda: compared(programs.ddp, kill),
     "kill_recorded": lambda: compared(programs.ddp, kill, RECORD="1"),
@@ -500,6 +537,8 @@ SCENARIOS = {
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,
     "other_buckets": other_buckets,
     "other_loop": other_loop,
+    "other_state": other_state,
+    "told_to_exit": told_to_exit,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),
     "first_cut": lambda: injected(programs.ddp, at=0),

@@ -4,7 +4,7 @@
 //! It is never read here, and its size and what stands in it is the worker's to say (`taskd/_keep.py`, `taskd/_memory.py`); so is when it is of no use
 //! any more: when all start again, the rank that has left nothing else behind still takes its own random numbers from it.
 
-use crate::job::Role;
+use crate::job::{Rank, Role};
 use rustix::fs::MemfdFlags;
 use std::collections::BTreeMap;
 use std::io;
@@ -19,6 +19,16 @@ pub(super) enum Kept {
     State,
 }
 
+impl Kept {
+    /// What the kernel calls it: by this name other ranks find here what a lost one has left (`taskd/_keep.py`).
+    fn name(self, rank: Rank) -> String {
+        match self {
+            Kept::Own => format!("taskd-keep-{}", rank.0),
+            Kept::State => format!("taskd-state-{}", rank.0),
+        }
+    }
+}
+
 /// The memory of each rank that has run.
 #[derive(Debug, Default)]
 pub(super) struct Keeps(BTreeMap<(Role, Kept), OwnedFd>);
@@ -31,12 +41,10 @@ impl Keeps {
 
     /// Where a rank finds its memory, by a descriptor of this process; services have none.
     pub(super) fn of(&mut self, role: &Role, what: Kept) -> io::Result<Option<String>> {
-        if role.rank().is_none() {
-            return Ok(None);
-        }
+        let Some(rank) = role.rank() else { return Ok(None) };
         let key = (role.clone(), what);
         if !self.0.contains_key(&key) {
-            let memory = rustix::fs::memfd_create("taskd-keep", MemfdFlags::CLOEXEC)?;
+            let memory = rustix::fs::memfd_create(what.name(rank), MemfdFlags::CLOEXEC)?;
             self.0.insert(key.clone(), memory);
         }
         let path = |memory: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
@@ -47,7 +55,7 @@ impl Keeps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Name, Rank};
+    use crate::job::Name;
 
     #[test]
     fn a_ranks_memory_outlives_it_and_is_no_other_ranks() {
@@ -57,6 +65,7 @@ mod tests {
         std::fs::write(&first, "left behind").unwrap();
         assert_eq!(keeps.of(&rank(0), Kept::Own).unwrap().as_ref(), Some(&first));
         assert_eq!(std::fs::read(&first).unwrap(), b"left behind");
+        assert_eq!(std::fs::read_link(&first).unwrap().to_str(), Some("/memfd:taskd-keep-0 (deleted)"));
         assert_ne!(keeps.of(&rank(1), Kept::Own).unwrap().as_ref(), Some(&first));
         assert_ne!(keeps.of(&rank(0), Kept::State).unwrap(), Some(first));
         assert_eq!(keeps.of(&Role::Service(Name::new("store")), Kept::Own).unwrap(), None);

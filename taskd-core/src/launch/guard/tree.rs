@@ -144,6 +144,6 @@ pub(crate) fn remove_all(job: &JobId, limit: Duration) {
             return;
         }
         std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child
-        pause = (pause * 2).min(Duration::from_millis(100));
+        pause = (pause * 5 / 4).min(Duration::from_millis(100));
     }
 }

@@ -277,10 +277,27 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         };
         let (Some(listener), Some(meeting)) = (listener, self.framework.meeting()) else { return Ok(()) };
         let control = self.files.meeting();
-        let opening = meeting.open(&control, world.generation(), listener);
-        let opened = tokio::time::timeout(OPEN_WITHIN, opening).await;
-        let opened = opened.unwrap_or_else(|_| Err(format!("it has not answered for {OPEN_WITHIN:?}")));
+        let opening = tokio::time::timeout(OPEN_WITHIN, meeting.open(&control, world.generation(), listener));
+        let opened = tokio::select! {
+            biased;
+            opened = opening => opened.unwrap_or_else(|_| Err(format!("it has not answered for {OPEN_WITHIN:?}"))),
+            () = self.meeting_has_ended() => Err("it has ended".into()), // its socket stays: whoever calls there waits
+        };
         opened.map_err(|why| LaunchError::Unreachable(format!("service {} serves nobody: {why}", meeting.service())))
+    }
+
+    /// Returns when the service at which processes meet does not run.
+    async fn meeting_has_ended(&self) {
+        while let Ok(listing) = self.inner.list().await {
+            let mut running = listing.procs.iter().filter(|status| !status.phase.is_over());
+            if !running.any(|status| self.is_meeting(&status.proc.role)) {
+                return;
+            }
+            if self.inner.watch(listing.revision).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending().await // nobody knows
     }
 
     fn is_meeting(&self, role: &Role) -> bool {

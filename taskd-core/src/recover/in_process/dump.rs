@@ -237,9 +237,10 @@ fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
     let root = view.spec.policy.dump_dir.as_ref().ok_or("the job names no directory for checkpoints any more")?;
     let (generation, at_ms) = (view.world.generation().0, view.now.as_nanos() / 1_000_000);
     let dir = root.join(format!("step-{step:012}-world-{generation}-{at_ms}"));
+    let without: Vec<Rank> = view.world.members().keys().copied().filter(|rank| !writers.contains_key(rank)).collect();
     let order = |(rank, share): (&Rank, &shares::Share)| {
-        let (dir, step) = (dir.clone(), *step);
-        Some((view.world.proc(*rank)?, Directive::Dump { dir, step, part: share.part, of: share.of }))
+        let (dir, step, without) = (dir.clone(), *step, without.clone());
+        Some((view.world.proc(*rank)?, Directive::Dump { dir, step, part: share.part, of: share.of, without }))
     };
     let orders = writers.iter().filter_map(order).collect();
     Ok(direct(SAVE, SAVE_WITHIN, &view.world, orders))

@@ -98,8 +98,13 @@ fn survivors_save_before_everybody_starts_again() {
     assert_eq!(played.rest(), ["dump", "stop", "start"]);
     assert_eq!(played.next_stage().need, Need::All);
     let orders = directives(played.next_stage());
-    let expected =
-        |part| Directive::Dump { dir: "/dumps/step-000000000005-world-2-70500".into(), step: 5, part, of: 2 };
+    let expected = |part| Directive::Dump {
+        dir: "/dumps/step-000000000005-world-2-70500".into(),
+        step: 5,
+        part,
+        of: 2,
+        without: vec![Rank(1)],
+    };
     assert_eq!(orders, [(ProcId::rank(0, 1), &expected(0)), (ProcId::rank(2, 1), &expected(1))]);
     played.ends(wrote);
     assert_eq!(played.rest(), ["seal", "stop", "start"]);
@@ -141,8 +146,10 @@ fn only_those_who_have_the_newest_step_write() {
         _ => stands(state(5, Some(4), Window::Torn)),
     });
     let orders = directives(played.next_stage());
-    let [(proc, Directive::Dump { step: 6, part: 0, of: 1, .. })] = orders.as_slice() else { panic!("{orders:?}") };
-    assert_eq!(*proc, ProcId::rank(1, 1));
+    let [(proc, Directive::Dump { step: 6, part: 0, of: 1, without, .. })] = orders.as_slice() else {
+        panic!("{orders:?}")
+    };
+    assert_eq!((proc, without.as_slice()), (&ProcId::rank(1, 1), [0, 2, 3].map(Rank).as_slice()));
 }
 
 #[test]

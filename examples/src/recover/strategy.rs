@@ -1,0 +1,63 @@
+//! By which rung of the ladder a job is to be mended.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use taskd_core::job::Name;
+
+/// How the job is to be mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// The same processes do the step again.
+    Retry,
+    /// The lost rank is started again where it was, the others stay.
+    RecoverInPlace,
+    /// The lost rank is started again on another host, the others stay. There are two hosts, each with a guard of its own, which
+    /// dies with the victim while ranks run on the other one.
+    Recover,
+    /// The others go on without the lost rank, which comes back a little later.
+    Shrink,
+    /// Those who live save what they have, and everybody starts again from there.
+    Dump,
+    /// Everybody starts again.
+    Restart,
+    /// Those who live save what they have, and the job ends.
+    DumpExit,
+    /// The job ends.
+    Exit,
+    /// Whatever is cheapest.
+    Auto,
+}
+
+impl Strategy {
+    /// Whether the job ends by it.
+    #[must_use]
+    pub fn ends_job(self) -> bool {
+        matches!(self, Strategy::DumpExit | Strategy::Exit)
+    }
+
+    /// Whether the runtime calls it so.
+    pub(super) fn is(self, name: &Name) -> bool {
+        self.to_possible_value().is_some_and(|value| value.get_name() == name.as_str())
+    }
+
+    /// Whether it leaves a checkpoint behind, with which the job goes on when it starts again.
+    #[must_use]
+    pub fn saves(self) -> bool {
+        matches!(self, Strategy::Dump | Strategy::DumpExit)
+    }
+
+    /// Rungs of the ladder that the job does without, so that it comes to this one.
+    pub(super) fn without(self) -> &'static [&'static str] {
+        match self {
+            Strategy::Auto => &[],
+            Strategy::Retry => &["recover-in-place", "recover"],
+            Strategy::RecoverInPlace => &["recover"],
+            Strategy::Recover => &["recover-in-place"],
+            Strategy::Shrink | Strategy::Restart => &["retry", "recover-in-place", "recover"],
+            Strategy::Dump => &["retry", "recover-in-place", "recover", "restart"],
+            Strategy::DumpExit => &["retry", "recover-in-place", "recover", "dump", "restart"],
+            Strategy::Exit => &["retry", "recover-in-place", "recover", "dump", "restart", "dump-exit"],
+        }
+    }
+}

@@ -229,7 +229,8 @@ async fn a_generation_keeps_its_port_and_the_next_gets_another() {
 async fn who_is_to_meet_at_a_store_that_dies_is_told_that_it_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
-    let mut store = WorkerSpec::new(["sleep", "0.2"]);
+    let dies_when_called = "import os, select; select.select([int(os.environ['TASKD_LISTEN_FD'])], [], [])";
+    let mut store = python(dies_when_called); // and takes no call
     store.listen = Some(dir.path().join("torch/meeting.sock"));
     let mut starts = batch(&world(1), |_| WorkerSpec::new(["sleep", "600"]));
     let (proc, spec) = (ProcId { role: Role::Service(STORE), incarnation: Incarnation(1) }, Arc::new(store));

@@ -62,6 +62,16 @@ fn in_short<S: Serializer>(ms: &[f64], to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl JobAccount {
+    /// What came of the comparison with the undisturbed run, for people.
+    fn compared(&self) -> String {
+        if !self.strategy.keeps_world() {
+            return "  its world was smaller for a while: its steps are not those of the undisturbed run".into();
+        }
+        let equal = |so: bool| if so { "equal" } else { "DIFFERS" };
+        let (state, loss, steps) = (equal(self.state_equal), equal(self.loss_bit_equal), self.steps_compared);
+        format!("  as undisturbed in {steps} steps of single ranks: state {state}, loss {loss}")
+    }
+
     pub(crate) fn of(strategy: Strategy, dir: PathBuf, wanted: u32) -> JobAccount {
         JobAccount {
             strategy,
@@ -121,8 +131,8 @@ impl Account {
             faults: jobs.iter().map(|job| job.faults).sum(),
             stalls: jobs.iter().map(|job| job.stalls).sum(),
             failed: jobs.iter().filter(|job| job.failed.is_some()).count(),
-            state_equal: jobs.iter().all(|job| job.state_equal),
-            loss_bit_equal: jobs.iter().all(|job| job.loss_bit_equal),
+            state_equal: jobs.iter().all(|job| job.state_equal || !job.strategy.keeps_world()),
+            loss_bit_equal: jobs.iter().all(|job| job.loss_bit_equal || !job.strategy.keeps_world()),
             orphans: jobs.iter().map(|job| job.orphans).sum(),
             zombies: jobs.iter().map(|job| job.zombies).sum(),
             shm_left: Vec::new(),
@@ -153,13 +163,7 @@ impl Account {
             let _ = writeln!(out, "  kinds       {:?}", job.kinds);
             let _ = writeln!(out, "  positions   {:?}", job.positions);
             let _ = writeln!(out, "  how         {:?}", job.how);
-            let equal = |so: bool| if so { "equal" } else { "DIFFERS" };
-            let (state, loss) = (equal(job.state_equal), equal(job.loss_bit_equal));
-            let _ = writeln!(
-                out,
-                "  as undisturbed in {} steps of single ranks: state {state}, loss {loss}",
-                job.steps_compared
-            );
+            let _ = writeln!(out, "{}", job.compared());
             job.differences.iter().for_each(|line| _ = writeln!(out, "    {line}"));
             let Grown { rss_growth_kib, fd_growth, thread_growth, by, lived } = &job.grown;
             let _ = writeln!(out, "  growth      memory {rss_growth_kib} KiB ({})", by[0]);

@@ -36,6 +36,12 @@ impl Strategy {
         matches!(self, Strategy::DumpExit | Strategy::Exit)
     }
 
+    /// Whether as many ranks train throughout: only then it is the undisturbed training.
+    #[must_use]
+    pub fn keeps_world(self) -> bool {
+        self != Strategy::Shrink
+    }
+
     /// Whether the runtime calls it so.
     pub(super) fn is(self, name: &Name) -> bool {
         self.to_possible_value().is_some_and(|value| value.get_name() == name.as_str())

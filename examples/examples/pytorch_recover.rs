@@ -11,6 +11,9 @@ use taskd_examples::program::{self, Failure, number};
 use taskd_examples::recover::{Fault, Job, Run, Strategy, Strike, Told, Victim};
 use taskd_pytorch::{store, venv};
 
+/// Milliseconds of pause in a step: the work of a larger model.
+const PACE_MS: u64 = 20;
+
 /// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
 #[derive(Debug, Parser)]
 struct Options {
@@ -26,6 +29,9 @@ struct Options {
     /// How often; where the strategy ends the job, once.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(0, 10_000))]
     faults: u32,
+    /// How many seconds the job trains between two of them, beside one or two: a standby needs some 8 to be ready where none is.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u64>(0, 3600))]
+    settle_s: u64,
     /// Chooses the victims and the moments.
     #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
@@ -52,23 +58,25 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
     let between = if options.strategy == Strategy::Shrink { 300 } else { 60 }; // until who is lost comes back
-    let steps = 150 + between * u64::from(options.faults);
+    let settling = options.settle_s * 1000 / PACE_MS; // no step is shorter than its pause
+    let steps = 150 + (between + settling) * u64::from(options.faults);
     let job = Job {
         python,
         dir: dir.path().join("reference"),
         ranks: options.ranks,
         steps,
         state_mib: options.state_mib,
-        pace_ms: 20,
+        pace_ms: PACE_MS,
         strategy: options.strategy,
         memory_every: None,
     };
     println!("undisturbed   {} ranks, {steps} steps, {} MiB of state", options.ranks, options.state_mib);
-    let reference = job.run(&[]).await?;
+    let reference = Job { pace_ms: 0, ..job.clone() }.run(&[]).await?;
     let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
     let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
     println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
-    let faults = options.inject.plan(options.victim, options.seed, options.faults, options.ranks);
+    let mut faults = options.inject.plan(options.victim, options.seed, options.faults, options.ranks);
+    faults.iter_mut().for_each(|fault| fault.after_ms += options.settle_s * 1000);
     let job = Job { dir: dir.path().join("job"), ..job };
     let done = match faults.as_slice() {
         [fault, ..] if options.strategy.ends_job() => Box::pin(until_ended(options, &job, fault, &reference)).await,

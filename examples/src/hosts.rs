@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::{JobSpec, Name, NodeId};
+use taskd_core::launch::python::Framework as _;
 use taskd_core::launch::{Fleet, Launcher, LocalLauncher, LocalLauncherBuilder};
 use taskd_core::runtime::RuntimeBuilder;
 use taskd_pytorch::{Torch, TorchLauncher};
@@ -53,10 +54,21 @@ impl Hosts {
         })
     }
 
-    /// The launcher of PyTorch ranks on them.
-    pub(crate) fn torch(&self, launcher: Arc<dyn Launcher>, dir: &Path) -> TorchLauncher<Arc<dyn Launcher>> {
-        let torch = if self.0.len() == 1 { Torch::default() } else { Torch::default().master_addr("127.0.0.1") };
-        TorchLauncher::with_framework(launcher, dir.join("torch"), torch)
+    /// The launcher of so many PyTorch ranks on them. Where there are several hosts, each is ready to take all ranks that can be lost at
+    /// once, which are all but one.
+    pub(crate) fn torch(
+        &self,
+        launcher: Arc<dyn Launcher>,
+        dir: &Path,
+        ranks: u32,
+    ) -> TorchLauncher<Arc<dyn Launcher>> {
+        let dir = dir.join("torch");
+        if self.0.len() == 1 {
+            return TorchLauncher::with_framework(launcher, dir, Torch::default());
+        }
+        let torch = Torch::default().master_addr("127.0.0.1");
+        let standbys = torch.standbys().parked(ranks.saturating_sub(1));
+        TorchLauncher::with_framework(launcher, dir, torch).standbys(standbys)
     }
 
     /// The heartbeats of all ranks, which they tell so often.

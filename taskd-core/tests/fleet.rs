@@ -6,6 +6,7 @@ use taskd_core::job::*;
 use taskd_core::launch::*;
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
+use tokio::sync::watch;
 
 fn node(name: &'static str) -> NodeId {
     NodeId(Name::new(name))
@@ -133,6 +134,84 @@ async fn a_launcher_that_does_not_answer_does_not_keep_the_others_from_stopping(
     let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&rank, Duration::ZERO));
     stopping.await.expect_err("one of them has not answered");
     assert!(!other.runs(&rank[0]), "the other one has");
+}
+
+/// A host whose ranks come to their step loops when one of them ends, and that notes what it is to be ready for.
+struct Notes {
+    host: FakeLauncher,
+    prepared: watch::Sender<Vec<(StartBatch, bool)>>,
+}
+
+impl Notes {
+    fn new(name: &'static str) -> Arc<Notes> {
+        Arc::new(Notes { host: FakeLauncher::with_nodes([name], 4), prepared: watch::Sender::default() })
+    }
+
+    /// What the last of so many was for: ranks, all of them on this host, and whether they have a loop.
+    async fn told(&self, times: usize) -> (Vec<u32>, usize, bool) {
+        let mut prepared = self.prepared.subscribe();
+        let waited = tokio::time::timeout(Duration::from_secs(60), prepared.wait_for(|all| all.len() >= times)).await;
+        let all = waited.expect("it was told so often").expect("it is there").clone();
+        assert_eq!(all.len(), times);
+        let (batch, in_loop) = all.last().expect("one");
+        let places: Vec<&Place> = batch.orders.iter().map(|order| &order.place).collect();
+        let Place::On(own) = places[0] else { panic!("{places:?}") };
+        assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
+        let there = batch.world.members().values().filter(|member| member.node.as_ref() == Some(own)).count();
+        (batch.orders.iter().filter_map(|order| Some(order.proc.role.rank()?.0)).collect(), there, *in_loop)
+    }
+}
+
+#[async_trait::async_trait]
+impl Launcher for Notes {
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("notes")
+    }
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.host.start(batch).await
+    }
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.host.stop(procs, grace).await
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.host.list().await
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let (mut changes, next) = self.host.watch(from).await?;
+        let ends = |change: &Change| matches!(change, Change::Proc(status) if status.phase.is_exited());
+        if changes.iter().any(ends) {
+            let (generation, framework) = (Generation(1), Name::new("test"));
+            let linked = Linked { generation, framework, can: [].into(), at: Point::Loop, state_bytes: None };
+            changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));
+        }
+        Ok((changes, next))
+    }
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.host.acknowledge(exits).await
+    }
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        self.prepared.send_modify(|prepared| prepared.push((batch.clone(), in_loop)));
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
+    let [busy, spare] = ["a", "b"].map(Notes::new);
+    let fleet = Fleet::of([Arc::clone(&busy), Arc::clone(&spare)]).await.expect("both are there");
+    let here = || Place::On(node("a"));
+    fleet.start(&batch(vec![here(), here(), here()])).await.expect("there is room");
+    assert_eq!(spare.told(1).await, (vec![0, 1, 2], 3, false));
+    busy.host.kill(&ProcId::rank(2, 1));
+    assert_eq!(spare.told(2).await, (vec![0, 1, 2], 3, true), "a rank has come to its loop");
+    let mut joins = FakeProgram::Runs.spec();
+    joins.env.insert(JOIN_VARIABLE.into(), "2".into());
+    let mut joiner = batch(vec![here()]);
+    joiner.orders[0] = StartOrder { proc: ProcId::rank(2, 2), place: here(), spec: Arc::new(joins) };
+    fleet.start(&joiner).await.expect("there is room");
+    fleet.start(&batch(vec![here(); 4])).await.expect("there is room for one more");
+    assert_eq!(spare.told(3).await.0, [0, 1, 2, 3], "who joins says nothing new");
+    assert_eq!(busy.prepared.borrow().len(), 0, "it goes by what it runs");
 }
 
 #[tokio::test]

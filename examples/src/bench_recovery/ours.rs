@@ -74,7 +74,7 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let mut spec = spec(&order)?;
     let number = if order.candidate == Candidate::TaskdRecover { 2 } else { 1 };
     let hosts = Hosts::of(&mut spec, number, dir, |local| local.job_name("bench-recovery")).await?;
-    let mut torch = hosts.torch(hosts.launcher().await?, dir);
+    let mut torch = hosts.torch(hosts.launcher().await?, dir, order.ranks);
     if order.candidate == Candidate::TaskdRestart {
         torch = torch.standbys(Standbys::none());
     }

@@ -168,7 +168,7 @@ impl Job {
             .job(spec)
             .detectors(detectors)
             .strategies(recover::defaults())
-            .launcher(hosts.torch(Arc::clone(&launcher), &self.dir));
+            .launcher(hosts.torch(Arc::clone(&launcher), &self.dir, self.ranks));
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 

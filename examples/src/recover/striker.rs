@@ -14,7 +14,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::{Name, Rank, Role};
-use taskd_core::kernel::Event;
+use taskd_core::kernel::{Decision, Event};
 use taskd_core::launch::Launcher;
 use taskd_core::recover::SHRINK;
 use taskd_core::runtime::{Announcement, RuntimeHandle};
@@ -182,6 +182,8 @@ impl Striker {
 pub(super) struct Seen {
     pub(super) found: Option<f64>,
     pub(super) decided: Option<f64>,
+    /// Each decision in words: more than one, if something else happened meanwhile.
+    pub(super) decisions: Vec<String>,
     pub(super) stages: Vec<(String, f64)>,
     pub(super) closed: Option<(String, f64)>,
 }
@@ -193,13 +195,24 @@ impl Seen {
     }
 }
 
+/// What was chosen, and why nothing before it was.
+fn in_words(decision: &Decision) -> String {
+    let chosen = decision.chosen.as_ref().map_or("nothing", |chosen| chosen.strategy.as_str());
+    let refused = decision.refused.iter().map(|refusal| format!("; not {}: {}", refusal.strategy, refusal.reason));
+    let faults: Vec<String> = decision.incident.faults.iter().map(|fault| fault.prime().domain.to_string()).collect();
+    format!("{chosen} for {}: {}{}", faults.join(", "), decision.reason, refused.collect::<String>())
+}
+
 async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
     let mut seen = Seen::default();
     while seen.closed.is_none() {
         let Ok(event) = events.recv().await else { break };
         match &event.event {
             Event::Found { .. } => _ = seen.found.get_or_insert_with(now),
-            Event::Decided(_) => _ = seen.decided.get_or_insert_with(now),
+            Event::Decided(decision) => {
+                seen.decided.get_or_insert_with(now);
+                seen.decisions.push(in_words(decision));
+            }
             Event::StageDone { stage, .. } => seen.stages.push((stage.to_string(), now())),
             Event::Closed { how, .. } => seen.closed = Some((how.clone(), now())),
             Event::Failed { strategy, reason, .. } => println!("              {strategy} failed: {reason}"),

@@ -18,6 +18,8 @@ pub struct Recovery {
     pub step: u64,
     /// How it was mended.
     pub how: String,
+    /// What was decided, and why nothing cheaper was.
+    pub decisions: Vec<String>,
     /// Until the runtime knew.
     pub detect_ms: f64,
     /// Until it had decided.
@@ -51,6 +53,7 @@ impl Recovery {
             who,
             step,
             how: seen.closed.as_ref().map_or_else(|| "not at all".into(), |(how, _)| how.clone()),
+            decisions: seen.decisions.clone(),
             detect_ms: part(seen.found),
             decide_ms: part(seen.decided),
             stop_ms: part(stage(&["give-up", "start", "stop"])),
@@ -161,6 +164,8 @@ impl Told {
                 r.resume_ms,
                 r.total_ms
             );
+            let more = r.decisions.iter().filter(|_| r.decisions.len() > 1);
+            more.for_each(|decision| _ = writeln!(out, "      {decision}"));
         }
         let all: Samples = self.recoveries.iter().map(|r| r.total_ms).collect();
         let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");

@@ -73,6 +73,14 @@ impl World {
         self
     }
 
+    /// The same world with these ranks on that host: as they would be there.
+    #[must_use]
+    pub(crate) fn with_on(mut self, node: &NodeId, ranks: &BTreeSet<Rank>) -> World {
+        let there = self.members.iter_mut().chain(&mut self.absent).filter(|(rank, _)| ranks.contains(rank));
+        there.for_each(|(_, member)| member.node = Some(node.clone()));
+        self
+    }
+
     /// The only way to another world: its generation is one higher, whatever `edit` does to the members. Those that it takes out are
     /// [absent](World::absent) from then on, until an edit puts them in again.
     #[must_use]

@@ -4,7 +4,7 @@
 
 use super::{Branch, Chosen, Drop, Event, Held, Kernel, State, View, plans};
 use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
-use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Role, Seq, Termination};
 use crate::kernel::plans::PlanId;
 use crate::launch::Point;
 use crate::recover::{Action, Failure, Incident, Output};
@@ -212,7 +212,7 @@ impl Kernel {
 
     fn join(&mut self, id: IncidentId, fault: Fault) {
         let (now, seq) = (self.now(), self.state.seq);
-        let window = if self.is_all_there_is(&fault) { now } else { now + self.state.view.spec.policy.correlate };
+        let window = if self.is_all_there_is(id, &fault) { now } else { now + self.state.view.spec.policy.correlate };
         let opened = !self.state.incidents.contains_key(&id);
         let State { incidents, plans, counts, view, ledger, .. } = &mut self.state;
         let open = incidents.entry(id).or_insert_with(|| Open {
@@ -240,7 +240,7 @@ impl Kernel {
             open.incident.faults.push(fault.clone());
         }
         if !changes_nothing {
-            open.decide_at = open.decide_at.or(Some(window));
+            open.decide_at = Some(open.decide_at.map_or(window, |at| at.min(window)));
         }
         ledger.found(id, now, &fault);
         if opened {
@@ -261,21 +261,28 @@ impl Kernel {
         }
     }
 
-    /// Whether waiting for more faults would tell nothing: a process was killed, and all others are in step loops that can be told
-    /// to give up. What these say of the world that is given up counts for nothing, and one that is lost as well is planned for
-    /// anew, at no loss. A program's own error is waited for: its peers may be about to make it, too.
-    fn is_all_there_is(&self, fault: &Fault) -> bool {
-        let suspect = fault.prime();
-        let Domain::Process(lost) = &suspect.domain else { return false };
-        let view = &self.state.view;
+    /// Whether waiting for more faults would tell nothing: processes were killed, or are gone with all of their host, and all other
+    /// ranks are in step loops that can be told to give up. What these say of the world that is given up counts for nothing, and one
+    /// that is lost as well is planned for anew, at no loss. A program's own error is waited for: its peers may be about to make it,
+    /// too. So is what is decided anew, or beside something else.
+    fn is_all_there_is(&self, id: IncidentId, fault: &Fault) -> bool {
+        let State { incidents, plans, view, .. } = &self.state;
+        let open = incidents.get(&id);
+        let is_new =
+            open.is_none_or(|open| open.decide_at.is_some() && open.incident.attempts.is_empty() && !open.begun);
+        if !is_new || plans.contains_key(&PlanId::Recovery(id)) || incidents.keys().any(|other| *other != id) {
+            return false;
+        }
+        let faults = open.into_iter().flat_map(|open| &open.incident.faults).chain([fault]);
+        let lost: Option<BTreeSet<&Role>> = faults.map(|fault| lost_for_sure(fault, view)).collect();
+        let Some(lost) = lost else { return false };
         let in_loop = |role: &Role| {
             let link = view.proc(role).and_then(|proc| proc.link.as_ref());
             link.is_some_and(|link| link.at == Point::Loop)
         };
-        let mut others =
-            view.world.members().keys().map(|rank| Role::Rank(*rank)).filter(|role| role != lost).peekable();
-        let was_killed = suspect.is_certain() && suspect.damage == Damage::PROCESS_GONE;
-        was_killed && self.state.incidents.is_empty() && others.peek().is_some() && others.all(|role| in_loop(&role))
+        let all = view.world.members().keys().map(|rank| Role::Rank(*rank));
+        let mut others = all.filter(|role| !lost.contains(role)).peekable();
+        others.peek().is_some() && others.all(|role| in_loop(&role))
     }
 
     fn clear(&mut self, domain: &Domain, class: &FaultClass) {
@@ -339,6 +346,20 @@ impl Kernel {
     pub(super) fn announce(&mut self, incident: Option<IncidentId>, event: Event) {
         self.command(incident.map(PlanId::Recovery), Action::Announce(Box::new(event)), Duration::MAX);
     }
+}
+
+/// Whose process it says is gone, if there is no doubt: it was killed, or everything on its host is gone with whatever guarded it.
+/// While something seems to run there the rest of the host's ends is still to be told.
+fn lost_for_sure<'a>(fault: &'a Fault, view: &View) -> Option<&'a Role> {
+    let suspect = fault.prime();
+    let Domain::Process(role) = &suspect.domain else { return None };
+    let proc = view.proc(role)?;
+    let seems_to_run = |node: &NodeId| view.procs.values().any(|p| p.node.as_ref() == Some(node) && !p.phase.is_over());
+    let is_sure = match proc.phase.termination() {
+        Some(Termination::Unknown) => proc.node.as_ref().is_some_and(|node| !seems_to_run(node)),
+        _ => suspect.is_certain(),
+    };
+    (is_sure && suspect.damage == Damage::PROCESS_GONE).then_some(role)
 }
 
 /// Whether a fault makes a matter of its own of what only an operator wants: what is held for the wish is to be decided anew,

@@ -3,6 +3,8 @@
 //! It starts nothing by itself and trusts each launcher for what it tells. One that cannot be reached keeps its hosts: they
 //! are out of sight, and nothing is said of what runs there.
 
+mod spare;
+
 use super::{
     Change, ChangeLog, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place,
     ProcStatus, Revision, StartBatch, StartOrder,
@@ -10,6 +12,7 @@ use super::{
 use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use futures::future::join_all;
+use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -21,16 +24,19 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A launcher over the hosts of several launchers.
 ///
-/// Their hosts must have different names. An order without a host goes where the fewest processes run.
+/// Their hosts must have different names. An order without a host goes where the fewest processes run. Hosts where nothing runs
+/// [prepare](Launcher::prepare) for the ranks of the host that has most of them.
 pub struct Fleet {
     shared: Arc<Shared>,
-    /// One task for each launcher, all ended when this is dropped.
+    /// Two tasks for each launcher, all ended when this is dropped.
     _following: JoinSet<()>,
 }
 
 struct Shared {
     parts: Vec<Arc<dyn Launcher>>,
     log: ChangeLog,
+    /// What hosts without processes are to be ready for.
+    spare: Spare,
 }
 
 impl fmt::Debug for Fleet {
@@ -49,7 +55,7 @@ impl Fleet {
     /// Outside of a tokio runtime.
     pub async fn of<L: Launcher + 'static>(launchers: impl IntoIterator<Item = L>) -> Result<Fleet, LaunchError> {
         let parts: Vec<Arc<dyn Launcher>> = launchers.into_iter().map(|l| Arc::new(l) as Arc<dyn Launcher>).collect();
-        let shared = Arc::new(Shared { parts, log: ChangeLog::starting_now() });
+        let shared = Arc::new(Shared { parts, log: ChangeLog::starting_now(), spare: Spare::default() });
         let mut hosts: BTreeSet<NodeId> = BTreeSet::new();
         let mut following = JoinSet::new();
         for index in 0..shared.parts.len() {
@@ -61,6 +67,7 @@ impl Fleet {
                 )));
             }
             following.spawn(follow(Arc::clone(&shared), index, listing));
+            following.spawn(spare::keep_ready(Arc::clone(&shared), index));
         }
         Ok(Fleet { shared, _following: following })
     }
@@ -78,6 +85,7 @@ impl Shared {
 
     fn take(&self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
+            self.spare.hear(&change);
             self.log.push(change); // what is no news is counted
         }
     }
@@ -121,6 +129,15 @@ impl Shared {
             routed.entry(part).or_insert_with(batch).orders.push(order);
         }
         Ok(routed)
+    }
+
+    /// The hosts of a launcher where nothing runs.
+    fn idle(&self, of: &Listing) -> Vec<NodeId> {
+        let procs = self.log.listing().procs;
+        let busy: BTreeSet<&NodeId> =
+            procs.iter().filter(|p| !p.phase.is_over()).filter_map(|p| p.node.as_ref()).collect();
+        let idle = of.nodes.iter().filter(|n| n.state == NodeState::Ready && !busy.contains(&n.node));
+        idle.map(|n| n.node.clone()).collect()
     }
 
     /// The hosts of each launcher, asked anew: one may have got another.
@@ -211,18 +228,19 @@ impl Launcher for Fleet {
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         let routed = self.shared.route(&self.shared.hosts().await, batch)?;
         let mut taken_on = false;
-        for (part, batch) in routed {
-            match self.shared.parts[part].start(&batch).await {
+        for (part, batch) in &routed {
+            match self.shared.parts[*part].start(batch).await {
                 Ok(()) => taken_on = true,
                 Err(error) if !taken_on => return Err(error),
                 Err(error) => {
                     let procs: Vec<ProcId> = batch.orders.iter().map(|order| order.proc.clone()).collect();
-                    let _ = self.shared.parts[part].stop(&procs, Duration::ZERO).await; // one that was started all the same
-                    self.shared.not_started(&batch, &error);
+                    let _ = self.shared.parts[*part].stop(&procs, Duration::ZERO).await; // one that was started all the same
+                    self.shared.not_started(batch, &error);
                 }
             }
-            let _ = self.shared.list_part(part).await; // who lists now must see them; else its follower tells
+            let _ = self.shared.list_part(*part).await; // who lists now must see them; else its follower tells
         }
+        self.shared.spare.started(&routed);
         Ok(())
     }
 
@@ -258,6 +276,13 @@ impl Launcher for Fleet {
         }
         let parts = routed.iter().map(|(part, batch)| self.shared.parts[*part].direct(id, batch));
         join_all(parts).await.into_iter().collect()
+    }
+
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        for (part, batch) in self.shared.route(&self.shared.hosts().await, batch)? {
+            self.shared.parts[part].prepare(&batch, in_loop).await?;
+        }
+        Ok(())
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

@@ -34,6 +34,7 @@ use std::time::Duration;
 ///   process that ends without an answer says so by its end.
 /// - A host out of sight says nothing about its processes: they MUST NOT be reported as ended until the host is known to
 ///   have left.
+/// - `prepare` MUST NOT start any process of the batch, and tells nothing of any: it is no order, and nothing may depend on it.
 /// - `detach` hands everything over: what runs MUST run on, and every exit MUST be kept, for a later owner who attaches within
 ///   the given time; after it the launcher MUST stop everything. A launcher that cannot MUST refuse and change nothing.
 /// - `wind_down` MUST NOT block: it is called where nobody can wait any more.
@@ -130,6 +131,19 @@ pub trait Launcher: Send + Sync {
         )))
     }
 
+    /// Gets ready for processes like these, which may be ordered to start here: a host that is to take the place of another should
+    /// not begin to import what it needs when the other is lost. `in_loop`: programs of this kind are known to have a
+    /// [step loop](super::Point::Loop), up to which they may be run ahead of their rank.
+    ///
+    /// By default it does nothing.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unreachable`] when the order could not be given; [`LaunchError::Refused`] where such processes would be.
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        let _ = (batch, in_loop);
+        Ok(())
+    }
+
     /// Leaves everything running for a later owner, who has so long to attach. It is the last call of an owner.
     ///
     /// By default it is refused; one that does not refuse says so in its [info](LauncherInfo::hands_over).
@@ -178,6 +192,9 @@ macro_rules! forward {
             }
             async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
                 (**self).direct(id, batch).await
+            }
+            async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+                (**self).prepare(batch, in_loop).await
             }
             async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
                 (**self).detach(keep).await
@@ -259,7 +276,8 @@ pub enum LaunchError {
 
 /// Conveniences over every [`Launcher`]. Implemented for all; you MUST NOT implement it yourself.
 pub trait LauncherExt: Launcher + Sized {
-    /// Answers [`LaunchError::Unreachable`] when `start`, `stop`, `list`, `acknowledge` or `detach` take longer than `limit`.
+    /// Answers [`LaunchError::Unreachable`] when `start`, `stop`, `list`, `acknowledge`, `direct`, `prepare` or
+    /// `detach` take longer than `limit`.
     /// (`watch` waits for ever by contract.)
     fn with_timeout(self, limit: Duration) -> WithTimeout<Self> {
         WithTimeout { inner: self, limit }
@@ -317,6 +335,9 @@ impl<L: Launcher> Launcher for WithTimeout<L> {
     }
     async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
         self.bounded("direct", self.inner.direct(id, batch)).await
+    }
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        self.bounded("prepare", self.inner.prepare(batch, in_loop)).await
     }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.bounded("detach", self.inner.detach(keep)).await

@@ -103,15 +103,31 @@ impl Bench {
         self.give(Input::Changed(Change::Proc(status)))
     }
 
+    /// As `tell`, of a process on this host.
+    pub(crate) fn tell_on(&mut self, host: &'static str, rank: u32, phase: Phase) -> Vec<Command> {
+        let (proc, node) = (ProcId::rank(rank, 1), Some(NodeId(Name::new(host))));
+        let status = ProcStatus { proc, node, instance: Name::new("i"), pid: Some(1), phase };
+        self.give(Input::Changed(Change::Proc(status)))
+    }
+
     /// Lists nothing and lets the first world run.
-    pub(crate) fn up(mut self) -> Bench {
+    pub(crate) fn up(self) -> Bench {
+        self.up_by(|bench, rank| bench.tell(rank, 1, Phase::Running))
+    }
+
+    /// Lists nothing, and lets the first world run on these hosts.
+    pub(crate) fn up_on(self, hosts: &[&'static str]) -> Bench {
+        self.up_by(|bench, rank| bench.tell_on(hosts[rank as usize], rank, Phase::Running))
+    }
+
+    fn up_by(mut self, runs: impl Fn(&mut Bench, u32) -> Vec<Command>) -> Bench {
         let commands = self.give(Input::Listed(Listing::default()));
         let id = start_of(&commands).expect("the first start").0;
         let ranks = self.kernel.view().world.size();
         let results = (0..ranks).map(|r| (rank_domain(r), Ok(Output::Accepted))).collect();
         self.give(Input::Answered { id, results });
         for rank in 0..ranks {
-            self.tell(rank, 1, Phase::Running);
+            runs(&mut self, rank);
         }
         self
     }

@@ -45,7 +45,10 @@ fn a_link_that_is_not_in_a_listing_is_not_there() {
 }
 
 fn with_links(points: [Point; 3]) -> Bench {
-    let mut bench = Bench::new(3, |_| ()).up();
+    linked(Bench::new(3, |_| ()).up(), points)
+}
+
+fn linked(mut bench: Bench, points: [Point; 3]) -> Bench {
     for (rank, at) in (0..).zip(points) {
         bench.give(link(rank, 1, Some(at)));
     }
@@ -77,6 +80,31 @@ fn with_the_second_rank_that_was_killed_more_are_waited_for() {
     assert!(is_decided(&bench.tell(1, 1, killed())));
     assert!(!is_decided(&bench.tell(2, 1, killed())));
     assert!(is_decided(&bench.at(120)));
+}
+
+#[test]
+fn who_is_gone_with_a_host_is_decided_as_soon_as_nothing_seems_to_run_there() {
+    let gone = || Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
+    let two_hosts = |points| linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), points);
+    let mut bench = two_hosts([Point::Loop; 3]);
+    assert!(!is_decided(&bench.tell_on("b", 1, gone())), "rank 2 was there, too");
+    let decided = bench.tell_on("b", 2, gone());
+    assert!(is_decided(&decided), "all of it is known");
+    assert_eq!(
+        stopped(&decided),
+        [1, 2].map(|rank| ProcId::rank(rank, 1)),
+        "both are in the one plan, and rank 0 trains on"
+    );
+
+    let mut bench = two_hosts([Point::Script, Point::Loop, Point::Loop]);
+    for rank in [1, 2] {
+        assert!(!is_decided(&bench.tell_on("b", rank, gone())), "rank 0 may be about to end");
+    }
+    assert!(is_decided(&bench.at(120)));
+
+    let mut bench = two_hosts([Point::Loop; 3]);
+    assert!(!is_decided(&bench.tell_on("b", 1, gone())));
+    assert!(is_decided(&bench.at(120)), "what is not told in time is waited for no longer");
 }
 
 /// Everybody does what it is told, until nobody is told anything any more.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use taskd_core::job::{ProcId, WorkerSpec};
-use taskd_core::launch::{JOIN_VARIABLE, Launcher};
+use taskd_core::launch::{JOIN_VARIABLE, Launcher, LinkStatus};
 
-use crate::job::{Job, template};
-use crate::support::{exit_of, pid_of};
+use crate::job::{Job, PATIENCE, template};
+use crate::support::{exit_of, guard_pid, pid_of, send};
 
 /// What a program does that has come to its step loop: its page says so.
 const IN_LOOP: &str = "
@@ -101,6 +102,70 @@ async fn a_rank_that_starts_with_all_others_is_not_seated_where_a_program_has_ru
     job.told("told-rank-0.2").await;
     let counters = job.counters().await;
     assert_eq!((counters.standbys_parked, counters.standbys_seated), (1, 1), "in the one that has run nothing");
+    job.end().await;
+}
+
+/// Says over the control link that it is in its step loop.
+const LINKED: &str = "
+import socket
+link = socket.socket(socket.AF_UNIX)
+link.connect(os.environ['TASKD_CONTROL'])
+hello = dict(version=1, proc=os.environ['TASKD_PROC'], pid=os.getpid(), generation=1, framework='plain', can=[], at='loop')
+body = json.dumps(dict(hello=hello)).encode()
+link.sendall(len(body).to_bytes(4, 'little') + body)
+";
+
+/// Waits until so many have come as far as they can.
+async fn have_parked(job: &Job, count: u64) {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while job.counters().await.standbys_parked != count {
+        assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.said());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Two ranks take their places in a world, both in standbys that had run ahead before.
+async fn both_join_as_parked(job: &Job, spec: &WorkerSpec) {
+    let begun =
+        || std::fs::read_dir(job.dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let before: Vec<String> = begun().filter(|name| name.starts_with("begun-")).collect();
+    for rank in [0, 1] {
+        job.start_only(2, rank, joining(spec)).await;
+        let new = job.told(&format!("told-rank-{rank}.2")).await;
+        assert!(before.contains(&format!("begun-{}", new["pid"])), "rank {rank} was not seated in one of {before:?}");
+    }
+    assert_eq!(job.counters().await.standbys_seated, 2);
+}
+
+#[tokio::test]
+async fn as_many_run_ahead_as_are_wished_for() {
+    let job = Job::new(template().ahead(1).parked(2)).await;
+    let spec = job.program(&asks("os.environ['RANK']"));
+    let first = job.start(1, [spec.clone(), spec.clone()]).await;
+    have_parked(&job, 2).await;
+    kill(&job, &first).await;
+    both_join_as_parked(&job, &spec).await;
+    have_parked(&job, 2).await;
+    job.end().await;
+}
+
+#[tokio::test]
+async fn a_new_guard_has_standbys_ahead_for_all_who_ran_under_the_last_though_nothing_runs_there() {
+    let job = Job::new(template().ahead(1)).await;
+    let program = asks("os.environ['RANK']").replace("\nin_loop()", &format!("{LINKED}in_loop()"));
+    let spec = job.program(&program);
+    let first = job.start(1, [spec.clone(), spec.clone()]).await;
+    have_parked(&job, 1).await;
+    let linked = |links: &[LinkStatus]| links.iter().any(|link| link.linked.is_some());
+    while !linked(&job.launcher.list().await.unwrap().links) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    send(guard_pid(&job.path("run")), Signal::KILL);
+    for proc in &first {
+        exit_of(&job.launcher, proc).await;
+    }
+    have_parked(&job, 2).await;
+    both_join_as_parked(&job, &spec).await;
     job.end().await;
 }
 

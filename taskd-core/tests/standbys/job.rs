@@ -13,7 +13,7 @@ use taskd_core::testing::python::system;
 use crate::support::{batch, builder, exit_of, within};
 
 /// Everything that is waited for comes in far less, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A framework with nothing but standbys. What a first step would import is `calendar`.
 #[derive(Debug, Default)]

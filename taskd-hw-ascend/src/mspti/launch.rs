@@ -36,6 +36,11 @@ impl<L: Launcher> AscendLauncher<L> {
         &self.inner
     }
 
+    fn all_completed(&self, batch: &StartBatch) -> StartBatch {
+        let orders = batch.orders.iter().map(|order| self.completed(order)).collect();
+        StartBatch { world: Arc::clone(&batch.world), orders }
+    }
+
     fn completed(&self, order: &StartOrder) -> StartOrder {
         let mut order = order.clone();
         if let (Ok(profile), Some(_)) = (&self.profile, order.proc.role.rank()) {
@@ -72,8 +77,7 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        let orders = batch.orders.iter().map(|order| self.completed(order)).collect();
-        self.inner.start(&StartBatch { world: Arc::clone(&batch.world), orders }).await
+        self.inner.start(&self.all_completed(batch)).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
@@ -94,6 +98,10 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
 
     async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
         self.inner.direct(id, batch).await
+    }
+
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        self.inner.prepare(&self.all_completed(batch), in_loop).await
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

@@ -62,6 +62,12 @@ pub(crate) enum ToGuard {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     Start(WireBatch),
+    /// Keep standbys for processes like these, which ran here before this guard did, or may come here.
+    Prepare {
+        batch: WireBatch,
+        /// Whether their program has a step loop: without one it is not run ahead of a rank.
+        in_loop: bool,
+    },
     Stop {
         procs: Vec<ProcId>,
         grace: Duration,
@@ -86,6 +92,15 @@ pub(crate) struct WireBatch {
     /// What several orders have in common, once.
     pub(crate) specs: Vec<WireSpec>,
     pub(crate) orders: Vec<WireOrder>,
+}
+
+impl WireBatch {
+    /// What of it has standbys, if anything has.
+    pub(crate) fn with_standbys(&self) -> Option<WireBatch> {
+        let has = |order: &&WireOrder| self.specs.get(order.spec).is_some_and(|spec| spec.standby.is_some());
+        let orders: Vec<WireOrder> = self.orders.iter().filter(has).cloned().collect();
+        (!orders.is_empty()).then(|| WireBatch { specs: self.specs.clone(), orders })
+    }
 }
 
 /// How processes are started.
@@ -139,6 +154,8 @@ pub(crate) struct WireStandby {
     pub(crate) held: BTreeMap<String, String>,
     /// How many are to wait; as many as there are ranks when `None`.
     pub(crate) ahead: Option<u32>,
+    /// How many run the program ahead of their rank, beside those that wait.
+    pub(crate) parked: u32,
     /// How long after a start they are begun, in milliseconds.
     pub(crate) after_ms: u64,
 }

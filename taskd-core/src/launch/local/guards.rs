@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub(super) stream: UnixStream,
     pub(super) frames: Frames,
     pub(super) job: JobId,
+    /// The guard was started for it, and knows nothing yet.
+    pub(super) is_new: bool,
     /// Where training processes connect. `None`: it could not be had, and no process can be told anything.
     pub(super) workers: Option<UnixListener>,
 }
@@ -193,7 +195,7 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
         None => borrow_workers(&run_dir).await,
         own => own,
     };
-    Ok(Connection { workers, ..greeted })
+    Ok(Connection { is_new: true, workers, ..greeted })
 }
 
 /// The process that a guard comes from: it ends as soon as the guard is there, which is nobody's child then.
@@ -253,7 +255,9 @@ async fn exchange(stream: std::os::unix::net::UnixStream, word: &ToGuard) -> io:
     let mut part = vec![0; 16 << 10];
     loop {
         match frames.next()? {
-            Some(FromGuard::Welcome { job, .. }) => return Ok(Ok(Connection { stream, frames, job, workers: None })),
+            Some(FromGuard::Welcome { job, .. }) => {
+                return Ok(Ok(Connection { stream, frames, job, is_new: false, workers: None }));
+            }
             Some(FromGuard::Refused(refusal)) => return Ok(Err(refusal)),
             Some(_) => return Err(io::Error::other("not a welcome")),
             None => match tokio::io::AsyncReadExt::read(&mut stream, &mut part).await? {

@@ -10,7 +10,7 @@ use super::orders::Ground;
 use super::outgoing::Outgoing;
 use super::tee::{Begin, Tee};
 use super::workers::Workers;
-use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard};
+use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard, WireBatch};
 use crate::launch::{LaunchError, Phase};
 use std::collections::BTreeMap;
 use std::io;
@@ -84,6 +84,8 @@ impl Link {
             waiting: BTreeMap::new(),
             next_id: 0,
             last_call: None,
+            warm: None,
+            in_loop: false,
         };
         let task = tokio::spawn(task.run(connection));
         let in_charge = AtomicBool::new(false);
@@ -144,6 +146,10 @@ struct Task {
     outgoing: Arc<Outgoing>,
     /// The call whose answer is the last word, and what every later call is told.
     last_call: Option<(u64, &'static str)>,
+    /// What was started, or prepared for, last of what has standbys: a guard that is new has to be told of it.
+    warm: Option<WireBatch>,
+    /// Whether such processes were said to have a step loop.
+    in_loop: bool,
 }
 
 /// How it goes on after a connection.
@@ -169,7 +175,10 @@ impl Task {
                 Next::Mend => {
                     self.fail_calls();
                     match self.reconnect().await {
-                        Ok(connection) => Next::Serve(connection),
+                        Ok(connection) => {
+                            self.prepare(connection.is_new);
+                            Next::Serve(connection)
+                        }
                         Err(error) => self.do_without_guard(error).await,
                     }
                 }
@@ -186,6 +195,15 @@ impl Task {
         for reply in std::mem::take(&mut self.waiting).into_values() {
             let text = "the guard was gone before it answered: list what runs, then decide";
             let _ = reply.send(Err(self.history.why_over().unwrap_or_else(|| unreachable(text))));
+        }
+    }
+
+    /// A new guard keeps standbys for what its predecessor did: whoever comes back finds one.
+    fn prepare(&mut self, is_new: bool) {
+        if let Some(batch) = self.warm.clone().filter(|_| is_new) {
+            let call = Call::Prepare { batch, in_loop: self.in_loop || self.workers.in_loop() };
+            let (reply, _) = oneshot::channel(); // nobody waits for it
+            self.send(Request { call, reply, ordered_at: self.outgoing.wound_down() });
         }
     }
 
@@ -213,7 +231,9 @@ impl Task {
                         Err(LaunchError::Unreachable(format!("there is no guard: {error}")))
                     }
                 },
-                Call::Counters => Err(LaunchError::Unreachable(format!("there is no guard: {error}"))),
+                Call::Counters | Call::Prepare { .. } => {
+                    Err(LaunchError::Unreachable(format!("there is no guard: {error}")))
+                }
                 Call::Stop { .. } | Call::Acknowledge { .. } | Call::Shutdown { .. } | Call::Detach { .. } => {
                     Ok(Answer::Done)
                 }
@@ -272,6 +292,11 @@ impl Task {
         let id = self.next_id;
         self.next_id += 1;
         match &request.call {
+            Call::Start(batch) => self.warm = batch.with_standbys().or(self.warm.take()),
+            Call::Prepare { batch, in_loop } => {
+                self.warm = batch.with_standbys().or(self.warm.take());
+                self.in_loop |= in_loop;
+            }
             Call::Shutdown { .. } => self.last_call = Some((id, "this launcher was shut down")),
             Call::Detach { .. } => self.last_call = Some((id, "this launcher has detached from its job")),
             _ => (),

@@ -189,6 +189,11 @@ impl Launcher for LocalLauncher {
         self.link.workers.direct(id, batch)
     }
 
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        let batch = self.ground.batch(&self.link.history.job, batch)?;
+        self.link.call(Call::Prepare { batch, in_loop }).await.map(drop)
+    }
+
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.link.call(Call::Detach { keep }).await.map(drop)
     }

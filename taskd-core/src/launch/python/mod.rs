@@ -456,6 +456,13 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         self.inner.direct(id, &self.with_store(batch).await?).await
     }
 
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        let listing = self.inner.list().await?;
+        let world = located(&batch.world, &listing);
+        let meet = self.meet(&world, &listing, batch).await?;
+        self.inner.prepare(&self.completed(batch, &world, &meet, listing.nodes.len())?, in_loop).await
+    }
+
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.inner.detach(keep).await
     }

@@ -56,6 +56,7 @@ pub struct Standbys {
     from: From,
     imports: Vec<String>,
     ahead: Option<u32>,
+    parked: u32,
     after: Duration,
 }
 
@@ -71,7 +72,7 @@ impl Standbys {
     pub const AFTER: Duration = Duration::from_secs(2);
 
     const fn from(from: From) -> Standbys {
-        Standbys { from, imports: Vec::new(), ahead: None, after: Standbys::AFTER }
+        Standbys { from, imports: Vec::new(), ahead: None, parked: 1, after: Standbys::AFTER }
     }
 
     /// No standbys.
@@ -113,6 +114,16 @@ impl Standbys {
         self
     }
 
+    /// How many run the program ahead of their rank, beside those that wait. Who takes a lost rank's place among others that train on
+    /// is seated in one of them, with everything built: it is at its first step in milliseconds. Each costs the memory of a rank's
+    /// state, so it is 1 unless told; say as many as ranks of one host may be lost at once, where there is no spare host. A host
+    /// without ranks has one for each rank that it [may have to take](crate::launch::Launcher::prepare). At most 64.
+    #[must_use]
+    pub const fn parked(mut self, count: u32) -> Standbys {
+        self.parked = count;
+        self
+    }
+
     /// How long after a start they are begun. Default: [`AFTER`](Standbys::AFTER).
     #[must_use]
     pub const fn after(mut self, after: Duration) -> Standbys {
@@ -135,6 +146,7 @@ impl Standbys {
             late: owned(late),
             shared: owned(shared),
             ahead: self.ahead,
+            parked: self.parked,
             after_ms: u64::try_from(self.after.as_millis()).unwrap_or(u64::MAX),
         };
         serde_json::to_string(&wish).ok()
@@ -151,6 +163,7 @@ struct Wish {
     #[serde(default)]
     shared: Vec<String>,
     ahead: Option<u32>,
+    parked: u32,
     after_ms: u64,
 }
 
@@ -175,6 +188,7 @@ pub(in crate::launch) fn told(value: &str, argv: &[String], own: &[&str]) -> Opt
         shared: wish.shared.into_iter().chain(SHARED.map(str::to_owned)).collect(),
         held,
         ahead: wish.ahead,
+        parked: wish.parked,
         after_ms: wish.after_ms,
     })
 }
@@ -189,13 +203,13 @@ mod tests {
 
     #[test]
     fn what_is_wished_arrives_at_the_guard() {
-        let wished = Standbys::template().import("mine").ahead(3).after(Duration::ZERO);
+        let wished = Standbys::template().import("mine").ahead(3).parked(2).after(Duration::ZERO);
         let value = wished.value(&["torch"], &["RANK"], &["SIZE"]).unwrap();
         let told = |line| told(&value, &argv(line), &["TASKD_RANK"]);
         let python = told("python -u train.py x").unwrap();
         assert_eq!(
-            (python.fixed, python.script.as_deref(), python.ahead, python.after_ms),
-            (3, Some("train.py"), Some(3), 0)
+            (python.fixed, python.script.as_deref(), python.ahead, python.parked, python.after_ms),
+            (3, Some("train.py"), Some(3), 2, 0)
         );
         assert_eq!((&python.framework, &python.imports), (&argv("torch"), &argv("mine")));
         assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN"));

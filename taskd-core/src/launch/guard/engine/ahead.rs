@@ -9,7 +9,7 @@ use crate::job::Role;
 use crate::launch::JOIN_VARIABLE;
 use crate::launch::guard::procs::{Key, Proc};
 use crate::launch::guard::standby::packet::{self, Packet};
-use crate::launch::guard::standby::{AHEAD_OF_RANK, Ahead, Like, Line, TRIES_MAX};
+use crate::launch::guard::standby::{Ahead, Like, Line, TRIES_MAX};
 use crate::launch::guard::sys;
 use crate::launch::guard::wire::{WireOrder, WireSpec};
 use std::io;
@@ -33,16 +33,18 @@ impl Engine {
     pub(super) fn run_ahead(&mut self, id: u64, now: Instant) -> io::Result<()> {
         let Some(line) = self.standbys.line(id).filter(|line| line.ahead_failures < TRIES_MAX) else { return Ok(()) };
         let Some(ahead) = line.ahead.clone() else { return Ok(()) };
-        let (like, users) = (line.like.clone(), line.users.clone());
+        let (like, users, in_loop) = (line.like.clone(), line.users.clone(), line.in_loop);
         let threads = line.proof.as_ref().map(|proof| proof.threads.clone()).unwrap_or_default();
         let outdated = self.standbys.ahead_of(id).filter(|(_, its)| !its.fits(&ahead)).map(|(key, _)| key);
         for key in outdated.collect::<Vec<_>>() {
             self.discard(key); // no rank will be like it any more
         }
-        if self.standbys.ahead_of(id).count() >= AHEAD_OF_RANK {
+        let is_idle = !users.iter().any(|role| self.running(role).is_some());
+        let wanted = self.standbys.line(id).map_or(0, |line| line.wanted_ahead(is_idle));
+        if self.standbys.ahead_of(id).count() >= wanted {
             return Ok(());
         }
-        if !users.iter().any(|role| self.is_in_loop(role)) {
+        if !in_loop && !users.iter().any(|role| self.is_in_loop(role)) {
             self.standbys.line(id).into_iter().for_each(|line| line.look_again(now));
             return Ok(());
         }
@@ -52,10 +54,15 @@ impl Engine {
         }
     }
 
-    fn is_in_loop(&self, role: &Role) -> bool {
+    fn running(&self, role: &Role) -> Option<&Proc> {
         let runs = |proc: &&Proc| proc.report.proc.role == *role && !proc.has_exited();
-        let found = self.procs.iter().map(|(_, proc)| proc).find(runs);
-        found.and_then(|proc| proc.page.as_ref()).is_some_and(|(page, _)| page.in_loop.load(Ordering::Acquire) == 1)
+        self.procs.iter().map(|(_, proc)| proc).find(runs)
+    }
+
+    fn is_in_loop(&self, role: &Role) -> bool {
+        self.running(role)
+            .and_then(|proc| proc.page.as_ref())
+            .is_some_and(|(page, _)| page.in_loop.load(Ordering::Acquire) == 1)
     }
 
     fn let_run_ahead(&mut self, key: Key, like: &Like, ahead: Ahead, threads: &str, now: Instant) -> io::Result<()> {

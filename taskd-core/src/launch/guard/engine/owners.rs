@@ -197,6 +197,10 @@ impl Engine {
     fn take_call(&mut self, key: Key, id: u64, call: Call) {
         let answer = match call {
             Call::Start(batch) => return self.start_batch(key, id, batch),
+            Call::Prepare { batch, in_loop } => {
+                self.prepare(batch, in_loop);
+                Ok(Answer::Done)
+            }
             Call::Shutdown { grace } => {
                 self.note("the owner ends the job");
                 return self.end(grace, Some((key, id)));

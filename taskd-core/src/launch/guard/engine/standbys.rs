@@ -42,8 +42,8 @@ pub(super) const fn slower_by(was_one: bool) -> u8 {
 }
 
 impl Engine {
-    /// A start was carried out: from now on there are to be standbys for its like.
-    pub(super) fn keep_standbys_for(&mut self, batch: &WireBatch, now: Instant) {
+    /// From now on there are to be standbys for the like of these. Of their program it may be known that it has a step loop.
+    pub(super) fn keep_standbys_for(&mut self, batch: &WireBatch, in_loop: bool, now: Instant) {
         if self.signals.is_none() {
             return; // nobody would take in what a template forks
         }
@@ -61,6 +61,7 @@ impl Engine {
                 self.notice(&format!("{}: no standby is kept for it, ranks differ too much", order.proc));
             } else if let Some(line) = self.standbys.lines.iter_mut().find(|line| line.like == like) {
                 line.goes_by(like.ahead(order, spec));
+                line.in_loop |= in_loop;
                 line.look_by(if line.proof.is_some() { now + REFILL_AFTER } else { due });
             }
         }

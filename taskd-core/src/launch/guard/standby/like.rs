@@ -124,6 +124,7 @@ mod tests {
             shared: Vec::new(),
             held: BTreeMap::from([("OMP_NUM_THREADS".into(), "1".into())]),
             ahead: None,
+            parked: 1,
             after_ms: 0,
         };
         let env = BTreeMap::from([("DATA".into(), "/data".into()), ("OMP_NUM_THREADS".into(), "8".into())]);

@@ -23,8 +23,6 @@ pub(super) const LINES_MAX: usize = 4;
 pub(super) const AHEAD_MAX: usize = 64;
 /// How often in a row a line may fail before it is given up.
 pub(super) const TRIES_MAX: u32 = 3;
-/// How many of a line run their program ahead of their rank, beside those that wait.
-pub(super) const AHEAD_OF_RANK: usize = 1;
 
 /// What a standby is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +75,8 @@ pub(super) struct Line {
     pub(super) ahead_failures: u32,
     /// After how long it is looked again whether ranks have come to a step loop, without which nothing is run ahead.
     pub(super) look_again: Duration,
+    /// Whether such a process is known to have been in a step loop, under an earlier guard.
+    pub(super) in_loop: bool,
     /// Who was started last as one of these.
     pub(super) users: BTreeSet<Role>,
     /// What the probe has found; `None` before it.
@@ -114,6 +114,12 @@ impl Line {
     /// How many are to wait.
     pub(super) fn wanted(&self) -> usize {
         self.like.standby.ahead.map_or(self.users.len(), |ahead| ahead as usize).min(AHEAD_MAX)
+    }
+
+    /// How many are to run the program ahead of their rank, where ranks of it run or where none does: there all may come at once.
+    pub(super) fn wanted_ahead(&self, is_idle: bool) -> usize {
+        let asked = self.like.standby.parked as usize;
+        if is_idle { asked.max(self.users.len()).min(AHEAD_MAX) } else { asked.min(AHEAD_MAX) }
     }
 
     /// Makes sure that somebody looks at it by then.
@@ -232,6 +238,7 @@ impl Standbys {
             ahead: None,
             ahead_failures: 0,
             look_again: Duration::ZERO,
+            in_loop: false,
             users: BTreeSet::from([role.clone()]),
             proof: None,
             was_ready: false,

@@ -15,7 +15,7 @@ use crate::launch::{
 };
 use frames::{Answer, Failed, ToWorker};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixListener;
@@ -54,6 +54,8 @@ pub(super) struct Workers {
     seats: Mutex<BTreeMap<ProcId, Seat>>,
     refused: AtomicU64,
     unexpected: AtomicU64,
+    /// Whether any process has been in a step loop.
+    in_loop: AtomicBool,
 }
 
 /// One process, linked or away.
@@ -77,11 +79,17 @@ struct Open {
 impl Workers {
     pub(super) fn new(history: Arc<History>) -> Arc<Workers> {
         let counter = AtomicU64::default;
-        Arc::new(Workers { history, seats: Mutex::default(), refused: counter(), unexpected: counter() })
+        let in_loop = AtomicBool::new(false);
+        Arc::new(Workers { history, seats: Mutex::default(), refused: counter(), unexpected: counter(), in_loop })
     }
 
     fn seats(&self) -> MutexGuard<'_, BTreeMap<ProcId, Seat>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
+    }
+
+    /// Whether any process has been in a step loop.
+    pub(super) fn in_loop(&self) -> bool {
+        self.in_loop.load(Ordering::Relaxed)
     }
 
     pub(super) fn counts(&self) -> LinkCounts {
@@ -198,6 +206,9 @@ impl Workers {
 
     /// Under the lock, so that the history has it in order.
     fn tell(&self, proc: &ProcId, seat: &Seat) {
+        if seat.linked.as_ref().is_some_and(|linked| linked.at == Point::Loop) {
+            self.in_loop.store(true, Ordering::Relaxed);
+        }
         let status = LinkStatus { proc: proc.clone(), linked: seat.linked.clone() };
         self.history.log.push(Change::Link(status));
     }

@@ -3,9 +3,9 @@
 use super::session::{Session, batch, comes_about, polled};
 use super::{
     ACKNOWLEDGE_UNKNOWN_IS_FINE, CALLS_AT_ONCE, DROP_BREAKS_NOTHING, EXIT_EXACT, EXIT_KEPT, EXIT_OF_FAILED_START,
-    EXIT_ONCE, LIST_COMPLETE, REFUSED_IS_FINAL, START_ALL_OR_NOTHING, START_NEVER_AGAIN, START_ONCE,
-    START_ONLY_ACCEPTS, STOP_BY_FORCE, STOP_ENDS, STOP_GRACE, STOP_ONLY_BEGINS, STOP_UNKNOWN_IS_FINE, STOP_WHOLE_TREE,
-    Witnessed,
+    EXIT_ONCE, LIST_COMPLETE, PREPARE_STARTS_NOTHING, REFUSED_IS_FINAL, START_ALL_OR_NOTHING, START_NEVER_AGAIN,
+    START_ONCE, START_ONLY_ACCEPTS, STOP_BY_FORCE, STOP_ENDS, STOP_GRACE, STOP_ONLY_BEGINS, STOP_UNKNOWN_IS_FINE,
+    STOP_WHOLE_TREE, Witnessed,
 };
 use crate::job::{ProcId, Termination, WorkerSpec};
 use crate::launch::{LaunchError, ProcStatus};
@@ -20,6 +20,7 @@ const DROPS: u32 = 4;
 
 pub(super) async fn check(s: &mut Session<'_>) {
     exits(s).await;
+    prepares(s).await;
     starts_once(s).await;
     starts_at_once(s).await;
     failing_starts(s).await;
@@ -75,6 +76,23 @@ async fn exits_are_listed(s: &mut Session<'_>, procs: &[ProcId]) {
             }
             None => s.broken(EXIT_KEPT, format!("the exit of {proc} is not listed, and nobody has acknowledged it")),
         }
+    }
+}
+
+/// What was only prepared for is not there, and can be started as any other.
+async fn prepares(s: &mut Session<'_>) {
+    let (program, proc) = (counted(s), s.new_proc());
+    let (launcher, order) = (s.launcher(), batch(&[(proc.clone(), program.spec.clone())]));
+    let prepared = launcher.prepare(&order, false); // its programs have no step loop: none may be run ahead
+    s.call(PREPARE_STARTS_NOTHING, "preparing for a process", prepared).await;
+    drop(launcher);
+    s.settle().await;
+    if let Some(status) = s.list().await.procs.iter().find(|status| status.proc == proc) {
+        s.broken(PREPARE_STARTS_NOTHING, format!("{proc} was not ordered and is listed as {}", status.phase));
+    }
+    if s.run(&proc, program.spec.clone()).await {
+        started_once(s, &proc, &program, PREPARE_STARTS_NOTHING).await;
+        s.finish(&[proc]).await;
     }
 }
 

@@ -24,6 +24,7 @@ clauses! { "launcher":
     START_ONLY_ACCEPTS = "`start` returns when the orders are accepted, not when processes run or end";
     START_IS_TOLD = "what becomes of an accepted order is told by `watch`";
     START_ALL_OR_NOTHING = "an error of `start` means that no process of the batch was started";
+    PREPARE_STARTS_NOTHING = "`prepare` starts none of the processes that it is about, and tells nothing of them";
     EXIT_ONCE = "every accepted process ends in exactly one `Exited`";
     EXIT_OF_FAILED_START = "an accepted process that could not be started is told as `Exited`, too";
     EXIT_EXACT = "`Exited` says with which code or signal the process ended";

@@ -85,7 +85,7 @@ async fn what_an_author_leaves_out_stands_in_the_report() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(
-    expected = "the launcher breaks 1 of its contract's clauses:\n  launcher::STOP_GRACE: rank 13#1 had 2s of \
+    expected = "the launcher breaks 1 of its contract's clauses:\n  launcher::STOP_GRACE: rank 14#1 had 2s of \
                            grace and was ended after 0ns; expected: no process is ended by force before its grace is over"
 )]
 async fn an_assertion_lists_what_was_broken() {

@@ -42,6 +42,10 @@ impl<L: Launcher> Launcher for Faulty<L> {
         sleep(self.delay()).await;
         self.inner.direct(id, batch).await
     }
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        sleep(self.delay()).await;
+        self.inner.prepare(batch, in_loop).await
+    }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         sleep(self.delay()).await;
         self.inner.detach(keep).await

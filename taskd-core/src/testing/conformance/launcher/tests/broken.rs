@@ -150,6 +150,10 @@ impl Launcher for Broken {
         Ok(())
     }
 
+    async fn prepare(&self, batch: &StartBatch, _in_loop: bool) -> Result<(), LaunchError> {
+        if self.clause == PREPARE_STARTS_NOTHING { self.fake.start(batch).await } else { Ok(()) }
+    }
+
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
         let _gate = self.gate().await;
         if self.clause == STOP_ENDS {

@@ -321,7 +321,7 @@ async fn a_launcher_that_tells_an_exit_twice_is_told_so() {
     let suite = conformance::launcher(async |_| TellsAgain(fake.attach()), fake.programs());
     assert_eq!(
         sentence(suite.check().await, conformance::launcher::EXIT_ONCE),
-        "launcher::EXIT_ONCE: rank 1#1 was told as exited: exit code 0 after exited: exit code 0 (and 33 times more); \
+        "launcher::EXIT_ONCE: rank 1#1 was told as exited: exit code 0 after exited: exit code 0 (and 34 times more); \
          expected: every accepted process ends in exactly one `Exited`"
     );
 }

@@ -102,6 +102,8 @@ ends_as_undisturbed! {
     a_step_in_which_the_order_of_gradients_was_learned_is_done_again: "first_cut",
     ranks_of_which_some_have_made_their_buckets: "late",
     whatever_befalls_the_first_steps: "early",
+    a_backward_pass_that_ends_in_its_middle_for_want_of_memory: "short_of_memory",
+    ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
 }
 
 #[test]
@@ -122,6 +124,12 @@ fn a_newcomer_whose_gradients_come_in_another_order_is_refused() {
     let test = "a_newcomer_whose_gradients_come_in_another_order_is_refused";
     let why = "the buckets of DDP module 0 are others than those of the other ranks; restart all ranks";
     is_refused(test, "other_buckets", why);
+}
+
+#[test]
+fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
+    let test = "a_newcomer_to_the_second_step_of_a_static_graph_is_refused";
+    is_refused(test, "second_step", "a static graph of DDP is in its second step, which a newcomer cannot come into");
 }
 
 #[test]

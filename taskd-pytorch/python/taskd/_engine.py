@@ -192,7 +192,7 @@ class Engine:
         self.transfer.close()
         self.under_way.wait_for_ends(self.groups.release)
         if self.loop.tainted:
-            self.unfinished.finish()
+            self.unfinished.finish(self.reducers.modules())
 
     def state(self):
         leaves = self.state_.leaves()

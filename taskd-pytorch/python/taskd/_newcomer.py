@@ -8,7 +8,7 @@ import torch
 
 from taskd import _random, _state
 
-WARM_MIN, WARM_MAX = 2, 8  # steps: DDP has its buckets from the second on
+WARM_MIN, WARM_MAX = 2, 8  # steps: DDP has its buckets from the second on, of a static graph from the third
 
 
 class Warm:
@@ -35,7 +35,7 @@ class Warm:
         """A step was done."""
         self.steps += 1
         buckets, self.buckets = self.buckets, list(self.engine.buckets)
-        self.is_settled = self.steps >= WARM_MIN and buckets == self.buckets
+        self.is_settled = self.steps >= WARM_MIN and buckets == self.buckets and self.engine.reducers.are_made()
 
     def end(self):
         """All is as it was before, but for what is only there once a step was done."""

@@ -47,6 +47,12 @@ class Learner:
     def has_begun_in(self, step):
         return self.since is not None and self.since >= step
 
+    def has_counted_before(self, step):
+        """Whether this is the second step of a static graph: in the first one it has counted gradients, in this one it learns their
+        order."""
+        model = self.model()
+        return model is not None and model.static_graph and self.since is not None and self.since + 1 == step and not self.is_made()
+
     def was_made_since(self, step):
         return self.made_at is not None and self.made_at >= step
 
@@ -69,6 +75,7 @@ class Learner:
         parameters, sparse = model._build_params_for_reducer()
         model._ddp_init_helper(parameters, sparse, model._build_debug_param_to_name_mapping(parameters), model.static_graph)
         if model.static_graph:
+            model._static_graph_delay_allreduce_enqueued = False
             model.reducer._set_static_graph()
             model.logger._set_static_graph()
         for hook, state in model._comm_hooks:
@@ -96,6 +103,9 @@ class Reducers:
                 return one
         self.learners.append(Learner(model, len(self.learners)))
         return self.learners[-1]
+
+    def modules(self):
+        return [model for model in (one.model() for one in self.learners) if model is not None]
 
     # Of a forward pass.
 
@@ -153,11 +163,16 @@ class Reducers:
         for one in self.learners:
             if one.has_begun_in(step) and one.may_learn():
                 one.renew()
+            elif one.has_counted_before(step):
+                one.model().reducer._reset_state()  # the order; it goes by what it has counted
+
+    def are_made(self):
+        """Whether all have the buckets that they will keep."""
+        return all(one.is_made() for one in self.learners if one.may_learn())
 
     def is_settled(self, step):
         """Whether the buckets of the step before are those of this one."""
-        found = [one for one in self.learners if one.may_learn()]
-        return all(one.is_made() and not one.was_made_since(step) for one in found)
+        return self.are_made() and not any(one.was_made_since(step) for one in self.learners if one.may_learn())
 
     def tell(self, step, is_new):
         """Leaves for the other ranks of a world what these know; all have joined before one of them goes on."""
@@ -165,7 +180,9 @@ class Reducers:
             one.look()
             if one.has_begun_in(step):
                 continue  # it is forgotten, or others know better
-            if is_new:
+            if one.has_counted_before(step):
+                self.leave("counted", one, "")
+            elif is_new:
                 if one.is_made():
                     self.leave("newcomer", one, json.dumps(one.order))
             elif one.is_made():
@@ -179,6 +196,8 @@ class Reducers:
         """In a world that all have joined: whether all have the same buckets, or will have."""
         for one in self.learners:
             one.look()  # it may have done the step before by itself
+            if is_new and self.told("counted", one) is not None:
+                raise Refused("a static graph of DDP is in its second step, which a newcomer cannot come into; restart all ranks")
             if not one.is_made() or one.has_begun_in(step):
                 continue
             made = self.told("made", one)

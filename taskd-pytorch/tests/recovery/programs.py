@@ -1,6 +1,7 @@
 """Training programs, as a user would write them with taskd."""
 
 import hashlib
+import json
 import os
 import pickle
 import random
@@ -102,6 +103,18 @@ class Die:
             os.kill(os.getpid(), 9)
 
 
+class Short:
+    """Has no memory left, once, at a step: SHORT is `rank:step`."""
+
+    def __init__(self, rank):
+        self.step = step_of("SHORT", rank)
+
+    def __call__(self, number):
+        if number == self.step:
+            self.step = None
+            raise MemoryError("there is no memory for these gradients")
+
+
 class Late:
     """Comes to nothing in a step until it is given up: LATE is `rank:step`."""
 
@@ -166,12 +179,15 @@ def ddp():
     connections can be cut when the first is under way."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "256"))), bucket_cap_mb=0.02)
+    settings = json.loads(os.environ.get("SETTINGS", "{}"))
+    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "256"))), bucket_cap_mb=0.02, **settings)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
     losses, cut, die, late, now = Losses(), Cut(rank), Die(rank), Late(rank), [-1]
     next(model.parameters()).register_hook(lambda grad: cut(now[0]))  # of the last bucket
+    short = Short(rank)
+    list(model.parameters())[2].register_hook(lambda grad: short(now[0]))  # when the first bucket is under way
     for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
         with step:
             now[0] = -1 if step.warming else step.number

@@ -161,6 +161,23 @@ def injected(program, steps=40, at=15, **environment):
         return found
 
 
+SETTINGS = {}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}
+
+
+def short_of_memory():
+    """A rank's own backward pass ends in its middle, with operations under way: in one of the first steps, and later."""
+    for settings in SETTINGS:
+        for step in (0, 1, 2, 3, 15):
+            environment = {"SETTINGS": json.dumps(settings), "STEPS": str(step + 12)}
+            with StandIn(4, programs.ddp, **environment) as world:
+                reference = world.finish()
+            victim = random.Random("%d %s %d" % (SEED, settings, step)).randrange(4)
+            with StandIn(4, programs.ddp, SHORT="%d:%d" % (victim, step), **environment) as world:
+                world.until_failed()
+                phases = [world.recover()]
+                yield "%s in step %d of rank %d" % (settings, step, victim), verdict(reference, world.finish(), phases, world)
+
+
 def died_at(program, victim, step, cut=None, **environment):
     """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed collective of
     an earlier step."""
@@ -275,6 +292,15 @@ def refused_by(program):
         return recovered_or_refused(world, None)
 
 
+def second_step():
+    """A rank of a static graph dies in the second step, in which the reducers of the others are half made."""
+    with StandIn(4, programs.ddp, STEPS="1000", LATE="0:1", SETTINGS=json.dumps({"static_graph": True})) as world:
+        world.until_step(1)
+        world.world[2].process.kill()
+        del world.environment["LATE"]
+        return recovered_or_refused(world, 2)
+
+
 def other_loop():
     """A newcomer comes to the first loop of its program, and the others are in the second one."""
     with StandIn(4, programs.two_loops, STEPS="1000") as world:
@@ -332,6 +358,14 @@ def early_in_all_programs():
     yield from early(programs.accumulated, worlds, IN_PLACE="")
     yield from early(programs.unguarded, worlds, is_named=False)
     yield from early(programs.two_loops, worlds, first=6, befalls=["retry"])
+    for settings in SETTINGS[1:]:  # the second step of a static graph is none that newcomers can come into
+        befalls = ["retry"] if "static_graph" in settings else ["retry", "kill"]
+        yield from early(programs.ddp, worlds, befalls=befalls, SETTINGS=json.dumps(settings))
+
+
+def other_settings():
+    """Ranks of DDP that is set in other ways die, later."""
+    return [("%s" % settings, compared(programs.ddp, kill, steps=60, SETTINGS=json.dumps(settings))) for settings in SETTINGS[1:]]
 
 
 def many():
@@ -523,6 +557,8 @@ SCENARIOS = {
     "stop": lambda: compared(programs.ddp, stop),
     "retry": lambda: compared(programs.ddp, retry),
     "in_backward": lambda: injected(programs.ddp),
+    "short_of_memory": lambda: together(short_of_memory()),
+    "other_settings": lambda: together(other_settings()),
     "unguarded": lambda: compared(programs.unguarded, kill),
     "plain": lambda: compared(programs.plain, kill),
     "plain_died": lambda: died_at(programs.plain, 2, 10),
@@ -536,6 +572,7 @@ SCENARIOS = {
     "gan_retry": lambda: compared(programs.gan, retry),
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,
     "other_buckets": other_buckets,
+    "second_step": second_step,
     "other_loop": other_loop,
     "other_state": other_state,
     "told_to_exit": told_to_exit,

@@ -1,30 +1,23 @@
 use std::{sync::Arc, time::Duration};
-use taskd_core::job::{CommandId, ProcId};
+use taskd_core::job::ProcId;
 use taskd_core::launch::*;
 
 /// Gives each rank a device of its own, around any launcher with so many devices on each host.
 pub struct OneDeviceEach<L>(pub L, pub u32);
 
-impl<L> OneDeviceEach<L> {
-    fn completed(&self, batch: &StartBatch) -> StartBatch {
-        let mut batch = batch.clone();
-        for order in &mut batch.orders {
-            let Some(rank) = order.proc.role.rank() else { continue };
-            let env = &mut Arc::make_mut(&mut order.spec).env;
-            env.entry("ACME_DEVICE".into()).or_insert((rank.0 % self.1).to_string());
-        }
-        batch
-    }
-}
-
-// All of it is passed on, also what has a default: whoever stands in front has the abilities of what is behind.
 #[async_trait::async_trait]
 impl<L: Launcher> Launcher for OneDeviceEach<L> {
     fn info(&self) -> LauncherInfo {
         self.0.info()
     }
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.0.start(&self.completed(batch)).await
+        let mut batch = batch.clone();
+        for order in &mut batch.orders {
+            let Some(rank) = order.proc.role.rank() else { continue };
+            let env = &mut Arc::make_mut(&mut order.spec).env;
+            env.entry("ACME_DEVICE".into()).or_insert((rank.0 % self.1).to_string());
+        }
+        self.0.start(&batch).await
     }
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
         self.0.stop(procs, grace).await
@@ -37,12 +30,6 @@ impl<L: Launcher> Launcher for OneDeviceEach<L> {
     }
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.0.acknowledge(exits).await
-    }
-    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
-        self.0.direct(id, batch).await
-    }
-    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
-        self.0.prepare(&self.completed(batch), in_loop).await
     }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.0.detach(keep).await

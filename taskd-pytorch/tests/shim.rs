@@ -38,6 +38,22 @@ fn plain(python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
 }
 
 #[test]
+fn who_comes_first_dials_when_somebody_listens() {
+    for torch in &torches("who_comes_first_dials_when_somebody_listens") {
+        let dir = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let mark = dir.path().join("mark").display().to_string();
+        let ranks = ["0", "1"].map(|rank| {
+            let recorded = Recorded::new(&PYTHON_FILES);
+            let child = recorded.command(torch, &program("late_store.py"), &[rank, &port, &mark]).spawn().unwrap();
+            (recorded, child)
+        });
+        let said = ranks.map(|(_recorded, child)| waited(child).0);
+        assert_eq!(said.each_ref().map(|out| out.lines().next()), [Some("refused"), Some("listens")]);
+    }
+}
+
+#[test]
 fn an_unmodified_program_is_recorded_and_computes_the_same() {
     for torch in &torches("an_unmodified_program_is_recorded_and_computes_the_same") {
         let said = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();

@@ -43,13 +43,18 @@ loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=T
 mark = lambda name: os.environ['RESULT'] + name
 is_odd = os.environ['ODD'] == str(rank) and 'TASKD_JOIN' in os.environ  # in the place of a lost one, while others live
 average = torch.nn.Linear(32, 5 if is_odd else 4)
-state = {'model': model, 'optimizer': optimizer, 'average': average}
+ballast = torch.nn.ParameterList([torch.zeros(int(os.environ['BALLAST_MIB']) << 18)])   # to copy it takes a while
+state = {'model': model, 'optimizer': optimizer, 'average': average, 'ballast': ballast}
 start = taskd.load_dump(state) or 0
 def die(step):
     fated = [name for name in os.environ['DIE'].split() if name.endswith(':%d' % step.number)]
     name = '%d:%d' % (rank, step.number)
     if name in fated and not step.warming and not os.path.exists(mark(name)):
         open(mark(name), 'w').close()  # who comes in its place lives
+        from taskd import _session
+        memory = _session.current.loop.memory
+        if memory is not None and memory.copying.locked():
+            open(mark(name + ':copying'), 'w').close()
         while not all(os.path.exists(mark(name)) for name in fated):
             time.sleep(0.001)  # or it would be ended with the first of them, and its own end would come in the next try
         os.kill(os.getpid(), 9)
@@ -102,6 +107,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("DIE", "")
         .with_env("BUCKETS", "")
         .with_env("ODD", "")
+        .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
         .with_env("RESULT", dir.join("result").to_str().unwrap());
     let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
@@ -189,6 +195,22 @@ async fn a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory() {
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
     assert_eq!(starts, [20; RANKS as usize], "the newest step whose state all had in memory");
+}
+
+#[tokio::test]
+async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
+    let test = "ranks_that_die_while_their_state_is_copied_leave_the_copy_before";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let copies = |spec: &mut JobSpec| {
+        spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+        forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
+    };
+    let env = [("DIE", "0:30 1:30 2:30"), ("PAUSE", "0.03"), ("BALLAST_MIB", "64")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
+    let copying = |rank: &u32| dir.path().join(format!("result{rank}:30:copying")).exists();
+    assert!((0..RANKS).any(|rank| copying(&rank)), "nobody was in the middle of a copy");
+    assert_eq!((report.restarts, starts), (1, vec![20; RANKS as usize]), "all have the one of step 20");
 }
 
 #[tokio::test]

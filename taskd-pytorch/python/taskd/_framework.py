@@ -34,8 +34,15 @@ def install(after_import, native):
     _hooks.at_first.append(lambda: look_for_mstx(native))
     for name in COMPILERS:
         after_import(name, hide_from_compiler)
+    after_import("torch.distributed.rendezvous", dial_in_time)
     for name in MSTX:
         after_import(name, lambda module: look_for_mstx(native))
+
+
+def dial_in_time(rendezvous):
+    from taskd import _dial
+
+    _dial.install(rendezvous)
 
 
 def recover(after_import, session):

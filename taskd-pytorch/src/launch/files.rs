@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 35] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 36] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -18,6 +18,7 @@ pub const PYTHON_FILES: [PythonFile; 35] = python_files! {
     "taskd/_completer.py"
     "taskd/_copied.py"
     "taskd/_data.py"
+    "taskd/_dial.py"
     "taskd/_dump.py"
     "taskd/_engine.py"
     "taskd/_forward.py"

@@ -75,7 +75,7 @@ pub(super) struct Line {
     pub(super) ahead_failures: u32,
     /// After how long it is looked again whether ranks have come to a step loop, without which nothing is run ahead.
     pub(super) look_again: Duration,
-    /// Whether such a process is known to have been in a step loop, under an earlier guard.
+    /// Whether such a process is known to have been in a step loop, elsewhere or under an earlier guard.
     pub(super) in_loop: bool,
     /// Who was started last as one of these.
     pub(super) users: BTreeSet<Role>,

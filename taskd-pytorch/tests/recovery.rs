@@ -134,9 +134,12 @@ fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
 
 #[test]
 fn a_model_that_is_sharded_is_not_done_again_in_place() {
-    for scenario in ["fsdp", "fsdp2"] {
-        let why = "model is sharded (FSDP), and does not come back from a pass that was given up in its middle";
-        is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, why);
+    for (scenario, what) in
+        [("fsdp", "model"), ("fsdp2", "model"), ("fsdp_unnamed", "optimizer"), ("fsdp2_unnamed", "optimizer")]
+    {
+        let why =
+            format!("{what} is sharded (FSDP), and does not come back from a pass that was given up in its middle");
+        is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, &why);
     }
 }
 

@@ -125,6 +125,8 @@ class Session:
         if kind in ("join", "repair", "resume", "dump", "seal") and not self.given_up and self.place != PARKED:
             return self.refuse(do["id"], "%s without a give-up: this process trains" % kind)
         if kind == "give-up":
+            if self.engine.cannot is not None:
+                return self.refuse(do["id"], self.engine.cannot)
             with self.lock:
                 self.generation, self.given_up = generation, True
             self.engine.release()

@@ -26,6 +26,8 @@ class Engine:
         self.pid = os.getpid()
         self.state_ = _state.State()
         self.noter = _notes.Noter(self.state_)
+        self.told_sharded = []
+        self.cannot = None  # why no step can be given up, in a sentence
         self.unfinished, self.under_way = _unfinished.Unfinished(), _under_way.UnderWay()
         self.reducers = _reducers.Reducers(self)
         self.groups = _groups_anew.Groups(self)
@@ -94,9 +96,7 @@ class Engine:
     def enter(self, loop, state):
         self.state_.register(state)
         self.loop = loop
-        sharded = self.state_.not_replicated()
-        if sharded:
-            _link.say("%s is sharded: no other rank has a copy of what a rank holds of it" % ", ".join(sharded))
+        self.say_what_is_sharded()
 
     def leave(self):
         self.loop = None
@@ -109,10 +109,22 @@ class Engine:
     def find(self, name, what):
         if not self.state_.find(name, what):
             return
+        self.say_what_is_sharded()
         if self.warm is not None:
             self.warm.note(what)
         elif isinstance(what, torch.nn.Module) and self.loop.note is not None:
             self.loop.note.modules_are_found(with_grads=True)
+
+    def say_what_is_sharded(self):
+        new = [name for name in self.state_.not_replicated() if name not in self.told_sharded]
+        if not new:
+            return
+        self.told_sharded += new
+        _link.say("no other rank has a copy of what a rank holds of what is sharded: %s" % ", ".join(new))
+        lost = [name for name in self.told_sharded if not _state.is_zero(self.state_.named[name])]
+        if lost:
+            why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
+            self.cannot = why % lost[0]
 
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
@@ -185,10 +197,6 @@ class Engine:
 
     def give_up(self):
         self.release()
-        sharded = [name for name in self.state_.not_replicated() if isinstance(self.state_.named[name], torch.nn.Module)]
-        if sharded:
-            why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
-            raise Refused(why % ", ".join(sharded))
         self.transfer.close()
         self.under_way.wait_for_ends(self.groups.release)
         if self.loop.tainted:

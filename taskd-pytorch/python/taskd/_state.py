@@ -79,10 +79,24 @@ def contains(known, what):
 def is_sharded(what):
     if isinstance(what, torch.nn.Module):
         names = {type(part).__name__ for part in what.modules()}
-        return any(name.startswith("FullyShardedDataParallel") or name.startswith("FSDP") for name in names) or any(
-            type(one).__name__ == "DTensor" for one in what.parameters()
-        )
+        if any(name.startswith("FullyShardedDataParallel") or name.startswith("FSDP") for name in names):
+            return True
+    return is_zero(what) or any(is_shard(one) for one in parameters_of(what))
+
+
+def is_zero(what):
     return type(what).__name__ == "ZeroRedundancyOptimizer"
+
+
+def parameters_of(what):
+    if isinstance(what, torch.nn.Module):
+        return what.parameters()
+    return (one for group in what.param_groups for one in group["params"]) if is_optimizer(what) else ()
+
+
+def is_shard(parameter):
+    """Of FSDP, old or new, or of tensor parallelism."""
+    return type(parameter).__name__ in ("DTensor", "FlatParameter") or getattr(parameter, "_fsdp_flattened", False)
 
 
 def is_optimizer(what):
@@ -93,7 +107,7 @@ def inner_of(what):
     """What holds the state: not the wrapper."""
     if type(what).__name__ == "DistributedDataParallel":
         return what.module
-    if type(what).__name__ == "ZeroRedundancyOptimizer":
+    if is_zero(what):
         return what.optim
     return what
 

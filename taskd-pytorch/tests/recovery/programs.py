@@ -475,7 +475,8 @@ def sharded(shard):
     model = shard(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
-    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+    state = {} if os.environ.get("UNNAMED") else {"model": model, "optimizer": optimizer}
+    for step in taskd.steps(state, until=steps()):
         with step:
             optimizer.zero_grad()
             model(noise()).square().mean().backward()

@@ -285,9 +285,9 @@ def completes_as_it_is_looked_at():
     return {"waited": waited, "failed": failed}
 
 
-def refused_by(program):
+def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
-    with StandIn(4, program, STEPS="1000") as world:
+    with StandIn(4, program, STEPS="1000", **environment) as world:
         world.until_step(5)
         return recovered_or_refused(world, None)
 
@@ -583,6 +583,8 @@ SCENARIOS = {
     "scaled": lambda: compared(programs.scaled, kill, steps=60),
     "fsdp": lambda: refused_by(programs.fsdp),
     "fsdp2": lambda: refused_by(programs.fsdp2),
+    "fsdp_unnamed": lambda: refused_by(programs.fsdp, UNNAMED="1"),
+    "fsdp2_unnamed": lambda: refused_by(programs.fsdp2, UNNAMED="1"),
     "zero": lambda: injected(programs.zero),
     "lost_shard": lost_shard,
     "many": many,

@@ -234,6 +234,7 @@ class StandIn:
             clock[0] = now
 
         here = self.here()
+        self.pump(lambda: all(peer.at == "loop" for peer in here if peer.mode == "train"), "all come to their step loops")
         for peer in here:
             peer.failures.clear()
         old = [peer for peer in here if peer.at == "loop"]

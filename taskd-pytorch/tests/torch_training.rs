@@ -43,7 +43,7 @@ loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=T
 mark = lambda name: os.environ['RESULT'] + name
 is_odd = os.environ['ODD'] == str(rank) and 'TASKD_JOIN' in os.environ  # in the place of a lost one, while others live
 average = torch.nn.Linear(32, 5 if is_odd else 4)
-ballast = torch.nn.ParameterList([torch.zeros(int(os.environ['BALLAST_MIB']) << 18)])   # to copy it takes a while
+ballast = torch.nn.ParameterList([torch.zeros(int(os.environ['BALLAST_MIB']) << 18)])  # to copy it takes a while
 state = {'model': model, 'optimizer': optimizer, 'average': average, 'ballast': ballast}
 start = taskd.load_dump(state) or 0
 def die(step):
@@ -127,6 +127,12 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .unwrap()
 }
 
+/// Every ten steps all ranks keep copies in memory, and nobody takes a dead one's place while not all are dead yet.
+fn copies(spec: &mut JobSpec) {
+    spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+    forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]);
+}
+
 fn forbid(policy: &mut Policy, strategies: &[&'static str]) {
     policy.strategies.extend(strategies.iter().map(|name| (Name::new(name), Permission::Never)));
 }
@@ -189,10 +195,6 @@ async fn a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory() {
     let test = "a_job_that_lost_all_ranks_goes_on_from_what_they_had_in_memory";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let copies = |spec: &mut JobSpec| {
-        spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
-        forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
-    };
     let env = [("DIE", "0:23 1:23 2:23"), ("PAUSE", "0.03")]; // the copies of step 20 have been told of by then
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
@@ -204,10 +206,6 @@ async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
     let test = "ranks_that_die_while_their_state_is_copied_leave_the_copy_before";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let copies = |spec: &mut JobSpec| {
-        spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
-        forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]); // while not all are dead yet
-    };
     let env = [("DIE", "0:30 1:30 2:30"), ("PAUSE", "0.03"), ("BALLAST_MIB", "64")];
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
     let copying = |rank: &u32| dir.path().join(format!("result{rank}:30:copying")).exists();

@@ -3,6 +3,7 @@
 There is one, `current`, where a supervisor is there (TASKD_CONTROL) and this process is the rank; else it is None. It knows
 no framework: what is the framework's an *engine* does, which `_recovery.install` brings:
 
+    cannot                       why no step can be given up, in a sentence; None where it can
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state

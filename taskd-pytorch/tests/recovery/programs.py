@@ -92,27 +92,24 @@ class Cut:
                         pass
 
 
-class Die:
-    """Kills this process, once, at a step: DIE is `rank:step`."""
+class Once:
+    """Does something to this rank, once, at a step: the variable is `rank:step`."""
 
-    def __init__(self, rank):
-        self.step = step_of("DIE", rank)
-
-    def __call__(self, number):
-        if number == self.step:
-            os.kill(os.getpid(), 9)
-
-
-class Short:
-    """Has no memory left, once, at a step: SHORT is `rank:step`."""
-
-    def __init__(self, rank):
-        self.step = step_of("SHORT", rank)
+    def __init__(self, variable, rank, what):
+        self.step, self.what = step_of(variable, rank), what
 
     def __call__(self, number):
         if number == self.step:
             self.step = None
-            raise MemoryError("there is no memory for these gradients")
+            self.what()
+
+
+def dies():
+    os.kill(os.getpid(), 9)
+
+
+def has_no_memory():
+    raise MemoryError("there is no memory for these gradients")
 
 
 class Late:
@@ -184,9 +181,9 @@ def ddp():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
-    losses, cut, die, late, now = Losses(), Cut(rank), Die(rank), Late(rank), [-1]
+    losses, cut, die, late, now = Losses(), Cut(rank), Once("DIE", rank, dies), Late(rank), [-1]
     next(model.parameters()).register_hook(lambda grad: cut(now[0]))  # of the last bucket
-    short = Short(rank)
+    short = Once("SHORT", rank, has_no_memory)
     list(model.parameters())[2].register_hook(lambda grad: short(now[0]))  # when the first bucket is under way
     for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
         with step:
@@ -320,7 +317,7 @@ def plain():
     model = torch.nn.Linear(32, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     torch.manual_seed(100 + rank)
-    losses, die, raised = Losses(), Die(rank), []
+    losses, die, raised = Losses(), Once("DIE", rank, dies), []
     for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
         with step:
             loss = model(noise()).square().mean()
@@ -371,7 +368,7 @@ def accumulated():
     data = Digits()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
     loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
-    losses, die = Losses(), Die(rank)
+    losses, die = Losses(), Once("DIE", rank, dies)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
         with step:
             for at, (x, y) in enumerate(step.batches(n=3)):
@@ -402,7 +399,7 @@ def dumping():
     torch.manual_seed(100 + rank)
     loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    losses, die, start = Losses(), Die(rank), taskd.load_dump(state) or 0
+    losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
     torch.randn(rank + 1)  # whatever a program does before its loop
     for step in taskd.steps(state, data=loader, start=start, until=steps()):
         with step:

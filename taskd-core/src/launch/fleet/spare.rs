@@ -4,7 +4,7 @@
 
 use super::Shared;
 use crate::job::{NodeId, World};
-use crate::launch::{Change, JOIN_VARIABLE, Place, Point, StartBatch, StartOrder};
+use crate::launch::{Change, JOIN_VARIABLE, LaunchError, Place, Point, StartBatch, StartOrder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -54,12 +54,18 @@ pub(super) async fn keep_ready(shared: Arc<Shared>, part: usize) {
     wanted.mark_changed(); // what came before this task did is news, too
     while wanted.changed().await.is_ok() {
         let Wanted { batch: Some(batch), in_loop } = wanted.borrow_and_update().clone() else { continue };
-        let Ok(listing) = shared.parts[part].list().await else { continue };
-        for node in shared.idle(&listing) {
-            if let Err(why) = shared.parts[part].prepare(&as_on(&node, &batch), in_loop).await {
-                tracing::warn!(%node, %why, "it is not ready to take the place of another host: ranks would come up slowly there");
-            }
+        if let Err(why) = shared.prepare_idle(part, &batch, in_loop).await {
+            tracing::warn!(%why, "a launcher's idle hosts do not get ready to take the place of another: ranks would come up slowly there");
         }
+    }
+}
+
+impl Shared {
+    async fn prepare_idle(&self, part: usize, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        for node in self.idle(&self.parts[part].list().await?) {
+            self.parts[part].prepare(&as_on(&node, batch), in_loop).await?;
+        }
+        Ok(())
     }
 }
 

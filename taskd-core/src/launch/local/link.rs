@@ -85,7 +85,6 @@ impl Link {
             next_id: 0,
             last_call: None,
             warm: None,
-            in_loop: false,
         };
         let task = tokio::spawn(task.run(connection));
         let in_charge = AtomicBool::new(false);
@@ -148,8 +147,6 @@ struct Task {
     last_call: Option<(u64, &'static str)>,
     /// What was started, or prepared for, last of what has standbys: a guard that is new has to be told of it.
     warm: Option<WireBatch>,
-    /// Whether such processes were said to have a step loop.
-    in_loop: bool,
 }
 
 /// How it goes on after a connection.
@@ -201,7 +198,7 @@ impl Task {
     /// A new guard keeps standbys for what its predecessor did: whoever comes back finds one.
     fn prepare(&mut self, is_new: bool) {
         if let Some(batch) = self.warm.clone().filter(|_| is_new) {
-            let call = Call::Prepare { batch, in_loop: self.in_loop || self.workers.in_loop() };
+            let call = Call::Prepare { batch, in_loop: self.workers.in_loop() };
             let (reply, _) = oneshot::channel(); // nobody waits for it
             self.send(Request { call, reply, ordered_at: self.outgoing.wound_down() });
         }
@@ -292,10 +289,8 @@ impl Task {
         let id = self.next_id;
         self.next_id += 1;
         match &request.call {
-            Call::Start(batch) => self.warm = batch.with_standbys().or(self.warm.take()),
-            Call::Prepare { batch, in_loop } => {
+            Call::Start(batch) | Call::Prepare { batch, .. } => {
                 self.warm = batch.with_standbys().or(self.warm.take());
-                self.in_loop |= in_loop;
             }
             Call::Shutdown { .. } => self.last_call = Some((id, "this launcher was shut down")),
             Call::Detach { .. } => self.last_call = Some((id, "this launcher has detached from its job")),

@@ -191,6 +191,9 @@ impl Launcher for LocalLauncher {
 
     async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
         let batch = self.ground.batch(&self.link.history.job, batch)?;
+        if in_loop {
+            self.link.workers.come_to_loop(); // a new guard is told, too
+        }
         self.link.call(Call::Prepare { batch, in_loop }).await.map(drop)
     }
 

@@ -198,7 +198,7 @@ impl Engine {
         let answer = match call {
             Call::Start(batch) => return self.start_batch(key, id, batch),
             Call::Prepare { batch, in_loop } => {
-                self.prepare(batch, in_loop);
+                self.keep_standbys_for(&batch, in_loop, Instant::now());
                 Ok(Answer::Done)
             }
             Call::Shutdown { grace } => {

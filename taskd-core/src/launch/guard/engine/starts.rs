@@ -42,21 +42,6 @@ pub(super) struct WaitingStart {
 impl Engine {
     /// Starts what of a batch is not started yet, as soon as nothing is in its way.
     pub(super) fn start_batch(&mut self, conn: Key, id: u64, mut batch: WireBatch) {
-        self.equip(&mut batch);
-        let until = Instant::now() + WAIT_FOR_EARLIER;
-        let start = WaitingStart { conn, id, batch, until, standbys_until: None, failed: None };
-        self.waiting.push(start);
-        self.retry_waiting_starts(Instant::now());
-    }
-
-    /// Has standbys for what may be started here, without starting it.
-    pub(super) fn prepare(&mut self, mut batch: WireBatch, in_loop: bool) {
-        self.equip(&mut batch);
-        self.keep_standbys_for(&batch, in_loop, Instant::now());
-    }
-
-    /// Adds where processes find what this guard holds for them.
-    fn equip(&mut self, batch: &mut WireBatch) {
         let control = self.door.path.display().to_string();
         for order in &mut batch.orders {
             order.env.insert("TASKD_CONTROL".into(), control.clone()); // where it finds its supervisor
@@ -68,6 +53,10 @@ impl Engine {
                 order.env.insert("TASKD_MEMORY".into(), memory); // without it the rank says that it keeps no copies
             }
         }
+        let until = Instant::now() + WAIT_FOR_EARLIER;
+        let start = WaitingStart { conn, id, batch, until, standbys_until: None, failed: None };
+        self.waiting.push(start);
+        self.retry_waiting_starts(Instant::now());
     }
 
     /// Goes on with starts that could not go on before.

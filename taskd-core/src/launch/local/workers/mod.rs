@@ -54,7 +54,7 @@ pub(super) struct Workers {
     seats: Mutex<BTreeMap<ProcId, Seat>>,
     refused: AtomicU64,
     unexpected: AtomicU64,
-    /// Whether any process has been in a step loop.
+    /// Whether any process has been in a step loop, here or elsewhere.
     in_loop: AtomicBool,
 }
 
@@ -87,7 +87,12 @@ impl Workers {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
     }
 
-    /// Whether any process has been in a step loop.
+    /// A process has been in a step loop.
+    pub(super) fn come_to_loop(&self) {
+        self.in_loop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any process has been in a step loop, here or elsewhere.
     pub(super) fn in_loop(&self) -> bool {
         self.in_loop.load(Ordering::Relaxed)
     }
@@ -207,7 +212,7 @@ impl Workers {
     /// Under the lock, so that the history has it in order.
     fn tell(&self, proc: &ProcId, seat: &Seat) {
         if seat.linked.as_ref().is_some_and(|linked| linked.at == Point::Loop) {
-            self.in_loop.store(true, Ordering::Relaxed);
+            self.come_to_loop();
         }
         let status = LinkStatus { proc: proc.clone(), linked: seat.linked.clone() };
         self.history.log.push(Change::Link(status));

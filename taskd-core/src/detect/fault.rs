@@ -265,6 +265,15 @@ impl Fault {
         &self.suspects
     }
 
+    /// Whether nothing is wrong, and a detector only knows what would be better. It is taken while nothing is being mended; meanwhile
+    /// it is dropped and counted, so its detector has to give it again.
+    #[must_use]
+    pub fn is_mere_advice(&self) -> bool {
+        self.advice.is_some()
+            && self.by != OPERATOR
+            && self.suspects.iter().all(|suspect| suspect.damage.still_trains())
+    }
+
     /// Which start of the prime suspect's role this is about, if that is a process.
     #[must_use]
     pub const fn incarnation(&self) -> Option<Incarnation> {

@@ -18,6 +18,8 @@ pub(super) struct Bench<'a> {
     pub(super) free_in_row: u32,
     /// The budget has paid for everything in this incident but its victims.
     pub(super) paid: bool,
+    /// A recovery that costs nothing was begun for everything in it but its victims.
+    pub(super) let_off: bool,
     /// It is only an operator's wish.
     pub(super) ordered: bool,
     /// The job goes on, whatever becomes of it: see [`Incident::harms_nobody`].
@@ -177,6 +179,7 @@ impl Bench<'_> {
             return Price::Nothing;
         }
         match proposal.counted {
+            Counted::No if self.let_off => Price::Nothing,
             Counted::No if self.free_in_row < FREE_IN_ROW_MAX => Price::FreeRetry,
             Counted::No | Counted::Yes => Price::Token,
         }

@@ -44,6 +44,8 @@ counted! {
         RepeatedAnswer => "repeated-answer",
         /// A fault that the incident has already.
         RepeatedFault => "repeated-fault",
+        /// Mere advice while something is mended: it would have broken the recovery off, and its detector gives it again.
+        AdviceMeanwhile => "advice-meanwhile",
         /// A fault that was found while the job was being ended.
         FaultAtEnd => "fault-at-end",
         /// A detector whose deadline stayed in the past was held back.

@@ -115,6 +115,7 @@ impl Kernel {
             budget_left: self.state.budget.left(),
             free_in_row: self.state.free_in_row,
             paid: open.paid >= open.worth(),
+            let_off: open.let_off >= open.worth(),
             ordered: is_wish(open),
             harms_nobody: harms_nobody(open, &self.state.view),
             declined: &open.declined,
@@ -189,17 +190,18 @@ impl Kernel {
     fn book(&mut self, id: IncidentId, hold: Option<Hold>, price: Price) {
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
         open.held = hold;
-        if open.held.is_some() || price == Price::Nothing {
+        if open.held.is_some() {
             return;
         }
-        open.paid = open.worth();
         match price {
             Price::Nothing => {}
             Price::Token => {
+                open.paid = open.worth();
                 self.state.budget.withdraw();
                 self.state.free_in_row = 0;
             }
             Price::FreeRetry => {
+                open.let_off = open.worth();
                 self.state.counts.branch(Branch::FreeRetry);
                 self.state.free_in_row += 1;
             }

@@ -2,9 +2,9 @@
 //!
 //! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
 
-use super::{Branch, Chosen, Drop, Event, Held, Kernel, State, View, plans};
+use super::{Branch, Chosen, Drop, Event, Held, Kernel, Proc, State, View, plans};
 use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
-use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Role, Seq, Termination};
+use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq, Termination};
 use crate::kernel::plans::PlanId;
 use crate::launch::Point;
 use crate::recover::{Action, Failure, Incident, Output};
@@ -31,6 +31,9 @@ pub(super) struct Open {
     pub(super) rests_on: (Seq, Seq),
     /// Causes and failed attempts for which the budget has paid.
     pub(super) paid: usize,
+    /// Of how many of them a recovery was begun that the budget need not pay for.
+    #[serde(default)]
+    pub(super) let_off: usize,
     /// A recovery of it has begun to stop or start processes: somebody has to carry that through.
     pub(super) begun: bool,
     /// What was decided and is not carried out.
@@ -105,6 +108,10 @@ impl Kernel {
         }
         if self.state.life.is_ending() {
             return self.state.counts.drop(Drop::FaultAtEnd);
+        }
+        let is_mending = || self.state.incidents.values().any(|open| open.held.is_none());
+        if fault.is_mere_advice() && is_mending() {
+            return self.state.counts.drop(Drop::AdviceMeanwhile);
         }
         let id = self.incident_for(&fault);
         self.join(id, fault);
@@ -199,6 +206,7 @@ impl Kernel {
         if let Some(open) = self.state.incidents.get_mut(&into) {
             open.rests_on.0 = open.rests_on.0.min(other.rests_on.0);
             open.paid += other.paid;
+            open.let_off += other.let_off;
             open.begun |= other.begun;
             open.approved.extend(other.approved);
             open.declined.extend(other.declined);
@@ -220,6 +228,7 @@ impl Kernel {
             decide_at: None,
             rests_on: (seq, seq),
             paid: 0,
+            let_off: 0,
             begun: false,
             held: None,
             approved: BTreeSet::new(),
@@ -273,9 +282,8 @@ impl Kernel {
         if !is_new || plans.contains_key(&PlanId::Recovery(id)) || incidents.keys().any(|other| *other != id) {
             return false;
         }
-        let faults = open.into_iter().flat_map(|open| &open.incident.faults).chain([fault]);
-        let lost: Option<BTreeSet<&Role>> = faults.map(|fault| lost_for_sure(fault, view)).collect();
-        let Some(lost) = lost else { return false };
+        let known = open.into_iter().flat_map(|open| &open.incident.faults);
+        let Some(lost) = lost_for_sure([fault].into_iter().chain(known), view) else { return false };
         let in_loop = |role: &Role| {
             let link = view.proc(role).and_then(|proc| proc.link.as_ref());
             link.is_some_and(|link| link.at == Point::Loop)
@@ -348,18 +356,23 @@ impl Kernel {
     }
 }
 
-/// Whose process it says is gone, if there is no doubt: it was killed, or everything on its host is gone with whatever guarded it.
-/// While something seems to run there the rest of the host's ends is still to be told.
-fn lost_for_sure<'a>(fault: &'a Fault, view: &View) -> Option<&'a Role> {
-    let suspect = fault.prime();
-    let Domain::Process(role) = &suspect.domain else { return None };
-    let proc = view.proc(role)?;
-    let seems_to_run = |node: &NodeId| view.procs.values().any(|p| p.node.as_ref() == Some(node) && !p.phase.is_over());
-    let is_sure = match proc.phase.termination() {
-        Some(Termination::Unknown) => proc.node.as_ref().is_some_and(|node| !seems_to_run(node)),
-        _ => suspect.is_certain(),
-    };
-    (is_sure && suspect.damage == Damage::PROCESS_GONE).then_some(role)
+/// Whose processes these faults say are gone, if there is no doubt of any: it was killed, or everything on its host is gone with
+/// whatever guarded it. While something seems to run there the rest of the host's ends is still to be told.
+fn lost_for_sure<'a>(faults: impl Iterator<Item = &'a Fault>, view: &View) -> Option<BTreeSet<&'a Role>> {
+    let (mut lost, mut gone) = (BTreeSet::new(), BTreeSet::new());
+    for suspect in faults.map(Fault::prime) {
+        let Domain::Process(role) = &suspect.domain else { return None };
+        let proc = view.proc(role).filter(|_| suspect.damage == Damage::PROCESS_GONE)?;
+        match proc.phase.termination() {
+            Some(Termination::Unknown) => _ = gone.insert(proc.node.as_ref()?),
+            _ if suspect.is_certain() => {}
+            _ => return None,
+        }
+        lost.insert(role);
+    }
+    let seems_to_run =
+        |proc: &Proc| !proc.phase.is_over() && proc.node.as_ref().is_some_and(|node| gone.contains(node));
+    (gone.is_empty() || !view.procs.values().any(seems_to_run)).then_some(lost)
 }
 
 /// Whether a fault makes a matter of its own of what only an operator wants: what is held for the wish is to be decided anew,

@@ -316,11 +316,10 @@ impl Incident {
             && self.faults.iter().all(|f| is_of_the_meeting(f, view))
     }
 
-    /// Whether all that was blamed [still trains](crate::detect::Damage::still_trains): it is slow, for instance.
+    /// Whether all that was blamed [still trains](crate::detect::Damage::still_trains), victims and all: it is slow, for instance.
     #[must_use]
     pub fn still_trains(&self) -> bool {
-        let mut causes = self.faults.iter().map(Fault::prime).filter(|suspect| suspect.is_cause()).peekable();
-        causes.peek().is_some() && causes.all(|suspect| suspect.damage.still_trains())
+        self.faults.iter().all(|fault| fault.prime().damage.still_trains())
     }
 
     /// Hosts that are to be left: a cause of the incident is a host, or a device, that does not work.

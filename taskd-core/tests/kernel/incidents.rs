@@ -77,6 +77,38 @@ fn victims_belong_to_the_incident_that_is_open_and_are_not_paid_for_again() {
     assert_eq!((bench.kernel.report().incidents.len(), bench.kernel.budget_left()), (1, 9));
 }
 
+/// Replaces a single lost rank for nothing, and more not at all.
+struct Hope;
+
+impl RecoveryStrategy for Hope {
+    fn name(&self) -> Name {
+        Name::new("hope")
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        if incident.faults.len() > 1 {
+            return Err("too many for that".into());
+        }
+        let proposal = Replace.propose(incident, view)?;
+        Ok(Proposal { counted: Counted::No, cost: Cost::downtime(Duration::ZERO), ..proposal })
+    }
+}
+
+#[test]
+fn what_comes_after_a_recovery_that_costs_nothing_is_paid_for() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Hope), Box::new(Replace)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    bench.now = 100 * MS;
+    bench.tell(0, 1, killed());
+    bench.at(120);
+    let left = bench.kernel.budget_left();
+    assert_eq!(taken(&bench, Branch::FreeRetry), 1);
+    let suspect = Suspect::victim(rank_domain(1), FaultClass::Exit, Damage::PROCESS_GONE);
+    let fault = Fault::new(Name::new("test"), JobTime::START, suspect).of(Some(Incarnation(1)));
+    bench.give(Input::Requested(Request::Fault(Box::new(fault))));
+    bench.at(140);
+    assert_eq!((taken(&bench, Branch::Cancelled), bench.kernel.budget_left()), (1, left - 1));
+}
+
 #[test]
 fn blame_that_is_refined_after_the_decision_is_right_in_the_report() {
     let mut bench = Bench::new(2, |_| ()).up();

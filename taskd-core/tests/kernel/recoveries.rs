@@ -2,7 +2,7 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, Suspect, detector};
+use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect, detector};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
@@ -198,4 +198,32 @@ fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
     let no = Err(Failure::Unreachable("try again".into()));
     bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
     assert_eq!(start_of(&bench.at(140)).expect("tried again").1, [ProcId::rank(0, 3)]);
+}
+
+#[test]
+fn advice_waits_for_the_end_of_a_recovery_and_is_taken_when_nothing_is_mended() {
+    let adviser = detector("adviser", |o, _, out| {
+        if let Signal::Metric { .. } = o.signal {
+            let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+            let suspect = Suspect::certain(Domain::Job, FaultClass::Other(Name::new("adviser")), damage);
+            out.blame(Fault::new(Name::new("adviser"), o.at, suspect).advising(Name::new("replace")));
+        }
+    });
+    let advise = |bench: &mut Bench| {
+        let fact = Fact::new(Domain::Job, Signal::Metric { name: Name::new("small"), value: 1.0 });
+        bench.give(Input::Observed(vec![fact.observed(JobTime::START)]))
+    };
+    let plugins = Plugins { detectors: vec![exits(), Box::new(adviser)], strategies: vec![Box::new(Replace)] };
+    let mut bench = Bench::with(2, |_| (), plugins).up();
+    bench.tell(1, 1, killed());
+    advise(&mut bench);
+    assert_eq!(count(&bench, Drop::AdviceMeanwhile), 1, "a rank is lost, and more may be");
+    let (id, _) = start_of(&bench.at(100)).expect("rank 1 starts again");
+    assert!(events(&advise(&mut bench)).is_empty(), "it goes on");
+    assert_eq!((count(&bench, Drop::AdviceMeanwhile), taken(&bench, Branch::Cancelled)), (2, 0));
+    bench.give(Input::Answered { id, results: accepted(1) });
+    bench.tell(1, 2, Phase::Running);
+    assert_eq!(taken(&bench, Branch::Recovered), 1);
+    assert!(!events(&advise(&mut bench)).is_empty(), "now it is a matter of its own");
+    assert_eq!(count(&bench, Drop::AdviceMeanwhile), 2);
 }

@@ -49,7 +49,7 @@ impl RecoveryStrategy for Grow {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        if !incident.faults.iter().any(|fault| fault.advice.as_ref() == Some(&GROW)) {
+        if !newcomers::wants_to_grow(incident) {
             return Err("nobody wants the world to grow".into());
         }
         let coming: BTreeSet<Rank> = view.world.absent().keys().copied().collect();

@@ -4,11 +4,11 @@
 
 use super::{GIVE_UP, JOIN, Limits, START, give_up, join, repair_and_resume};
 use crate::detect::{Fault, Sound};
-use crate::job::{Counted, Domain, Incarnation, ProcId, Rank, Ready, Role, WorkerSpec, World};
+use crate::job::{Counted, Domain, Incarnation, Member, ProcId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
 use crate::launch::{JOIN_VARIABLE, Phase, Point, StartBatch, StartOrder};
 use crate::recover::stages;
-use crate::recover::{Action, Cost, Incident, Next, Proposal, Run, Stage};
+use crate::recover::{Action, Cost, GROW, Incident, Next, Proposal, Run, Stage};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -99,7 +99,8 @@ pub(super) fn lost(incident: &Incident, view: &View) -> Result<BTreeSet<Rank>, S
 }
 
 /// Ranks that were to come to their step loop in a recovery of this incident, and have not: a new fault has struck in the middle of
-/// it, or it has failed. Whoever was to join in that one is started again for this one, or is given up.
+/// it, or it has failed. Whoever was to join in that one is started again for this one, or is given up. So are those who were to come
+/// [back](super::Grow): nobody is blamed there whose newer process would tell.
 fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
     let is_gone = |fault: &&Fault| fault.prime().is_cause() && fault.prime().damage.process == Sound::No;
     let gone = incident.faults.iter().filter(is_gone);
@@ -111,10 +112,18 @@ fn on_their_way(incident: &Incident, view: &View) -> BTreeSet<Rank> {
         view.world.members().get(rank).is_some_and(|member| member.incarnation > *was)
     };
     let replaced = of_rank.filter(is_newer).map(|(rank, _)| rank);
-    let has_failed = !incident.attempts.is_empty();
-    let never_stepped = |rank: &Rank| view.proc(&Role::Rank(*rank)).is_some_and(|proc| proc.step.is_none());
-    let new = view.world.members().keys().copied().filter(|rank| has_failed && never_stepped(rank));
+    let was_tried = !incident.attempts.is_empty() || wants_to_grow(incident);
+    let never_stepped = |(rank, member): &(&Rank, &Member)| {
+        let proc = view.proc(&Role::Rank(**rank));
+        proc.is_some_and(|proc| proc.step.is_none() || proc.incarnation < member.incarnation)
+    };
+    let new = view.world.members().iter().filter(|member| was_tried && never_stepped(member)).map(|(rank, _)| *rank);
     replaced.chain(new).filter(|rank| !is_in(*rank, view)).collect()
+}
+
+/// Whether somebody wants ranks to come back that have left the world.
+pub(super) fn wants_to_grow(incident: &Incident) -> bool {
+    incident.faults.iter().any(|fault| fault.advice.as_ref() == Some(&GROW))
 }
 
 /// Whether a rank trains, in its step loop.

@@ -6,7 +6,7 @@ use crate::job::{
     Counted, Generation, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, NodeId, Ready, WorkerSpec,
 };
 use crate::launch::{Answered, JOIN_VARIABLE, Linked, NodeState, Phase, StartBatch, Window};
-use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy};
+use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy, Restart};
 use crate::testing::conformance;
 use proptest::prelude::*;
 
@@ -319,6 +319,26 @@ fn survivors_go_on_in_a_smaller_world_and_nobody_is_started() {
     assert_eq!(members.iter().map(|peer| peer.rank.0).collect::<Vec<_>>(), [0, 2, 3]);
     let same_size = Recover::elsewhere().cost();
     assert!(same_size < proposal.cost, "who can keep the size keeps it");
+}
+
+#[test]
+fn who_was_to_come_back_when_that_was_broken_off_comes_by_another_recovery() {
+    let mut scene = linked(Scene::of(4));
+    shrunk(&mut scene, 1);
+    let harmless =
+        Suspect::victim(rank_domain(2), FaultClass::Network, Damage { process: Sound::Yes, ..Damage::default() });
+    let harmless = Fault::new(Name::new("links"), JobTime::START, harmless).of(Some(Incarnation(1)));
+    let incident = incident(vec![wish_to_grow(), harmless]);
+    let grow = Grow::new().propose(&incident, &scene.view).expect("nobody is lost by that");
+    scene.view.world = entered(&grow);
+    assert!(Grow::new().propose(&incident, &scene.view).is_err_and(|why| why == "no rank is absent"));
+    let again = Recover::in_place().propose(&incident, &scene.view).expect("a proposal");
+    let newcomers = again.stages.iter().find_map(started).expect("somebody starts");
+    assert_eq!(newcomers.orders.iter().map(|order| order.proc.role.clone()).collect::<Vec<_>>(), [Role::Rank(Rank(1))]);
+    assert!(
+        Restart::new().propose(&incident, &scene.view).is_ok(),
+        "if that is not allowed: the job does not end over a wish"
+    );
 }
 
 #[test]

@@ -182,6 +182,10 @@ fn who_was_stopped_starts_again_though_all_that_is_blamed_still_trains() {
     let slow = Suspect::certain(rank_domain(1), FaultClass::Slow, damage);
     let slow = Fault::new(Name::new("slow-rank"), JobTime::START, slow).of(Some(Incarnation(1)));
     assert!(propose(&scene, vec![slow.clone()]).is_err_and(|why| why.contains("still trains")));
+    let failed =
+        Suspect::victim(rank_domain(0), FaultClass::Network, Damage { process: Sound::Yes, ..Damage::default() });
+    let failed = Fault::new(Name::new("failed-step"), JobTime::START, failed).of(Some(Incarnation(1)));
+    assert!(propose(&scene, vec![slow.clone(), failed]).is_ok(), "others wait, and nobody trains");
     scene.proc(0).wanted = false; // a recovery had begun, and was given up
     assert!(propose(&scene, vec![slow]).is_ok());
 }

@@ -77,8 +77,9 @@ impl Kept {
         let before = m.fleet.procs.iter().rfind(|(proc, _)| proc.role == *role);
         let gone = before.is_none_or(|(proc, process)| !process.is_alive() || self.stopped.contains(proc));
         let has_trained = |(proc, _): (&ProcId, _)| m.training.seat(proc).is_some_and(|seat| seat.stepped.is_some());
-        if !decision.incident.attempts.is_empty() && !before.is_some_and(has_trained) {
-            return true; // what was tried has failed, and it has not come in: it holds nothing
+        let was_heard = m.kernel.view().proc(role).is_some_and(|proc| proc.step.is_some() || proc.link.is_some());
+        if !decision.incident.attempts.is_empty() && !(was_heard && before.is_some_and(has_trained)) {
+            return true; // what was tried has failed, and it has not come in, as far as anybody who could know it has said
         }
         let about = Domain::Process(role.clone());
         let blames = |domain: &Domain| m.kernel.view().contains(domain, &about);

@@ -9,11 +9,12 @@ use super::super::step_loop::{Loops, Stand};
 use super::super::training::{Seat, Training};
 use super::Moment;
 use super::books::event;
-use crate::job::{IncidentId, ProcId, Rank, Role};
+use crate::job::{IncidentId, ProcId, Rank, Role, World};
 use crate::kernel::{Command, Event};
 use crate::launch::Directive;
 use crate::recover::Action;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A gang forms.
 pub(super) fn gang_forms(training: &Training, loops: &Loops) -> Result<(), Violation> {
@@ -56,21 +57,22 @@ fn proc(rank: Rank, seat: &Seat) -> ProcId {
 /// Recoveries in progress that keep processes.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    keeping: BTreeSet<IncidentId>,
+    /// The world in which each lets its ranks go on.
+    keeping: BTreeMap<IncidentId, Arc<World>>,
 }
 
 impl Replicas {
-    /// What is said to be recovered by those who live: each has resumed in the world in force, if it still lives.
+    /// What is said to be recovered by those who live: each has resumed in the world that was put in force, if it still lives.
     pub(super) fn check(&mut self, m: &Moment<'_>, command: &Command) -> Result<(), Violation> {
         if let (Action::Direct(batch), Some(incident)) = (&command.action, command.incident)
             && batch.orders.iter().any(|(_, what)| matches!(what, Directive::Resume { .. }))
         {
-            self.keeping.insert(incident);
+            self.keeping.insert(incident, Arc::clone(&batch.world));
         }
         match event(command) {
             Some(Event::Closed { incident, how }) => {
-                let kept = self.keeping.remove(incident) && how.starts_with("recovered by");
-                if kept { all_train(m) } else { Ok(()) }
+                let world = self.keeping.remove(incident).filter(|_| how.starts_with("recovered by"));
+                world.map_or(Ok(()), |world| all_train(m, &world))
             }
             Some(Event::Cancelled { incident, .. } | Event::Failed { incident, .. }) => {
                 self.keeping.remove(incident);
@@ -81,8 +83,8 @@ impl Replicas {
     }
 }
 
-fn all_train(m: &Moment<'_>) -> Result<(), Violation> {
-    let world = &m.kernel.view().world;
+/// In that world: what waited for the recovery's end may have begun the next one at the same moment.
+fn all_train(m: &Moment<'_>, world: &World) -> Result<(), Violation> {
     let generation = world.generation();
     for (rank, member) in world.members() {
         let proc = ProcId { role: Role::Rank(*rank), incarnation: member.incarnation };

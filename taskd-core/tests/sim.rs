@@ -5,7 +5,7 @@
 use taskd_core::kernel::{Branch, Check, Checks};
 use taskd_core::sim::{self, Outcome, SimConfig};
 
-const SEEDS: std::ops::Range<u64> = 50..100;
+const SEEDS: std::ops::Range<u64> = 40..90;
 /// Seeds that may be needed to see that a check is missing.
 const TEETH_SEEDS_MAX: u64 = 400;
 

@@ -36,7 +36,8 @@ impl Scene {
             slots: *slots,
         };
         let nodes = hosts.iter().map(|h| (node(h.0), status(h))).collect();
-        let view = View { now: JobTime::START, spec: Arc::new(spec), world, procs: BTreeMap::new(), nodes };
+        let view =
+            View { now: JobTime::START, spec: Arc::new(spec), world, procs: BTreeMap::new(), nodes, mending: false };
         let mut scene = Scene { view };
         scene.run_all();
         scene

@@ -20,8 +20,9 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Advises to [grow](crate::recover::Grow) a world that has [shrunk](crate::recover::Shrink), once it has been so for a time.
 ///
-/// Where the launcher lists hosts it waits until those that take something new have room. What was tried in vain is tried again after
-/// twice the time, an hour at most, and so are ranks that come back and soon leave again: what keeps a place from working may last.
+/// It waits while something is being mended, and where the launcher lists hosts until those that take something new have room. What was
+/// tried in vain is tried again after twice the time, an hour at most, and so are ranks that come back and soon leave again: what keeps
+/// a place from working may last.
 #[derive(Debug)]
 pub struct ShrunkDetector {
     after: Duration,
@@ -96,10 +97,7 @@ impl FaultDetector for ShrunkDetector {
     fn expire(&mut self, view: &View, out: &mut Findings) {
         self.follow(view);
         let (Some(since), Some(_)) = (self.state.since, self.state.due.filter(|due| *due <= view.now)) else { return };
-        let members = view.world.members();
-        let trains = view.training().filter(|(rank, _)| members.contains_key(rank)).count();
-        let all_train = trains == members.len(); // else a recovery is under way
-        if !all_train || !has_room(view) {
+        if view.mending || !view.all_train() || !has_room(view) {
             self.state.due = Some(view.now + self.after);
             return;
         }

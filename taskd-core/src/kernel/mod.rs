@@ -184,6 +184,7 @@ impl Kernel {
             spec,
             procs: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            mending: false,
         };
         let budget = Budget::full(&view.spec.policy.budget);
         let state = State {
@@ -300,6 +301,7 @@ impl Kernel {
         let State { view, budget, plans, incidents, life, .. } = &mut self.state;
         let healthy = *life == Life::Training && plans.is_empty() && incidents.is_empty();
         view.now = view.now.max(now);
+        view.mending = incidents.values().any(|open| open.held.is_none());
         budget.pass(view.now, healthy, &view.spec.policy.budget);
     }
 

@@ -24,6 +24,9 @@ pub struct View {
     pub procs: BTreeMap<Role, Proc>,
     /// The hosts that the launcher lists.
     pub nodes: BTreeMap<NodeId, NodeStatus>,
+    /// Whether something is being mended as the input comes: an incident is open whose decision is not held.
+    #[serde(default)]
+    pub mending: bool,
 }
 
 /// The latest known process of a role: observed beside wanted.
@@ -98,6 +101,13 @@ impl View {
             let rank = role.rank()?;
             (p.wanted && p.phase == Phase::Running).then_some((rank, p))
         })
+    }
+
+    /// Whether all ranks of the world in force train.
+    #[must_use]
+    pub fn all_train(&self) -> bool {
+        let members = self.world.members();
+        self.training().filter(|(rank, _)| members.contains_key(rank)).count() == members.len()
     }
 
     /// Ranks of the world in force whose process was asked to stop, or could not be started, and not replaced since.

@@ -310,8 +310,7 @@ impl Incident {
     /// and all ranks train: who asks it for something will fail, and that is a fault of its own.
     #[must_use]
     pub fn is_of_the_meeting(&self, view: &View) -> bool {
-        let all_train = view.training().count() == view.world.members().len();
-        all_train
+        view.all_train()
             && view.stopped_for(self.id).next().is_none()
             && self.faults.iter().all(|f| is_of_the_meeting(f, view))
     }

@@ -169,9 +169,7 @@ fn check(incident: &Incident, view: &View) -> Result<(), String> {
         return Err("ranks that have met train on without the service at which they met".into());
     }
     // By what was tried, or begun: it may not train any more, or somebody was to come and has not.
-    let was_begun =
-        view.stopped_for(incident.id).next().is_some() || view.training().count() < view.world.members().len();
-    let was_disturbed = !incident.attempts.is_empty() || was_begun;
+    let was_disturbed = !incident.attempts.is_empty() || !view.all_train();
     if incident.still_trains() && !incident.is_ordered() && !was_disturbed {
         return Err("what was blamed still trains, and would only start again where it is".into());
     }

@@ -86,6 +86,7 @@ impl Timeline {
             procs: (0..ranks).map(|rank| (Role::Rank(Rank(rank)), proc(rank))).collect(),
             nodes: (0..ranks).map(|rank| (host(rank), status(host(rank)))).collect(),
             world: Arc::new(world),
+            mending: false,
         };
         let begun = Timeline { view, moments: Vec::new() };
         (0..ranks).fold(begun, |timeline, rank| timeline.rank(rank, Signal::Phase(Phase::Running)))

@@ -55,6 +55,19 @@ fn one_that_is_whole_again_is_left_alone() {
 }
 
 #[test]
+fn while_something_is_mended_it_waits_and_is_no_later_for_it() {
+    let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
+    leaves(&mut scene, 1);
+    look(&mut scene, &mut shrunk);
+    scene.view.mending = true;
+    scene.pass(AFTER_MS);
+    assert!(scene.expire(&mut shrunk).is_empty());
+    scene.view.mending = false;
+    scene.pass(AFTER_MS);
+    assert_eq!(scene.expire(&mut shrunk).len(), 2);
+}
+
+#[test]
 fn what_does_not_last_is_tried_again_ever_later() {
     let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
     leaves(&mut scene, 1);

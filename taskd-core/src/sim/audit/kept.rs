@@ -76,9 +76,10 @@ impl Kept {
     fn was_lost(&self, m: &Moment<'_>, decision: &Decision, role: &Role) -> bool {
         let before = m.fleet.procs.iter().rfind(|(proc, _)| proc.role == *role);
         let gone = before.is_none_or(|(proc, process)| !process.is_alive() || self.stopped.contains(proc));
-        let has_trained = |(proc, _): (&ProcId, _)| m.training.seat(proc).is_some_and(|seat| seat.stepped.is_some());
         let was_heard = m.kernel.view().proc(role).is_some_and(|proc| proc.step.is_some() || proc.link.is_some());
-        if !decision.incident.attempts.is_empty() && !(was_heard && before.is_some_and(has_trained)) {
+        let trains = |(proc, _): (&ProcId, _)| m.training.seat(proc).is_some_and(|seat| seat.stepped.is_some());
+        let has_come = was_heard && before.is_some_and(trains);
+        if !decision.incident.attempts.is_empty() && !has_come {
             return true; // what was tried has failed, and it has not come in, as far as anybody who could know it has said
         }
         let about = Domain::Process(role.clone());

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use taskd_core::job::{ProcId, WorkerSpec};
+use taskd_core::launch::python::Standbys;
 use taskd_core::launch::{JOIN_VARIABLE, Launcher, LinkStatus};
 
 use crate::job::{Job, PATIENCE, template};
@@ -27,7 +28,7 @@ known = os.environ['TASKD_WORLD_SIZE'], os.environ.get('TASKD_JOB_NAME'), 'OF_NO
 whole = 'told-%s' % os.environ['TASKD_PROC']
 with open(whole + '.new', 'w') as file:
     json.dump(dict(pid=os.getpid(), rank=os.environ['RANK'], env=dict(os.environ), known=known, argv=sys.argv,
-        kind=type(os.environ).__name__ + type(os.environ).__module__), file)
+        kind=type(os.environ).__name__ + type(os.environ).__module__, device=getattr(os, 'device_held', None)), file)
 os.rename(whole + '.new', whole)
 in_loop()
 import time; time.sleep(600)
@@ -145,6 +146,21 @@ async fn as_many_run_ahead_as_are_wished_for() {
     have_parked(&job, 2).await;
     kill(&job, &first).await;
     both_join_as_parked(&job, &spec).await;
+    have_parked(&job, 2).await;
+    job.end().await;
+}
+
+#[tokio::test]
+async fn pre_started_ones_run_ahead_too_each_for_the_rank_whose_device_it_holds() {
+    let job = Job::new(Standbys::pre_started(2).after(Duration::ZERO).parked(2)).await;
+    let spec = job.program(&asks("os.environ['RANK']"));
+    let first = job.start(1, [spec.clone(), spec.clone()]).await;
+    have_parked(&job, 2).await;
+    kill(&job, &first).await;
+    both_join_as_parked(&job, &spec).await;
+    for rank in 0..2 {
+        assert_eq!(job.told(&format!("told-rank-{rank}.2")).await["device"], rank);
+    }
     have_parked(&job, 2).await;
     job.end().await;
 }

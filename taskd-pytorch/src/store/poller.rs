@@ -7,14 +7,18 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most that are told at once.
 const READY_MAX: usize = 512;
+/// How long it looks for more before it sleeps: whoever sends something to a sleeper has to wake it, which takes longer than to send.
+const LOOK: Duration = Duration::from_micros(30);
 
 #[derive(Debug)]
 pub(super) struct Poller {
     epoll: OwnedFd,
+    /// None where there is one processor, which the others need to send.
+    look: Duration,
 }
 
 /// Who was ready when it was last waited.
@@ -65,7 +69,9 @@ pub(super) struct Ready {
 
 impl Poller {
     pub(super) fn new() -> io::Result<Poller> {
-        Ok(Poller { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+        let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        let look = if is_alone { Duration::ZERO } else { LOOK };
+        Ok(Poller { epoll: epoll::create(CreateFlags::CLOEXEC)?, look })
     }
 
     pub(super) fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
@@ -80,10 +86,24 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd); // it is closed next, which does the same
     }
 
-    /// Waits until somebody is ready, so long at most. What `events` held is gone.
+    /// Waits until somebody is ready, so long at most. What `events` held is gone; if it held something there is more to come
+    /// soon, most likely.
     pub(super) fn wait(&self, timeout: Option<Duration>, Events(events): &mut Events) -> io::Result<()> {
+        let look =
+            if events.is_empty() { Duration::ZERO } else { timeout.map_or(self.look, |most| most.min(self.look)) };
         events.clear();
         events.reserve(READY_MAX);
+        let begun = Instant::now();
+        while begun.elapsed() < look {
+            self.ready_within(Some(Duration::ZERO), events)?;
+            if !events.is_empty() {
+                return Ok(());
+            }
+        }
+        self.ready_within(timeout, events)
+    }
+
+    fn ready_within(&self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         // Whole milliseconds, up: the form that Linux 4.18 has.
         let timeout = timeout.map(|timeout| {
             let millis = i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).min(86_400_000);

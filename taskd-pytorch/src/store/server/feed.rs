@@ -4,7 +4,7 @@ use super::super::client::{self, Client};
 use super::super::limits::Bound;
 use super::super::poller::Ready;
 use super::super::space::ClientId;
-use super::super::wire::{STOP_WAITING, Violation};
+use super::super::wire::{Query, STOP_WAITING, Violation};
 use super::Server;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv};
@@ -53,7 +53,7 @@ impl Server {
 
     /// Carries out all whole requests: those that were kept, and those in what was received just now.
     fn carry_out(&mut self, at: u32, received: usize) -> Result<(), Closing> {
-        let Server { seats, hosts, room, answers, limits, counts, .. } = self;
+        let Server { seats, hosts, room, answers, silent, limits, counts, .. } = self;
         let Some(client) = seats.get_mut(at as usize).and_then(|seat| seat.client.as_mut()) else { return Ok(()) };
         let Some(host) = hosts.get_mut(client.host).and_then(Option::as_mut) else { return Ok(()) };
         let Client { socket, id, decoder, input, outbox, is_paused, .. } = client;
@@ -62,7 +62,7 @@ impl Server {
             input.extend_from_slice(&room[..received]);
         }
         let all: &[u8] = if is_kept { input } else { &room[..received] };
-        let mut used = 0;
+        let (mut used, mut last) = (0, None);
         let out = outbox.as_deref_mut().unwrap_or(answers);
         let done = loop {
             *is_paused = out.unread() > limits.unread_bytes;
@@ -73,7 +73,7 @@ impl Server {
                         break Err(Closing::Violated(violation));
                     }
                     counts.requests[query as usize] += 1;
-                    used += length;
+                    (used, last) = (used + length, Some(query));
                 }
                 Err(violation) => break Err(Closing::Violated(violation)),
                 Ok(None) => match client::send(socket, out) {
@@ -87,6 +87,9 @@ impl Server {
                 },
             }
         };
+        if last.is_some_and(Query::is_unanswered) && !*is_paused {
+            silent.push(*id); // what it asks next is on its way
+        }
         if done.is_err() {
             counts.sums.bytes_out += client::send(socket, out).unwrap_or(0); // the answers of what was carried out before
             out.clear();

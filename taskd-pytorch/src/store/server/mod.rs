@@ -9,7 +9,7 @@ use super::client::Client;
 use super::control::Refusal;
 use super::limits::{Bound, Limits, LimitsError};
 use super::outbox::Outbox;
-use super::poller::{Events, Interest, Poller};
+use super::poller::{Events, Interest, Poller, Ready};
 use super::space::{ClientId, Space};
 use super::stats::{Counts, GenerationStats, Stats};
 use super::value::Ledger;
@@ -92,6 +92,7 @@ pub struct Server {
     room: Vec<u8>,
     answers: Outbox,
     woken: Vec<ClientId>,
+    silent: Vec<ClientId>,
     outside: Vec<u64>,
 }
 
@@ -125,6 +126,7 @@ impl Server {
             room: vec![0; ROOM_BYTES],
             answers: Outbox::default(),
             woken: Vec::new(),
+            silent: Vec::new(),
             outside: Vec::new(),
         })
     }
@@ -223,7 +225,17 @@ impl Server {
             }
         }
         self.events = events;
+        self.look_again();
         waited
+    }
+
+    /// Whoever was owed no answer has gone on, and what it asks is here by now: in the next turn it would wait behind all others.
+    fn look_again(&mut self) {
+        let mut silent = std::mem::take(&mut self.silent);
+        for token in silent.drain(..) {
+            self.client_ready(Ready { token, output: false, broken: false });
+        }
+        self.silent = silent; // once is enough: who is silent again has its turn
     }
 
     /// Watches something that is not the store's, under this number.

@@ -63,6 +63,11 @@ pub enum Query {
 }
 
 impl Query {
+    /// Whether its sender may go on without an answer.
+    pub(super) const fn is_unanswered(self) -> bool {
+        matches!(self, Query::Validate | Query::Set | Query::Append | Query::MultiSet | Query::QueuePush)
+    }
+
     /// Every query, by its number.
     pub const ALL: [Query; 17] = [
         Query::Validate,

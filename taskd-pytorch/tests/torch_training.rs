@@ -17,7 +17,7 @@ use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, Work
 use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::{GuardProgram, LocalLauncher};
 use taskd_core::recover;
-use taskd_core::runtime::{Leave, Runtime};
+use taskd_core::runtime::{Leave, Runtime, RuntimeHandle};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::{TorchLauncher, with_store};
 use tokio::sync::OnceCell;
@@ -58,7 +58,11 @@ def die(step):
         while not all(os.path.exists(mark(name)) for name in fated):
             time.sleep(0.001)  # or it would be ended with the first of them, and its own end would come in the next try
         os.kill(os.getpid(), 9)
-for step in taskd.steps(state, data=loader, start=start, until=40):
+def saved(directory, step):
+    if os.environ['DIE_SAVING'] == str(rank) and not os.path.exists(mark('saved')):
+        open(mark('saved'), 'w').close()
+        os.kill(os.getpid(), 9)
+for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
     with step:
         if ballast[0].numel():
             die(step)  # at once: the copy has just begun
@@ -90,14 +94,18 @@ async fn train(
             fs::write(dir.join("failed"), reason).unwrap();
         }
     }
+    let results = results(dir, &report);
+    (report, results)
+}
+
+fn results(dir: &Path, report: &JobReport) -> Vec<(u64, String)> {
     let read = |rank| {
         let result = dir.join(format!("result.{rank}"));
         let text = fs::read_to_string(result).unwrap_or_else(|_| panic!("{report:#?}"));
         let (start, digest) = text.split_once(' ').unwrap();
         (start.parse().unwrap(), digest.to_owned())
     };
-    let results = (0..RANKS).map(read).collect();
-    (report, results)
+    (0..RANKS).map(read).collect()
 }
 
 /// A job of that program.
@@ -107,6 +115,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
     let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", TRAIN])
         .with_env("OMP_NUM_THREADS", "1")
         .with_env("DIE", "")
+        .with_env("DIE_SAVING", "")
         .with_env("BUCKETS", "")
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
@@ -145,15 +154,31 @@ async fn ends_as_undisturbed(
     change: impl FnOnce(&mut JobSpec),
 ) -> (JobReport, Vec<u64>) {
     let (report, found) = train(python, dir, env, change).await;
-    let (starts, digests): (Vec<u64>, Vec<String>) = found.into_iter().unzip();
     let buckets = env.iter().find(|(name, _)| *name == "BUCKETS"); // all else does not show in the bits
+    let starts = are_undisturbed(python, buckets.copied(), found).await;
+    (report, starts)
+}
+
+/// With what each rank has begun, where their bits are those of a job that lost no rank.
+async fn are_undisturbed(python: &Path, buckets: Option<(&str, &str)>, found: Vec<(u64, String)>) -> Vec<u64> {
+    let (starts, digests): (Vec<u64>, Vec<String>) = found.into_iter().unzip();
     let expected = UNDISTURBED[usize::from(buckets.is_some())].get_or_init(async || {
         let dir = tempfile::tempdir().unwrap();
-        let (_, found) = train(python, dir.path(), &buckets.copied().into_iter().collect::<Vec<_>>(), |_| ()).await;
+        let (_, found) = train(python, dir.path(), &buckets.into_iter().collect::<Vec<_>>(), |_| ()).await;
         found.into_iter().map(|(_, digest)| digest).collect()
     });
     assert_eq!(digests, *expected.await);
-    (report, starts)
+    starts
+}
+
+/// All ranks have completed so many steps.
+async fn reach(handle: &RuntimeHandle, steps: u64) {
+    let reached = async {
+        while handle.status().await.unwrap().steps.is_none_or(|(least, _)| least < steps) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached).await.expect("it trains");
 }
 
 /// With what the ranks of a job end that nothing befalls: with usual buckets, and with those of `BUCKETS`.
@@ -237,15 +262,33 @@ async fn a_job_that_saved_before_it_was_stopped_goes_on_from_there() {
     let runtime = runtime(&python, first.path(), &[("PAUSE", "0.1")], saves).await; // 40 steps take 4 s
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());
-    let deep_enough = async {
-        while handle.status().await.unwrap().steps.is_none_or(|(least, _)| least < 10) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, deep_enough).await.expect("it trains");
+    reach(&handle, 10).await;
     handle.leave(Leave::Save { within: PATIENCE, grace: Duration::ZERO }).await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0), "{report:#?}");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
     assert!((10..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
+}
+
+#[tokio::test]
+async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that_checkpoint() {
+    let test = "a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that_checkpoint";
+    let Some(python) = support::torch_python(test) else { return };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let env = [("PAUSE", "0.1"), ("DIE_SAVING", "1")];
+    let runtime = runtime(&python, first.path(), &env, saves).await;
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    reach(&handle, 5).await;
+    handle.dump_now("before the maintenance").await.unwrap();
+    reach(&handle, 15).await;
+    assert!(first.path().join("resultsaved").exists(), "nobody died");
+    handle.dump_now("once more").await.unwrap();
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 1), "{report:#?}");
+    let starts = are_undisturbed(&python, None, results(first.path(), &report)).await;
+    assert_eq!(starts, [0; RANKS as usize], "two of them live");
+    let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
+    assert!((15..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
 }

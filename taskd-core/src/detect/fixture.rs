@@ -57,6 +57,7 @@ impl Scene {
                 step: None,
                 progress_at: *now,
                 link: None,
+                unlinked_at: None,
             };
             procs.insert(Role::Rank(*rank), proc);
         }

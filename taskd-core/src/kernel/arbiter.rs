@@ -1,7 +1,7 @@
 //! The arbiter: one pure function that says what is done about an incident, and why everything else lost.
 
 use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
-use crate::detect::OPERATOR;
+use crate::detect::{Fault, OPERATOR};
 use crate::job::{Counted, Domain, Name, Permission};
 use crate::recover::{Incident, Proposal, RecoveryStrategy};
 use std::collections::BTreeSet;
@@ -68,7 +68,9 @@ pub(super) fn arbitrate(incident: &Incident, bench: &Bench<'_>) -> Verdict {
             Err(reason) => verdict.refused.push(Refusal { strategy: strategy.name(), reason }),
         }
     }
-    let advised = |name: &Name| incident.faults.iter().any(|f| f.advice.as_ref() == Some(name));
+    // What an operator wants counts as long as nothing has failed: then that is mended as usual.
+    let counts = |fault: &Fault| fault.by != OPERATOR || incident.is_ordered();
+    let advised = |name: &Name| incident.faults.iter().any(|f| f.advice.as_ref() == Some(name) && counts(f));
     let advice = proposals.iter().position(|(name, _)| advised(name));
     let cheapest = || (0..proposals.len()).min_by_key(|i| (proposals[*i].1.cost, *i));
     let Some(winner) = advice.or_else(cheapest) else {

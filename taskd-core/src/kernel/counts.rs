@@ -88,6 +88,8 @@ counted! {
         ChosenAdvised => "chosen-advised",
         /// A chosen proposal waited for a recovery that touches the same domains.
         Excluded => "excluded",
+        /// A decision waited for word of a rank whose control link had just gone.
+        AwaitedWord => "awaited-word",
         /// A strategy was not asked: it is not allowed.
         NotAllowed => "not-allowed",
         /// A strategy was not asked: it failed too often in this incident.

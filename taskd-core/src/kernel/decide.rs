@@ -52,6 +52,12 @@ impl Kernel {
             self.close(id, "another recovery has replaced what was blamed", None);
             return true;
         }
+        if let Some(until) = self.awaits_word(id) {
+            self.state.counts.branch(Branch::AwaitedWord);
+            self.set_decide_at(id, Some(until));
+            return true;
+        }
+        let open = &self.state.incidents[&id];
         let bench = self.bench(open);
         let verdict = arbitrate(&open.incident, &bench);
         let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| bench.price(&c.proposal));
@@ -189,7 +195,7 @@ impl Kernel {
     /// Notes that a decision is held, or takes what it costs from the budget.
     fn book(&mut self, id: IncidentId, hold: Option<Hold>, price: Price) {
         let Some(open) = self.state.incidents.get_mut(&id) else { return };
-        open.held = hold;
+        (open.held, open.word_until) = (hold, None);
         if open.held.is_some() {
             return;
         }

@@ -36,6 +36,9 @@ pub(super) struct Open {
     pub(super) let_off: usize,
     /// A recovery of it has begun to stop or start processes: somebody has to carry that through.
     pub(super) begun: bool,
+    /// Until when its decision waits for word of ranks whose control link has gone.
+    #[serde(default)]
+    pub(super) word_until: Option<JobTime>,
     /// What was decided and is not carried out.
     #[serde(default)]
     pub(super) held: Option<Hold>,
@@ -229,6 +232,7 @@ impl Kernel {
             rests_on: (seq, seq),
             paid: 0,
             let_off: 0,
+            word_until: None,
             begun: false,
             held: None,
             approved: BTreeSet::new(),

@@ -2,17 +2,23 @@
 //!
 //! It decides nothing: answers go to the commands that wait for them, failures to the detectors.
 
-use super::{Branch, Check, Drop, Kernel};
-use crate::job::{CommandId, Domain, ProcId, Ready};
+use super::incidents::Open;
+use super::{Branch, Check, Drop, Kernel, Proc};
+use crate::job::{CommandId, Domain, IncidentId, JobTime, ProcId, Rank, Ready};
 use crate::launch::{Answered, LinkStatus, Phase, Point, Saying, StepFailure, WorkerSaid};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long word of a rank whose link has gone is waited for: its memory may take a while to go before its end is told.
+const WORD_WITHIN: Duration = Duration::from_secs(1);
 
 impl Kernel {
     /// A link has come, has gone, or its process stands elsewhere.
     pub(super) fn linked(&mut self, status: &LinkStatus) {
         let LinkStatus { proc, linked } = status;
+        let now = self.now();
         let known = self.state.view.procs.get_mut(&proc.role);
         let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) else {
             return self.state.counts.drop(Drop::OldIncarnation);
@@ -20,7 +26,9 @@ impl Kernel {
         if known.link == *linked {
             return self.state.counts.drop(Drop::RepeatedChange);
         }
+        known.unlinked_at = if linked.is_none() { Some(now) } else { None };
         known.link.clone_from(linked);
+        self.has_word();
         if linked.as_ref().is_some_and(|link| link.at == Point::Parked) {
             let parked = |action: &Action| matches!(action, Action::Start { until: Ready::Parked, .. });
             _ = self.answer_of(proc, None, parked, &Ok(Output::Accepted));
@@ -35,9 +43,28 @@ impl Kernel {
         for (role, known) in self.state.view.procs.iter_mut().filter(|(_, known)| known.link.is_some()) {
             let proc = ProcId { role: role.clone(), incarnation: known.incarnation };
             if !listed.contains(&proc) {
-                known.link = None;
+                (known.link, known.unlinked_at) = (None, Some(self.state.view.now));
             }
         }
+    }
+
+    /// Until when a decision waits for word of ranks whose link has just gone: of one that died that is told soon after, and one that
+    /// lives comes back. Before, nobody could be told anything there, and all would have to start again.
+    pub(super) fn awaits_word(&mut self, id: IncidentId) -> Option<JobTime> {
+        let view = &self.state.view;
+        let has_just_gone = |proc: &Proc| proc.unlinked_at.is_some_and(|at| view.now < at + WORD_WITHIN);
+        let is_silent = |(rank, proc): (Rank, &Proc)| view.world.members().contains_key(&rank) && has_just_gone(proc);
+        let is_one_silent = view.training().any(is_silent);
+        let open = self.state.incidents.get_mut(&id).filter(|_| is_one_silent)?;
+        let until = *open.word_until.get_or_insert(view.now + WORD_WITHIN);
+        (view.now < until).then_some(until)
+    }
+
+    /// Who waits for word may have it.
+    fn has_word(&mut self) {
+        let now = self.now();
+        let waits = |open: &&mut Open| open.word_until.is_some() && open.decide_at == open.word_until;
+        self.state.incidents.values_mut().filter(waits).for_each(|open| open.decide_at = Some(now));
     }
 
     /// What a process says of itself.
@@ -105,7 +132,7 @@ impl Kernel {
         }
         let known = self.state.view.procs.get_mut(&proc.role);
         if let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) {
-            known.link = None;
+            (known.link, known.unlinked_at) = (None, None);
         }
         if self.checks.has(Check::AnswerForTheDead) {
             _ = self.answer_of(proc, None, |action| matches!(action, Action::Direct(_)), &Err(Failure::Gone));

@@ -53,6 +53,9 @@ pub struct Proc {
     /// The control link to it, while there is one.
     #[serde(default)]
     pub link: Option<Linked>,
+    /// Since when it has no control link any more; nothing while there is one, and where there never was.
+    #[serde(default)]
+    pub unlinked_at: Option<JobTime>,
 }
 
 impl Proc {
@@ -69,6 +72,7 @@ impl Proc {
             step: None,
             progress_at: now,
             link: None,
+            unlinked_at: None,
         }
     }
 }

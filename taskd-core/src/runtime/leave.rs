@@ -4,8 +4,9 @@
 
 use super::handle::{ControlError, RuntimeHandle};
 use super::shell::Runtime;
-use crate::job::IncidentId;
+use crate::job::{IncidentId, Name};
 use crate::kernel::{Event, JobReport, Request};
+use crate::recover::DUMP;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -69,8 +70,23 @@ impl RuntimeHandle {
         self.request(Request::Stop { reason: LEAVING.into(), grace: Some(grace) }).await
     }
 
-    /// How the checkpoint ended that is asked for here.
+    /// How the checkpoint ended that is asked for here: once more where a rank was lost meanwhile, which was mended instead.
     async fn save_to_leave(&self) -> Result<String, ControlError> {
+        match self.save_once().await? {
+            (how, Some(strategy)) if strategy == DUMP => Ok(how),
+            (how, Some(strategy)) => {
+                tracing::info!("instead of saving, {strategy} was needed ({how}): the checkpoint is asked for again");
+                match self.save_once().await? {
+                    (how, Some(strategy)) if strategy == DUMP => Ok(how),
+                    (how, _) => Err(ControlError::Refused(how)),
+                }
+            }
+            (how, None) => Err(ControlError::Refused(how)),
+        }
+    }
+
+    /// How it ended, and what was done in the end, if that was done well.
+    async fn save_once(&self) -> Result<(String, Option<Name>), ControlError> {
         let mut events = self.events();
         let Some(mut asked) = self.dump_now(LEAVING).await?.incident else {
             return Err(ControlError::Refused("nothing came of the order to save".into()));
@@ -84,8 +100,8 @@ impl RuntimeHandle {
                 Ok(_) | Err(RecvError::Lagged(_)) => (),
             }
         };
-        let is_saved = self.explain(asked).await.is_ok_and(|told| told.report.resumed.is_some());
-        if is_saved { Ok(how) } else { Err(ControlError::Refused(how)) }
+        let report = self.explain(asked).await.map(|told| told.report).ok();
+        Ok((how, report.filter(|report| report.resumed.is_some()).and_then(|report| report.strategy)))
     }
 
     async fn is_open(&self, incident: IncidentId) -> Result<bool, ControlError> {

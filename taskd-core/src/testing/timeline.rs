@@ -78,6 +78,7 @@ impl Timeline {
             step: None,
             progress_at: JobTime::START,
             link: None,
+            unlinked_at: None,
         };
         let status = |node| NodeStatus { node, state: NodeState::Ready, slots: RANKS_PER_HOST };
         let view = View {

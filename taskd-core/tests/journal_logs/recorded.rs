@@ -25,7 +25,7 @@ const fn steps_of(version: u32) -> usize {
         ..3 => 155,
         3 => 156,
         4 => 157,
-        _ => 166,
+        _ => 167,
     }
 }
 
@@ -124,7 +124,8 @@ fn every_word(version: u32) -> Vec<Input> {
     let windows = [Window::Before, Window::Torn, Window::Closed].map(|window| say(answer(Ok(answered(window)))));
     let links = [Point::Script, Point::Loop, Point::Parked].map(|at| link(Some(linked(at))));
     let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));
-    links.into_iter().chain(windows).chain([say(answer(Err("no".into()))), failed, link(None)]).collect()
+    let is_back = link(Some(linked(Point::Script)));
+    links.into_iter().chain(windows).chain([say(answer(Err("no".into()))), failed, link(None), is_back]).collect()
 }
 
 fn step_failure(kind: FailureKind) -> StepFailure {

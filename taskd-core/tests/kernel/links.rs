@@ -107,6 +107,30 @@ fn who_is_gone_with_a_host_is_decided_as_soon_as_nothing_seems_to_run_there() {
     assert!(is_decided(&bench.at(120)), "what is not told in time is waited for no longer");
 }
 
+#[test]
+fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
+    let cut = || {
+        let mut bench = linked(Bench::new(3, |_| ()).up(), [Point::Loop; 3]);
+        bench.give(link(2, 1, None));
+        assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 2 may be gone as well");
+        assert!(!is_decided(&bench.at(120)), "the window is over, and rank 2 can be told nothing");
+        bench
+    };
+    let mut bench = cut();
+    bench.now = 150 * MS;
+    let decided = bench.tell(2, 1, killed());
+    assert_eq!(stopped(&decided), [1, 2].map(|rank| ProcId::rank(rank, 1)), "it was: one recovery for both");
+
+    let mut bench = cut();
+    bench.now = 150 * MS;
+    assert!(is_decided(&bench.give(link(2, 1, Some(Point::Loop)))), "it lives, and can be told");
+
+    let mut bench = cut();
+    assert!(!is_decided(&bench.at(1_119)));
+    assert!(is_decided(&bench.at(1_120)), "there is no word of it");
+    assert_eq!(taken(&bench, Branch::AwaitedWord), 1);
+}
+
 /// Everybody does what it is told, until nobody is told anything any more.
 fn obey(bench: &mut Bench, commands: Vec<Command>) {
     let mut open = commands;

@@ -227,3 +227,31 @@ fn advice_waits_for_the_end_of_a_recovery_and_is_taken_when_nothing_is_mended() 
     assert!(!events(&advise(&mut bench)).is_empty(), "now it is a matter of its own");
     assert_eq!(count(&bench, Drop::AdviceMeanwhile), 2);
 }
+
+#[test]
+fn what_an_operator_wants_by_name_is_not_done_where_something_fails_meanwhile() {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Costly), Box::new(Replace)] };
+    let mut bench = Bench::with(3, |_| (), plugins).up();
+    let wish = Ordered { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order: Order::Dump };
+    bench.give(Input::Ordered(Box::new(wish)));
+    bench.tell(1, 1, killed());
+    let commands = bench.at(100);
+    let decided = events(&commands).into_iter().find_map(|event| match event {
+        Event::Decided(decision) => decision.chosen.as_ref().map(|chosen| chosen.strategy.clone()),
+        _ => None,
+    });
+    assert_eq!(decided, Some(Name::new("replace")));
+}
+
+/// What an operator may want by its name. It does as `Replace` does, for much.
+struct Costly;
+
+impl RecoveryStrategy for Costly {
+    fn name(&self) -> Name {
+        DUMP
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let proposal = Replace.propose(incident, view)?;
+        Ok(Proposal { cost: Cost::downtime(Duration::from_secs(600)), ..proposal })
+    }
+}

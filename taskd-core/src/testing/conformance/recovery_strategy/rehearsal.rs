@@ -160,6 +160,7 @@ fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
                     step: None,
                     progress_at: view.now,
                     link: None,
+                    unlinked_at: None,
                 };
                 view.procs.insert(order.proc.role.clone(), proc);
             }

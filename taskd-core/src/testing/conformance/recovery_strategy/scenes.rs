@@ -171,6 +171,7 @@ fn with_service(timeline: Timeline, role: &Role) -> Timeline {
             step: None,
             progress_at: JobTime::START,
             link: None,
+            unlinked_at: None,
         };
         view.procs.insert(role.clone(), proc);
     })

@@ -77,8 +77,15 @@ impl Drops {
             Input::Listed(listing) => self.listed(listing),
             Input::Answered { id, results } => self.answered(*id, results),
             Input::Requested(Request::Stop { .. }) => self.cancel_start(),
+            Input::Start(_) => self.forget_void_starts(),
             _ => {}
         }
+    }
+
+    /// A new supervisor gives again what is still waited for. Whatever else was to be started is there, or it is lost.
+    fn forget_void_starts(&mut self) {
+        let Drops { starting, stage, .. } = self;
+        starting.retain(|id, _| stage.values().flatten().any(|awaited| awaited == id));
     }
 
     fn count(&mut self, what: Drop) {

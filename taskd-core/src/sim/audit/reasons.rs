@@ -14,6 +14,8 @@ pub(super) struct Reasons {
     /// The latest order of each role: what is told of others is a stray.
     newest: BTreeMap<Role, Incarnation>,
     stopped: BTreeSet<ProcId>,
+    /// Ordered, and not there when a supervisor looked: taken for lost, unless it is ordered once more.
+    missing: BTreeSet<ProcId>,
     /// An operator has asked for the end, or the first start was refused.
     to_end: bool,
 }
@@ -24,6 +26,11 @@ impl Reasons {
             Input::Requested(Request::Stop { .. }) => self.to_end = true,
             Input::Answered { results, .. } if books.starting => {
                 self.to_end |= results.iter().any(|(_, r)| matches!(r, Err(Failure::Refused(_))));
+            }
+            Input::Listed(listing) => {
+                let ordered = self.newest.iter();
+                self.missing = ordered.map(|(role, n)| ProcId { role: role.clone(), incarnation: *n }).collect();
+                listing.procs.iter().for_each(|status| _ = self.missing.remove(&status.proc));
             }
             _ => {}
         }
@@ -44,10 +51,12 @@ impl Reasons {
         if reason || again { Ok(()) } else { Err(Violation::WithoutReason { command: Box::new(command.clone()) }) }
     }
 
-    /// Whether a process is there without being wanted: replaced, never ordered, told to stop before, or thought to be over.
+    /// Whether a process is there without being wanted: replaced, never ordered, told to stop before, missing in a
+    /// listing, or thought to be over.
     fn is_stray(&self, m: &Moment<'_>, proc: &ProcId) -> bool {
         let is_newest = self.newest.get(&proc.role) == Some(&proc.incarnation);
-        !is_newest || self.stopped.contains(proc) || m.fleet.procs.get(proc).is_some_and(|p| !p.is_alive())
+        let was_told_off = self.stopped.contains(proc) || self.missing.contains(proc);
+        !is_newest || was_told_off || m.fleet.procs.get(proc).is_some_and(|p| !p.is_alive())
     }
 
     fn may_end(&self, m: &Moment<'_>, books: &Books) -> bool {
@@ -65,8 +74,10 @@ impl Reasons {
     fn follow(&mut self, action: &Action) {
         match action {
             Action::Start { batch, .. } => {
-                let ordered = batch.orders.iter().map(|o| (o.proc.role.clone(), o.proc.incarnation));
-                self.newest.extend(ordered);
+                for order in &batch.orders {
+                    self.missing.remove(&order.proc);
+                    self.newest.insert(order.proc.role.clone(), order.proc.incarnation);
+                }
             }
             Action::Stop { procs, .. } => self.stopped.extend(procs.iter().cloned()),
             _ => {}

@@ -13,6 +13,10 @@ use taskd_pytorch::{store, venv};
 
 /// Milliseconds of pause in a step: the work of a larger model.
 const PACE_MS: u64 = 20;
+/// No job comes so far: it is told when to end.
+const STEPS_MAX: u64 = 10_000_000;
+/// A job that is ended by its fault and started again trains so many.
+const STEPS_OF_ONE_THAT_ENDS: u64 = 210;
 
 /// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
 #[derive(Debug, Parser)]
@@ -27,7 +31,7 @@ struct Options {
     #[arg(long, value_enum, default_value_t = Victim::Seed)]
     victim: Victim,
     /// How often; where the strategy ends the job, once.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(0, 10_000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(1, 10_000))]
     faults: u32,
     /// How many seconds the job trains between two of them, beside one or two: a standby needs some 8 to be ready where none is.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u64>(0, 3600))]
@@ -38,7 +42,7 @@ struct Options {
     /// Ranks.
     #[arg(long, allow_negative_numbers = true, default_value_t = 4, value_parser = number::<u32>(2, 64))]
     ranks: u32,
-    /// Size of the training state, in MiB.
+    /// Size of the training state, in MiB; of more than one the rest is a ballast that no gradient changes.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 4096))]
     state_mib: u32,
     /// Prints the account as one line of JSON at the end.
@@ -57,30 +61,25 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??.python().to_owned();
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
-    let between = if options.strategy == Strategy::Shrink { 300 } else { 60 }; // until who is lost comes back
-    let settling = options.settle_s * 1000 / PACE_MS; // no step is shorter than its pause
-    let steps = 150 + (between + settling) * u64::from(options.faults);
     let job = Job {
         python,
-        dir: dir.path().join("reference"),
+        dir: dir.path().join("job"),
         ranks: options.ranks,
-        steps,
+        steps: STEPS_MAX,
         state_mib: options.state_mib,
         pace_ms: PACE_MS,
         strategy: options.strategy,
         memory_every: None,
     };
-    println!("undisturbed   {} ranks, {steps} steps, {} MiB of state", options.ranks, options.state_mib);
-    let reference = Job { pace_ms: 0, ..job.clone() }.run(&[]).await?;
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
-    let what = name(&|| options.inject.to_possible_value()).unwrap_or_default();
-    println!("supervised    the same again, {} times {what}, seed {}", options.faults, options.seed);
-    let mut faults = options.inject.plan(options.victim, options.seed, options.faults, options.ranks);
+    let what = options.inject.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let Options { ranks, state_mib, faults, seed, .. } = options;
+    println!("supervised    {ranks} ranks, {state_mib} MiB of state, {faults} times {what}, seed {seed}");
+    let mut faults = options.inject.plan(options.victim, *seed, *faults, *ranks);
     faults.iter_mut().for_each(|fault| fault.after_ms += options.settle_s * 1000);
-    let job = Job { dir: dir.path().join("job"), ..job };
-    let done = match faults.as_slice() {
-        [fault, ..] if options.strategy.ends_job() => Box::pin(until_ended(options, &job, fault, &reference)).await,
-        faults => Box::pin(to_the_end(options, &job, faults, &reference)).await,
+    let done = if options.strategy.ends_job() {
+        Box::pin(until_ended(options, &job, &faults[0])).await
+    } else {
+        Box::pin(to_the_end(options, &job, &faults)).await
     };
     if done.is_err() {
         dir.disable_cleanup(true);
@@ -89,18 +88,27 @@ async fn run(options: &Options) -> Result<(), Failure> {
     done
 }
 
+/// The same training, with nothing that befalls it.
+async fn undisturbed(job: &Job, steps: u64) -> Result<Run, Failure> {
+    println!("undisturbed   the same again, {steps} steps");
+    Job { dir: job.dir.with_file_name("reference"), pace_ms: 0, steps, ..job.clone() }.run(&[]).await
+}
+
 /// The job goes on after each fault.
-async fn to_the_end(options: &Options, job: &Job, faults: &[Strike], reference: &Run) -> Result<(), Failure> {
-    let told = Told::of(reference, job.run(faults).await?);
+async fn to_the_end(options: &Options, job: &Job, faults: &[Strike]) -> Result<(), Failure> {
+    let run = job.run(faults).await?;
+    let told = Told::of(&undisturbed(job, run.steps).await?, run);
     program::print(&told, options.json, || told.table());
     told.judge()
 }
 
 /// The job ends by the fault, and is started again where it has saved its state.
-async fn until_ended(options: &Options, job: &Job, fault: &Strike, reference: &Run) -> Result<(), Failure> {
+async fn until_ended(options: &Options, job: &Job, fault: &Strike) -> Result<(), Failure> {
+    let job = Job { steps: STEPS_OF_ONE_THAT_ENDS, ..job.clone() };
     let mut ending = job.run_until_ended(fault).await?;
     if options.strategy.saves() {
-        ending.again = Some(Told::of(reference, job.run(&[]).await?));
+        let run = job.run(&[]).await?;
+        ending.again = Some(Told::of(&undisturbed(&job, run.steps).await?, run));
     }
     program::print(&ending, options.json, || ending.table());
     ending.judge()

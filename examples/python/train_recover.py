@@ -6,6 +6,9 @@ DIR/result.RANK.json.
 
 Two files steer it: DIR/until holds the step before which it ends, and DIR/fault.RANK names something that goes wrong in this rank's
 next step (FAULTS below). When it does, DIR/struck.RANK says when, and the first file is gone.
+
+Of more than TRAINED_MIB of state the rest is a ballast that no gradient changes, as of a frozen model that is adapted: steps take
+the same time with it, and what a recovery takes longer is due to its size.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 import taskd
 
 HASHED_MIB_MAX = 8  # of more state only the end is hashed: it would take longer than the steps
+TRAINED_MIB = 1.0  # parameters and optimizer
+BALLAST_PARTS = 50
 FAULTS = ("exception", "collective", "nan", "late", "torn", "commit")
 COMMIT_SECONDS = 0.5  # for which the fault `commit` stays in its commit window: the others go on to the next step
 BUCKETS = 4  # of gradients, about: the first is under way while the last is still computed
@@ -41,15 +46,20 @@ options = parser.parse_args()
 
 faulthandler.register(signal.SIGUSR1)  # whoever wonders where a rank stands asks it: the stacks go to stderr
 dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
-width = max(16, int((options.state_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
+trained_mib = min(options.state_mib, TRAINED_MIB)
+width = max(16, int((trained_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
 torch.manual_seed(7)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, width)
 )
 # DDP makes its buckets anew after its first step, and sums in another order from then on: not with `find_unused_parameters`.
-model = DistributedDataParallel(model, bucket_cap_mb=options.state_mib / 3 / BUCKETS, find_unused_parameters=options.resumes)
+model = DistributedDataParallel(model, bucket_cap_mb=trained_mib / 3 / BUCKETS, find_unused_parameters=options.resumes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-loss, trained, written, rank, lines = None, None, None, None, None
+part = int((options.state_mib - trained_mib) * 2**20 / 4 / BALLAST_PARTS)
+ballast = torch.nn.ParameterList(
+    torch.nn.Parameter(torch.full((part,), float(at)), requires_grad=False) for at in range(BALLAST_PARTS if part else 0)
+)
+loss, trained, ended, written, rank, lines = None, None, None, None, None, None
 fault = None  # what goes wrong in this step
 
 
@@ -70,16 +80,20 @@ def state():
         for parameter in group["params"]:
             for name, value in sorted(optimizer.state[parameter].items()):
                 found.update(name.encode() + value.numpy().tobytes())
+    for one in ballast:
+        found.update(one.numpy())
     return found.hexdigest()
 
 
 def completed(number):
-    """Notes a step, once all of it is done: that is known when the next one begins. Who is new has not computed its loss."""
+    """Notes a step, once all of it is done: that is known when the next one begins, which may be a recovery later. Who is new has
+    not computed its loss."""
     global written
     if number is None or number == written:
         return
-    written, line = number, {"t": time.monotonic(), "step": number}
-    line["loss"] = float(loss.detach()) if number == trained else None
+    is_own = number == trained
+    written, line = number, {"t": ended if is_own else time.monotonic(), "step": number}
+    line["loss"] = float(loss.detach()) if is_own else None
     line["sha256"] = state() if options.state_mib <= HASHED_MIB_MAX else None
     lines.write(json.dumps(line) + "\n")
 
@@ -147,6 +161,8 @@ def check():
 
 next(model.parameters()).register_hook(cut)
 training = {"model": model, "optimizer": optimizer}
+if part:
+    training["ballast"] = ballast
 start = options.resumes and taskd.load_dump(training) or 0
 for step in taskd.steps(training, start=start, until=options.steps, retry_on=[FloatingPointError], with_rank=with_rank):
     if not step.warming:
@@ -167,12 +183,14 @@ for step in taskd.steps(training, start=start, until=options.steps, retry_on=[Fl
         if strikes("late"):  # the others commit the step
             raise MemoryError("injected: there is no memory to commit step %d" % step.number)
         optimizer.step()
+        if part:
+            ballast[step.number % BALLAST_PARTS].add_(1.0)  # a copy that was left out would show
         if strikes("torn"):
             raise MemoryError("injected: there is no memory to end step %d" % step.number)
         if strikes("commit"):
             time.sleep(COMMIT_SECONDS)
         time.sleep(options.pace_ms / 1000.0)
-        trained = None if step.warming else step.number
+        trained, ended = None if step.warming else step.number, time.monotonic()
 completed(step.committed)
 
 weights = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.parameters())).hexdigest()

@@ -44,8 +44,8 @@ fn each_is_refused_in_one_sentence() {
             "error: invalid value '-1' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
         (
-            "chaos_recovery --strategy dump",
-            "error: invalid value 'dump' for '--strategy <STRATEGY>': such a job ends where nobody can save its state; choose another strategy".into(),
+            "chaos_recovery --strategy dump-exit",
+            "error: invalid value 'dump-exit' for '--strategy <STRATEGY>': such a job ends by its first fault; choose another strategy".into(),
         ),
         (
             "bench_core --kills 0",

@@ -94,6 +94,7 @@ ends_as_undisturbed! {
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
     a_loader_with_workers_that_load_ahead: "loader",
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
+    ranks_that_are_lost_with_one_of_those_that_have_what_only_they_had: "host_and_holder",
     two_optimizers_with_operations_between_them: "gan",
     two_optimizers_and_nobody_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",

@@ -51,6 +51,8 @@ pub(crate) struct JobAccount {
     pub(crate) steps_compared: usize,
     pub(crate) state_equal: bool,
     pub(crate) loss_bit_equal: bool,
+    /// Whether all ranks have ended with the same parameters, where the world was smaller for a while: there nothing else is compared.
+    pub(crate) replicas_equal: bool,
     pub(crate) differences: Vec<String>,
     pub(crate) grown: Grown,
     pub(crate) abandoned_groups_max: u64,
@@ -65,7 +67,8 @@ impl JobAccount {
     /// What came of the comparison with the undisturbed run, for people.
     fn compared(&self) -> String {
         if !self.strategy.keeps_world() {
-            return "  its world was smaller for a while: its steps are not those of the undisturbed run".into();
+            let how = if self.replicas_equal { "the same" } else { "DIFFERENT" };
+            return format!("  its world was smaller for a while; all ranks have ended with {how} parameters");
         }
         let equal = |so: bool| if so { "equal" } else { "DIFFERS" };
         let (state, loss, steps) = (equal(self.state_equal), equal(self.loss_bit_equal), self.steps_compared);
@@ -91,6 +94,7 @@ impl JobAccount {
             steps_compared: 0,
             state_equal: false,
             loss_bit_equal: false,
+            replicas_equal: true,
             differences: Vec::new(),
             grown: Grown::default(),
             abandoned_groups_max: 0,
@@ -107,8 +111,8 @@ pub(crate) struct Account {
     stalls: u32,
     /// Jobs that did not come to their end.
     failed: usize,
-    /// Whether every step of every job had the undisturbed run's state. A job that starts anew does so from its first step, so
-    /// that holds for those as well.
+    /// Whether every step of every job that kept its world had the undisturbed run's state. Jobs that start again from a checkpoint
+    /// have a run of their own beside them, in which gradients are summed in the order that both a new and an old DDP have.
     state_equal: bool,
     loss_bit_equal: bool,
     orphans: usize,
@@ -195,6 +199,7 @@ impl Account {
             (self.stalls > 0, "a job stood still"),
             (self.failed > 0, "a job did not come to its end"),
             (!self.state_equal || !self.loss_bit_equal, "a job trained something else than undisturbed"),
+            (self.jobs.iter().any(|job| !job.replicas_equal), "ranks of a job ended with different parameters"),
             (self.orphans + self.zombies > 0, "processes outlived their job"),
             (!self.shm_left.is_empty(), "shared memory was left"),
             (self.fd_growth > held, "descriptors grow with recoveries"),

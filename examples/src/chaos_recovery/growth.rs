@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Samples at either end of a process's life that its growth is told from.
-const AT_EACH_END: usize = 3;
+/// Recoveries that a process must have lived through, less the first, for its growth to be told.
+const LIFE_MIN: usize = 6;
 /// Samples at the start of a life that count for nothing: what is made at its first recovery stays.
 const FIRST_LEFT_OUT: usize = 1;
 
@@ -36,7 +36,8 @@ pub(crate) struct Growth {
     lives: BTreeMap<(i32, &'static str), Vec<Holds>>,
 }
 
-/// By how much the process grew most that grew most, from its first recoveries to its last, and who that was.
+/// By how much the process grew most that grew most, from the first third of its recoveries to the last, and who that was. Of each third
+/// the least counts: what comes and goes, as the ranks of a guard's host do, is no growth, and what leaks is in the least as well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Grown {
     pub(crate) rss_growth_kib: i64,
@@ -88,12 +89,12 @@ impl Growth {
             let lived = grown.lived.entry(what).or_default();
             *lived = (*lived).max(life.len());
             let life = life.get(FIRST_LEFT_OUT..).unwrap_or_default();
-            if life.len() < 2 * AT_EACH_END {
+            if life.len() < LIFE_MIN {
                 continue;
             }
-            let by = |field: fn(&Holds) -> i64| {
-                median(&life[life.len() - AT_EACH_END..], field) - median(&life[..AT_EACH_END], field)
-            };
+            let third = life.len() / 3;
+            let by =
+                |field: fn(&Holds) -> i64| least(&life[life.len() - third..], field) - least(&life[..third], field);
             let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
             let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
             for ((found, most), who) in found.into_iter().zip(most).zip(&mut grown.by) {
@@ -111,10 +112,8 @@ fn is_there(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-fn median(life: &[Holds], field: fn(&Holds) -> i64) -> i64 {
-    let mut values: Vec<i64> = life.iter().map(field).collect();
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or_default()
+fn least(life: &[Holds], field: fn(&Holds) -> i64) -> i64 {
+    life.iter().map(field).min().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -122,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth_is_from_the_first_recoveries_to_the_last_of_who_grew_most() {
+    fn growth_is_from_the_first_third_to_the_last_of_who_grew_most() {
         let life = |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4 }).collect();
         let mut growth = Growth::default();
-        growth.lives.insert((1, "rank"), life(&[10, 90, 100, 110, 500, 130, 140, 150]));
+        growth.lives.insert((1, "rank"), life(&[10, 90, 100, 110, 500, 130, 140, 900]));
         growth.lives.insert((2, "rank"), life(&[10, 90, 9000]));
         let grown = growth.grown();
-        assert_eq!((grown.rss_growth_kib, grown.fd_growth, grown.thread_growth), (40, 0, 0));
+        assert_eq!((grown.rss_growth_kib, grown.fd_growth, grown.thread_growth), (50, 0, 0));
         assert_eq!(grown.by[0], "rank, process 1, over 7 recoveries");
         assert_eq!(grown.lived["rank"], 8);
     }

@@ -4,6 +4,7 @@
 
 use super::fire::Fire;
 use super::kind::Kind;
+use crate::hosts::kill_host_of;
 use crate::outside::census::{Part, Process};
 use crate::outside::decks::within_ms;
 use crate::program::Failure;
@@ -11,8 +12,10 @@ use crate::recover::{Strategy, cut, now};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at any moment.
@@ -42,7 +45,8 @@ impl Fire<'_> {
             Kind::Nan => self.tell(any, "nan").await?,
             Kind::Cut => self.cut(&ranks, any),
             Kind::Store => self.kill_part(&Part::Store),
-            Kind::Guard => self.kill_part(&Part::Guard),
+            Kind::Guard => self.kill_host(&ranks, any),
+            Kind::MidDump => self.mid_dump(&ranks, any, other).await?,
             Kind::BetweenCommits => self.between_commits(&ranks, any, other, dice).await?,
             Kind::MidRecovery => self.mid_recovery(&ranks, any, dice).await?,
             Kind::Supervisor => self.supervisor().await?,
@@ -80,6 +84,28 @@ impl Fire<'_> {
         process.signal(Signal::KILL).ok()?;
         self.account.faults += 1;
         Some(at)
+    }
+
+    /// Kills the guard of a rank's host.
+    fn kill_host(&mut self, ranks: &BTreeMap<u32, Process>, rank: u32) -> Option<f64> {
+        let (pid, at) = (Pid::from_raw(ranks.get(&rank)?.pid)?, now());
+        kill_host_of(pid).ok()?;
+        self.account.faults += 1;
+        Some(at)
+    }
+
+    /// Kills a rank, and another one as soon as a checkpoint is begun that is not whole yet.
+    async fn mid_dump(&mut self, ranks: &BTreeMap<u32, Process>, any: u32, other: u32) -> Result<Option<f64>, Failure> {
+        let before = begun(&self.job.dir);
+        let Some(first) = self.kill(ranks, &[any]) else { return Ok(None) };
+        let began = Instant::now();
+        while begun(&self.job.dir).is_subset(&before) {
+            if began.elapsed() > TOLD_WITHIN {
+                return Ok(Some(first)); // nobody saved: it recovered otherwise
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(self.kill(ranks, &[other]).or(Some(first)))
     }
 
     async fn supervisor(&mut self) -> Result<Option<f64>, Failure> {
@@ -172,6 +198,11 @@ impl Fire<'_> {
         let Some(victim) = victims.get(dice.random_range(0..victims.len().max(1))) else { return Ok(Some(first)) };
         Ok(self.kill(&there, &[*victim]).or(Some(first)))
     }
+}
+
+/// The checkpoints of a job that have been begun, whole ones among them.
+fn begun(dir: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(dir.join("dumps")).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
 fn mid(dice: &mut StdRng) -> Duration {

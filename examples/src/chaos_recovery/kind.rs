@@ -38,8 +38,10 @@ pub(crate) enum Kind {
     Supervisor,
     /// The same while a recovery is under way, which the next one has to carry on.
     SupervisorMidRecovery,
-    /// The guard is killed, and all ranks with it.
+    /// A rank's guard is killed, and all ranks of that host with it.
     Guard,
+    /// A rank is killed, and another one while those who live save what they have.
+    MidDump,
 }
 
 /// Faults after which every process goes on.
@@ -49,8 +51,8 @@ impl Kind {
     /// One deck for a strategy: the kinds that it is for more than once.
     pub(crate) fn deck(strategy: Strategy) -> Vec<Kind> {
         use Kind::{
-            AllAtOnce, BetweenCommits, Guard, Kill, MidRecovery, RankZero, Stop, Supervisor, SupervisorMidRecovery,
-            TwoAtOnce,
+            AllAtOnce, BetweenCommits, Guard, Kill, MidDump, MidRecovery, RankZero, Stop, Supervisor,
+            SupervisorMidRecovery, TwoAtOnce,
         };
         match strategy {
             Strategy::Retry => {
@@ -60,7 +62,8 @@ impl Kind {
             Strategy::Restart | Strategy::Dump | Strategy::DumpExit | Strategy::Exit => {
                 let hard =
                     [Kill, RankZero, Stop, TwoAtOnce, AllAtOnce, MidRecovery, Supervisor, SupervisorMidRecovery, Guard];
-                [&hard[..], &SOFT[..4]].concat()
+                let own: &[Kind] = if strategy == Strategy::Dump { &[MidDump, MidDump, BetweenCommits] } else { &[] };
+                [&hard[..], own, &SOFT[..4]].concat()
             }
             Strategy::RecoverInPlace | Strategy::Recover | Strategy::Shrink | Strategy::Auto => {
                 let often = [Kill, RankZero, TwoAtOnce, MidRecovery, BetweenCommits];

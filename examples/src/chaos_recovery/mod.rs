@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long, allow_negative_numbers = true, default_value_t = 4, value_parser = number::<u32>(3, 64))]
     ranks: u32,
     /// After so many steps each a copy of the state is kept in memory, with which a job that has lost all ranks goes on; without it
-    /// such a job begins anew.
+    /// such a job begins anew, unless its strategy is to restart, which does so every ten steps.
     #[arg(long, allow_negative_numbers = true, value_parser = number::<NonZeroU64>(1, 1_000_000))]
     memory_every: Option<NonZeroU64>,
     /// Within how many seconds all ranks must complete a step again after a fault; longer is a stall.
@@ -55,8 +55,7 @@ pub struct Options {
 
 /// Whether a job with this strategy can be hit by whatever there is.
 fn goes_on(strategy: Strategy) -> Result<Strategy, &'static str> {
-    let ends = strategy.saves() || strategy.ends_job();
-    if ends { Err("such a job ends where nobody can save its state; choose another strategy") } else { Ok(strategy) }
+    if strategy.ends_job() { Err("such a job ends by its first fault; choose another strategy") } else { Ok(strategy) }
 }
 
 /// Strikes as often as asked, prints the account and judges it. The same program, started again by itself, is the supervisor.

@@ -1,13 +1,13 @@
 //! How far the ranks are, from the lines that they write as they go.
 
 use crate::outside::notes::Tail;
-use crate::recover::StepLine;
+use crate::recover::{StepLine, first_common};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Times of steps that are remembered for each rank.
-const TIMES_MAX: usize = 128;
+/// Steps that are remembered of each rank.
+const LINES_MAX: usize = 128;
 
 /// The steps of all ranks so far.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     tails: BTreeMap<PathBuf, (u32, i32, Tail)>,
     /// Files whose writers are gone.
     done: BTreeSet<PathBuf>,
-    times: BTreeMap<u32, VecDeque<f64>>,
+    lines: BTreeMap<u32, VecDeque<StepLine>>,
     /// The newest step that each rank has completed.
     pub(crate) last: BTreeMap<u32, u64>,
     /// The newest step that any rank has ever completed.
@@ -40,11 +40,11 @@ impl Progress {
         for (path, (rank, pid, tail)) in &mut self.tails {
             let is_gone = !Path::new(&format!("/proc/{pid}")).exists();
             for line in tail.lines().iter().filter_map(|line| serde_json::from_str::<StepLine>(line).ok()) {
-                let times = self.times.entry(*rank).or_default();
-                times.push_back(line.t);
-                times.drain(..times.len().saturating_sub(TIMES_MAX));
                 self.last.insert(*rank, line.step);
                 self.most = self.most.max(line.step);
+                let lines = self.lines.entry(*rank).or_default();
+                lines.push_back(line);
+                lines.drain(..lines.len().saturating_sub(LINES_MAX));
             }
             if is_gone {
                 gone.push(path.clone());
@@ -58,13 +58,14 @@ impl Progress {
 
     /// How many steps every one of so many ranks has completed since then.
     pub(crate) fn since(&self, at: f64, ranks: u32) -> usize {
-        let counts = (0..ranks).map(|rank| self.times.get(&rank).map_or(0, |t| t.iter().filter(|t| **t > at).count()));
+        let since = |lines: &VecDeque<StepLine>| lines.iter().filter(|line| line.t > at).count();
+        let counts = (0..ranks).map(|rank| self.lines.get(&rank).map_or(0, since));
         counts.min().unwrap_or(0)
     }
 
-    /// When every one of so many ranks had completed its first step after that.
+    /// When so many ranks had computed one step after that.
     pub(crate) fn first_after(&self, at: f64, ranks: u32) -> Option<f64> {
-        let first = |rank| self.times.get(&rank)?.iter().copied().filter(|t| *t > at).reduce(f64::min);
-        (0..ranks).map(first).try_fold(at, |last, first| Some(last.max(first?)))
+        let lines = self.lines.iter().flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));
+        first_common(lines, at, ranks as usize).map(|(_, t)| t)
     }
 }

@@ -20,7 +20,8 @@ use taskd_core::journal;
 use taskd_pytorch::venv::PythonEnv;
 
 /// The jobs of a run, if nothing else is asked for.
-const STRATEGIES: [Strategy; 3] = [Strategy::Retry, Strategy::RecoverInPlace, Strategy::Restart];
+const STRATEGIES: [Strategy; 6] =
+    [Strategy::Retry, Strategy::RecoverInPlace, Strategy::Recover, Strategy::Shrink, Strategy::Dump, Strategy::Restart];
 /// Milliseconds of pause in a step: the work of a larger model.
 const PACE_MS: u64 = 20;
 /// How long a job trains at least, and less than which, before it is hit again: in milliseconds.
@@ -78,13 +79,24 @@ async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<A
         println!("{strategy:?}: {share} faults, {} ranks, seed {}", job.ranks, options.seed);
         jobs.push(under_fire(options, job, share, census).await?);
     }
-    let most = jobs.iter().map(|job| job.steps).max().unwrap_or(0) + 1;
-    println!("undisturbed   {most} steps");
-    let reference = Job { dir: job.dir.join("reference"), steps: most, pace_ms: 0, ..job.clone() }.run(&[]).await?;
-    for account in jobs.iter_mut().filter(|job| job.strategy.keeps_world()) {
-        compare(account, &reference.lines);
-    }
+    jobs.iter_mut().filter(|account| !account.strategy.keeps_world()).for_each(compare_ends);
+    let (mut resuming, mut others): (Vec<_>, Vec<_>) = jobs
+        .iter_mut()
+        .filter(|account| account.strategy.keeps_world())
+        .partition(|account| Job { strategy: account.strategy, ..job.clone() }.resumes());
+    compare_all(job, "reference", &mut others).await?;
+    compare_all(job, "reference-resuming", &mut resuming).await?;
     Ok(Account::of(options.seed, jobs))
+}
+
+/// Holds jobs that train the same against one that nothing befell.
+async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) -> Result<(), Failure> {
+    let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
+    let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;
+    println!("undisturbed   {steps} steps");
+    let reference = Job { dir: job.dir.join(name), strategy, steps, pace_ms: 0, ..job.clone() }.run(&[]).await?;
+    accounts.iter_mut().for_each(|account| compare(account, &reference.lines));
+    Ok(())
 }
 
 /// One job, hit until its share of the faults is done.
@@ -167,6 +179,17 @@ async fn finish(fire: &mut Fire<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the ranks of a job whose world was smaller for a while have ended with the same parameters.
+fn compare_ends(account: &mut JobAccount) {
+    let outcomes: Vec<Outcome> = (0..).map_while(|rank| outcome(&account.dir, rank)).collect();
+    account.replicas_equal = !outcomes.is_empty() && outcomes.iter().all(|one| one.weights == outcomes[0].weights);
+}
+
+/// What a rank has ended with.
+fn outcome(dir: &Path, rank: u32) -> Option<Outcome> {
+    serde_json::from_slice(&fs::read(dir.join(format!("result.{rank}.json"))).ok()?).ok()
+}
+
 /// Holds a job's steps, and what its ranks have ended with, against the undisturbed run's.
 fn compare(account: &mut JobAccount, reference: &std::collections::BTreeMap<u32, Vec<crate::recover::StepLine>>) {
     let compared = Compared::of(reference, &read_lines(&account.dir));
@@ -177,9 +200,7 @@ fn compare(account: &mut JobAccount, reference: &std::collections::BTreeMap<u32,
     for (rank, lines) in reference {
         let right = account.ended_at.and_then(|end| lines.iter().find(|line| line.step + 1 == end));
         let Some(right) = right else { continue };
-        let path = account.dir.join(format!("result.{rank}.json"));
-        let outcome = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Outcome>(&text).ok());
-        if outcome.map(|outcome| outcome.sha256) != right.sha256 {
+        if outcome(&account.dir, *rank).map(|outcome| outcome.sha256) != right.sha256 {
             account.state_equal = false;
             account.differences.push(format!("rank {rank} has not ended with the state of step {}", right.step));
         }

@@ -25,7 +25,9 @@ pub(crate) async fn dump(to: &Path, headline: &str, dir: &Path, processes: &[Pro
         let _ = writeln!(text, "{process:?} waits in {wchan:?}");
     }
     let mut files = vec![dir.join(notes::FILE), dir.join(supervised::LOG)];
-    files.extend(printed(&dir.join("run")));
+    let runs = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    let is_run = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("run"));
+    files.extend(runs.filter(is_run).flat_map(|run| printed(&run)));
     for file in files {
         let _ = writeln!(text, "\n--- {}\n{}", file.display(), tail(&file));
     }

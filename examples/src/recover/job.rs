@@ -1,5 +1,6 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
+use super::copies::Copies;
 use super::faults::Strike;
 use super::lines::{self, Line, now};
 use super::strategy::Strategy;
@@ -47,7 +48,8 @@ pub struct Job {
     pub pace_ms: u64,
     /// How it is to be mended.
     pub strategy: Strategy,
-    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all ranks.
+    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all ranks; where
+    /// nothing is said, as the strategy needs it.
     pub memory_every: Option<NonZeroU64>,
 }
 
@@ -76,6 +78,10 @@ pub struct Run {
     pub(crate) lines: BTreeMap<u32, Vec<Line>>,
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
+    /// How many steps it has trained.
+    pub steps: u64,
+    /// What ranks have copied of others.
+    pub copies: Option<Copies>,
 }
 
 /// A training that is ready to be run.
@@ -114,18 +120,20 @@ impl Job {
         }
     }
 
-    /// Trains to the end under these faults.
+    /// Trains to the end: where there are faults, a little beyond the last one.
     ///
     /// # Errors
     /// The job did not complete, or left no result; the text says why.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
         let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
-        let runtime = runtime.build()?;
+        let journal = self.dir.join("journal");
+        let runtime = runtime.journal(&journal).build()?;
         let striker = Striker { job: self.clone(), launcher, handle: runtime.handle() };
-        let striking = tokio::spawn(striker.carry_out(strikes.to_vec()));
+        let planned = strikes.to_vec();
+        let striking = tokio::spawn(async move { striker.carry_out(planned).await });
         let report = runtime.run_with_signals(program::LEAVE).await?;
-        let recoveries = if striking.is_finished() || strikes.is_empty() {
-            striking.await?
+        let (recoveries, until) = if striking.is_finished() || strikes.is_empty() {
+            striking.await??
         } else {
             striking.abort();
             return Err(format!("the job ended before all faults had struck: {}", report.reason).into());
@@ -136,7 +144,10 @@ impl Job {
             Ok(serde_json::from_slice(&fs::read(self.dir.join(format!("result.{rank}.json")))?)?)
         };
         let outcomes = (0..self.ranks).map(outcome).collect::<Result<_, _>>()?;
-        Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries })
+        let python = self.python.clone();
+        let copies = tokio::task::spawn_blocking(move || Copies::of(&journal, &python).map_err(|e| e.to_string()));
+        let (copies, steps) = (copies.await??, until.unwrap_or(self.steps));
+        Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies })
     }
 
     /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a
@@ -172,21 +183,26 @@ impl Job {
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 
+    /// Whether ranks that start go on from a checkpoint. They sum gradients in another order than those that do not, as the script
+    /// says: such a job is another training.
+    pub(crate) fn resumes(&self) -> bool {
+        self.strategy.saves() || self.memory_every.or(self.strategy.memory_every()).is_some()
+    }
+
     fn spec(&self) -> Result<JobSpec, Failure> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_recover.py");
         let (python, dir) = (self.python.to_string_lossy(), self.dir.to_string_lossy());
         let (steps, mib, pace) = (self.steps.to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
         let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
-        let resumes = self.strategy.saves() || self.memory_every.is_some();
-        let argv = argv.into_iter().chain(["--timeout-s", &timeout]).chain(resumes.then_some("--resumes"));
+        let argv = argv.into_iter().chain(["--timeout-s", &timeout]).chain(self.resumes().then_some("--resumes"));
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
         spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
         spec.policy.budget.recoveries_max = 1_000_000;
         let without = self.strategy.without().iter();
         spec.policy.strategies.extend(without.map(|name| (Name::new(name), Permission::Never)));
-        spec.policy.memory = self.memory_every.map(MemoryCheckpoints::every);
+        spec.policy.memory = self.memory_every.or(self.strategy.memory_every()).map(MemoryCheckpoints::every);
         spec.policy.dump_dir = self.strategy.saves().then(|| self.dir.join("dumps"));
         if self.strategy != Strategy::Shrink {
             spec.policy.ranks_min = self.ranks;

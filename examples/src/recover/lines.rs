@@ -8,7 +8,7 @@ use std::path::Path;
 /// A completed step.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Line {
-    /// When, on the machine's monotonic clock, in seconds.
+    /// When, on the machine's monotonic clock, in seconds. Of a step that this process has not computed: when it had its state.
     pub(crate) t: f64,
     /// Which.
     pub(crate) step: u64,
@@ -32,8 +32,39 @@ pub(crate) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
     ranks
 }
 
+/// The first step that so many ranks have computed since then, and when the last of them had.
+pub(crate) fn first_common<'a>(
+    lines: impl IntoIterator<Item = (u32, &'a Line)>,
+    since: f64,
+    ranks: usize,
+) -> Option<(u64, f64)> {
+    let mut steps: BTreeMap<u64, BTreeMap<u32, f64>> = BTreeMap::new();
+    for (rank, line) in lines.into_iter().filter(|(_, line)| line.t > since && line.loss.is_some()) {
+        steps.entry(line.step).or_default().insert(rank, line.t);
+    }
+    let common = steps.into_iter().filter(|(_, times)| times.len() >= ranks);
+    let ends = common.filter_map(|(step, times)| Some((step, times.into_values().reduce(f64::max)?)));
+    ends.min_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
 /// The machine's monotonic clock, in seconds, as Python tells it.
 pub(crate) fn now() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_counts_once_all_have_computed_it_themselves() {
+        let line = |rank, step, t, loss| (rank, Line { t, step, loss, sha256: None });
+        // Rank 0 had computed step 7 before the fault, and wrote it down after; rank 1 copied it.
+        let lines =
+            [line(0, 7, 0.9, Some(0.1)), line(1, 7, 2.0, None), line(0, 8, 2.5, Some(0.1)), line(1, 8, 2.6, Some(0.1))];
+        let common = |ranks| first_common(lines.iter().map(|(rank, line)| (*rank, line)), 1.0, ranks);
+        assert_eq!(common(2), Some((8, 2.6)));
+        assert_eq!(common(3), None, "a third one has not");
+    }
 }

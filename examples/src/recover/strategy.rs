@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU64;
 use taskd_core::job::Name;
 
 /// How the job is to be mended.
@@ -19,7 +20,7 @@ pub enum Strategy {
     Shrink,
     /// Those who live save what they have, and everybody starts again from there.
     Dump,
-    /// Everybody starts again.
+    /// Everybody starts again, from copies of the state that were kept in memory.
     Restart,
     /// Those who live save what they have, and the job ends.
     DumpExit,
@@ -47,6 +48,11 @@ impl Strategy {
         self.to_possible_value().is_some_and(|value| value.get_name() == name.as_str())
     }
 
+    /// After how many steps each a copy of the state is kept in memory, where the strategy is to start all ranks from there.
+    pub(super) fn memory_every(self) -> Option<NonZeroU64> {
+        NonZeroU64::new(10).filter(|_| self == Strategy::Restart)
+    }
+
     /// Whether it leaves a checkpoint behind, with which the job goes on when it starts again.
     #[must_use]
     pub fn saves(self) -> bool {
@@ -61,7 +67,7 @@ impl Strategy {
             Strategy::RecoverInPlace => &["recover"],
             Strategy::Recover => &["recover-in-place"],
             Strategy::Shrink | Strategy::Restart => &["retry", "recover-in-place", "recover"],
-            Strategy::Dump => &["retry", "recover-in-place", "recover", "restart"],
+            Strategy::Dump => &["retry", "recover-in-place", "recover"],
             Strategy::DumpExit => &["retry", "recover-in-place", "recover", "dump", "restart"],
             Strategy::Exit => &["retry", "recover-in-place", "recover", "dump", "restart", "dump-exit"],
         }

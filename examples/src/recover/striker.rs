@@ -10,9 +10,9 @@ use crate::program::Failure;
 use crate::recover::Fault;
 use rustix::process::{Pid, kill_process};
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 use taskd_core::job::{Name, Rank, Role};
 use taskd_core::kernel::{Decision, Event};
 use taskd_core::launch::Launcher;
@@ -21,6 +21,8 @@ use taskd_core::runtime::{Announcement, RuntimeHandle};
 use taskd_pytorch::STORE;
 use tokio::sync::broadcast;
 
+/// Steps that the job trains after its last recovery.
+const STEPS_AFTER: u64 = 50;
 /// How often the script's lines are read.
 const READ_EVERY: Duration = Duration::from_millis(10);
 
@@ -42,8 +44,12 @@ pub(super) struct Striker {
 }
 
 impl Striker {
-    /// All of them, one after the other; what each took.
-    pub(super) async fn carry_out(self, strikes: Vec<Strike>) -> Vec<Recovery> {
+    /// All of them, one after the other; what each took, and before which step the job is to end then, if there were any.
+    ///
+    /// # Errors
+    /// The job cannot be told.
+    pub(super) async fn carry_out(self, strikes: Vec<Strike>) -> io::Result<(Vec<Recovery>, Option<u64>)> {
+        let was_hit = !strikes.is_empty();
         let mut recoveries = Vec::new();
         let mut from = 0;
         for strike in strikes {
@@ -56,13 +62,24 @@ impl Striker {
             recoveries.push(Recovery::of(role.to_string(), before, at, &seen, resumed));
             if has_left.is_some() {
                 let seen = watch(&mut events).await;
-                let at = seen.found.unwrap_or(resumed);
+                let at = seen.found.unwrap_or(resumed.1);
                 let resumed = self.resumed(at, &seen, None).await;
                 recoveries.push(Recovery::of(format!("{role} again"), before, at, &seen, resumed));
             }
             from = self.last_common(&lines::read(&self.job.dir)).unwrap_or(before);
         }
-        recoveries
+        let until = if was_hit { Some(self.end_soon()?) } else { None };
+        Ok((recoveries, until))
+    }
+
+    /// Has the ranks end a little later, each before the same step.
+    fn end_soon(&self) -> io::Result<u64> {
+        let lines = lines::read(&self.job.dir);
+        let until = lines.values().flatten().map(|line| line.step).max().unwrap_or(0) + STEPS_AFTER;
+        let new = self.job.dir.join("until.new");
+        fs::write(&new, until.to_string())?;
+        fs::rename(&new, self.job.dir.join("until"))?;
+        Ok(until)
     }
 
     /// Strikes when its moment has come, so many steps after this one. `None`: nobody was hit.
@@ -85,11 +102,11 @@ impl Striker {
         }
     }
 
-    /// Waits for the first step of all ranks, but for one that has left, after a recovery; when that was completed.
-    async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> f64 {
+    /// Waits for the first step of all ranks, but for one that has left, after a recovery; which that was, and when it was completed.
+    async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> (u64, f64) {
         let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, seen, has_left);
         self.until(|steps| common(steps).is_some()).await;
-        common(&lines::read(&self.job.dir)).unwrap_or(f64::NAN)
+        common(&lines::read(&self.job.dir)).unwrap_or((0, f64::NAN))
     }
 
     /// Does it; when.
@@ -159,21 +176,20 @@ impl Striker {
         all.then(|| steps.values().filter_map(|lines| lines.iter().map(|l| l.step).max()).min()).flatten()
     }
 
-    /// When all ranks had completed a step of the world after the fault: the first after everybody was told to go on.
+    /// The first step that all ranks have computed after the fault, and when: after everybody had given the old world up, where they
+    /// did, for until then a step that was under way may still have been completed.
     fn first_common_after(
         &self,
         steps: &BTreeMap<u32, Vec<Line>>,
         at: f64,
         seen: &Seen,
         has_left: Option<u32>,
-    ) -> Option<f64> {
-        let since = seen.stages.iter().find(|(name, _)| name == "repair" || name == "start").map_or(at, |(_, t)| *t);
-        let first = |lines: &Vec<Line>| lines.iter().map(|line| line.t).find(|t| *t > since);
+    ) -> Option<(u64, f64)> {
+        let gave_up = seen.stages.iter().rfind(|(name, _)| name == "give-up").map(|(_, t)| *t);
+        let since = gave_up.or(seen.decided).unwrap_or(at);
         let there = steps.iter().filter(|(rank, _)| Some(**rank) != has_left);
-        let firsts: Option<Vec<f64>> = there.map(|(_, lines)| first(lines)).collect();
-        let ranks = self.job.ranks as usize - usize::from(has_left.is_some());
-        let firsts = firsts.filter(|firsts| firsts.len() == ranks)?;
-        firsts.into_iter().reduce(f64::max)
+        let lines = there.flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));
+        lines::first_common(lines, since, self.job.ranks as usize - usize::from(has_left.is_some()))
     }
 }
 
@@ -206,7 +222,14 @@ fn in_words(decision: &Decision) -> String {
 async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
     let mut seen = Seen::default();
     while seen.closed.is_none() {
-        let Ok(event) = events.recv().await else { break };
+        let event = match events.recv().await {
+            Ok(event) => event,
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                println!("              {missed} events were missed");
+                continue;
+            }
+            Err(broadcast::error::RecvError::Closed) => break,
+        };
         match &event.event {
             Event::Found { .. } => _ = seen.found.get_or_insert_with(now),
             Event::Decided(decision) => {

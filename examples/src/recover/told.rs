@@ -1,6 +1,7 @@
 //! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
 
 use super::compared::Compared;
+use super::copies::Copies;
 use super::job::Run;
 use super::striker::Seen;
 use crate::program::Failure;
@@ -34,10 +35,13 @@ pub struct Recovery {
     pub resume_ms: f64,
     /// From the fault to there.
     pub total_ms: f64,
+    /// Steps that had been completed by all before the fault and were done again.
+    pub steps_lost: u64,
 }
 
 impl Recovery {
-    pub(super) fn of(who: String, step: u64, at: f64, seen: &Seen, resumed: f64) -> Recovery {
+    /// `resumed` is the first step that all have completed after it, and when.
+    pub(super) fn of(who: String, step: u64, at: f64, seen: &Seen, (first, resumed): (u64, f64)) -> Recovery {
         let mut last = at;
         let mut part = |until: Option<f64>| {
             let until = until.unwrap_or(last);
@@ -61,6 +65,7 @@ impl Recovery {
             repair_ms: part(stage(&["repair"])),
             resume_ms: part(Some(resumed)),
             total_ms: ((resumed - at) * 1e4).round() / 10.0,
+            steps_lost: (step + 1).saturating_sub(first),
         }
     }
 }
@@ -103,6 +108,8 @@ impl Ending {
 pub struct Told {
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
+    /// What ranks have copied of others.
+    pub copies: Option<Copies>,
     /// Whether the world has kept its size throughout: only then it trains the same as undisturbed.
     pub world_kept: bool,
     /// Whether all ranks have ended with the same parameters.
@@ -134,6 +141,7 @@ impl Told {
             restarts: run.report.restarts,
             old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
+            copies: run.copies,
         };
         let compared = Compared::of(&reference.lines, &run.lines);
         compared.differences.iter().filter(|_| world_kept).for_each(|line| println!("{line}"));
@@ -169,6 +177,9 @@ impl Told {
         }
         let all: Samples = self.recoveries.iter().map(|r| r.total_ms).collect();
         let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");
+        let lost = self.recoveries.iter().map(|r| r.steps_lost).max().unwrap_or(0);
+        let _ = writeln!(out, "  completed steps that were done again, at most: {lost}");
+        out += &self.copies.as_ref().map_or_else(String::new, Copies::table);
         out + &self.ending()
     }
 

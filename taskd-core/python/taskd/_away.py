@@ -1,11 +1,11 @@
-"""What only a rank has (`_keep`), kept by another rank as well: where a host is lost, what was kept there is lost with it.
+"""What only a rank has (`_keep`), kept by two other ranks as well: where a host is lost, what was kept there is lost with it.
 
-Each rank of a job of several hosts listens, and sends what it keeps to the next rank that is on another host; where there is none, to
-the next one. Who they are stands in the store of a generation, and so does what was kept of others, once the next one is joined:
-whoever comes in the place of a lost rank finds it there.
+Each rank of a job of several hosts listens, and sends what it keeps to the next ranks on other hosts, each on another one if there are
+so many; where there are none, to the next ranks. Who they are stands in the store of a generation, and so does what was kept of
+others, once the next one is joined: whoever comes in the place of a lost rank finds it there.
 
-Nobody waits for it: what the connection does not take at once a thread sends, the newest of it. There is one copy: a rank that is lost
-together with the one that has it starts with the numbers of a peer.
+Nobody waits for it: what a connection does not take at once a thread sends, the newest of it. A rank that is lost together with both of
+those that have it starts with the numbers of a peer.
 """
 
 import os
@@ -16,8 +16,9 @@ import time
 from taskd import _copy, _keep, _link
 
 HEAD = struct.Struct("<%dsIqII" % _copy.TOKEN_BYTES)  # token, rank, step, what, bytes
-LENGTH = struct.Struct("<Q")
-HELD_MAX = 64  # ranks of which something is held: as many as the host before has
+KEPT = "taskd/kept/%d/%d/%d"  # rank, step, what
+COPIES = 2  # ranks that have what a rank keeps: it may be lost together with one of them
+HELD_MAX = 128  # ranks of which something is held: as many as the two hosts before have
 LOOK_SECONDS = 0.05  # between two looks for another rank
 LOOKS_MAX = 600  # a rank may start later than others
 SEND_SECONDS = 5  # a neighbour that takes nothing for so long is left
@@ -33,13 +34,12 @@ class Away:
         import _thread
 
         self.token = os.urandom(_copy.TOKEN_BYTES)
-        self.lock = _thread.allocate_lock()  # of held, kept and unsent
-        self.sending = _thread.allocate_lock()  # of peer and rest
-        self.peer = None  # who has what this rank keeps
-        self.rest = b""  # of what was begun to be sent to it
+        self.lock = _thread.allocate_lock()  # of held and kept, and of what is new for the peers
+        self.sending = _thread.allocate_lock()  # of peers, and what is on its way to them
+        self.peers = []  # who has what this rank keeps
+        self.lacks = True  # one of them is missing
         self.held = {}  # by rank: what `Keep` has there, by slot: (step, what, bytes)
         self.kept = {}  # the same of this rank
-        self.unsent = set()  # slots of it
         self.news = _queue.SimpleQueue()  # of a generation, or None: there is something to send
         self.newest = None  # the store of the newest generation
         self.refused = set()  # ranks of which nothing is held, since there are too many
@@ -54,11 +54,12 @@ class Away:
         slot = _keep.slot(step, what)
         with self.lock:
             self.kept[slot] = step, what, data
-            self.unsent.add(slot)
+            for peer in self.peers:
+                peer.unsent.add(slot)
         is_sent = False
         if self.sending.acquire(False):
             try:
-                is_sent = self.peer is not None and self.send(self.peer.at_once)
+                is_sent = all([self.send(peer, peer.at_once) for peer in self.peers]) and not self.lacks
             except OSError:
                 pass  # the thread will see it
             finally:
@@ -66,30 +67,29 @@ class Away:
         if not is_sent and not self.news.qsize():
             self.news.put(None)
 
-    def send(self, some):
-        """Whether all is sent. `some(bytes)` sends what it can of them, and says how many these were. Needs the lock `sending`."""
+    def send(self, peer, some):
+        """Whether all is sent to it. `some(bytes)` sends what it can of them, and says how many these were. Needs the lock `sending`."""
         while True:
-            if not self.rest:
+            if not peer.rest:
                 with self.lock:
-                    unsent, self.unsent = sorted(self.kept[slot] for slot in self.unsent), set()
-                heads = (HEAD.pack(self.peer.token, self.peer.rank, step, what, len(data)) + data for step, what, data in unsent)
-                self.rest = b"".join(heads)
-            if not self.rest:
+                    unsent, peer.unsent = sorted(self.kept[slot] for slot in peer.unsent), set()
+                heads = (HEAD.pack(peer.token, peer.rank, step, what, len(data)) + data for step, what, data in unsent)
+                peer.rest = b"".join(heads)
+            if not peer.rest:
                 return True
-            sent = some(self.rest)
+            sent = some(peer.rest)
             if not sent:
                 return False
-            self.rest = self.rest[sent:]
+            peer.rest = peer.rest[sent:]
 
     def meet(self, store, rank, ranks):
         """A new generation: tells where this rank is, and what it holds of others. Who has joined finds what all have told before."""
         self.tell(store, rank)
         with self.lock:
             self.newest = store
-            held = {of: list(slots.values()) for of, slots in self.held.items()}
-        for of, slots in held.items():
-            data = pickle.dumps(slots, 4)
-            store.append("taskd/kept/%d" % of, LENGTH.pack(len(data)) + data)
+            held = [(of, *one) for of, slots in self.held.items() for one in slots.values()]
+        for of, step, what, data in held:  # each by itself: a store takes no value that is much longer than one of them
+            store.set(KEPT % (of, step, what), data)
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):
@@ -109,30 +109,33 @@ class Away:
                 if callable(met):
                     met = self.has_met(*met())
                 if met is not None:
-                    self.goes_to(None)
+                    self.goes_to([])
                     place, tried = met, 0
-                if self.peer is None and place is not None and time.monotonic() - tried > AGAIN_SECONDS:
+                if self.lacks and place is not None and time.monotonic() - tried > AGAIN_SECONDS:
                     tried = time.monotonic()
-                    self.goes_to(self.neighbour(*place))
+                    self.look_for_others(*place)
             except Exception as error:
                 if said is not self.newest:
                     _link.say("what only this rank has is kept on its own host alone: %s: %s" % (type(error).__name__, error))
                 said = self.newest
-            try:
-                with self.sending:
-                    if self.peer is not None:
-                        self.send(self.peer.all)
-            except OSError:
-                self.goes_to(None)  # it may have died: there will be a new generation then
+            for peer in self.peers:
+                try:
+                    with self.sending:
+                        self.send(peer, peer.all)
+                except OSError:  # it may have died: there will be a new generation then
+                    self.goes_to([one for one in self.peers if one is not peer])
 
-    def goes_to(self, peer):
-        """From here on another one has what this rank keeps."""
+    def goes_to(self, peers):
+        """From here on these have what this rank keeps."""
         with self.sending:
-            if self.peer is not None:
-                self.peer.close()
-            self.peer, self.rest = peer, b""
+            for gone in self.peers:
+                if gone not in peers:
+                    gone.close()
             with self.lock:
-                self.unsent = set(self.kept)
+                for new in peers:
+                    if new not in self.peers:
+                        new.unsent.update(self.kept)
+                self.peers, self.lacks = peers, True
 
     def has_met(self, store, rank, ranks):
         """The first generation; None where a newer one is known by now."""
@@ -144,15 +147,40 @@ class Away:
         self.tell(store, rank)
         return store, rank, ranks
 
-    def neighbour(self, store, rank, ranks):
-        """A connection to the next rank on another host, else to the next one. None: there is nobody, or a newer generation."""
-        at, near = ranks.index(rank), None
+    def look_for_others(self, store, rank, ranks):
+        """Has those have what this rank keeps who can be reached.
+
+        Raises OSError for those who cannot."""
+        self.goes_to([])
+        failed = None
+        for where in self.neighbours(store, rank, ranks):
+            try:
+                self.goes_to(self.peers + [Peer(where, rank)])
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        self.lacks = self.newest is not store  # where there are fewer, no more are to be had
+
+    def neighbours(self, store, rank, ranks):
+        """Where the next ranks are that are each on a host of its own and on others than this one; where there are too few such hosts,
+        others. Nobody where there is a newer generation."""
+        at, found, hosts, others = ranks.index(rank), 0, {node()}, []
         for one in ranks[at + 1 :] + ranks[:at]:
             where = self.where_is(store, one)
-            if where is not None and where["node"] != node():
-                return Peer(where, rank)
-            near = near or where
-        return Peer(near, rank) if near is not None and self.newest is store else None
+            if where is None:
+                continue
+            if where["node"] in hosts:
+                others.append(where)
+                continue
+            hosts.add(where["node"])
+            found += 1
+            yield where
+            if found == COPIES:
+                return
+        if self.newest is store:
+            others.sort(key=lambda where: where["node"] == node())  # in their order, those on other hosts first
+            yield from others[: COPIES - found]
 
     def where_is(self, store, rank):
         key = "taskd/away/%d" % rank
@@ -224,6 +252,8 @@ class Peer:
         import socket
 
         self.rank, self.token = rank, where["token"]
+        self.rest = b""  # of what was begun to be sent to it
+        self.unsent = set()  # slots of what it does not have yet
         self.slow = socket.create_connection((where["host"], where["port"]), SEND_SECONDS)
         self.slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.quick, self.flags = self.slow.dup(), socket.MSG_NOSIGNAL
@@ -251,11 +281,9 @@ def node():
 
 
 def kept_of(store, rank):
-    """What others hold of a rank: `{(step, what): bytes}`."""
-    key, found = "taskd/kept/%d" % rank, {}
-    data = store.get(key) if store.check([key]) else b""
-    while data:
-        (length,) = LENGTH.unpack_from(data)
-        whole, data = data[LENGTH.size : LENGTH.size + length], data[LENGTH.size + length :]
-        found.update(((step, what), one) for step, what, one in pickle.loads(whole))
-    return found
+    """Who tells what others have kept of a rank's step: `(step, what)` to bytes, or to None."""
+    def find(step, what):
+        key = KEPT % (rank, step, what)
+        return store.get(key) if store.check([key]) else None
+
+    return find

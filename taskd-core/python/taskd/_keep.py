@@ -4,7 +4,7 @@ A file (TASKD_KEEP, on a file system in memory) with the newest two steps that w
 and the buffers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
 not written whole is not read.
 
-Where a job has several hosts, another rank keeps it as well (`_away`): a successor may come on another host.
+Where a job has several hosts, two other ranks keep it as well (`_away`): a successor may come on another host.
 
 It never waits for a disk, and a program without such a file goes without: its successor then gets the random numbers and the
 place of a peer.
@@ -35,7 +35,7 @@ class Keep:
             os.close(fd)
         self.too_long = 0  # steps of which nothing could be kept
         self.away = None  # who sends it to another rank
-        self.elsewhere = {}  # what other ranks had of this one when it came: by step and kind
+        self.elsewhere = None  # who tells what other ranks had of this one when it came: `(step, what)` to bytes, or to None
 
     def write(self, step, what, data):
         """Keeps something of a step, beside that of the step before."""
@@ -58,8 +58,9 @@ class Keep:
 
     def read(self, step, what):
         """What was kept of a step; None where nothing is."""
-        if (step, what) in self.elsewhere:
-            return self.elsewhere[step, what]
+        kept = self.elsewhere(step, what) if self.elsewhere is not None else None
+        if kept is not None:
+            return kept
         at = slot(step, what) * SLOT_BYTES
         mark, of_step, length, checksum = HEAD.unpack_from(self.memory, at)
         if mark != MARK or of_step != step or HEAD.size + length > SLOT_BYTES:

@@ -24,14 +24,18 @@ class OnTwoHosts(StandIn):
         return {"TASKD_CONTROL": control, "KEEP": "keep.%s" % host}
 
 
-def lose_host(world, dice):
-    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves."""
+def lose_host(world, dice, and_one_more=False):
+    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them a rank of the other
+    host may be lost, which comes back there: it may have been the one that had what only they had."""
     host = dice.choice(world.host_of)
     lost = [rank for rank in range(world.size) if world.host_of[rank] == host]
     if len(lost) == world.size:
         lost = [dice.choice(lost)]
     for rank in lost:
         world.host_of[rank] = 1 - host
+    others = [rank for rank in range(world.size) if rank not in lost]
+    if and_one_more and len(others) > 1:
+        lost.append(dice.choice(others))
     for rank in lost:
         world.world[rank].process.kill()
     return world.recover(lost)

@@ -112,10 +112,10 @@ def undisturbed(program, steps, **environment):
         return world.finish()
 
 
-def on_other_hosts(program, **environment):
+def on_other_hosts(program, and_one_more=False, **environment):
     def lose_host(world, dice):
         moment(world, dice)
-        return hosts.lose_host(world, dice)
+        return hosts.lose_host(world, dice, and_one_more)
 
     return compared(program, lose_host, kind=hosts.OnTwoHosts, **environment)
 
@@ -568,6 +568,7 @@ SCENARIOS = {
     "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
     "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
     "other_hosts": lambda: on_other_hosts(programs.accumulated),
+    "host_and_holder": lambda: on_other_hosts(programs.accumulated, and_one_more=True),
     "gan": lambda: compared(programs.gan, kill),
     "gan_retry": lambda: compared(programs.gan, retry),
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,

@@ -10,6 +10,7 @@ import os
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from taskd import _link
 from taskd._recoverable import SLICE
 
 
@@ -22,6 +23,7 @@ class Completer:
         self.pending = {}  # id of a future: (the future, its value, the group)
         self.queue = _queue.SimpleQueue()
         self.is_running = False
+        self.said = False
         os.register_at_fork(after_in_child=self.leave_in_child)
 
     def leave_in_child(self):
@@ -55,7 +57,28 @@ class Completer:
 
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         while True:
-            self.wait(*self.queue.get())
+            self.ends(self.queue.get())  # nothing of the one that is over is kept here
+
+    def ends(self, followed):
+        """Waits for one operation."""
+        future, op, _, group, in_backward = followed
+        try:
+            self.wait(*followed)
+        except Exception as error:
+            self.cannot_tell(op, group, in_backward, error)
+        finally:
+            self.complete(future)  # else backward would wait for ever
+
+    def cannot_tell(self, op, group, in_backward, error):
+        """What has failed is how the operation's end is found out, or how its failure is told: the step cannot be committed."""
+        loop = group.engine.loop
+        if loop is not None:
+            loop.tainted = True
+        if not group.is_lost():
+            group.engine.session.failed("collective", op, group.spec.told_as, in_backward, str(error))
+        if not self.said:
+            self.said = True
+            _link.say("what became of %s is not known: %s: %s" % (op, type(error).__name__, error))
 
     def wait(self, future, op, work, group, in_backward):
         while id(future) in self.pending:
@@ -68,7 +91,7 @@ class Completer:
                 if id(future) not in self.pending:
                     return  # given up meanwhile: the group is another one by now
                 group.fail(op, str(error), in_backward)
-            self.complete(future)
+            return
 
     def complete(self, future):
         with self.lock:

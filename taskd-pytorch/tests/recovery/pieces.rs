@@ -21,3 +21,13 @@ fn a_failure_that_cannot_be_told_leaves_no_pass_waiting() {
     let said = "what became of allreduce is not known: OSError: [Errno 24] Too many open files";
     assert_eq!(found["said"], json!([said]));
 }
+
+#[test]
+fn a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code() {
+    let test = "a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code";
+    let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };
+    assert_eq!(found["exit"], json!({"code": 7, "said": ""}), "{found:#}");
+    assert_eq!(found["raise"]["code"], 1, "{found:#}");
+    let said = found["raise"]["said"].as_str().unwrap();
+    assert!(said.ends_with("ValueError: in a gradient hook\n"), "{said}");
+}

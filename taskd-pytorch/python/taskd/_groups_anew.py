@@ -110,13 +110,11 @@ class Groups:
         return next(iter(hosts)) if len(hosts) == 1 else None
 
     def add(self, front):
-        self.all.append(weakref.ref(front))
+        self.all.append(weakref.ref(front, self.all.remove))
 
     def fronts(self):
-        """The groups in front that are in use."""
-        found = [front for front in (one() for one in self.all) if front is not None and front._inner.in_use]
-        self.all = [weakref.ref(front) for front in found]
-        return found
+        """The groups in front that are in use. It only looks: another thread may add one meanwhile."""
+        return [front for front in (one() for one in list(self.all)) if front is not None and front._inner.in_use]
 
     # Giving up, on any thread.
 

@@ -31,3 +31,10 @@ fn a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code() {
     let said = found["raise"]["said"].as_str().unwrap();
     assert!(said.ends_with("ValueError: in a gradient hook\n"), "{said}");
 }
+
+#[test]
+fn a_group_that_is_made_while_the_others_are_released_is_known() {
+    let test = "a_group_that_is_made_while_the_others_are_released_is_known";
+    let Some(found) = found(test, "groups_made_while_they_are_released") else { return };
+    assert_eq!(found, json!({"lost": 0, "kept of those that are gone": 0}));
+}

@@ -38,3 +38,12 @@ fn a_group_that_is_made_while_the_others_are_released_is_known() {
     let Some(found) = found(test, "groups_made_while_they_are_released") else { return };
     assert_eq!(found, json!({"lost": 0, "kept of those that are gone": 0}));
 }
+
+#[test]
+fn an_answer_of_a_store_that_comes_too_late_is_not_taken_for_the_next_one() {
+    let test = "an_answer_of_a_store_that_comes_too_late_is_not_taken_for_the_next_one";
+    let Some(found) = found(test, "store_answers_late") else { return };
+    let late = "the store at 127.0.0.1 does not answer: timed out";
+    assert_eq!(found[0], "invalid literal for int() with base 10: 'nothing'");
+    assert_eq!([&found[1], &found[2]], [late, &format!("{late}; nothing more is asked of it")], "{found:#}");
+}

@@ -47,3 +47,18 @@ fn an_answer_of_a_store_that_comes_too_late_is_not_taken_for_the_next_one() {
     assert_eq!(found[0], "invalid literal for int() with base 10: 'nothing'");
     assert_eq!([&found[1], &found[2]], [late, &format!("{late}; nothing more is asked of it")], "{found:#}");
 }
+
+#[test]
+fn a_join_that_is_left_as_it_connects_goes_no_further() {
+    let test = "a_join_that_is_left_as_it_connects_goes_no_further";
+    let Some(found) = found(test, "join_is_left_as_it_connects") else { return };
+    assert_eq!(found, json!({"closed": true, "met": 0}));
+}
+
+#[test]
+fn groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program() {
+    let test = "groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program";
+    let Some(found) = found(test, "joins_that_come_to_nothing") else { return };
+    let one = |raised: &str| json!({"raised": raised, "on main": false, "counted": 1, "gone": true});
+    assert_eq!(found, json!({"cancelled": one("Cancelled"), "fails": one("Refused")}));
+}

@@ -1,0 +1,41 @@
+//! Pieces of what lives in a rank, in real Python processes, where something does not go as it usually does.
+//!
+//! What is around a piece is a double that says so (`pieces.py`).
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use taskd_core::launch::python::write_helper;
+use taskd_core::testing::python::{finished, system};
+
+/// What a scenario of that program found.
+fn found(scenario: &str) -> Value {
+    let (helper, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_helper(helper.path(), &[]).unwrap();
+    let program = format!("{}/tests/python_helper/pieces.py", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(Path::new(system()));
+    command.arg(program).arg(directory.path()).arg(scenario);
+    let (stdout, stderr) = finished(command.env("PYTHONPATH", helper.path()).output().unwrap());
+    let found: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
+    found[scenario].clone()
+}
+
+#[test]
+fn a_supervisor_that_does_not_read_costs_no_memory_without_bound() {
+    let found = found("slow");
+    assert!(found["dropped"].as_u64().is_some_and(|dropped| dropped > 100), "{found:#}");
+    assert_eq!((&found["whole"], &found["goes on"]), (&json!(true), &json!(true)), "what is not dropped: {found:#}");
+    let said = "a message to the supervisor is dropped: 256 messages wait for the supervisor, which does not read";
+    assert_eq!(found["said"], json!([said]));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_this_processs_own_mistake() {
+    let found = found("long");
+    let long = |bytes: u32| format!("a message of {bytes} bytes; at most 1048576 fit into a frame");
+    let refused = json!({"answer": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_604))}});
+    assert_eq!(found["found"], json!([refused, {"answer": {"id": 8, "ok": {}}}]), "{found:#}");
+    assert_eq!(found["said"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
+    assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
+}

@@ -150,9 +150,11 @@ class Session:
             if id_ in self.answers:
                 self.link.send(self.answers[id_])
             return True
-        if any(earlier < generation for earlier, _ in self.taken.values()):  # nobody asks for those again
-            self.taken.clear()
-            self.answers.clear()
+        if generation < self.generation:
+            return False  # it is refused, and nothing of it is kept
+        for earlier in [one for one, (of, _) in self.taken.items() if of < generation]:  # nobody asks for those again
+            del self.taken[earlier]
+            self.answers.pop(earlier, None)
         self.taken[id_] = (generation, kind)
         return False
 

@@ -39,3 +39,13 @@ fn a_message_that_is_too_long_is_this_processs_own_mistake() {
     assert_eq!(found["said"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
     assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
 }
+
+#[test]
+fn a_directive_of_an_older_generation_has_nothing_done_twice() {
+    let found = found("older");
+    let given_up = json!({"id": 1, "ok": "given up"});
+    let refused = json!({"id": 2, "error": "directive of generation 4, this process is in generation 5"});
+    assert_eq!(found["answers"], json!([given_up, refused, given_up]), "{found:#}");
+    assert_eq!(found["queued"], json!([3]), "the give-up was carried out before");
+    assert_eq!((&found["known"], &found["answered"]), (&json!([4]), &json!([])), "of the next generation");
+}

@@ -229,13 +229,12 @@ def kept(directory):
         for _ in range(3):
             loop.begin()
             loop.keep_buffers()
-            loop.end = None
             loop.number += 1
         random, _, own = pickle.loads(loop.keep.read(2, _keep.START) or pickle.dumps((None, None, None)))
         forward = loop.keep.read(2, _keep.FORWARD)
         found[name] = {
             "random": random == b"random numbers",
-            "buffers": own is not None,
+            "buffers": bool(own),
             "forward": bool(forward and pickle.loads(forward)),
             "packed": len(packed),
             "said": list(said),

@@ -49,3 +49,14 @@ fn a_directive_of_an_older_generation_has_nothing_done_twice() {
     assert_eq!(found["queued"], json!([3]), "the give-up was carried out before");
     assert_eq!((&found["known"], &found["answered"]), (&json!([4]), &json!([])), "of the next generation");
 }
+
+#[test]
+fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them() {
+    let found = found("kept");
+    let small = json!({"random": true, "buffers": true, "forward": true, "packed": 6, "said": []});
+    assert_eq!(found["small"], small, "three steps, with what each forward pass left: {found:#}");
+    let said =
+        "8388666 bytes of random numbers and buffers, and 4194304 fit: a successor of this rank takes a peer's buffers";
+    let large = json!({"random": true, "buffers": false, "forward": false, "packed": 1, "said": [said]});
+    assert_eq!(found["large"], large, "{found:#}");
+}

@@ -140,7 +140,8 @@ def groups_made_while_they_are_released():
     over.set()
     thread.join()
     known = groups.fronts()
-    return {"lost": sum(not any(one is other for other in known) for one in made), "kept of those that are gone": len(groups.all) - len(made)}
+    lost = sum(not any(one is other for other in known) for one in made)
+    return {"lost": lost, "kept of those that are gone": len(groups.all) - len(made)}
 
 
 class DoubleOfClient:

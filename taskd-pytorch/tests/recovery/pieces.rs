@@ -62,3 +62,10 @@ fn groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_
     let one = |raised: &str| json!({"raised": raised, "on main": false, "counted": 1, "gone": true});
     assert_eq!(found, json!({"cancelled": one("Cancelled"), "fails": one("Refused")}));
 }
+
+#[test]
+fn an_operation_that_is_looked_at_again_and_again_is_followed_once() {
+    let test = "an_operation_that_is_looked_at_again_and_again_is_followed_once";
+    let Some(found) = found(test, "future_of_a_work") else { return };
+    assert_eq!(found, json!({"same": true, "followed": 1}));
+}

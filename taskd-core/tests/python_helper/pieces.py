@@ -248,33 +248,34 @@ def kept(directory):
 def server_without_descriptors():
     """A server of copies that has run out of descriptors goes on when there are some again."""
     del said[:]
+    os.environ["TASKD_COPY"], _copy.TCP_SECONDS = "tcp", 3
     source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
     server = _copy.Server([(ctypes.addressof(source), 16)])
-    os.environ["TASKD_COPY"] = "tcp"
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    waiting = socket.socket()
+    move = (server.where(), [(ctypes.addressof(target), ctypes.addressof(source), 16)])
+    _copy.read([move], lambda: False)  # so that it waits for the next one
+    limits, taken, waiting = resource.getrlimit(resource.RLIMIT_NOFILE), [], socket.socket()
     resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, limits[1]))
-    taken = []
     try:
         while True:
             taken.append(os.open("/dev/null", os.O_RDONLY))
     except OSError:
         pass
-    waiting.connect(("127.0.0.1", server.socket.getsockname()[1]))
-    time.sleep(0.2)
+    waiting.connect(server.socket.getsockname())
+    until(lambda: said, 1)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    waiting.close()
     for fd in taken:
         os.close(fd)
-    waiting.close()
-    where = dict(server.where(), machine="another")
+    ctypes.memset(target, 0, 16)
     try:
-        _copy.TCP_SECONDS = 3
-        _copy.read([(where, [(ctypes.addressof(target), ctypes.addressof(source), 16)])], lambda: False)
+        _copy.read([move], lambda: False)
         error = None
-    except Exception as one:
+    except _copy.Unreadable as one:
         error = str(one)
+    until(lambda: len(os.listdir("/proc/self/task")) == 2, 5)  # those that answered are gone
     server.close()
-    return {"copied": target.raw == source.raw, "error": error, "said": [one.split(":")[0] for one in said]}
+    ends = until(lambda: len(os.listdir("/proc/self/task")) == 1, 5)
+    return {"copied": target.raw == source.raw, "error": error, "said": said, "ends": ends}
 
 
 def main():

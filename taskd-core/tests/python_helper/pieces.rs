@@ -60,3 +60,10 @@ fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them
     let large = json!({"random": true, "buffers": false, "forward": false, "packed": 1, "said": [said]});
     assert_eq!(found["large"], large, "{found:#}");
 }
+
+#[test]
+fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
+    let found = found("descriptors");
+    let said = "this rank's state cannot be asked for: [Errno 24] Too many open files";
+    assert_eq!(found, json!({"copied": true, "error": null, "said": [said], "ends": true}));
+}

@@ -50,6 +50,7 @@ class Session:
         self.attention = False  # something waits for the main thread
         self.mode = None
         self.place = SCRIPT
+        self.state_bytes = None  # what the state took when this process came there
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
@@ -73,7 +74,6 @@ class Session:
         self.link.start(os.environ["TASKD_CONTROL"])
 
     def hello(self):
-        engine = self.engine
         return {
             "hello": {
                 "version": _frames.VERSION,
@@ -83,7 +83,7 @@ class Session:
                 "framework": self.framework,
                 "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
-                "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
+                "state_bytes": self.state_bytes,
             }
         }
 
@@ -180,9 +180,14 @@ class Session:
         return self.mode
 
     def at(self, place):
-        self.place = place
+        """On the main thread: the program's own code is asked how large the state is."""
+        self.place, self.state_bytes = place, None
+        try:
+            self.state_bytes = self.engine.state_bytes() if place != SCRIPT else None
+        except Exception as error:
+            _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place}})
+        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes}})
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
         """Something has failed here, and this process waits to be told what to do: told once a step and generation."""

@@ -150,6 +150,7 @@ def directive_of_an_older_generation():
 
 def hello_of_another_thread():
     """What the state takes is asked for on the program's own thread, and told with the place."""
+    del said[:]
     session = session_of()
     session.at(_session.LOOP)
     hellos = []
@@ -157,13 +158,14 @@ def hello_of_another_thread():
     thread.start()
     thread.join()
     at = [message["at"] for message in session.sent]
-    session.engine.state_bytes = lambda: 1 // 0
+    session.engine.state_bytes = lambda: {}["of the program's"]
     session.at(_session.PARKED)
     return {
         "at": at,
         "hello": hellos[0]["state_bytes"],
         "on main": all(one == threading.get_ident() for one in session.engine.asked_by),
         "fails": session.sent[-1]["at"],
+        "said": said,
     }
 
 

@@ -130,6 +130,7 @@ class Session:
                 return self.refuse(do["id"], self.engine.cannot)
             with self.lock:
                 self.generation, self.given_up = generation, True
+                self.link.standing = None  # whoever gives up knows of it
             self.engine.release()
         elif generation > self.generation:
             self.generation = generation  # of a newcomer, which has nothing to give up
@@ -138,7 +139,8 @@ class Session:
 
     def declared(self, id_, order):
         """It belongs to no recovery, and may be heard twice."""
-        memory = self.loop.memory if self.loop is not None else None
+        loop = self.loop  # which the main thread may leave at any time
+        memory = loop.memory if loop is not None else None
         if memory is None:
             return self.refuse(id_, "this process keeps no copies in memory")
         memory.on_declare(order)
@@ -222,7 +224,9 @@ class Session:
                     said = None
                     _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
                 continue
-            self.attention = not self.inbox.empty()
+            self.attention = False  # ahead of the look: what comes after it says so itself
+            if not self.inbox.empty():
+                self.attention = True
             if generation < self.generation:
                 self.refuse(id_, "given up for generation %d" % self.generation)
                 continue

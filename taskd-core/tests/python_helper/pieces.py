@@ -175,20 +175,44 @@ def directive_that_comes_as_another_is_taken():
 
     class Inbox:
         def __init__(self):
-            self.all, self.comes = [(1, 5, "join", {})], [(2, 5, "repair", {})]
+            self.all, self.comes = [], [2]
+
+        def put(self, one):
+            self.all.append(one)
 
         def get(self, *_):
             return self.all.pop(0)
 
         def empty(self):
-            was = not self.all
-            self.all, self.comes = self.all + self.comes, []
-            return was
+            is_empty = not self.all
+            if self.comes:
+                do(session, self.comes.pop(), 5, "exit")  # as the link's thread would
+            return is_empty
 
     session.inbox = Inbox()
+    do(session, 1, 5, "exit")
     session.next_directive()
-    session.attention  # noqa: B018  (the first look)
-    return bool(session.attention)
+    return {"waits": len(session.inbox.all), "attention": session.attention}
+
+
+def loop_that_is_left_as_a_copy_is_declared():
+    """The link's thread looks at the loop, which the main thread leaves."""
+    session = session_of()
+
+    class Session(type(session)):
+        @property
+        def loop(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            return types.SimpleNamespace(memory=None) if self.looks == 1 else None
+
+        @loop.setter
+        def loop(self, _):
+            pass
+
+    session.__class__ = Session
+    session.__dict__.pop("loop")
+    do(session, 1, 5, "declare")
+    return session.sent[-1]["answer"]
 
 
 def failure_that_was_given_up():
@@ -288,6 +312,7 @@ def main():
         "older": directive_of_an_older_generation,
         "hello": hello_of_another_thread,
         "overlooked": directive_that_comes_as_another_is_taken,
+        "left": loop_that_is_left_as_a_copy_is_declared,
         "stands": failure_that_was_given_up,
         "kept": lambda: kept(directory),
         "descriptors": server_without_descriptors,

@@ -77,3 +77,18 @@ fn a_hello_asks_nothing_of_the_program_on_another_thread() {
     let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
     assert_eq!(found["said"], json!([said]));
 }
+
+#[test]
+fn a_directive_that_comes_as_another_is_taken_is_not_overlooked() {
+    assert_eq!(found("overlooked"), json!({"waits": 1, "attention": true}));
+}
+
+#[test]
+fn a_copy_that_is_declared_as_its_loop_is_left_is_refused() {
+    assert_eq!(found("left"), json!({"id": 1, "error": "this process keeps no copies in memory"}));
+}
+
+#[test]
+fn a_failure_that_was_given_up_is_not_told_to_the_next_supervisor() {
+    assert_eq!(found("stands"), json!([true, false]), "before the give-up, and after it");
+}

@@ -440,7 +440,8 @@ def record_uncaught(steps):
     def excepthook(kind, value, trace):
         is_nobody = getattr(sys.modules.get("_taskd_ahead"), "current", None)  # no rank yet, whose file would be asked for
         path = None if is_nobody else os.environ.get("TASKD_ERROR_FILE")
-        if path and steps.is_rank() and issubclass(kind, Exception):  # an exit or an interrupt is not an error
+        is_error = issubclass(kind, Exception) or kind.__name__ == "StepAborted"  # an exit or an interrupt is none
+        if path and steps.is_rank() and is_error:
             try:
                 if not os.path.exists(path):  # else the framework was first
                     write_record(path, kind, value, trace, steps.step.value)

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "recovery/pieces.rs"]
+mod pieces;
 mod support;
 
 use std::fs;
@@ -36,13 +38,18 @@ fn is_soak() -> bool {
 
 /// What a scenario found; `None` where tests that need torch are skipped.
 fn findings(test: &str, scenario: &str) -> Option<Value> {
+    found_by("scenarios.py", test, scenario)
+}
+
+/// The same, of a scenario of this program.
+fn found_by(program: &str, test: &str, scenario: &str) -> Option<Value> {
     let python = support::torch_python(test)?;
     let _alone = ONE_AT_A_TIME.lock();
     let found = tempfile::NamedTempFile::new().unwrap();
     let helper = tempfile::tempdir().unwrap();
     write_helper(helper.path(), &PYTHON_FILES).unwrap();
     let mut command = Command::new(python);
-    command.arg(format!("{}/tests/recovery/scenarios.py", env!("CARGO_MANIFEST_DIR"))).arg(scenario).arg(found.path());
+    command.arg(format!("{}/tests/recovery/{program}", env!("CARGO_MANIFEST_DIR"))).arg(scenario).arg(found.path());
     command.env("PYTHONPATH", helper.path()).env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1");
     for name in ["TASKD_CONTROL", "TASKD_LIFELINE", "TASKD_LIB", "TASKD_KEEP"] {
         command.env_remove(name);

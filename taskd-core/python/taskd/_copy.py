@@ -4,8 +4,12 @@
 It knows addresses and lengths and nothing of what they mean. The process that gives serves only ranges that it has named.
 """
 
+import errno
 import os
 import sys
+import time
+
+from taskd import _link
 
 IOVECS_MAX = 512  # of one call; the kernel takes 1,024
 CALL_BYTES_MAX = 1 << 30  # the kernel takes less than 2 GiB
@@ -14,6 +18,7 @@ TOKEN_BYTES = 16
 REQUEST_BYTES = TOKEN_BYTES + 16
 PR_SET_PTRACER, ANYBODY = 0x59616D61, 2**64 - 1
 TCP_SECONDS = 30
+AGAIN_SECONDS = 0.1  # after which a connection is accepted again, where that failed
 
 
 class Unreadable(Exception):
@@ -94,16 +99,22 @@ def prctl(what, value):
 
 def serve(listener, token, ranges):
     import _thread
+    import hmac  # noqa: F401  (ahead of `answer`, where there may be no descriptor to load it with)
     import socket
 
     block_signals()
-
+    said = False
     while True:
         try:
             fd, _ = listener._accept()
-        except OSError:
-            return
-        _thread.start_new_thread(answer, (socket.socket(fileno=fd), token, ranges))
+            _thread.start_new_thread(answer, (socket.socket(fileno=fd), token, ranges))
+        except (OSError, RuntimeError) as error:
+            if getattr(error, "errno", None) in (errno.EINVAL, errno.EBADF):
+                return  # it is closed
+            if not said:  # no descriptor or no thread is left, for now: who waits has patience
+                _link.say("this rank's state cannot be asked for: %s" % error)
+            said = True
+            time.sleep(AGAIN_SECONDS)
 
 
 def answer(peer, token, ranges):

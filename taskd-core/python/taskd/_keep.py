@@ -38,18 +38,23 @@ class Keep:
         self.elsewhere = None  # who tells what other ranks had of this one when it came: `(step, what)` to bytes, or to None
 
     def write(self, step, what, data):
-        """Keeps something of a step, beside that of the step before."""
+        """Keeps something of a step, beside that of the step before; whether it fits."""
         if HEAD.size + len(data) > SLOT_BYTES:
-            self.too_long += 1
-            if self.too_long == 1:
-                _link.say("%d bytes of random numbers and buffers; at most %d are kept" % (len(data), SLOT_BYTES))
-            return
+            return False
         if self.away is not None:
             self.away.write(step, what, data)
         at = slot(step, what) * SLOT_BYTES
         self.memory[at : at + 8] = b"\0" * 8  # nothing, while it is written
         self.memory[at + HEAD.size : at + HEAD.size + len(data)] = data
         self.memory[at : at + HEAD.size] = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
+        return True
+
+    def lacks(self, length):
+        """A step of which nothing fits: counts it, and says so the first time."""
+        self.too_long += 1
+        if self.too_long == 1:
+            numbers = length, SLOT_BYTES
+            _link.say("%d bytes of random numbers and places in the data, and %d fit: a successor takes a peer's" % numbers)
 
     def forget(self):
         """Nothing of an earlier process is to be taken for this one's."""

@@ -13,6 +13,7 @@ from taskd import _frames
 
 BACKOFF_FIRST_MS, BACKOFF_MAX_MS = 50, 1000
 OUTBOX_MAX = 256  # messages that wait to be sent; of more the newest is dropped, and counted
+UNSENT_BYTES_MAX = 1 << 20  # of messages that a supervisor does not read; of more, messages wait in the outbox
 READ_BYTES = 65536
 GREETING_MS = 5000  # within which a supervisor that has accepted says welcome; else the connection is given up
 
@@ -56,13 +57,29 @@ class Link:
         if os.getpid() != self.pid:
             return
         if len(self.outbox) >= OUTBOX_MAX:
-            self.counts["dropped"] += 1
+            self.drop("%d messages wait for the supervisor, which does not read" % OUTBOX_MAX)
             return
         self.outbox.append(message)
         try:
             os.write(self.wake_write, b"\0")
         except OSError:
             pass  # full: it wakes up anyway
+
+    def drop(self, why):
+        """Counts a message that is not sent, and says so the first time."""
+        self.counts["dropped"] += 1
+        if self.counts["dropped"] == 1:
+            say("a message to the supervisor is dropped: %s" % why)
+
+    def packed(self, message):
+        """A message of this process's as bytes; of an answer that is too long, that it is; nothing of what else is."""
+        try:
+            return _frames.packed(message)
+        except _frames.NoFrame as error:
+            if "answer" in message:
+                return _frames.packed({"answer": {"id": message["answer"]["id"], "error": "the answer is too long: %s" % error}})
+            self.drop(error)
+            return b""
 
     def run(self):
         import _signal
@@ -110,8 +127,8 @@ class Link:
         poll, fd, greeted, unpacker = select.poll(), self.socket.fileno(), False, _frames.Unpacker()
         poll.register(self.wake_read, select.POLLIN)
         while True:
-            while self.outbox:
-                unsent += _frames.packed(self.outbox.popleft())
+            while self.outbox and len(unsent) < UNSENT_BYTES_MAX:
+                unsent += self.packed(self.outbox.popleft())
             poll.register(fd, select.POLLIN | (select.POLLOUT if unsent else 0))
             ready = dict(poll.poll(None if greeted else GREETING_MS))
             if not ready and not greeted:

@@ -93,6 +93,7 @@ class Loop:
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
         self.keep = self.memory = None
+        self.keeps_buffers = True  # as far as is known
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
         self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, self.copier)
@@ -200,26 +201,40 @@ class Loop:
             if self.engine is not None:
                 self.note, self.noted = self.engine.note(), self.number
                 if self.keep is not None and self.kind == TRAIN:
-                    self.keep.write(self.number, _keep.START, self.private())
+                    self.keep_start()
                 if self.memory is not None and self.kind == TRAIN:
                     self.memory.begin(self.number, lambda: self.engine.copy(self))
         self.in_step = True
         return Step(self, self.number, self.kind != TRAIN or self.is_new)
 
-    def private(self):
+    def private(self, with_buffers=True):
         """What only this rank has at the start of the step, as bytes."""
         if self.noted == self.number:
-            return pickle.dumps((self.note.random, self.streams.positions(), self.engine.buffers(self.note)), 4)
-        return pickle.dumps((self.copier.seed(), self.streams.positions_now(), self.engine.buffers()), 4)
+            random, positions, note = self.note.random, self.streams.positions(), self.note
+        else:
+            random, positions, note = self.copier.seed(), self.streams.positions_now(), None
+        return pickle.dumps((random, positions, self.engine.buffers(note) if with_buffers else {}), 4)
+
+    def keep_start(self):
+        """Keeps that for a successor; without the buffers from then on where they are too large, so that no step pays for them."""
+        data = self.private(self.keeps_buffers)
+        if self.keep.write(self.number, _keep.START, data):
+            return
+        if not self.keeps_buffers:
+            return self.keep.lacks(len(data))
+        self.keeps_buffers = False
+        numbers = len(data), _keep.SLOT_BYTES
+        _link.say("%d bytes of random numbers and buffers, and %d fit: a successor of this rank takes a peer's buffers" % numbers)
+        self.keep_start()
 
     def keep_place(self):
         """Between two steps, too, this process may be lost."""
         if self.keep is not None and not self.is_new and self.window != TORN:
-            self.keep.write(self.number, _keep.START, self.private())
+            self.keep_start()
 
     def keep_buffers(self):
         """The buffers as they are now, which no other rank has."""
-        if self.keep is not None and self.kind == TRAIN:
+        if self.keep is not None and self.kind == TRAIN and self.keeps_buffers:
             self.keep.write(self.number, _keep.FORWARD, pickle.dumps(self.engine.buffers(), 4))
 
     def end(self):

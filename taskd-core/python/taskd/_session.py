@@ -50,6 +50,7 @@ class Session:
         self.attention = False  # something waits for the main thread
         self.mode = None
         self.place = SCRIPT
+        self.state_bytes = None  # what the state took when this process came there
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
@@ -73,7 +74,6 @@ class Session:
         self.link.start(os.environ["TASKD_CONTROL"])
 
     def hello(self):
-        engine = self.engine
         return {
             "hello": {
                 "version": _frames.VERSION,
@@ -83,7 +83,7 @@ class Session:
                 "framework": self.framework,
                 "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
-                "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
+                "state_bytes": self.state_bytes,
             }
         }
 
@@ -130,6 +130,7 @@ class Session:
                 return self.refuse(do["id"], self.engine.cannot)
             with self.lock:
                 self.generation, self.given_up = generation, True
+                self.link.standing = None  # whoever gives up knows of it
             self.engine.release()
         elif generation > self.generation:
             self.generation = generation  # of a newcomer, which has nothing to give up
@@ -138,7 +139,8 @@ class Session:
 
     def declared(self, id_, order):
         """It belongs to no recovery, and may be heard twice."""
-        memory = self.loop.memory if self.loop is not None else None
+        loop = self.loop  # which the main thread may leave at any time
+        memory = loop.memory if loop is not None else None
         if memory is None:
             return self.refuse(id_, "this process keeps no copies in memory")
         memory.on_declare(order)
@@ -150,9 +152,11 @@ class Session:
             if id_ in self.answers:
                 self.link.send(self.answers[id_])
             return True
-        if any(earlier < generation for earlier, _ in self.taken.values()):  # nobody asks for those again
-            self.taken.clear()
-            self.answers.clear()
+        if generation < self.generation:
+            return False  # it is refused, and nothing of it is kept
+        for earlier in [one for one, (of, _) in self.taken.items() if of < generation]:  # nobody asks for those again
+            del self.taken[earlier]
+            self.answers.pop(earlier, None)
         self.taken[id_] = (generation, kind)
         return False
 
@@ -178,9 +182,14 @@ class Session:
         return self.mode
 
     def at(self, place):
-        self.place = place
+        """On the main thread: the program's own code is asked how large the state is."""
+        self.place, self.state_bytes = place, None
+        try:
+            self.state_bytes = self.engine.state_bytes() if place != SCRIPT else None
+        except Exception as error:
+            _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place}})
+        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes}})
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
         """Something has failed here, and this process waits to be told what to do: told once a step and generation."""
@@ -215,7 +224,9 @@ class Session:
                     said = None
                     _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
                 continue
-            self.attention = not self.inbox.empty()
+            self.attention = False  # ahead of the look: what comes after it says so itself
+            if not self.inbox.empty():
+                self.attention = True
             if generation < self.generation:
                 self.refuse(id_, "given up for generation %d" % self.generation)
                 continue

@@ -6,4 +6,5 @@ mod bytes;
 mod copies;
 mod launcher;
 mod package;
+mod pieces;
 mod sitecustomize;

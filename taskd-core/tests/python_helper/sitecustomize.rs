@@ -293,6 +293,12 @@ fn an_uncaught_exception_is_recorded_and_printed() {
     assert_eq!(extra["taskd_step"], "0");
     let names: Vec<_> = fs::read_dir(rank.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the page and the record, nothing half written: {names:?}");
+
+    // A step that was given up and that nobody has caught is told as well, though it is no `Exception`.
+    let rank = Rank::new(&[]);
+    rank.run("import taskd; raise taskd.StepAborted('step 3 is given up')");
+    let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
+    assert_eq!(record["message"]["message"], "StepAborted: step 3 is given up");
 }
 
 #[test]

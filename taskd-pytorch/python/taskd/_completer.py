@@ -10,6 +10,7 @@ import os
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from taskd import _link, _until_exit
 from taskd._recoverable import SLICE
 
 
@@ -22,6 +23,8 @@ class Completer:
         self.pending = {}  # id of a future: (the future, its value, the group)
         self.queue = _queue.SimpleQueue()
         self.is_running = False
+        self.stops = False  # the interpreter is about to end
+        self.said = False
         os.register_at_fork(after_in_child=self.leave_in_child)
 
     def leave_in_child(self):
@@ -45,20 +48,44 @@ class Completer:
         return future
 
     def start(self):
-        import _thread
+        self.is_running, self.stops = True, False
+        _until_exit.start(self.run, self.stop)
 
-        self.is_running = True
-        _thread.start_new_thread(self.run, ())
+    def stop(self):
+        self.stops, self.is_running = True, False
+        self.queue.put(None)
 
     def run(self):
-        import _signal
+        while self.ends(self.queue.get()):
+            pass  # nothing of the one that is over is kept here
 
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        while True:
-            self.wait(*self.queue.get())
+    def ends(self, followed):
+        """Waits for one operation; whether there may be more."""
+        if followed is None:
+            return False
+        future, op, _, group, in_backward = followed
+        try:
+            self.wait(*followed)
+        except Exception as error:
+            self.cannot_tell(op, group, in_backward, error)
+        finally:
+            if not self.stops:  # whoever waited would go on with what has not come
+                self.complete(future)  # else backward would wait for ever
+        return True
+
+    def cannot_tell(self, op, group, in_backward, error):
+        """What has failed is how the operation's end is found out, or how its failure is told: the step cannot be committed."""
+        loop = group.engine.loop
+        if loop is not None:
+            loop.tainted = True
+        if not group.is_lost():
+            group.engine.session.failed("collective", op, group.spec.told_as, in_backward, str(error))
+        if not self.said:
+            self.said = True
+            _link.say("what became of %s is not known: %s: %s" % (op, type(error).__name__, error))
 
     def wait(self, future, op, work, group, in_backward):
-        while id(future) in self.pending:
+        while id(future) in self.pending and not self.stops:
             completed = work.is_completed()
             try:
                 work.wait() if completed else work.wait(SLICE)
@@ -68,7 +95,7 @@ class Completer:
                 if id(future) not in self.pending:
                     return  # given up meanwhile: the group is another one by now
                 group.fail(op, str(error), in_backward)
-            self.complete(future)
+            return
 
     def complete(self, future):
         with self.lock:

@@ -15,17 +15,17 @@ The works themselves stay as they are: their type, their results and their excep
 the program's behalf, and never touches a work of a backend whose completion happens on a device.
 """
 
-import atexit
 import os
 import time
 import weakref
 from datetime import timedelta
 
+from taskd import _until_exit
+
 # How long the thread waits for the oldest work before it looks at the others: so late is the end of one that overtook
 # it, and so long can the end of the process be delayed by a work that has not completed.
 SLICE = timedelta(milliseconds=10)
 PAUSE_SECONDS = 0.001  # where nothing has completed
-STOP_SECONDS = 1
 
 
 class Reference(weakref.ref):
@@ -98,37 +98,21 @@ class Ends:
 
 
 class Watcher:
-    """A bare thread, as the heartbeat's: it does not survive fork, and the interpreter does not wait for it."""
+    """The thread that waits beside the program."""
 
     def __init__(self, ends):
         import _queue
-        import _thread
 
-        self.pid = os.getpid()
         self.ends = ends
         self.works = _queue.SimpleQueue()
-        self.running = _thread.allocate_lock()
-        self.running.acquire()
-        _thread.start_new_thread(self.run, ())
-        atexit.register(self.stop)
-
-    def stop(self):
-        """A thread that is in C++ when the interpreter is taken down takes the whole process down."""
-        if os.getpid() == self.pid:
-            self.works.put(None)
-            self.running.acquire(True, STOP_SECONDS)
+        _until_exit.start(self.run, lambda: self.works.put(None))
 
     def run(self):
-        import _signal
-
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         try:
             give_way()
             self.watch()
         except Exception as error:
             self.ends.fault(error)
-        finally:
-            self.running.release()
 
     def watch(self):
         waiting = []

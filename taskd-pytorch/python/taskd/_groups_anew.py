@@ -110,13 +110,11 @@ class Groups:
         return next(iter(hosts)) if len(hosts) == 1 else None
 
     def add(self, front):
-        self.all.append(weakref.ref(front))
+        self.all.append(weakref.ref(front, self.all.remove))
 
     def fronts(self):
-        """The groups in front that are in use."""
-        found = [front for front in (one() for one in self.all) if front is not None and front._inner.in_use]
-        self.all = [weakref.ref(front) for front in found]
-        return found
+        """The groups in front that are in use. It only looks: another thread may add one meanwhile."""
+        return [front for front in (one() for one in list(self.all)) if front is not None and front._inner.in_use]
 
     # Giving up, on any thread.
 
@@ -135,9 +133,10 @@ class Groups:
         while not joining.done.acquire(True, POLL_SECONDS):
             if cancelled():
                 joining.leave()
-                self.count_one(joining.done)
+                self.abandon(joining.made, joining.client, joining.done)
                 raise Cancelled
         if joining.error is not None:
+            self.abandon(joining.made, joining.client)
             if cancelled():
                 raise Cancelled
             raise Refused("group %s cannot be joined: %s" % (joining.at, joining.error))
@@ -172,9 +171,10 @@ class Groups:
         front._count_anew("%s#%d" % (world.pg_names[front], self.engine.session.generation), spec.there)
         self.abandon(old, old_client)
 
-    def abandon(self, holder, client):
+    def abandon(self, holder, client, after=None):
         """Takes down what the holder holds, on a thread: the backend's destructor takes 100 ms, and longer where an operation
-        does not end. The client of its store outlives it: C++ would not keep the part of it that is Python's."""
+        does not end. The client of its store outlives it: C++ would not keep the part of it that is Python's. Begins `after` that
+        lock is released."""
         import _thread
 
         done = _thread.allocate_lock()
@@ -186,6 +186,8 @@ class Groups:
 
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             try:
+                if after is not None:
+                    after.acquire()
                 del holder[:]
             finally:
                 if client is not None and client is not self.engine.client:
@@ -231,6 +233,9 @@ class Joining:
         try:
             where = self.order["store"]
             self.client = _store.Client(where["host"], where["port"], JOIN_SECONDS, lambda: self.is_left)
+            if self.is_left:  # when there was no client yet that `leave` could have closed
+                self.client.close()
+                return
             self.store = dist.PrefixStore(self.order["prefix"], self.client)
             self.groups.engine.meet(self.store, self.order)
             for front, spec in self.plans:
@@ -239,8 +244,6 @@ class Joining:
         except Exception as error:
             self.error = "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:500])
         finally:
-            if self.is_left:
-                del self.made[:]
             self.done.release()
 
     def make(self, inside, spec):

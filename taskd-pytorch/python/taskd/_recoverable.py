@@ -174,6 +174,7 @@ class Work(c10d.Work):
     def __init__(self, group, op, work, place, args):
         c10d.Work.__init__(self)
         self._group, self._op, self._work, self._place, self._args = group, op, work, place, args
+        self._future = None
 
     def wait(self, timeout=NO_LIMIT):
         group, work = self._group, self._work
@@ -214,7 +215,9 @@ class Work(c10d.Work):
     def get_future(self):
         if CALLS[self._op].between_two:
             return self._work.get_future()
-        return self._group.engine.completer.future(self._group, self._op, self._work, self._args)
+        if self._future is None:  # each one is followed, and some ask again and again
+            self._future = self._group.engine.completer.future(self._group, self._op, self._work, self._args)
+        return self._future
 
     def synchronize(self):
         self.wait()

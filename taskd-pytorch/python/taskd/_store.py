@@ -8,6 +8,7 @@ It knows what groups need of a store, and no more; whatever it is asked for besi
 
 import _socket
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -32,8 +33,10 @@ class Client(dist.Store):
 
         dist.Store.__init__(self)
         self.address, self.seconds, self.lock = (host, port), seconds, _thread.allocate_lock()
+        self.broken = None  # why nothing is asked any more
         self.socket = self.connect(cancelled)
         self.request(VALIDATE, MAGIC.to_bytes(4, "little"))
+        self.is_asked = False  # a request is under way
 
     def connect(self, cancelled):
         limit = time.monotonic() + self.seconds
@@ -59,7 +62,25 @@ class Client(dist.Store):
 
     # What the wire has.
 
+    @contextmanager
+    def exchange(self):
+        """A request and its answer. Where they do not come to their end nothing else is asked: what is still on its way would be
+        taken for the next one's answer."""
+        with self.lock:
+            if self.broken is not None:
+                raise StoreError("%s; nothing more is asked of it" % self.broken)
+            try:
+                yield
+            except BaseException as error:
+                if self.is_asked:
+                    self.broken = str(error) or "the store at %s:%d was not heard to the end" % self.address
+                    self.close()
+                raise
+            finally:
+                self.is_asked = False
+
     def request(self, kind, *parts):
+        self.is_asked = True
         try:
             self.socket.sendall(bytes([kind]) + b"".join(parts))
         except OSError as error:
@@ -88,18 +109,18 @@ class Client(dist.Store):
     # What torch asks a store for.
 
     def set(self, key, value):
-        with self.lock:
+        with self.exchange():
             self.request(SET, name(key), packed(as_bytes(value)))
 
     def get(self, key):
         self.wait([key])
-        with self.lock:
+        with self.exchange():
             self.request(GET, name(key))
             return self.value()
 
     def multi_get(self, keys):
         self.wait(keys)
-        with self.lock:
+        with self.exchange():
             self.request(MULTI_GET, names(keys))
             return [self.value() for _ in keys]
 
@@ -108,22 +129,22 @@ class Client(dist.Store):
             self.set(key, value)
 
     def add(self, key, amount):
-        with self.lock:
+        with self.exchange():
             self.request(ADD, name(key), int(amount).to_bytes(8, "little", signed=True))
             return self.number(8, signed=True)
 
     def append(self, key, value):
-        with self.lock:
+        with self.exchange():
             self.request(APPEND, name(key), packed(as_bytes(value)))
 
     def check(self, keys):
-        with self.lock:
+        with self.exchange():
             self.request(CHECK, names(keys))
             return self.number(1) == 0
 
     def wait(self, keys, timeout=None):
         seconds = self.seconds if timeout is None else timeout.total_seconds()
-        with self.lock:
+        with self.exchange():
             self.request(WAIT, names(keys))
             self.socket.settimeout(seconds)
             try:
@@ -142,12 +163,12 @@ class Client(dist.Store):
             raise StoreError("nobody has set %s in the store at %s:%d for %d s" % ((keys,) + self.address + (seconds,)))
 
     def delete_key(self, key):
-        with self.lock:
+        with self.exchange():
             self.request(DELETE, name(key))
             return self.number(8, signed=True) > 0
 
     def num_keys(self):
-        with self.lock:
+        with self.exchange():
             self.request(NUM_KEYS)
             return self.number(8, signed=True)
 

@@ -56,6 +56,7 @@ const RULES: &[(ErrorKind, If)] = &[
     (PeerLost, Type("DistNetworkError")),
     (PeerLost, Type("DistStoreError")),
     (PeerLost, Type("DistBackendError")),
+    (PeerLost, Type("StepAborted")), // ours: a step that was given up, where the program has not caught it
     // Python's own types for connections.
     (PeerLost, Type("ConnectionResetError")),
     (PeerLost, Type("ConnectionRefusedError")),
@@ -139,6 +140,7 @@ mod tests {
                 "RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: \
                         HcclAllreduce, error code is 6\nEI0006: Getting socket times out.",
             ),
+            (PeerLost, "taskd._aborted.StepAborted: a collective operation of step 7 was given up"),
             (Interrupted, "KeyboardInterrupt"),
             (Interrupted, "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15"),
             (Program, "OSError: [Errno 98] Address already in use"), // not the store's

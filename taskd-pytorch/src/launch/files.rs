@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 36] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 37] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -47,6 +47,7 @@ pub const PYTHON_FILES: [PythonFile; 36] = python_files! {
     "taskd/_transfer.py"
     "taskd/_under_way.py"
     "taskd/_unfinished.py"
+    "taskd/_until_exit.py"
 };
 
 #[cfg(test)]

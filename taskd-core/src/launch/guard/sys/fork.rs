@@ -1,0 +1,163 @@
+//! What becomes of a process at a fork: the guard's own, a reaping parent's, and a rank's between fork and exec.
+//!
+//! It never waits for what it has forked.
+#![allow(unsafe_code)]
+
+use super::descriptors::close_descriptors_at_exec;
+use super::schedule::{USUAL_TURN_NS, schedule};
+use super::signals::{init_signals, reset_signals};
+use crate::launch::guard::proc_fs::{STAT_BYTES_MAX, Stat};
+use crate::worker::page::Page;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::CpuSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keeps all threads on one heap: the guard has many threads that never allocate, and a heap for each would cost memory.
+pub(in crate::launch::guard) fn use_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a parameter of the allocator; called before threads are started.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// What a rank's process does between fork and exec.
+#[derive(Debug)]
+pub(in crate::launch::guard) struct BeforeExec {
+    /// Who must still be its parent: if not, the guard died meanwhile, and the child must not run.
+    pub(in crate::launch::guard) parent: Pid,
+    /// Gets pid and start time of the child; a standby has none yet.
+    pub(in crate::launch::guard) page: Option<Arc<Page>>,
+    /// A descriptor that the program gets besides its standard streams.
+    pub(in crate::launch::guard) kept: Option<RawFd>,
+    /// The nice value that it runs with.
+    pub(in crate::launch::guard) nice: i32,
+    /// Whether the guard is [`hurried`](super::hurry), which its processes must not inherit.
+    pub(in crate::launch::guard) parent_is_hurried: bool,
+    /// On which processors it may run; where the guard may when `None`.
+    pub(in crate::launch::guard) cpus: Option<CpuSet>,
+    /// Its limit on open files, which the guard may have raised for itself.
+    pub(in crate::launch::guard) open_files: Rlimit,
+}
+
+/// Makes `command` do these steps in the child.
+pub(in crate::launch::guard) fn before_exec(command: &mut Command, steps: BeforeExec) {
+    // SAFETY: `BeforeExec::run` keeps to what is allowed after a fork in a program with threads: system calls on memory
+    // that was prepared before; it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(move || steps.run()) };
+}
+
+impl BeforeExec {
+    fn run(&self) -> io::Result<()> {
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(self.parent) {
+            return Err(io::Error::from_raw_os_error(libc::ECHILD));
+        }
+        reset_signals()?;
+        rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
+        match self.parent_is_hurried {
+            true => schedule(None, self.nice, USUAL_TURN_NS)?,
+            false => rustix::process::setpriority_process(None, self.nice)?,
+        }
+        if let Some(cpus) = &self.cpus {
+            rustix::thread::sched_setaffinity(None, cpus)?;
+        }
+        if let Some(page) = &self.page {
+            page.start_time.store(own_start_time()?, Ordering::Relaxed);
+            page.pid.store(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
+        }
+        close_descriptors_at_exec();
+        if let Some(kept) = self.kept {
+            // SAFETY: a system call without pointers; the descriptor is this process's own.
+            unsafe { libc::fcntl(kept, libc::F_SETFD, 0) };
+        }
+        Ok(())
+    }
+}
+
+/// Field 22 of `/proc/self/stat`, without allocating.
+fn own_start_time() -> io::Result<u64> {
+    let file = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY, Mode::empty())?;
+    let mut text = [0u8; STAT_BYTES_MAX];
+    let n = rustix::io::read(file.as_fd(), &mut text)?;
+    let stat = Stat::parse(&text[..n]);
+    stat.map(|s| s.start_time).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}
+
+/// Goes on in a child of this process, which ends at once: the child's parent is whoever takes orphans here. To be called
+/// before threads are started.
+pub(in crate::launch::guard) fn leave_parent() -> io::Result<()> {
+    // SAFETY: with one thread the child is a whole process, in which everything may be done; the parent runs nothing more.
+    unsafe {
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(()),
+            _ => libc::_exit(0),
+        }
+    }
+}
+
+/// Forks a process that has one thread. `None` in the child, which goes on as if nothing had happened; in the parent, the
+/// child's pid, and every signal that [`next_init_signal`](super::next_init_signal) takes is blocked.
+pub(in crate::launch::guard) fn fork_program() -> io::Result<Option<Pid>> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("this process has threads already: call it first in main"));
+    }
+    let signals = init_signals();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are valid, `before` is written by the first call before it is read by the second. With one thread
+    // the child is a whole process, in which everything may be done.
+    unsafe {
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, before.as_mut_ptr());
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                libc::sigprocmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+                Ok(None)
+            }
+            child => Ok(Pid::from_raw(child)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn what_runs_between_fork_and_exec_names_the_child_in_its_page() {
+        let page = Arc::new(Page::create(0, 1, 1, 0).unwrap().1);
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line"]).stdin(Stdio::piped());
+        let steps = BeforeExec {
+            parent: rustix::process::getpid(),
+            page: Some(Arc::clone(&page)),
+            kept: None,
+            nice: 1,
+            parent_is_hurried: false,
+            cpus: None,
+            open_files: rustix::process::getrlimit(Resource::Nofile),
+        };
+        before_exec(&mut command, steps);
+        let mut child = command.spawn().unwrap();
+        let stat = Stat::read(Pid::from_child(&child)).unwrap();
+        assert_eq!(page.pid.load(Ordering::Acquire), child.id());
+        assert_eq!((stat.session, stat.group), (stat.group, i32::try_from(child.id()).unwrap()));
+        // An emulator makes a process's own account of itself, and a forked one has got its parent's.
+        let of_parent = Stat::read(rustix::process::getpid()).unwrap().start_time;
+        let (told, is_emulated) = (page.start_time.load(Ordering::Acquire), cfg!(target_arch = "aarch64"));
+        assert!(told == stat.start_time || is_emulated && told.abs_diff(of_parent) <= 1);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

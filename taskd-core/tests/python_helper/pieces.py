@@ -1,0 +1,329 @@
+"""Pieces of what lives in a rank, each alone, with doubles around it that say so: `python pieces.py DIRECTORY`.
+
+It writes what it has seen as JSON.
+"""
+
+import ctypes
+import json
+import os
+import pickle
+import resource
+import socket
+import sys
+import threading
+import time
+import types
+
+from taskd import _copy, _frames, _keep, _link, _loop, _session
+
+SOON_SECONDS = 10
+said = []
+_link.say = said.append
+
+
+def until(is_so, seconds=SOON_SECONDS):
+    """Whether it comes to be so."""
+    limit = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+# The control link.
+
+
+class Supervisor:
+    """A double of it: it accepts, and reads when it is told to."""
+
+    is_a_double = True
+
+    def __init__(self, path):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(4)
+
+    def accept(self):
+        self.peer, _ = self.listener.accept()
+        self.unpacker = _frames.Unpacker()
+
+    def read(self, is_last):
+        """Messages, up to one that is the last."""
+        self.peer.settimeout(SOON_SECONDS)
+        found = []
+        while not found or not is_last(found[-1]):
+            message = self.unpacker.next()
+            if message is not None:
+                found.append(message)
+                continue
+            data = self.peer.recv(1 << 20)
+            if not data:
+                break
+            self.unpacker.add(data)
+        return found
+
+
+def linked(directory, name):
+    path = os.path.join(directory, name)
+    supervisor = Supervisor(path)
+    link = _link.Link(lambda: {"hello": {}}, lambda message: None)
+    link.start(path)
+    supervisor.accept()
+    return supervisor, link
+
+
+def supervisor_does_not_read(directory):
+    """More and more is to be sent: memory does not grow, and what is dropped is counted and said."""
+    del said[:]
+    supervisor, link = linked(directory, "slow")
+    text = "x" * 60000
+    for number in range(1000):
+        link.send({"number": number, "text": text})
+        until(lambda: not link.outbox, 0.002)  # what the link's thread takes it shall take
+    waits = len(link.outbox)
+    found = supervisor.read(lambda message: message.get("number") == 999 - link.counts["dropped"])
+    numbers = [message["number"] for message in found[1:]]
+    link.send({"last": True})
+    is_last = "last" in supervisor.read(lambda message: "last" in message)[-1]
+    is_whole = numbers == list(range(1000 - link.counts["dropped"]))
+    return {"waits": waits, "dropped": link.counts["dropped"], "whole": is_whole, "goes on": is_last, "said": list(said)}
+
+
+def message_is_too_long(directory):
+    """One of this process's own: an answer becomes a refusal, anything else is dropped, and nobody else is blamed."""
+    del said[:]
+    supervisor, link = linked(directory, "long")
+    text = "x" * (_frames.FRAME_BYTES_MAX + 1)
+    for message in ({"odd": text}, {"answer": {"id": 7, "ok": text}}, {"answer": {"id": 8, "ok": {}}}):
+        link.send(message)
+    found = supervisor.read(lambda message: message.get("answer", {}).get("id") == 8)
+    return {"found": found[1:], "said": list(said), "garbage": link.counts["garbage"], "connected": link.counts["connected"]}
+
+
+# The session.
+
+
+class DoubleOfEngine:
+    cannot = None
+
+    def __init__(self):
+        self.released, self.asked_by = 0, []
+
+    def release(self):
+        self.released += 1
+
+    def state_bytes(self):
+        self.asked_by.append(threading.get_ident())
+        return 64
+
+
+def session_of():
+    page = types.SimpleNamespace(stands_in_loop=lambda _: None, enters=lambda _: None)
+    session = _session.Session("a double", page)
+    session.sent = []
+    session.link.send = session.sent.append
+    session.engine, session.place, session.generation = DoubleOfEngine(), _session.LOOP, 5
+    return session
+
+
+def do(session, id_, generation, kind):
+    session.on_message({"do": {"id": id_, "generation": generation, "what": {kind: {}}}})
+
+
+def directive_of_an_older_generation():
+    """It is refused, and what was taken of the newest stays known: nothing is carried out twice."""
+    session = session_of()
+    do(session, 1, 5, "give-up")
+    id_, *_ = session.next_directive()
+    session.answer(id_, "given up")
+    do(session, 2, 4, "give-up")
+    do(session, 3, 5, "join")
+    do(session, 1, 5, "give-up")
+    answers = [message["answer"] for message in session.sent]
+    queued = []
+    while not session.inbox.empty():
+        queued.append(session.inbox.get()[0])
+    do(session, 4, 6, "give-up")
+    return {"answers": answers, "queued": queued, "known": sorted(session.taken), "answered": sorted(session.answers)}
+
+
+def hello_of_another_thread():
+    """What the state takes is asked for on the program's own thread, and told with the place."""
+    del said[:]
+    session = session_of()
+    session.at(_session.LOOP)
+    hellos = []
+    thread = threading.Thread(target=lambda: hellos.append(session.hello()["hello"]))
+    thread.start()
+    thread.join()
+    at = [message["at"] for message in session.sent]
+    session.engine.state_bytes = lambda: {}["of the program's"]
+    session.at(_session.PARKED)
+    return {
+        "at": at,
+        "hello": hellos[0]["state_bytes"],
+        "on main": all(one == threading.get_ident() for one in session.engine.asked_by),
+        "fails": session.sent[-1]["at"],
+        "said": said,
+    }
+
+
+def directive_that_comes_as_another_is_taken():
+    """It is not overlooked, though it comes between the look and what is made of it."""
+    session = session_of()
+
+    class Inbox:
+        def __init__(self):
+            self.all, self.comes = [], [2]
+
+        def put(self, one):
+            self.all.append(one)
+
+        def get(self, *_):
+            return self.all.pop(0)
+
+        def empty(self):
+            is_empty = not self.all
+            if self.comes:
+                do(session, self.comes.pop(), 5, "exit")  # as the link's thread would
+            return is_empty
+
+    session.inbox = Inbox()
+    do(session, 1, 5, "exit")
+    session.next_directive()
+    return {"waits": len(session.inbox.all), "attention": session.attention}
+
+
+def loop_that_is_left_as_a_copy_is_declared():
+    """The link's thread looks at the loop, which the main thread leaves."""
+    session = session_of()
+
+    class Session(type(session)):
+        @property
+        def loop(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            return types.SimpleNamespace(memory=None) if self.looks == 1 else None
+
+        @loop.setter
+        def loop(self, _):
+            pass
+
+    session.__class__ = Session
+    session.__dict__.pop("loop")
+    do(session, 1, 5, "declare")
+    return session.sent[-1]["answer"]
+
+
+def failure_that_was_given_up():
+    """The next supervisor is not told it as one that stands."""
+    session = session_of()
+    session.failed("exception", message="once")
+    stands = session.link.standing is not None
+    do(session, 1, 6, "give-up")
+    return [stands, session.link.standing is not None]
+
+
+# What is kept for a successor.
+
+
+class DoubleOfCopier:
+    def seed(self):
+        return b"now"
+
+
+def kept(directory):
+    """Buffers that are too large for it are not even packed; random numbers and the place in the data are kept all the same."""
+    del said[:]
+    os.environ["TASKD_KEEP"] = os.path.join(directory, "keep")
+    found = {}
+    for name, size in (("small", 1000), ("large", 2 * _keep.SLOT_BYTES)):
+        packed = []
+
+        def buffers(note=None):
+            packed.append(size)
+            return {"mean": bytes(size)}
+
+        note = types.SimpleNamespace(random=b"random numbers")
+        engine = types.SimpleNamespace(
+            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size, away=lambda: None
+        )
+        session = types.SimpleNamespace(engine=engine, given_up=False, attention=False)
+        loop = _loop.Loop(session, {}, None, None, 0, (), None)
+        loop.keep = _keep.opened()
+        loop.keep.forget()
+        for _ in range(3):
+            loop.begin()
+            loop.keep_buffers()
+            loop.number += 1
+        random, _, own = pickle.loads(loop.keep.read(2, _keep.START) or pickle.dumps((None, None, None)))
+        forward = loop.keep.read(2, _keep.FORWARD)
+        found[name] = {
+            "random": random == b"random numbers",
+            "buffers": bool(own),
+            "forward": bool(forward and pickle.loads(forward)),
+            "packed": len(packed),
+            "said": list(said),
+        }
+    return found
+
+
+# Copies.
+
+
+def server_without_descriptors():
+    """A server of copies that has run out of descriptors goes on when there are some again."""
+    del said[:]
+    os.environ["TASKD_COPY"], _copy.TCP_SECONDS = "tcp", 3
+    source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
+    server = _copy.Server([(ctypes.addressof(source), 16)])
+    move = (server.where(), [(ctypes.addressof(target), ctypes.addressof(source), 16)])
+    _copy.read([move], lambda: False)  # so that it waits for the next one
+    limits, taken, waiting = resource.getrlimit(resource.RLIMIT_NOFILE), [], socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, limits[1]))
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    waiting.connect(server.socket.getsockname())
+    until(lambda: said, 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    waiting.close()
+    for fd in taken:
+        os.close(fd)
+    ctypes.memset(target, 0, 16)
+    try:
+        _copy.read([move], lambda: False)
+        error = None
+    except _copy.Unreadable as one:
+        error = str(one)
+    until(lambda: len(os.listdir("/proc/self/task")) == 2, 5)  # those that answered are gone
+    server.close()
+    ends = until(lambda: len(os.listdir("/proc/self/task")) == 1, 5)
+    return {"copied": target.raw == source.raw, "error": error, "said": said, "ends": ends}
+
+
+def main():
+    directory = sys.argv[1]
+    scenarios = {
+        "slow": lambda: supervisor_does_not_read(directory),
+        "long": lambda: message_is_too_long(directory),
+        "older": directive_of_an_older_generation,
+        "hello": hello_of_another_thread,
+        "overlooked": directive_that_comes_as_another_is_taken,
+        "left": loop_that_is_left_as_a_copy_is_declared,
+        "stands": failure_that_was_given_up,
+        "kept": lambda: kept(directory),
+        "descriptors": server_without_descriptors,
+    }
+    found = {}
+    for name in sys.argv[2:] or scenarios:
+        try:
+            found[name] = scenarios[name]()
+        except Exception as error:
+            found[name] = {"failed": "%s: %s" % (type(error).__name__, error)}
+    print(json.dumps(found))
+
+
+main()

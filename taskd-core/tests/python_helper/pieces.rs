@@ -1,0 +1,94 @@
+//! Pieces of what lives in a rank, in real Python processes, where something does not go as it usually does.
+//!
+//! What is around a piece is a double that says so (`pieces.py`).
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use taskd_core::launch::python::write_helper;
+use taskd_core::testing::python::{finished, system};
+
+/// What a scenario of that program found.
+fn found(scenario: &str) -> Value {
+    let (helper, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_helper(helper.path(), &[]).unwrap();
+    let program = format!("{}/tests/python_helper/pieces.py", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(Path::new(system()));
+    command.arg(program).arg(directory.path()).arg(scenario);
+    let (stdout, stderr) = finished(command.env("PYTHONPATH", helper.path()).output().unwrap());
+    let found: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
+    found[scenario].clone()
+}
+
+#[test]
+fn a_supervisor_that_does_not_read_costs_no_memory_without_bound() {
+    let found = found("slow");
+    assert!(found["dropped"].as_u64().is_some_and(|dropped| dropped > 100), "{found:#}");
+    assert_eq!((&found["whole"], &found["goes on"]), (&json!(true), &json!(true)), "what is not dropped: {found:#}");
+    let said = "a message to the supervisor is dropped: 256 messages wait for the supervisor, which does not read";
+    assert_eq!(found["said"], json!([said]));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_this_processs_own_mistake() {
+    let found = found("long");
+    let long = |bytes: u32| format!("a message of {bytes} bytes; at most 1048576 fit into a frame");
+    let refused = json!({"answer": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_604))}});
+    assert_eq!(found["found"], json!([refused, {"answer": {"id": 8, "ok": {}}}]), "{found:#}");
+    assert_eq!(found["said"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
+    assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
+}
+
+#[test]
+fn a_directive_of_an_older_generation_has_nothing_done_twice() {
+    let found = found("older");
+    let given_up = json!({"id": 1, "ok": "given up"});
+    let refused = json!({"id": 2, "error": "directive of generation 4, this process is in generation 5"});
+    assert_eq!(found["answers"], json!([given_up, refused, given_up]), "{found:#}");
+    assert_eq!(found["queued"], json!([3]), "the give-up was carried out before");
+    assert_eq!((&found["known"], &found["answered"]), (&json!([4]), &json!([])), "of the next generation");
+}
+
+#[test]
+fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them() {
+    let found = found("kept");
+    let small = json!({"random": true, "buffers": true, "forward": true, "packed": 6, "said": []});
+    assert_eq!(found["small"], small, "three steps, with what each forward pass left: {found:#}");
+    let said =
+        "8388666 bytes of random numbers and buffers, and 4194304 fit: a successor of this rank takes a peer's buffers";
+    let large = json!({"random": true, "buffers": false, "forward": false, "packed": 1, "said": [said]});
+    assert_eq!(found["large"], large, "{found:#}");
+}
+
+#[test]
+fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
+    let found = found("descriptors");
+    let said = "this rank's state cannot be asked for: [Errno 24] Too many open files";
+    assert_eq!(found, json!({"copied": true, "error": null, "said": [said], "ends": true}));
+}
+
+#[test]
+fn a_hello_asks_nothing_of_the_program_on_another_thread() {
+    let found = found("hello");
+    assert_eq!(found["at"], json!([{"point": "loop", "state_bytes": 64}]));
+    assert_eq!((&found["hello"], &found["on main"]), (&json!(64), &json!(true)), "{found:#}");
+    assert_eq!(found["fails"], json!({"point": "parked", "state_bytes": null}), "nor is what it raises raised into it");
+    let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
+    assert_eq!(found["said"], json!([said]));
+}
+
+#[test]
+fn a_directive_that_comes_as_another_is_taken_is_not_overlooked() {
+    assert_eq!(found("overlooked"), json!({"waits": 1, "attention": true}));
+}
+
+#[test]
+fn a_copy_that_is_declared_as_its_loop_is_left_is_refused() {
+    assert_eq!(found("left"), json!({"id": 1, "error": "this process keeps no copies in memory"}));
+}
+
+#[test]
+fn a_failure_that_was_given_up_is_not_told_to_the_next_supervisor() {
+    assert_eq!(found("stands"), json!([true, false]), "before the give-up, and after it");
+}

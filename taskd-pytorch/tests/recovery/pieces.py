@@ -1,0 +1,305 @@
+"""Pieces of recovery, each alone in one process, with doubles around it that say so: `python pieces.py NAME FILE` has one go as it
+usually does not, and writes to the file as JSON what came of it.
+"""
+
+import _thread
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+
+from taskd import _completer, _groups_anew, _link, _recoverable, _store
+
+SOON_SECONDS = 10
+
+
+def until(is_so, seconds=SOON_SECONDS):
+    """Whether it comes to be so."""
+    limit = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+# The completer.
+
+
+class DoubleOfWork:
+    """An operation that is over, with this error or with none."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def is_completed(self):
+        return True
+
+    def wait(self, timeout=None):
+        if self.error is not None:
+            raise self.error
+
+
+class DoubleOfGroup:
+    """A group that cannot be left: what would be, raises."""
+
+    def __init__(self, told):
+        session = types.SimpleNamespace(failed=lambda *what: told.append(what))
+        self.engine = types.SimpleNamespace(loop=types.SimpleNamespace(tainted=False), session=session)
+        self.spec = types.SimpleNamespace(told_as="default")
+
+    def is_lost(self):
+        return False
+
+    def fail(self, op, message, in_backward=False):
+        raise OSError(24, "Too many open files")
+
+
+def completer_goes_on():
+    """What fails where an operation's failure is told: the program is not left waiting, for that operation or a later one."""
+    said, told = [], []
+    _link.say = said.append
+    completer, group = _completer.Completer(), DoubleOfGroup(told)
+    failed = completer.future(group, "allreduce", DoubleOfWork(RuntimeError("gone")), ([],), in_backward=True)
+    found = {"failed completes": until(failed.done, 2)}
+    later = completer.future(DoubleOfGroup([]), "allreduce", DoubleOfWork(), ([],))
+    found["a later one completes"] = until(later.done, 2)
+    found["tainted"] = group.engine.loop.tainted
+    return {**found, "told": told, "said": said}
+
+
+# The end of a process whose operation is under way.
+
+EXITS = """
+import ctypes, sys, threading, types
+import torch
+import torch.distributed as dist
+from taskd import _completer
+from datetime import timedelta
+
+store, made = dist.HashStore(), {}
+def make(rank):
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout, options._threads = timedelta(seconds=60), 2
+    made[rank] = dist.ProcessGroupGloo(store, rank, 2, options)
+threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+[one.start() for one in threads], [one.join() for one in threads]
+for one in made.values():  # not taken down at the end: that would wait for the operation
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+tensors = [torch.zeros(4)]
+work = made[0].allreduce(tensors)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
+group = types.SimpleNamespace(is_lost=lambda: False, engine=types.SimpleNamespace(loop=None))
+completers = [_completer.Completer() for _ in range(8)]  # of a process there is one; with more of them it shows every time
+for one in completers:
+    one.future(group, "allreduce", work, (tensors,), in_backward=True)
+import time
+time.sleep(0.1)
+if sys.argv[1] == "exit":
+    sys.exit(7)
+raise ValueError("in a gradient hook")
+"""
+
+
+def ends_with_a_bucket_under_way():
+    """The exit codes of processes that end, of themselves or by an error, while an operation is waited for."""
+    found = {}
+    for how in ("exit", "raise"):
+        one = subprocess.run([sys.executable, "-c", EXITS, how], capture_output=True, text=True, timeout=60)
+        found[how] = {"code": one.returncode, "said": one.stderr}
+    return found
+
+
+# The groups.
+
+
+class DoubleOfFront:
+    _inner = types.SimpleNamespace(in_use=True, release=lambda: 1)
+
+
+def groups_made_while_they_are_released():
+    """The link's thread looks at the groups as the main thread makes others, over and over."""
+    groups, over, made = _groups_anew.Groups(None), threading.Event(), []
+    sys.setswitchinterval(1e-6)
+
+    def releases():
+        while not over.is_set():
+            groups.release()
+
+    thread = threading.Thread(target=releases)
+    thread.start()
+    for _ in range(2000):
+        made.append(DoubleOfFront())
+        groups.add(made[-1])
+        if len(made) > 8:
+            del made[0]
+    over.set()
+    thread.join()
+    known = groups.fronts()
+    lost = sum(not any(one is other for other in known) for one in made)
+    return {"lost": lost, "kept of those that are gone": len(groups.all) - len(made)}
+
+
+class DoubleOfClient:
+    """Connects when it is let."""
+
+    def __init__(self, let):
+        self.let, self.closed, self.connects = let, False, threading.Event()
+
+    def __call__(self, *_):
+        self.connects.set()
+        self.let.wait(SOON_SECONDS)
+        return self
+
+    def close(self):
+        self.closed = True
+
+
+class Made:
+    """A group, whose destructor tells on which thread it runs."""
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def __del__(self):
+        self.ended.append(_thread.get_ident())
+
+
+ORDER = {"store": {"host": "127.0.0.1", "port": 1}, "prefix": "taskd/2", "size": 1, "rank": 0, "members": []}
+
+
+def doubles_of_groups(met, plans=1):
+    engine = types.SimpleNamespace(store=None, client=None, meet=lambda store, order: met.append(order))
+    groups = _groups_anew.Groups(engine)
+    spec = types.SimpleNamespace(told_as="default")
+    groups.fronts = lambda: [types.SimpleNamespace(_inner=types.SimpleNamespace(spec=spec)) for _ in range(plans)]
+    groups.next_spec = lambda spec, order: spec
+    return groups
+
+
+def join_is_left_as_it_connects():
+    """A give-up that comes between the connection and its being known."""
+    let, met = threading.Event(), []
+    client = _store.Client = DoubleOfClient(let)
+    _groups_anew.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
+    joining = _groups_anew.Joining(doubles_of_groups(met), ORDER, [])
+    client.connects.wait(SOON_SECONDS)
+    joining.leave()
+    let.set()
+    until(lambda: not joining.done.locked())
+    return {"closed": client.closed, "met": len(met)}
+
+
+def joins_that_come_to_nothing():
+    """One that is done as it is cancelled, and one whose second group fails: where the first group ends, and whether it counts."""
+    found = {}
+    for how in ("cancelled", "fails"):
+        let, ended, joinings = threading.Event(), [], []
+        _store.Client = lambda *_: DoubleOfClient(let)
+        _groups_anew.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
+
+        def make(joining, inside, spec):
+            joinings.append(joining)
+            if len(joinings) == 2:
+                raise RuntimeError("no second group")
+            if how == "cancelled":
+                let.wait(SOON_SECONDS)
+            return Made(ended), None, None
+
+        def cancelled():
+            let.set()
+            return until(lambda: joinings and not joinings[0].done.locked())
+
+        _groups_anew.Joining.make = make
+        groups = doubles_of_groups([], plans=1 if how == "cancelled" else 2)
+        counted, count_one = [], groups.count_one
+        groups.count_one = lambda done: (counted.append(done), count_one(done))
+        try:
+            groups.join(ORDER, cancelled if how == "cancelled" else lambda: False)
+            raised = None
+        except Exception as error:
+            raised = type(error).__name__
+        joinings.clear()
+        until(lambda: ended)
+        found[how] = {
+            "raised": raised,
+            "on main": ended == [_thread.get_ident()],
+            "counted": len(counted),
+            "gone": until(lambda: groups.abandoned == 0),
+        }
+    return found
+
+
+# The store.
+
+
+def store_answers_late():
+    """A server whose answer comes when nobody waits for it any more: it is not taken for the next one's."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked = threading.Event()
+
+    def serves():
+        peer, _ = listener.accept()
+        with peer:
+            asked.wait(SOON_SECONDS)
+            for number in (7, 8):
+                try:
+                    peer.sendall(number.to_bytes(8, "little"))
+                except OSError:
+                    return
+            while peer.recv(4096):
+                pass
+
+    threading.Thread(target=serves, daemon=True).start()
+    client, found = _store.Client("127.0.0.1", listener.getsockname()[1], 0.2), []
+    for amount in ("nothing", 1, 1):  # the first is the caller's mistake, and not even sent
+        try:
+            found.append(client.add("n", amount))
+        except Exception as error:
+            found.append(str(error).replace(":%d" % client.address[1], ""))
+        if amount == 1:
+            asked.set()
+            time.sleep(0.1)
+    return found
+
+
+# A work.
+
+
+def future_of_a_work():
+    """Whoever looks again and again at one that is under way has one future followed."""
+    followed = []
+
+    def future(*what):
+        followed.append(what)
+        return object()
+
+    group = types.SimpleNamespace(engine=types.SimpleNamespace(completer=types.SimpleNamespace(future=future)))
+    work = _recoverable.Work(group, "allreduce", None, None, ([],))
+    return {"same": work.get_future() is work.get_future(), "followed": len(followed)}
+
+
+SCENARIOS = {
+    "completer_goes_on": completer_goes_on,
+    "ends_with_a_bucket_under_way": ends_with_a_bucket_under_way,
+    "groups_made_while_they_are_released": groups_made_while_they_are_released,
+    "join_is_left_as_it_connects": join_is_left_as_it_connects,
+    "joins_that_come_to_nothing": joins_that_come_to_nothing,
+    "store_answers_late": store_answers_late,
+    "future_of_a_work": future_of_a_work,
+}
+
+
+def main():
+    name, path = sys.argv[1:]
+    value = SCENARIOS[name]()
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+if __name__ == "__main__":
+    main()

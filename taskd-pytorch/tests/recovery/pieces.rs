@@ -1,0 +1,71 @@
+//! Pieces of recovery inside of torch processes, each alone, where something does not go as it usually does.
+//!
+//! What is around a piece is a double that says so (`pieces.py`).
+
+use serde_json::{Value, json};
+
+use super::found_by;
+
+fn found(test: &str, scenario: &str) -> Option<Value> {
+    found_by("pieces.py", test, scenario)
+}
+
+#[test]
+fn a_failure_that_cannot_be_told_leaves_no_pass_waiting() {
+    let test = "a_failure_that_cannot_be_told_leaves_no_pass_waiting";
+    let Some(found) = found(test, "completer_goes_on") else { return };
+    for what in ["failed completes", "a later one completes", "tainted"] {
+        assert_eq!(found[what], true, "{what}: {found:#}");
+    }
+    assert_eq!(found["told"], json!([["collective", "allreduce", "default", true, "[Errno 24] Too many open files"]]));
+    let said = "what became of allreduce is not known: OSError: [Errno 24] Too many open files";
+    assert_eq!(found["said"], json!([said]));
+}
+
+#[test]
+fn a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code() {
+    let test = "a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code";
+    let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };
+    assert_eq!(found["exit"], json!({"code": 7, "said": ""}), "{found:#}");
+    assert_eq!(found["raise"]["code"], 1, "{found:#}");
+    let said = found["raise"]["said"].as_str().unwrap();
+    assert!(said.ends_with("ValueError: in a gradient hook\n"), "{said}");
+}
+
+#[test]
+fn a_group_that_is_made_while_the_others_are_released_is_known() {
+    let test = "a_group_that_is_made_while_the_others_are_released_is_known";
+    let Some(found) = found(test, "groups_made_while_they_are_released") else { return };
+    assert_eq!(found, json!({"lost": 0, "kept of those that are gone": 0}));
+}
+
+#[test]
+fn an_answer_of_a_store_that_comes_too_late_is_not_taken_for_the_next_one() {
+    let test = "an_answer_of_a_store_that_comes_too_late_is_not_taken_for_the_next_one";
+    let Some(found) = found(test, "store_answers_late") else { return };
+    let late = "the store at 127.0.0.1 does not answer: timed out";
+    assert_eq!(found[0], "invalid literal for int() with base 10: 'nothing'");
+    assert_eq!([&found[1], &found[2]], [late, &format!("{late}; nothing more is asked of it")], "{found:#}");
+}
+
+#[test]
+fn a_join_that_is_left_as_it_connects_goes_no_further() {
+    let test = "a_join_that_is_left_as_it_connects_goes_no_further";
+    let Some(found) = found(test, "join_is_left_as_it_connects") else { return };
+    assert_eq!(found, json!({"closed": true, "met": 0}));
+}
+
+#[test]
+fn groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program() {
+    let test = "groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program";
+    let Some(found) = found(test, "joins_that_come_to_nothing") else { return };
+    let one = |raised: &str| json!({"raised": raised, "on main": false, "counted": 1, "gone": true});
+    assert_eq!(found, json!({"cancelled": one("Cancelled"), "fails": one("Refused")}));
+}
+
+#[test]
+fn an_operation_that_is_looked_at_again_and_again_is_followed_once() {
+    let test = "an_operation_that_is_looked_at_again_and_again_is_followed_once";
+    let Some(found) = found(test, "future_of_a_work") else { return };
+    assert_eq!(found, json!({"same": true, "followed": 1}));
+}

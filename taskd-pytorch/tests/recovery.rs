@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "recovery/halves.rs"]
+mod halves;
 mod support;
 
 use std::fs;

@@ -70,6 +70,7 @@ class Transfer:
             numbers = (own, peers[0]["rank"], first["loop"])
             raise Refused("this rank is in step loop %d of its program, and rank %s in loop %d; restart all ranks" % numbers)
         self.compare(peers[0]["rank"], first)
+        loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
         moves = self.moves(loop, told)
         total = _copy.read(moves, cancelled)
         for tensor, held in self.landed:

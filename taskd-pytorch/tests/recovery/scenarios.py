@@ -14,6 +14,7 @@ import time
 import types
 
 import dumps
+import halves
 import hosts
 import programs
 import ranks
@@ -597,6 +598,7 @@ SCENARIOS = {
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,
+    "half_copied": lambda: halves.half_copied(undisturbed, verdict),
 }
 
 

@@ -5,5 +5,6 @@
 mod bytes;
 mod copies;
 mod launcher;
+mod mishaps;
 mod package;
 mod sitecustomize;

@@ -1,0 +1,27 @@
+//! What goes wrong in a rank's own part of a recovery, without a framework. The cases are those of `mishaps.py`.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use taskd_core::launch::python::write_helper;
+use taskd_core::testing::python::{finished, system};
+
+/// What was seen in a case, and what was said on stderr.
+fn seen(case: &str) -> (Value, String) {
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), &[]).unwrap();
+    let mut command = Command::new(Path::new(system()));
+    command.arg(format!("{}/tests/python_helper/mishaps.py", env!("CARGO_MANIFEST_DIR"))).arg(case);
+    let (stdout, stderr) = finished(command.env("PYTHONPATH", helper.path()).output().unwrap());
+    (serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}")), stderr)
+}
+
+#[test]
+fn a_step_whose_batch_was_changed_in_place_is_never_done_again() {
+    let (found, _) = seen("changed_in_place");
+    let why = "TooMany: a batch was changed in place, so its step cannot be done again; from now on batches are copied";
+    assert_eq!(found["refused"], json!([why, why, why]), "not the second time either");
+    assert_eq!(found["cursors"], json!([1, 2]), "nor is any loader taken back");
+    assert_eq!(found["copied"], json!([3]), "in the next step it is what it was");
+}

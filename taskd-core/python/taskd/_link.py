@@ -30,7 +30,7 @@ class Link:
         self.outbox = deque()
         self.standing = None  # the failure that is to be told to every new supervisor
         self.socket = None
-        self.counts = {"connected": 0, "dropped": 0, "garbage": 0}
+        self.counts = {"connected": 0, "dropped": 0, "garbage": 0, "failed": 0}
         self.wake_read, self.wake_write = os.pipe()
         for fd in (self.wake_read, self.wake_write):
             os.set_blocking(fd, False)
@@ -80,11 +80,15 @@ class Link:
             sleep_ms(wait_ms)
 
     def complain(self, error):
-        """In one line, the first time."""
-        if isinstance(error, _frames.NoFrame):
-            self.counts["garbage"] += 1
-            if self.counts["garbage"] == 1:
-                say("the supervisor sent what is no message (%s); the connection is made anew" % error)
+        """In one line, the first time of each kind; the others are counted."""
+        kind = "garbage" if isinstance(error, _frames.NoFrame) else "failed"
+        self.counts[kind] += 1
+        if self.counts[kind] > 1:
+            return
+        if kind == "garbage":
+            say("the supervisor sent what is no message (%s); the connection is made anew" % error)
+        else:
+            say("something has failed on the link to the supervisor, which goes on: %s: %s" % (type(error).__name__, error))
 
     def close(self):
         self.outbox.clear()
@@ -119,7 +123,10 @@ class Link:
             if self.wake_read in ready:
                 os.read(self.wake_read, 4096)
             if ready.get(fd, 0) & select.POLLOUT:
-                del unsent[: self.socket.send(unsent, _socket.MSG_NOSIGNAL)]
+                try:
+                    del unsent[: self.socket.send(unsent, _socket.MSG_NOSIGNAL)]
+                except OSError:
+                    return greeted  # it is gone
             if ready.get(fd, 0) & ~select.POLLOUT:
                 try:
                     data = self.socket.recv(READ_BYTES)

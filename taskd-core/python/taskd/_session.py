@@ -130,11 +130,20 @@ class Session:
                 return self.refuse(do["id"], self.engine.cannot)
             with self.lock:
                 self.generation, self.given_up = generation, True
-            self.engine.release()
         elif generation > self.generation:
             self.generation = generation  # of a newcomer, which has nothing to give up
         self.inbox.put((do["id"], generation, kind, what[kind]))
         self.attention = True
+        if kind == "give-up":
+            self.release()
+
+    def release(self):
+        """Frees whoever waits inside of a group. What goes wrong there costs no directive: this one is queued by now, and the main
+        thread does the same once more when it comes for it."""
+        try:
+            self.engine.release()
+        except Exception as error:
+            self.link.complain(error)
 
     def declared(self, id_, order):
         """It belongs to no recovery, and may be heard twice."""

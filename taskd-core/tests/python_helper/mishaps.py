@@ -4,9 +4,11 @@ What stands for the framework is a stand-in, which says so.
 """
 
 import json
+import os
 import sys
+import types
 
-from taskd import _batches
+from taskd import _batches, _session
 
 
 class Copier:
@@ -17,6 +19,25 @@ class Copier:
 
     def seed(self):
         return None
+
+
+class Page:
+    """Of the lifeline."""
+
+    is_a_stand_in = True
+    enters = stands_in_loop = says = staticmethod(lambda value: None)
+
+
+def session_in_loop(**engine):
+    """A session whose program is in its step loop; what it sends is kept."""
+    session, sent = _session.Session("none", Page()), []
+    session.link.send = sent.append
+    session.engine, session.place = types.SimpleNamespace(cannot=None, **engine), _session.LOOP
+    return session, sent
+
+
+def give_up(session, id_=1):
+    session.on_message({"do": {"id": id_, "generation": 2, "what": {"give-up": {}}}})
 
 
 def raised(do):
@@ -43,7 +64,19 @@ def changed_in_place():
     return {"refused": refused, "cursors": cursors, "copied": changed.next()}
 
 
-CASES = {"changed_in_place": changed_in_place}
+def release_fails():
+    """Nobody can be freed who waits inside of a group, and the directive is given again."""
+
+    def release():
+        raise OSError(24, os.strerror(24))
+
+    session, _ = session_in_loop(release=release)
+    rose = [raised(lambda: give_up(session)) for _ in range(2)]
+    queued = [session.inbox.get()[:3] for _ in range(session.inbox.qsize())]
+    return {"raised": rose, "queued": queued, "counted": session.link.counts.get("failed")}
+
+
+CASES = {"changed_in_place": changed_in_place, "release_fails": release_fails}
 
 if __name__ == "__main__":
     print(json.dumps(CASES[sys.argv[1]]()))

@@ -25,3 +25,11 @@ fn a_step_whose_batch_was_changed_in_place_is_never_done_again() {
     assert_eq!(found["cursors"], json!([1, 2]), "nor is any loader taken back");
     assert_eq!(found["copied"], json!([3]), "in the next step it is what it was");
 }
+
+#[test]
+fn a_give_up_is_not_lost_where_nobody_can_be_freed() {
+    let (found, said) = seen("release_fails");
+    assert_eq!(found["raised"], json!([null, null]), "the connection stays");
+    assert_eq!(found["queued"], json!([[1, 2, "give-up"]]), "once, for the main thread");
+    assert_eq!((&found["counted"], said.matches("Too many open files").count()), (&json!(1), 1), "{said}");
+}

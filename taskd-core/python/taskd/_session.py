@@ -46,6 +46,7 @@ class Session:
 
         self.proc, self.generation = "", 1  # the newest that was heard of
         self.framework, self.page = framework, page
+        self.broken = None  # why this process can take part in no recovery, in a sentence; None where it can
         self.given_up = False  # the groups are given up: nothing may be computed that needs another rank
         self.attention = False  # something waits for the main thread
         self.mode = None
@@ -81,7 +82,7 @@ class Session:
                 "pid": os.getpid(),
                 "generation": self.generation,
                 "framework": self.framework,
-                "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
+                "can": [name for name in CAN if not self.broken and name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
             }
@@ -121,6 +122,8 @@ class Session:
             return self.refuse(
                 do["id"], "directive of generation %d, this process is in generation %d" % (generation, self.generation)
             )
+        if self.broken is not None and kind != "exit":
+            return self.refuse(do["id"], self.broken)
         if self.place == SCRIPT:
             return self.refuse(do["id"], "this process has not come to its step loop (taskd.steps) yet")
         if kind in ("join", "repair", "resume", "dump", "seal") and not self.given_up and self.place != PARKED:
@@ -152,6 +155,12 @@ class Session:
             return self.refuse(id_, "this process keeps no copies in memory")
         memory.on_declare(order)
         return self.answer(id_, {})
+
+    def breaks(self, why):
+        """From here on this process takes part in no recovery; only the first reason is told."""
+        if self.broken is None:
+            self.broken = "this process cannot be recovered in place, restart all ranks: %s" % why
+            _link.say(self.broken)
 
     def knows(self, id_, generation, kind):
         """Whether this directive was taken before. Its answer, if there is one by now, goes out again."""

@@ -8,7 +8,7 @@ import os
 import sys
 import types
 
-from taskd import _batches, _session
+from taskd import _batches, _recovery, _session
 
 
 class Copier:
@@ -76,7 +76,47 @@ def release_fails():
     return {"raised": rose, "queued": queued, "counted": session.link.counts.get("failed")}
 
 
-CASES = {"changed_in_place": changed_in_place, "release_fails": release_fails}
+class After:
+    """What calls hooks when a module has been imported, and is told of no failure (`AfterImport` in sitecustomize.py)."""
+
+    is_a_stand_in = True
+
+    def __init__(self):
+        self.waiting = []
+
+    def __call__(self, name, then):
+        self.waiting.append(then)
+
+    def imported(self):
+        for then in self.waiting:
+            raised(lambda: then(types.ModuleType("theirs")))
+
+
+def hook_fails():
+    """Of two hooks in a framework one fails, since a name has moved: in a rank that trains, and that joins others."""
+    after = After()
+
+    def recover(after_import, session):
+        after_import("theirs.optim", lambda module: module.Optimizer)
+        after_import("theirs.nn", lambda module: session.hooked.append(module.__name__))
+
+    os.environ["TASKD_CONTROL"] = "/nonexistent"
+    sys.modules["taskd._framework"] = types.SimpleNamespace(NAME="theirs", recover=recover)
+    _recovery.install(after, Page())
+    session, sent = _session.current, []
+    session.hooked, session.link.send = [], sent.append
+    session.engine, session.place = types.SimpleNamespace(cannot=None, release=lambda: None, state_bytes=lambda: 0), _session.LOOP
+    could = session.hello()["hello"]["can"]
+    after.imported()
+    give_up(session)
+    session.place = _session.PARKED
+    session.on_message({"do": {"id": 2, "generation": 2, "what": {"join": {}}}})
+    answers = [message["answer"] for message in sent]
+    can = session.hello()["hello"]["can"]
+    return {"could": could, "can": can, "answers": answers, "queued": session.inbox.qsize(), "hooked": session.hooked}
+
+
+CASES = {"changed_in_place": changed_in_place, "release_fails": release_fails, "hook_fails": hook_fails}
 
 if __name__ == "__main__":
     print(json.dumps(CASES[sys.argv[1]]()))

@@ -33,3 +33,15 @@ fn a_give_up_is_not_lost_where_nobody_can_be_freed() {
     assert_eq!(found["queued"], json!([[1, 2, "give-up"]]), "once, for the main thread");
     assert_eq!((&found["counted"], said.matches("Too many open files").count()), (&json!(1), 1), "{said}");
 }
+
+#[test]
+fn a_process_of_whose_hooks_one_has_failed_takes_part_in_no_recovery() {
+    let (found, said) = seen("hook_fails");
+    let why = "this process cannot be recovered in place, restart all ranks: \
+               the hook in theirs.optim failed (AttributeError: module 'theirs' has no attribute 'Optimizer')";
+    assert_eq!(found["answers"], json!([{"id": 1, "error": why}, {"id": 2, "error": why}]), "{found:#}");
+    assert_eq!((&found["can"], &found["queued"]), (&json!([]), &json!(0)));
+    assert!(!found["could"].as_array().unwrap().is_empty(), "before the module was imported");
+    assert_eq!(found["hooked"], json!(["theirs"]), "the other one is in place");
+    assert_eq!(said, format!("taskd: {why}\n"));
+}

@@ -48,11 +48,14 @@ def lagging():
     """DDP of which one rank has all gradients of a step and does not complete it, so that it copies what the others have."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    model = DistributedDataParallel(net())
+    model = net()
+    for number in range(int(os.environ.get("MASKS", "0"))):
+        model.register_buffer("mask_%d" % number, torch.ones(1 << 18))
+    model = DistributedDataParallel(model, broadcast_buffers=not os.environ.get("OWN_BUFFERS"))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
     losses, lag, waits = Losses(), Once("LAG", rank, has_no_memory), Waits()
-    if os.environ.get("LAG") and rank == LAGS:
+    if os.environ.get("HALF") and rank == LAGS:
         read_in_halves()
     for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
         with step:
@@ -103,7 +106,7 @@ def while_it_catches_up(world):
 def half_copied(undisturbed, verdict):
     """A copy breaks off in its middle, and the recovery after it breaks off before there is another one."""
     reference = undisturbed(lagging, STEPS)
-    with StandIn(4, lagging, STEPS=str(STEPS), LAG="%d:%d" % (LAGS, AT)) as world:
+    with StandIn(4, lagging, STEPS=str(STEPS), LAG="%d:%d" % (LAGS, AT), HALF="1") as world:
         world.until_failed()
         world.until_step(AT + 1)
         failed, said = [fails(world)], [says(world, LAGS)]
@@ -112,3 +115,14 @@ def half_copied(undisturbed, verdict):
         phases = [world.recover()]
         found = verdict(reference, world.finish(), phases, world)
     return dict(found, failed=failed, said=said)
+
+
+def with_own_buffers(undisturbed, verdict, **environment):
+    """A rank copies from others, and every rank has buffers of its own: with MASKS so many MiB of them."""
+    environment["OWN_BUFFERS"] = "1"
+    reference = undisturbed(lagging, STEPS, **environment)
+    with StandIn(4, lagging, STEPS=str(STEPS), LAG="%d:%d" % (LAGS, AT), **environment) as world:
+        world.until_failed()
+        world.until_step(AT + 1)
+        phases = [world.recover()]
+        return verdict(reference, world.finish(), phases, world)

@@ -15,3 +15,20 @@ fn a_rank_into_which_half_a_state_was_copied_is_torn_until_it_has_a_whole_one() 
     assert_eq!(found["said"], json!([torn, torn]), "after the copy, and after a step by itself that was broken off");
     assert!(is_exact(&found), "{found:#}");
 }
+
+#[test]
+fn running_means_that_no_rank_copies_from_another_are_put_back() {
+    let Some(found) = findings("running_means_that_no_rank_copies_from_another_are_put_back", "own_buffers") else {
+        return;
+    };
+    assert!(is_exact(&found), "{found:#}");
+}
+
+#[test]
+fn buffers_that_are_more_than_a_store_takes_are_copied_like_all_else() {
+    let Some(found) = findings("buffers_that_are_more_than_a_store_takes_are_copied_like_all_else", "large_buffers") else {
+        return;
+    };
+    assert!(is_exact(&found), "{found:#}");
+    assert_eq!(found["phases"][0]["copied"], 1, "{found:#}");
+}

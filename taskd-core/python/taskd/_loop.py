@@ -207,11 +207,13 @@ class Loop:
         self.in_step = True
         return Step(self, self.number, self.kind != TRAIN or self.is_new)
 
-    def private(self):
+    def private(self, with_buffers=True):
         """What only this rank has at the start of the step, as bytes."""
         if self.noted == self.number:
-            return pickle.dumps((self.note.random, self.streams.positions(), self.engine.buffers(self.note)), 4)
-        return pickle.dumps((self.copier.seed(), self.streams.positions_now(), self.engine.buffers()), 4)
+            random, positions, note = self.note.random, self.streams.positions(), self.note
+        else:
+            random, positions, note = self.copier.seed(), self.streams.positions_now(), None
+        return pickle.dumps((random, positions, self.engine.buffers(note) if with_buffers else {}), 4)
 
     def keep_place(self):
         """Between two steps, too, this process may be lost."""

@@ -49,7 +49,7 @@ class Transfer:
         told = {
             "entries": entries,
             "rest": engine.state_.rest(),
-            "private": loop.private(),
+            "private": loop.private(with_buffers=False),  # they are among the entries, and a store takes little
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
             "loop": engine.session.loops,

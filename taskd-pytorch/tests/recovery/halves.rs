@@ -26,7 +26,8 @@ fn running_means_that_no_rank_copies_from_another_are_put_back() {
 
 #[test]
 fn buffers_that_are_more_than_a_store_takes_are_copied_like_all_else() {
-    let Some(found) = findings("buffers_that_are_more_than_a_store_takes_are_copied_like_all_else", "large_buffers") else {
+    let Some(found) = findings("buffers_that_are_more_than_a_store_takes_are_copied_like_all_else", "large_buffers")
+    else {
         return;
     };
     assert!(is_exact(&found), "{found:#}");

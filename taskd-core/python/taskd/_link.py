@@ -44,9 +44,12 @@ class Link:
         _thread.start_new_thread(self.run, ())
 
     def leave_in_child(self):
-        """A child that kept the descriptors would keep the connection of a parent that has died."""
-        for fd in (self.wake_read, self.wake_write):
-            os.close(fd)
+        """A child that kept the descriptors would keep the connection of a parent that has died. It may fork as well: by then their
+        numbers are others'."""
+        held, self.wake_read, self.wake_write = (self.wake_read, self.wake_write), None, None
+        for fd in held:
+            if fd is not None:
+                os.close(fd)
         if self.socket is not None:
             os.close(self.socket.detach())
         self.socket = None

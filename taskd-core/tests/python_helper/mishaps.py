@@ -5,10 +5,11 @@ What stands for the framework is a stand-in, which says so.
 
 import json
 import os
+import socket
 import sys
 import types
 
-from taskd import _batches, _recovery, _session
+from taskd import _batches, _link, _loop, _recovery, _session
 
 
 class Copier:
@@ -116,7 +117,101 @@ def hook_fails():
     return {"could": could, "can": can, "answers": answers, "queued": session.inbox.qsize(), "hooked": session.hooked}
 
 
-CASES = {"changed_in_place": changed_in_place, "release_fails": release_fails, "hook_fails": hook_fails}
+def in_child(do):
+    """What a forked child finds, as JSON."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        os.write(write, json.dumps(do()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        found = json.loads(file.read() or "null")
+    return found, os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+
+
+def forks_again():
+    """A forked child opens a file and a socket, and forks: what of that its own child has."""
+    link = _link.Link(dict, dict)
+    link.socket = socket.socket()
+    held = {link.wake_read, link.wake_write, link.socket.fileno()}
+
+    def child():
+        own = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+        return [bool(held & set(own)), in_child(lambda: [raised(lambda: os.fstat(one)) for one in own])]
+
+    (reused, (found, _)), _ = in_child(child)
+    return {"reused": reused, "found": found, "still_here": raised(lambda: [os.fstat(one) for one in held])}
+
+
+class Engine:
+    """Of a framework that does nothing."""
+
+    is_a_stand_in = True
+    cannot, copier, open_data = None, Copier(), staticmethod(_batches.open_plainly)
+    enter = leave = staticmethod(lambda *_: None)
+    note = buffers = staticmethod(lambda *_: None)
+
+
+def entry_fails():
+    """What a program wants to do once its rank is known fails, and it tries again, and then something else begins too early."""
+    session, _ = session_in_loop()
+    session.engine, session.mode, session.place = Engine(), _session.TRAIN, _session.SCRIPT
+    rose, numbers = [], []
+
+    def loop(with_rank):
+        for step in _loop.Loop(session, None, None, 2, 0, (), with_rank).run():
+            numbers.append(step.number)
+
+    for with_rank in (lambda: 1 / 0, lambda: None):
+        rose.append(raised(lambda: loop(with_rank)))
+    left = [session.loop is None, session.place]
+    first = _loop.Loop(session, None, None, 2, 0, (), None).run()
+    next(first)
+    rose.append(raised(lambda: loop(None)))
+    numbers.append(next(first).number)
+    return {"raised": rose, "numbers": numbers, "left": left}
+
+
+class Seat:
+    """Of a standby which is told a rank that it cannot become."""
+
+    is_a_stand_in = True
+
+    def await_seat(self, at, asked):
+        return None
+
+    def be_rank(self, packet):
+        os.environ["RANK"] = "1"
+
+    def refuse(self, why):
+        sys.stderr.write("refused: %s\n" % why)
+
+
+def seating_fails():
+    """A program that catches everything asks for its rank."""
+
+    def ask():
+        import _taskd_ahead
+
+        ahead = _taskd_ahead.Ahead(Seat(), ["RANK"], [])
+        ahead.then.append(lambda: os.environ["NOBODY_HAS_SET_THIS"])
+        ahead.begin()
+        return raised(lambda: os.environ["RANK"])
+
+    found, code = in_child(ask)
+    return {"found": found, "code": code}
+
+
+CASES = {
+    "changed_in_place": changed_in_place,
+    "entry_fails": entry_fails,
+    "forks_again": forks_again,
+    "hook_fails": hook_fails,
+    "release_fails": release_fails,
+    "seating_fails": seating_fails,
+}
 
 if __name__ == "__main__":
     print(json.dumps(CASES[sys.argv[1]]()))

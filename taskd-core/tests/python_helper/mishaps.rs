@@ -45,3 +45,28 @@ fn a_process_of_whose_hooks_one_has_failed_takes_part_in_no_recovery() {
     assert_eq!(found["hooked"], json!(["theirs"]), "the other one is in place");
     assert_eq!(said, format!("taskd: {why}\n"));
 }
+
+#[test]
+fn a_forked_child_that_forks_keeps_what_it_has_opened() {
+    let (found, _) = seen("forks_again");
+    assert_eq!(found["reused"], true, "its descriptors have the numbers of those that the link had");
+    assert_eq!(found["found"], json!([null, null, null, null, null, null, null, null]));
+    assert_eq!(found["still_here"], Value::Null, "those of the rank itself stay");
+}
+
+#[test]
+fn a_loop_that_could_not_begin_is_over() {
+    let (found, _) = seen("entry_fails");
+    let under_way =
+        "RuntimeError: taskd.steps: the loop before this one is still under way; there can be one at a time";
+    assert_eq!(found["raised"], json!(["ZeroDivisionError: division by zero", null, under_way]));
+    assert_eq!(found["left"], json!([true, "script"]));
+    assert_eq!(found["numbers"], json!([0, 1, 1]), "the second loop's, and those of the one that was under way");
+}
+
+#[test]
+fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() {
+    let (found, said) = seen("seating_fails");
+    assert_eq!(found, json!({"found": null, "code": 70}));
+    assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
+}

@@ -106,12 +106,12 @@ class Loop:
 
     def run(self):
         """The steps, as a generator: its end, whatever it is, is the end of the loop."""
-        if self.session is not None:
-            self.enter()
-        if self.warm is None:
-            self.has_rank()
-        self.go_on()
         try:
+            if self.session is not None:
+                self.enter()
+            if self.warm is None:
+                self.has_rank()
+            self.go_on()
             while True:
                 self.kind = self.settle() if self.session is not None else TRAIN
                 if self.kind == TRAIN and self.until is not None and self.number >= self.until:

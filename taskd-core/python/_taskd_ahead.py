@@ -8,6 +8,7 @@ It computes nothing and hooks nothing but the environment. For Python 3.8 and la
 """
 
 import os
+import sys
 from _thread import RLock, get_ident
 
 current = None  # of this process, until it is seated
@@ -38,10 +39,25 @@ class Ahead:
             return
         packet = self.seat.await_seat(at, self.asked)
         leave()
-        self.seat.be_rank(packet)
-        for then in self.then:
-            then()
+        try:
+            self.seat.be_rank(packet)
+            for then in self.then:
+                then()
+        except BaseException as error:
+            self.end(error)
         self.lock.release()
+
+    def end(self, error):
+        """This process has been given a rank and cannot be it. The program is not told: it could catch that, and go on as nobody."""
+        from _taskd_standby import FAILED
+
+        why = "%s: %s" % (type(error).__name__, error)
+        self.seat.refuse(why)  # where it still listens; else it hears of our end, and of this
+        try:
+            sys.stderr.write("taskd: this standby cannot become its rank: %s\n" % why)
+            sys.stderr.flush()
+        finally:
+            os._exit(FAILED)
 
 
 def park(at):

@@ -195,6 +195,7 @@ class Seat:
         try:
             self.socket.close()
             seat, stdout, stderr = own
+            self.socket = _socket.socket(fileno=seat)  # first, so that whatever fails can be told
             os.setsid()
             await_parent(self.guard)
             end_with_parent(self.guard)
@@ -203,7 +204,6 @@ class Seat:
             for number in passed:
                 if number != seat:
                     os.close(number)
-            self.socket = _socket.socket(fileno=seat)
             self.noted.seed()
             as_new()
             self.say("unseated", pid=os.getpid())

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "recovery/halves.rs"]
+mod halves;
 #[path = "recovery/pieces.rs"]
 mod pieces;
 mod support;
@@ -403,6 +405,12 @@ fn the_client_of_a_store_speaks_as_torchs_own() {
     assert_eq!(found["deleted"], serde_json::json!([true, false]));
     assert!(found["waited"].as_str().unwrap().contains("nobody has set"), "{found:#}");
     assert!(found["nobody"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
+    for what in ["set", "append"] {
+        assert!(
+            found[what].as_str().is_some_and(|why| why.contains("it does not take 9437184 bytes of long")),
+            "{found:#}"
+        );
+    }
 }
 
 #[test]

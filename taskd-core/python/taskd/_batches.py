@@ -31,6 +31,7 @@ class Stream:
         self.marks = []  # by which a change in place is seen
         self.copies = False
         self.lost = False  # more than are kept
+        self.changed = False  # what is kept of this step is not what was handed out first
         self.cursor = 0
         self.drawn = None  # of what cannot be begun anew, while a newcomer warms up
 
@@ -75,15 +76,19 @@ class Stream:
         if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
             self.copies = True
         del self.kept[:], self.marks[:], self.drawn_random[:]
-        self.cursor, self.lost, self.start = 0, False, (self.epoch, self.at)
+        self.cursor, self.lost, self.changed, self.start = 0, False, False, (self.epoch, self.at)
 
-    def redo_step(self):
-        """Hands out the batches of the step again."""
+    def check_step(self):
+        """Raises where the batches of the step cannot be handed out again, however often it is asked."""
         if self.lost:
             raise TooMany("a step of more than %d batches cannot be done again; take fewer in one step" % KEPT_MAX)
         if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
-            self.copies = True
+            self.copies = self.changed = True
+        if self.changed:
             raise TooMany("a batch was changed in place, so its step cannot be done again; from now on batches are copied")
+
+    def redo_step(self):
+        """Hands out the batches of the step again, which were checked."""
         self.cursor = 0
 
     def seek(self, epoch, at, seed):
@@ -139,6 +144,9 @@ class Streams:
             stream.begin_step()
 
     def redo_step(self):
+        """All of them or none."""
+        for stream in self.all:
+            stream.check_step()
         for stream in self.all:
             stream.redo_step()
 

@@ -31,7 +31,7 @@ class Link:
         self.outbox = deque()
         self.standing = None  # the failure that is to be told to every new supervisor
         self.socket = None
-        self.counts = {"connected": 0, "dropped": 0, "garbage": 0}
+        self.counts = {"connected": 0, "dropped": 0, "garbage": 0, "failed": 0}
         self.wake_read, self.wake_write = os.pipe()
         for fd in (self.wake_read, self.wake_write):
             os.set_blocking(fd, False)
@@ -45,9 +45,12 @@ class Link:
         _thread.start_new_thread(self.run, ())
 
     def leave_in_child(self):
-        """A child that kept the descriptors would keep the connection of a parent that has died."""
-        for fd in (self.wake_read, self.wake_write):
-            os.close(fd)
+        """A child that kept the descriptors would keep the connection of a parent that has died. It may fork as well: by then their
+        numbers are others'."""
+        held, self.wake_read, self.wake_write = (self.wake_read, self.wake_write), None, None
+        for fd in held:
+            if fd is not None:
+                os.close(fd)
         if self.socket is not None:
             os.close(self.socket.detach())
         self.socket = None
@@ -97,11 +100,15 @@ class Link:
             sleep_ms(wait_ms)
 
     def complain(self, error):
-        """In one line, the first time."""
-        if isinstance(error, _frames.NoFrame):
-            self.counts["garbage"] += 1
-            if self.counts["garbage"] == 1:
-                say("the supervisor sent what is no message (%s); the connection is made anew" % error)
+        """In one line, the first time of each kind; the others are counted."""
+        kind = "garbage" if isinstance(error, _frames.NoFrame) else "failed"
+        self.counts[kind] += 1
+        if self.counts[kind] > 1:
+            return
+        if kind == "garbage":
+            say("the supervisor sent what is no message (%s); the connection is made anew" % error)
+        else:
+            say("something has failed on the link to the supervisor, which goes on: %s: %s" % (type(error).__name__, error))
 
     def close(self):
         self.outbox.clear()
@@ -136,7 +143,10 @@ class Link:
             if self.wake_read in ready:
                 os.read(self.wake_read, 4096)
             if ready.get(fd, 0) & select.POLLOUT:
-                del unsent[: self.socket.send(unsent, _socket.MSG_NOSIGNAL)]
+                try:
+                    del unsent[: self.socket.send(unsent, _socket.MSG_NOSIGNAL)]
+                except OSError:
+                    return greeted  # it is gone
             if ready.get(fd, 0) & ~select.POLLOUT:
                 try:
                     data = self.socket.recv(READ_BYTES)

@@ -90,6 +90,7 @@ class Loop:
         self.warm = None  # of a newcomer, until it is parked
         self.is_new = False  # a newcomer, until it trains
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
+        self.is_spoiled = False  # a copy was begun and has not come to its end: what is here is of no step
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
         self.keep = self.memory = None
@@ -106,12 +107,12 @@ class Loop:
 
     def run(self):
         """The steps, as a generator: its end, whatever it is, is the end of the loop."""
-        if self.session is not None:
-            self.enter()
-        if self.warm is None:
-            self.has_rank()
-        self.go_on()
         try:
+            if self.session is not None:
+                self.enter()
+            if self.warm is None:
+                self.has_rank()
+            self.go_on()
             while True:
                 self.kind = self.settle() if self.session is not None else TRAIN
                 if self.kind == TRAIN and self.until is not None and self.number >= self.until:
@@ -241,9 +242,10 @@ class Loop:
         self.in_step = False
         if self.kind == WARMING:
             self.warm.ended()
-        elif self.kind == CATCHING_UP:
-            if not self.tainted:  # what only this rank has is there; the rest it copies
-                self.number, self.caught_up, self.window = self.number + 1, self.window_then, TORN
+        elif self.kind == CATCHING_UP and self.tainted:
+            self.window = self.window_then  # who was torn before is not whole by a step that was broken off
+        elif self.kind == CATCHING_UP:  # what only this rank has is there; the rest it copies
+            self.number, self.caught_up, self.window = self.number + 1, self.window_then, TORN
         elif self.tainted:
             self.window = TORN if self.window == OPEN else BEFORE
         else:
@@ -298,12 +300,18 @@ class Loop:
         if step != self.number or self.is_new:
             self.again = False
         self.number, self.committed, self.window = step, step - 1 if step else None, BEFORE
-        self.tainted, self.caught_up, self.held = False, None, None
+        self.tainted, self.is_spoiled, self.caught_up, self.held = False, False, None, None
+
+    def spoil(self):
+        """From here on a copy changes what is here. Until all of it has come, this rank has the state of no step."""
+        self.is_spoiled, self.window = True, TORN
 
     def step_back(self):
-        """Unless the rest was copied, this rank is where it was before it did a step by itself."""
+        """Unless the rest was copied, this rank is where it was before it did a step by itself, less what the copy has changed."""
         if self.caught_up is not None:
             self.number, self.window, self.caught_up = self.number - 1, self.caught_up, None
+        if self.is_spoiled:
+            self.window = TORN
 
     # What the engine's hooks ask, on the main thread inside of a step.
 

@@ -68,7 +68,7 @@ def give_up(loop, generation, order):
     loop.engine.give_up()
     call(loop.callbacks, "stop", loop.number)
     loop.step_back()
-    if loop.window == _loop.TORN and loop.engine.undone():
+    if loop.window == _loop.TORN and not loop.is_spoiled and loop.engine.undone():
         loop.window = _loop.BEFORE
     loop.keep_place()
     call(loop.callbacks, "clean")

@@ -24,10 +24,25 @@ def install(after_import, page, ahead=None):
     if ahead:
         session.mode = _session.JOIN
         ahead.then.append(session.begin)
-    _framework.recover(after_import, session)
+    _framework.recover(or_none(after_import, session), session)
     if not ahead:
         session.begin()
     os.register_at_fork(after_in_child=forget)
+
+
+def or_none(after_import, session):
+    """Hooks of which one that fails breaks all: with some of them alone a step would be given up at the wrong moment."""
+
+    def wait(name, then):
+        def hook(module):
+            try:
+                then(module)
+            except Exception as error:
+                session.breaks("the hook in %s failed (%s: %s)" % (name, type(error).__name__, error))
+
+        after_import(name, hook)
+
+    return wait
 
 
 def forget():

@@ -46,6 +46,7 @@ class Session:
 
         self.proc, self.generation = "", 1  # the newest that was heard of
         self.framework, self.page = framework, page
+        self.broken = None  # why this process can take part in no recovery, in a sentence; None where it can
         self.given_up = False  # the groups are given up: nothing may be computed that needs another rank
         self.attention = False  # something waits for the main thread
         self.mode = None
@@ -81,7 +82,7 @@ class Session:
                 "pid": os.getpid(),
                 "generation": self.generation,
                 "framework": self.framework,
-                "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
+                "can": [name for name in CAN if not self.broken and name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": self.state_bytes,
             }
@@ -121,6 +122,8 @@ class Session:
             return self.refuse(
                 do["id"], "directive of generation %d, this process is in generation %d" % (generation, self.generation)
             )
+        if self.broken is not None and kind != "exit":
+            return self.refuse(do["id"], self.broken)
         if self.place == SCRIPT:
             return self.refuse(do["id"], "this process has not come to its step loop (taskd.steps) yet")
         if kind in ("join", "repair", "resume", "dump", "seal") and not self.given_up and self.place != PARKED:
@@ -131,11 +134,20 @@ class Session:
             with self.lock:
                 self.generation, self.given_up = generation, True
                 self.link.standing = None  # whoever gives up knows of it
-            self.engine.release()
         elif generation > self.generation:
             self.generation = generation  # of a newcomer, which has nothing to give up
         self.inbox.put((do["id"], generation, kind, what[kind]))
         self.attention = True
+        if kind == "give-up":
+            self.release()
+
+    def release(self):
+        """Frees whoever waits inside of a group. What goes wrong there costs no directive: this one is queued by now, and the main
+        thread does the same once more when it comes for it."""
+        try:
+            self.engine.release()
+        except Exception as error:
+            self.link.complain(error)
 
     def declared(self, id_, order):
         """It belongs to no recovery, and may be heard twice."""
@@ -145,6 +157,12 @@ class Session:
             return self.refuse(id_, "this process keeps no copies in memory")
         memory.on_declare(order)
         return self.answer(id_, {})
+
+    def breaks(self, why):
+        """From here on this process takes part in no recovery; only the first reason is told."""
+        if self.broken is None:
+            self.broken = "this process cannot be recovered in place, restart all ranks: %s" % why
+            _link.say(self.broken)
 
     def knows(self, id_, generation, kind):
         """Whether this directive was taken before. Its answer, if there is one by now, goes out again."""

@@ -122,6 +122,24 @@ async fn a_start_that_waits_can_be_stopped() {
 }
 
 #[tokio::test]
+async fn a_start_that_waits_for_its_predecessors_end_has_the_ranks_own_memory() {
+    let job = Job::new().await;
+    let first = job.start_one(sleeper().with_env(MEMORY_EVERY_VARIABLE, "100")).await; // it writes nothing there
+    let tells = sh("readlink $TASKD_KEEP; readlink $TASKD_MEMORY; echo end").with_env(MEMORY_EVERY_VARIABLE, "100");
+    let second = batch(2, [tells]);
+    let waits = job.launcher.start(&second);
+    let stops = async {
+        // Calls are carried out in their order: this one comes after the start.
+        job.launcher.stop(std::slice::from_ref(&first), Duration::ZERO).await.unwrap();
+    };
+    let (started, ()) = tokio::join!(waits, stops);
+    started.unwrap();
+    let printed = job.printed("rank-0.2/stdout.log", "end\n").await;
+    assert_eq!(printed, "/memfd:taskd-keep-0 (deleted)\n/memfd:taskd-state-0 (deleted)\nend\n");
+    job.end().await;
+}
+
+#[tokio::test]
 async fn orders_for_another_host_are_refused() {
     let job = Job::with(|builder| builder.node(NodeId(Name::new("a")))).await;
     let mut elsewhere = batch(1, [sleeper()]);

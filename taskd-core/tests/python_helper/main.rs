@@ -5,6 +5,7 @@
 mod bytes;
 mod copies;
 mod launcher;
+mod mishaps;
 mod package;
 mod pieces;
 mod sitecustomize;

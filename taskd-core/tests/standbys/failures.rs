@@ -163,6 +163,42 @@ async fn a_template_that_answers_garbage_is_ended() {
     }
 }
 
+#[tokio::test]
+async fn children_that_the_guard_takes_in_too_late_cost_their_line_nothing_but_them() {
+    let job = Job::new(template().ahead(4)).await;
+    let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", late(4));
+    assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
+    job.standbys(4).await;
+    let said = job.said();
+    let failed = "a standby has failed: RuntimeError: the guard has not become our parent";
+    assert!(said.contains(failed) && !said.contains("no standbys for"), "{said}");
+    assert_eq!(job.run(2, spec).await, "exit code 3", "seated");
+    job.end().await;
+}
+
+#[tokio::test]
+async fn children_that_never_come_are_given_up() {
+    let why = refused(&late(1000), template().ahead(4), &[]).await;
+    assert_eq!(why, "a standby has failed: RuntimeError: the guard has not become our parent");
+}
+
+/// Of a template the first children wait in vain for the guard to become their parent, as on a host that is too busy.
+fn late(children: usize) -> String {
+    let wait = "import _taskd_standby
+_taskd_standby.usual = _taskd_standby.await_parent
+def await_parent(guard):
+    import _taskd_standby
+    for number in range(CHILDREN):
+        try:
+            os.close(os.open('late-%d' % number, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        raise RuntimeError('the guard has not become our parent')
+    _taskd_standby.usual(guard)
+_taskd_standby.await_parent = await_parent";
+    wait.replace("CHILDREN", &children.to_string())
+}
+
 /// Stopped, or dead: a signal that was sent is not there at once on a busy machine.
 fn is_struck(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

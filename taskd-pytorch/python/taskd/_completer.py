@@ -106,8 +106,9 @@ class Completer:
     def release(self):
         """Completes all, on any thread: their groups are given up."""
         for future, _, group in list(self.pending.values()):
-            if group.engine.loop is not None:
-                group.engine.loop.tainted = True
+            loop = group.engine.loop  # the main thread may leave it meanwhile
+            if loop is not None:
+                loop.tainted = True
             self.complete(future)
 
 

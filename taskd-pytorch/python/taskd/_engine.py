@@ -192,8 +192,10 @@ class Engine:
     # Of the session.
 
     def release(self):
-        self.groups.release()
-        self.completer.release()
+        try:
+            self.groups.release()
+        finally:
+            self.completer.release()  # C++ waits for nothing else
 
     def give_up(self):
         self.release()

@@ -78,8 +78,13 @@ def load_dump(state, directory, newer_than):
 
 
 def hide_from_compiler(rules):
-    for name in OURS:
-        rules.add(name)
+    try:
+        for name in OURS:
+            rules.add(name)
+    except Exception as error:  # compiled code is slower then, and right
+        from taskd import _link
+
+        _link.say("torch.compile looks into taskd's functions: %s: %s" % (type(error).__name__, error))
 
 
 def look_for_mstx(native):

@@ -10,6 +10,8 @@ from taskd import _random
 
 
 class Noter:
+    UNSEEN = "running_mean", "running_var"  # of BatchNorm: torch's kernels change them without giving them another version
+
     def __init__(self, state):
         self.state = state
         self.copies = {}  # id of a buffer: (the buffer, its version, its copy)
@@ -32,9 +34,9 @@ class Noter:
         if not self.backward:
             self.zeroed = True
 
-    def copy_of(self, buffer):
+    def copy_of(self, path, buffer):
         entry = self.copies.get(id(buffer))
-        if entry is None or entry[0] is not buffer or entry[1] != buffer._version:
+        if entry is None or entry[0] is not buffer or entry[1] != buffer._version or path.endswith(self.UNSEEN):
             entry = self.copies[id(buffer)] = (buffer, buffer._version, buffer.detach().clone())
         return entry[2]
 
@@ -67,7 +69,7 @@ class Note:
             if id(one) not in known:
                 noter.paths.append(path)
                 noter.found.append(one)
-                self.buffers.append((one, noter.copy_of(one)))
+                self.buffers.append((one, noter.copy_of(path, one)))
         noter.versions = [one._version for one in noter.found]
         self.ddp = [(one, one.require_forward_param_sync) for one in noter.state.modules() if is_ddp(one)]
         if with_grads:

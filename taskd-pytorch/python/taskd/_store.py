@@ -17,6 +17,7 @@ VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT, NUM_KEYS, DELETE, APPEND, MUL
 MAGIC = 0x3C85F7CE  # with which a client begins
 PREFIX = "/"  # that torch's client puts before every key
 ANSWER_BYTES_MAX = 64 << 20
+LARGE_BYTES = 1 << 20  # of a value that a store may refuse; as a rule it takes 8 MiB
 CONNECT_PAUSE_SECONDS = 0.002  # between two tries
 GRACE_SECONDS = 5  # beyond a wait's own limit, for the server's answer to a wait that is given up
 
@@ -100,6 +101,19 @@ class Client(dist.Store):
             data += more
         return bytes(data)
 
+    def tell(self, kind, key, value):
+        """What has no answer. A store refuses what is too long by closing the connection: that is found out here, ahead of
+        whatever is asked next."""
+        try:
+            self.request(kind, name(key), packed(value))
+            if len(value) > LARGE_BYTES:
+                self.request(CHECK, names([key]))
+                self.number(1)
+        except StoreError as error:
+            if len(value) <= LARGE_BYTES:
+                raise
+            raise StoreError("%s; it does not take %d bytes of %s, stores take 8 MiB as a rule" % (error, len(value), key))
+
     def number(self, length, signed=False):
         return int.from_bytes(self.exactly(length), "little", signed=signed)
 
@@ -110,7 +124,7 @@ class Client(dist.Store):
 
     def set(self, key, value):
         with self.exchange():
-            self.request(SET, name(key), packed(as_bytes(value)))
+            self.tell(SET, key, as_bytes(value))
 
     def get(self, key):
         self.wait([key])
@@ -135,7 +149,7 @@ class Client(dist.Store):
 
     def append(self, key, value):
         with self.exchange():
-            self.request(APPEND, name(key), packed(as_bytes(value)))
+            self.tell(APPEND, key, as_bytes(value))
 
     def check(self, keys):
         with self.exchange():

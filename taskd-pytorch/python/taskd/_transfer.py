@@ -49,7 +49,7 @@ class Transfer:
         told = {
             "entries": entries,
             "rest": engine.state_.rest(),
-            "private": loop.private(),
+            "private": loop.private(with_buffers=False),  # they are among the entries, and a store takes little
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
             "loop": engine.session.loops,
@@ -70,6 +70,7 @@ class Transfer:
             numbers = (own, peers[0]["rank"], first["loop"])
             raise Refused("this rank is in step loop %d of its program, and rank %s in loop %d; restart all ranks" % numbers)
         self.compare(peers[0]["rank"], first)
+        loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
         moves = self.moves(loop, told)
         total = _copy.read(moves, cancelled)
         for tensor, held in self.landed:

@@ -14,6 +14,7 @@ import time
 import types
 
 import dumps
+import halves
 import hosts
 import programs
 import ranks
@@ -520,6 +521,12 @@ def store():
         except RuntimeError as error:
             found["waited"] = str(error)
         found["after"] = ours.get("n").decode()
+        for what in ("set", "append"):
+            ours = _store.Client("127.0.0.1", port, 5)
+            try:
+                getattr(ours, what)("long", bytes(9 << 20))
+            except RuntimeError as error:
+                found[what] = str(error)
         try:
             _store.Client("127.0.0.1", 1, 0.05)
         except RuntimeError as error:
@@ -598,6 +605,9 @@ SCENARIOS = {
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,
+    "half_copied": lambda: halves.half_copied(undisturbed, verdict),
+    "own_buffers": lambda: halves.with_own_buffers(undisturbed, verdict),
+    "large_buffers": lambda: halves.with_own_buffers(undisturbed, verdict, MASKS="12"),
 }
 
 

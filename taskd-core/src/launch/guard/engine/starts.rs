@@ -10,7 +10,7 @@ use crate::launch::guard::procs::{Key, Proc, Tree};
 use crate::launch::guard::run_dir::RunDir;
 use crate::launch::guard::spawn::{self, Spawned};
 use crate::launch::guard::streams::Stream;
-use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder};
+use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder, WireSpec};
 use crate::launch::{LaunchError, MEMORY_EVERY_VARIABLE, Phase};
 use rustix::io::Errno;
 use std::io;
@@ -45,13 +45,6 @@ impl Engine {
         let control = self.door.path.display().to_string();
         for order in &mut batch.orders {
             order.env.insert("TASKD_CONTROL".into(), control.clone()); // where it finds its supervisor
-            if let Ok(Some(keep)) = self.keeps.of(&order.proc.role, Kept::Own) {
-                order.env.insert("TASKD_KEEP".into(), keep); // without it a successor has a peer's random numbers
-            }
-            let copies = batch.specs.get(order.spec).is_some_and(|spec| spec.env.contains_key(MEMORY_EVERY_VARIABLE));
-            if copies && let Ok(Some(memory)) = self.keeps.of(&order.proc.role, Kept::State) {
-                order.env.insert("TASKD_MEMORY".into(), memory); // without it the rank says that it keeps no copies
-            }
         }
         let until = Instant::now() + WAIT_FOR_EARLIER;
         let start = WaitingStart { conn, id, batch, until, standbys_until: None, failed: None };
@@ -149,19 +142,39 @@ impl Engine {
         let programs: Vec<PathBuf> =
             new.iter().map(|order| spawn::find_program(order, spec_of(order)?)).collect::<Result<_, String>>()?;
         for (order, program) in new.into_iter().zip(programs) {
-            let spawned = match self.seat_standby(order, spec_of(order)?, &program) {
+            let spec = spec_of(order)?;
+            let order = &self.with_memory(order.clone(), spec);
+            let spawned = match self.seat_standby(order, spec, &program) {
                 Some(seated) => Ok(seated),
                 None => {
-                    let listener = self.doors.of(spec_of(order)?).map_err(|e| format!("{}: {e}", order.proc))?;
-                    self.ground.spawn(order, spec_of(order)?, &program, listener)
+                    let listener = self.doors.of(spec).map_err(|e| format!("{}: {e}", order.proc))?;
+                    self.ground.spawn(order, spec, &program, listener)
                 }
             };
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
-            let key = self.enter(order, spec_of(order)?.log.as_ref(), spawned);
+            let key = self.enter(order, spec.log.as_ref(), spawned);
             started.push(key);
             self.watch_proc(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
         }
         Ok(())
+    }
+
+    /// Tells a rank where its memory is. Only when it starts: until then the end of its predecessor may close what is empty, and
+    /// another file would have the number.
+    fn with_memory(&mut self, mut order: WireOrder, spec: &WireSpec) -> WireOrder {
+        let mut wanted =
+            vec![("TASKD_KEEP", Kept::Own, "a successor takes a peer's random numbers and place in the data")];
+        if spec.env.contains_key(MEMORY_EVERY_VARIABLE) {
+            wanted.push(("TASKD_MEMORY", Kept::State, "it keeps no copies of its state"));
+        }
+        for (name, what, without) in wanted {
+            match self.keeps.of(&order.proc.role, what) {
+                Ok(Some(path)) => drop(order.env.insert(name.into(), path)),
+                Ok(None) => (), // a service
+                Err(error) => self.note(&format!("{}: no memory can be kept for it ({error}): {without}", order.proc)),
+            }
+        }
+        order
     }
 
     /// Takes a process that runs into the book.

@@ -88,6 +88,8 @@ pub(super) struct Line {
     pub(super) due: Option<Instant>,
     /// Failures since the last one that was seated.
     pub(super) failures: u32,
+    /// Of the children that were asked for last one has failed, which was counted.
+    pub(super) fork_failed: bool,
     /// Why nothing more is made.
     pub(super) given_up: Option<String>,
 }
@@ -245,6 +247,7 @@ impl Standbys {
             was_ahead: false,
             due: Some(due),
             failures: 0,
+            fork_failed: false,
             given_up: None,
         });
         self.next_line += 1;

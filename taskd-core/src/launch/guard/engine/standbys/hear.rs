@@ -38,7 +38,8 @@ impl Engine {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         let (id, part, process, now) = (standby.line, standby.part, standby.process, Instant::now());
         match (part, told.kind.as_str()) {
-            (_, "refused") if standby.ahead.is_none() => {
+            // What it says of itself the next one would say too; a template's child may only have met a busy moment.
+            (Part::Probe | Part::Template | Part::Waiting { slot: Some(_) }, "refused") if standby.ahead.is_none() => {
                 let why = told.one("why").to_owned();
                 self.discard(key);
                 self.give_up(id, &why);
@@ -159,7 +160,13 @@ impl Engine {
             Part::Template => "a template has failed",
             Part::Waiting { .. } => "a standby has failed",
         };
-        self.line_failed(id, &format!("{what}: {why}{last}"), Instant::now());
+        let why = format!("{what}: {why}{last}");
+        let is_child = matches!(part, Part::Waiting { slot: None });
+        let line = self.standbys.line(id).filter(|_| is_child);
+        if line.is_some_and(|line| std::mem::replace(&mut line.fork_failed, true)) {
+            return self.note(&why); // what befalls one child befalls its siblings: it counts once
+        }
+        self.line_failed(id, &why, Instant::now());
     }
 
     pub(super) fn line_failed(&mut self, id: u64, why: &str, now: Instant) {

@@ -1,0 +1,217 @@
+"""What goes wrong in a rank's own part of a recovery, without a framework: `python mishaps.py NAME` prints what was seen as JSON.
+
+What stands for the framework is a stand-in, which says so.
+"""
+
+import json
+import os
+import socket
+import sys
+import types
+
+from taskd import _batches, _link, _loop, _recovery, _session
+
+
+class Copier:
+    """Of batches that are lists."""
+
+    is_a_stand_in = keeps = True
+    mark, copy = tuple, list
+
+    def seed(self):
+        return None
+
+
+class Page:
+    """Of the lifeline."""
+
+    is_a_stand_in = True
+    enters = stands_in_loop = says = staticmethod(lambda value: None)
+
+
+def session_in_loop(**engine):
+    """A session whose program is in its step loop; what it sends is kept."""
+    session, sent = _session.Session("none", Page()), []
+    session.link.send = sent.append
+    session.engine, session.place = types.SimpleNamespace(cannot=None, **engine), _session.LOOP
+    return session, sent
+
+
+def give_up(session, id_=1):
+    session.on_message({"do": {"id": id_, "generation": 2, "what": {"give-up": {}}}})
+
+
+def raised(do):
+    """What it raises, as text; None where it does not."""
+    try:
+        do()
+    except Exception as error:
+        return "%s: %s" % (type(error).__name__, error)
+
+
+def changed_in_place():
+    """A batch of one of two loaders is changed in a step, which is to be done again, and again; and in the step after it."""
+    streams, loaders = _batches.Streams(_batches.open_plainly, Copier()), [[[n + 1] for n in range(8)] for _ in range(2)]
+    plain, changed = (streams.of(one) for one in loaders)
+    streams.begin_step()
+    plain.next()
+    changed.next()[0] /= 255
+    changed.next()
+    refused = [raised(streams.redo_step) for _ in range(3)]
+    cursors = [plain.cursor, changed.cursor]
+    streams.begin_step()
+    changed.next()[0] /= 255
+    streams.redo_step()
+    return {"refused": refused, "cursors": cursors, "copied": changed.next()}
+
+
+def release_fails():
+    """Nobody can be freed who waits inside of a group, and the directive is given again."""
+
+    def release():
+        raise OSError(24, os.strerror(24))
+
+    session, _ = session_in_loop(release=release)
+    rose = [raised(lambda: give_up(session)) for _ in range(2)]
+    queued = [session.inbox.get()[:3] for _ in range(session.inbox.qsize())]
+    return {"raised": rose, "queued": queued, "counted": session.link.counts.get("failed")}
+
+
+class After:
+    """What calls hooks when a module has been imported, and is told of no failure (`AfterImport` in sitecustomize.py)."""
+
+    is_a_stand_in = True
+
+    def __init__(self):
+        self.waiting = []
+
+    def __call__(self, name, then):
+        self.waiting.append(then)
+
+    def imported(self):
+        for then in self.waiting:
+            raised(lambda: then(types.ModuleType("theirs")))
+
+
+def hook_fails():
+    """Of two hooks in a framework one fails, since a name has moved: in a rank that trains, and that joins others."""
+    after = After()
+
+    def recover(after_import, session):
+        after_import("theirs.optim", lambda module: module.Optimizer)
+        after_import("theirs.nn", lambda module: session.hooked.append(module.__name__))
+
+    os.environ["TASKD_CONTROL"] = "/nonexistent"
+    sys.modules["taskd._framework"] = types.SimpleNamespace(NAME="theirs", recover=recover)
+    _recovery.install(after, Page())
+    session, sent = _session.current, []
+    session.hooked, session.link.send = [], sent.append
+    session.engine, session.place = types.SimpleNamespace(cannot=None, release=lambda: None, state_bytes=lambda: 0), _session.LOOP
+    could = session.hello()["hello"]["can"]
+    after.imported()
+    give_up(session)
+    session.place = _session.PARKED
+    session.on_message({"do": {"id": 2, "generation": 2, "what": {"join": {}}}})
+    answers = [message["answer"] for message in sent]
+    can = session.hello()["hello"]["can"]
+    return {"could": could, "can": can, "answers": answers, "queued": session.inbox.qsize(), "hooked": session.hooked}
+
+
+def in_child(do):
+    """What a forked child finds, as JSON."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        os.write(write, json.dumps(do()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        found = json.loads(file.read() or "null")
+    return found, os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+
+
+def forks_again():
+    """A forked child opens a file and a socket, and forks: what of that its own child has."""
+    link = _link.Link(dict, dict)
+    link.socket = socket.socket()
+    held = {link.wake_read, link.wake_write, link.socket.fileno()}
+
+    def child():
+        own = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+        return [bool(held & set(own)), in_child(lambda: [raised(lambda: os.fstat(one)) for one in own])]
+
+    (reused, (found, _)), _ = in_child(child)
+    return {"reused": reused, "found": found, "still_here": raised(lambda: [os.fstat(one) for one in held])}
+
+
+class Engine:
+    """Of a framework that does nothing."""
+
+    is_a_stand_in = True
+    cannot, copier, open_data = None, Copier(), staticmethod(_batches.open_plainly)
+    enter = leave = staticmethod(lambda *_: None)
+    note = buffers = staticmethod(lambda *_: None)
+
+
+def entry_fails():
+    """What a program wants to do once its rank is known fails, and it tries again, and then something else begins too early."""
+    session, _ = session_in_loop()
+    session.engine, session.mode, session.place = Engine(), _session.TRAIN, _session.SCRIPT
+    rose, numbers = [], []
+
+    def loop(with_rank):
+        for step in _loop.Loop(session, None, None, 2, 0, (), with_rank).run():
+            numbers.append(step.number)
+
+    for with_rank in (lambda: 1 / 0, lambda: None):
+        rose.append(raised(lambda: loop(with_rank)))
+    left = [session.loop is None, session.place]
+    first = _loop.Loop(session, None, None, 2, 0, (), None).run()
+    next(first)
+    rose.append(raised(lambda: loop(None)))
+    numbers.append(next(first).number)
+    return {"raised": rose, "numbers": numbers, "left": left}
+
+
+class Seat:
+    """Of a standby which is told a rank that it cannot become."""
+
+    is_a_stand_in = True
+
+    def await_seat(self, at, asked):
+        return None
+
+    def be_rank(self, packet):
+        os.environ["RANK"] = "1"
+
+    def refuse(self, why):
+        sys.stderr.write("refused: %s\n" % why)
+
+
+def seating_fails():
+    """A program that catches everything asks for its rank."""
+
+    def ask():
+        import _taskd_ahead
+
+        ahead = _taskd_ahead.Ahead(Seat(), ["RANK"], [])
+        ahead.then.append(lambda: os.environ["NOBODY_HAS_SET_THIS"])
+        ahead.begin()
+        return raised(lambda: os.environ["RANK"])
+
+    found, code = in_child(ask)
+    return {"found": found, "code": code}
+
+
+CASES = {
+    "changed_in_place": changed_in_place,
+    "entry_fails": entry_fails,
+    "forks_again": forks_again,
+    "hook_fails": hook_fails,
+    "release_fails": release_fails,
+    "seating_fails": seating_fails,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(CASES[sys.argv[1]]()))

@@ -1,0 +1,72 @@
+//! What goes wrong in a rank's own part of a recovery, without a framework. The cases are those of `mishaps.py`.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use taskd_core::launch::python::write_helper;
+use taskd_core::testing::python::{finished, system};
+
+/// What was seen in a case, and what was said on stderr.
+fn seen(case: &str) -> (Value, String) {
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), &[]).unwrap();
+    let mut command = Command::new(Path::new(system()));
+    command.arg(format!("{}/tests/python_helper/mishaps.py", env!("CARGO_MANIFEST_DIR"))).arg(case);
+    let (stdout, stderr) = finished(command.env("PYTHONPATH", helper.path()).output().unwrap());
+    (serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}")), stderr)
+}
+
+#[test]
+fn a_step_whose_batch_was_changed_in_place_is_never_done_again() {
+    let (found, _) = seen("changed_in_place");
+    let why = "TooMany: a batch was changed in place, so its step cannot be done again; from now on batches are copied";
+    assert_eq!(found["refused"], json!([why, why, why]), "not the second time either");
+    assert_eq!(found["cursors"], json!([1, 2]), "nor is any loader taken back");
+    assert_eq!(found["copied"], json!([3]), "in the next step it is what it was");
+}
+
+#[test]
+fn a_give_up_is_not_lost_where_nobody_can_be_freed() {
+    let (found, said) = seen("release_fails");
+    assert_eq!(found["raised"], json!([null, null]), "the connection stays");
+    assert_eq!(found["queued"], json!([[1, 2, "give-up"]]), "once, for the main thread");
+    assert_eq!((&found["counted"], said.matches("Too many open files").count()), (&json!(1), 1), "{said}");
+}
+
+#[test]
+fn a_process_of_whose_hooks_one_has_failed_takes_part_in_no_recovery() {
+    let (found, said) = seen("hook_fails");
+    let why = "this process cannot be recovered in place, restart all ranks: \
+               the hook in theirs.optim failed (AttributeError: module 'theirs' has no attribute 'Optimizer')";
+    assert_eq!(found["answers"], json!([{"id": 1, "error": why}, {"id": 2, "error": why}]), "{found:#}");
+    assert_eq!((&found["can"], &found["queued"]), (&json!([]), &json!(0)));
+    assert!(!found["could"].as_array().unwrap().is_empty(), "before the module was imported");
+    assert_eq!(found["hooked"], json!(["theirs"]), "the other one is in place");
+    assert_eq!(said, format!("taskd: {why}\n"));
+}
+
+#[test]
+fn a_forked_child_that_forks_keeps_what_it_has_opened() {
+    let (found, _) = seen("forks_again");
+    assert_eq!(found["reused"], true, "its descriptors have the numbers of those that the link had");
+    assert_eq!(found["found"], json!([null, null, null, null, null, null, null, null]));
+    assert_eq!(found["still_here"], Value::Null, "those of the rank itself stay");
+}
+
+#[test]
+fn a_loop_that_could_not_begin_is_over() {
+    let (found, _) = seen("entry_fails");
+    let under_way =
+        "RuntimeError: taskd.steps: the loop before this one is still under way; there can be one at a time";
+    assert_eq!(found["raised"], json!(["ZeroDivisionError: division by zero", null, under_way]));
+    assert_eq!(found["left"], json!([true, "script"]));
+    assert_eq!(found["numbers"], json!([0, 1, 1]), "the second loop's, and those of the one that was under way");
+}
+
+#[test]
+fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() {
+    let (found, said) = seen("seating_fails");
+    assert_eq!(found, json!({"found": null, "code": 70}));
+    assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
+}

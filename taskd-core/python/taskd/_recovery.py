@@ -24,14 +24,14 @@ def install(after_import, page, ahead=None):
     if ahead:
         session.mode = _session.JOIN
         ahead.then.append(session.begin)
-    _framework.recover(or_none(after_import, session), session)
+    _framework.recover(all_or_none(after_import, session), session)
     if not ahead:
         session.begin()
     os.register_at_fork(after_in_child=forget)
 
 
-def or_none(after_import, session):
-    """Hooks of which one that fails breaks all: with some of them alone a step would be given up at the wrong moment."""
+def all_or_none(after_import, session):
+    """Has hooks put in place, of which one that fails breaks all: with the others alone a step would be given up at the wrong moment."""
 
     def wait(name, then):
         def hook(module):

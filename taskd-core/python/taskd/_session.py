@@ -52,6 +52,7 @@ class Session:
         self.place = SCRIPT
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
+        self.sharded = []  # of what no other process has a copy, by name
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
         self.inbox = _queue.SimpleQueue()
         self.reported = None  # (generation, step) of the failure that was told last
@@ -84,6 +85,7 @@ class Session:
                 "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
+                "sharded": self.sharded,
             }
         }
 
@@ -180,7 +182,13 @@ class Session:
     def at(self, place):
         self.place = place
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place}})
+        self.link.send({"at": {"point": place, "sharded": self.sharded}})
+
+    def holds_alone(self, names):
+        """No other process has a copy of these: told ahead of any fault, so that nothing is tried then that needs one."""
+        self.sharded = names
+        if self.place != SCRIPT:
+            self.at(self.place)
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
         """Something has failed here, and this process waits to be told what to do: told once a step and generation."""

@@ -227,6 +227,9 @@ pub struct Linked {
     pub at: Point,
     /// Bytes of its training state, once that is known.
     pub state_bytes: Option<u64>,
+    /// Of what of its state no other process has a copy, by name, as far as it is known so early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharded: Vec<String>,
 }
 
 /// The link to a process, as its launcher sees it.
@@ -332,7 +335,8 @@ pub struct WorkerState {
     pub committed: Option<u64>,
     /// How far `step` has come.
     pub window: Window,
-    /// A check sum over names, shapes and types of its state: replicas have the same.
+    /// A check sum over names, shapes and types of its state: replicas of one step have the same, but where a part is
+    /// [sharded](WorkerState::sharded).
     #[serde(default)]
     pub layout: String,
     /// Elements of its gradient buckets, in order; none where it has none.

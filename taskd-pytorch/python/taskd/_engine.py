@@ -120,6 +120,7 @@ class Engine:
         if not new:
             return
         self.told_sharded += new
+        self.session.holds_alone(list(self.told_sharded))
         _link.say("no other rank has a copy of what a rank holds of what is sharded: %s" % ", ".join(new))
         lost = [name for name in self.told_sharded if not _state.is_zero(self.state_.named[name])]
         if lost:

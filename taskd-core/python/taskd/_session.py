@@ -7,7 +7,7 @@ no framework: what is the framework's an *engine* does, which `_recovery.install
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state
-    give(order), take(order, cancelled)   the two ends of a copy
+    give(loop, order), take(loop, step, ranks, cancelled)   the two ends of a copy; the latter says how many bytes are of which rank
     dump(loop, order)            saves this rank's part of a dying checkpoint
 
 Directives come on the link's thread. A give-up takes effect there; everything else waits for the main thread, which comes

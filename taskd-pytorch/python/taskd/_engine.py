@@ -244,8 +244,8 @@ class Engine:
     def give(self, loop, order):
         self.transfer.give(loop, order)
 
-    def take(self, loop, order, generation, cancelled):
-        return self.transfer.take(loop, order, cancelled)
+    def take(self, loop, step, ranks, cancelled):
+        return self.transfer.take(loop, step, ranks, cancelled)
 
     def agree(self, order):
         """All have joined: their buckets must be the same, or their operations would not match."""

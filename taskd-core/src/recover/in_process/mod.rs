@@ -6,6 +6,7 @@
 //! and writes nothing and talks to nobody: it says who is to be told what.
 
 mod dump;
+mod givers;
 mod grow;
 mod newcomers;
 mod recover;
@@ -191,7 +192,7 @@ fn repair_and_resume(run: &Run, view: &View, limits: &Limits) -> Next {
     };
     let order = |(rank, place): (Rank, Place)| {
         let Place { from, to, put_back, buckets } = place;
-        let from = from.map(|rank| peer(view, rank));
+        let from = from.into_iter().map(|rank| peer(view, rank)).collect();
         Some((world.proc(rank)?, Directive::Repair { step, from, to, put_back, buckets }))
     };
     let repair = places.into_iter().filter_map(order).collect();

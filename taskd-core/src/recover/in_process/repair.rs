@@ -2,15 +2,23 @@
 //!
 //! Pure arithmetic over their answers; it tells nobody.
 
+use super::givers::Givers;
 use super::replicas::{check_layouts, no_copy, replica_sets};
 use crate::job::{Rank, World};
 use crate::launch::{Window, WorkerState};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How many replicas give to one rank at most: more have little to add, and each of them has to tell of its state.
+pub(super) const SOURCES_MAX: usize = 4;
+
+/// The least state, in bytes, that comes from several replicas: of less, each saves nothing that it does not take to ask it.
+pub(super) const PARTS_MIN_BYTES: u64 = 64 << 20;
+
 /// What one rank does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) from: Option<Rank>,
+    /// Of whom it copies, of each a part; nobody, where it has the state itself.
+    pub(super) from: Vec<Rank>,
     pub(super) to: Vec<Rank>,
     pub(super) put_back: bool,
     /// The gradient buckets of its replicas, where they have some.
@@ -26,7 +34,7 @@ pub(super) struct Repairs {
 }
 
 /// The newest step that a whole replica can train next wins: those behind it, torn ones and newcomers copy from a replica
-/// that is there. Sources are taken in turn, so that none gives to all. What nobody copies is compared with nothing.
+/// that is there. What nobody copies is compared with nothing.
 ///
 /// # Errors
 /// Why there is no such step: in one sentence.
@@ -50,37 +58,38 @@ pub(super) fn plan(
             let put_back = state.window == Window::Before;
             places.insert(*rank, Place { put_back, buckets: buckets.clone(), ..Place::default() });
         }
-        let copied = copies(step, &sources, &lack, states)?;
-        for (rank, source) in copied {
-            places.entry(source).or_default().to.push(rank);
-            places.insert(rank, Place { from: Some(source), buckets: buckets.clone(), ..Place::default() });
+        for (rank, from) in copies(step, &sources, &lack, states, world)? {
+            for source in &from {
+                places.entry(*source).or_default().to.push(rank);
+            }
+            places.insert(rank, Place { from, buckets: buckets.clone(), ..Place::default() });
         }
     }
     Ok(Repairs { step, places })
 }
 
-/// From whom those of a set of replicas copy who lack the state of the step.
+/// From whom those of a set of replicas copy who lack the state of the step. Of a large state several give a part each: between hosts
+/// that is as many times as fast; on one host, where all share the memory's bandwidth, it gains little.
 fn copies(
     step: u64,
     sources: &BTreeMap<Rank, &WorkerState>,
     lack: &[Rank],
     states: &BTreeMap<Rank, WorkerState>,
-) -> Result<Vec<(Rank, Rank)>, String> {
+    world: &World,
+) -> Result<Vec<(Rank, Vec<Rank>)>, String> {
     let Some(first) = lack.first() else { return Ok(Vec::new()) };
     let concerned = lack.iter().filter_map(|rank| states.get(rank)).chain(sources.values().copied());
     if let Some(what) = concerned.flat_map(|state| &state.sharded).next() {
         return Err(no_copy(what, *first));
     }
-    check_layouts(sources.iter().map(|(rank, state)| (rank, *state)))?;
-    let mut given: BTreeMap<Rank, usize> = sources.keys().map(|rank| (*rank, 0)).collect();
-    let mut copied = Vec::new();
-    for rank in lack {
-        let source = given.iter_mut().min_by_key(|(source, given)| (**given, **source));
-        let (source, given) = source.ok_or_else(|| format!("no replica of {rank} has the state of step {step}"))?;
-        *given += 1;
-        copied.push((*rank, *source));
+    if sources.is_empty() {
+        return Err(format!("no replica of {first} has the state of step {step}"));
     }
-    Ok(copied)
+    check_layouts(sources.iter().map(|(rank, state)| (rank, *state)))?;
+    let is_large = sources.values().any(|state| state.bytes >= PARTS_MIN_BYTES);
+    let most = if is_large { SOURCES_MAX } else { 1 };
+    let mut givers = Givers::new(sources.keys().copied(), world);
+    Ok(lack.iter().map(|rank| (*rank, givers.to(*rank, most))).collect())
 }
 
 /// The gradient buckets of replicas: of those who have made the most of them.

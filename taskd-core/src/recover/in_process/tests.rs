@@ -195,7 +195,7 @@ fn a_retry_brings_everybody_to_the_newest_committed_step() {
     let of = |rank: usize| match repairs[rank].1 {
         Directive::Repair { step, from, to, put_back, buckets } => {
             assert_eq!((*step, buckets.as_deref()), (6, Some(&[8, 4][..])));
-            (from.map(|p| p.rank.0), to.iter().map(|rank| rank.0).collect::<Vec<_>>(), *put_back)
+            (from.first().map(|p| p.rank.0), to.iter().map(|rank| rank.0).collect::<Vec<_>>(), *put_back)
         }
         other => panic!("{other:?}"),
     };

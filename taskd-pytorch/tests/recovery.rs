@@ -169,6 +169,30 @@ fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
 }
 
 #[test]
+fn a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers() {
+    let test = "a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers";
+    let Some(found) = ends_as_undisturbed(test, "of_three") else { return };
+    for way in list(&found["given"]) {
+        for given in list(way) {
+            let (all, parts) = (given["all"].as_u64().unwrap(), given["parts"].as_object().unwrap());
+            let counts: Vec<u64> = parts.values().map(|count| count.as_u64().unwrap()).collect();
+            assert_eq!(counts.iter().sum::<u64>(), all, "{found:#}");
+            assert!(counts.iter().all(|count| *count > all / 4 && *count < all / 2 + 4096), "{found:#}");
+        }
+        // A peer that is a step behind when a rank dies copies as well, and gives nothing.
+        assert!(list(way).iter().any(|given| given["parts"].as_object().unwrap().len() == 3), "{found:#}");
+    }
+}
+
+#[test]
+fn where_one_of_three_peers_has_other_state_nobody_is_given_anything() {
+    let test = "where_one_of_three_peers_has_other_state_nobody_is_given_anything";
+    let Some(found) = ends_as_undisturbed(test, "of_three_unlike") else { return };
+    let why = "optimizer/0.0.max_exp_avg_sq is missing with rank 0 and";
+    assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
+}
+
+#[test]
 fn a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end() {
     let test = "a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end";
     let Some(found) = findings(test, "told_to_exit") else { return };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect;
 use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, WorkerSpec};
+use taskd_core::journal;
 use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::{GuardProgram, LocalLauncher};
 use taskd_core::recover;
@@ -37,7 +38,11 @@ random.seed(rank)
 net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
 # Where all start again DDP's buckets must not be made anew in the second step: it would be another one.
 model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew')
-optimizer = torch.optim.Adam(model.parameters())
+if os.environ['ZERO']:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+else:
+    optimizer = torch.optim.Adam(model.parameters())
 torch.manual_seed(100 + rank)
 loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=True)
 mark = lambda name: os.environ['RESULT'] + name
@@ -62,6 +67,10 @@ def saved(directory, step):
     if os.environ['DIE_SAVING'] == str(rank) and not os.path.exists(mark('saved')):
         open(mark('saved'), 'w').close()
         os.kill(os.getpid(), 9)
+def lacks_memory(step):
+    if os.environ['SHORT'] == '%d:%d' % (rank, step.number) and not os.path.exists(mark('short')):
+        open(mark('short'), 'w').close()
+        raise MemoryError('there is no memory for these gradients')
 for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
     with step:
         if ballast[0].numel():
@@ -70,10 +79,11 @@ for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'s
         optimizer.zero_grad()
         loss = model(step.next() + random.random()).square().mean()
         die(step)
+        lacks_memory(step)
         loss.backward()
         optimizer.step()
 digest = hashlib.sha256(repr(random.getstate()).encode() + torch.get_rng_state().numpy().tobytes())
-for one in list(net.state_dict().values()) + [v for s in optimizer.state.values() for v in s.values()]:
+for one in list(net.state_dict().values()) + [v for s in getattr(optimizer, 'optim', optimizer).state.values() for v in s.values()]:
     digest.update(one.numpy().tobytes())
 open(os.environ['RESULT'] + '.' + str(rank), 'w').write('%d %s' % (start, digest.hexdigest()))
 ";
@@ -89,9 +99,17 @@ async fn train(
     let mut events = runtime.handle().events();
     let report = tokio::time::timeout(PATIENCE, runtime.run()).await.expect("it ends");
     while let Ok(told) = events.try_recv() {
-        if let Event::Failed { strategy, reason, .. } = &told.event {
-            println!("{strategy} failed: {reason}");
-            fs::write(dir.join("failed"), reason).unwrap();
+        match &told.event {
+            Event::Failed { strategy, reason, .. } => {
+                println!("{strategy} failed: {reason}");
+                fs::write(dir.join("failed"), reason).unwrap();
+            }
+            Event::Decided(decision) => {
+                let refused =
+                    decision.refused.iter().map(|refusal| format!("{}: {}\n", refusal.strategy, refusal.reason));
+                fs::write(dir.join("refused"), refused.collect::<String>()).unwrap();
+            }
+            _ => {}
         }
     }
     let results = results(dir, &report);
@@ -117,6 +135,8 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("DIE", "")
         .with_env("DIE_SAVING", "")
         .with_env("BUCKETS", "")
+        .with_env("ZERO", "")
+        .with_env("SHORT", "")
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
@@ -132,6 +152,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .detectors(detect::defaults())
         .strategies(recover::defaults())
         .launcher(TorchLauncher::new(Arc::clone(&local), dir.join("torch")))
+        .journal(dir.join("journal"))
         .build()
         .unwrap()
 }
@@ -154,17 +175,18 @@ async fn ends_as_undisturbed(
     change: impl FnOnce(&mut JobSpec),
 ) -> (JobReport, Vec<u64>) {
     let (report, found) = train(python, dir, env, change).await;
-    let buckets = env.iter().find(|(name, _)| *name == "BUCKETS"); // all else does not show in the bits
-    let starts = are_undisturbed(python, buckets.copied(), found).await;
+    let shows = env.iter().find(|(name, _)| SHOWS.contains(name));
+    let starts = are_undisturbed(python, shows.copied(), found).await;
     (report, starts)
 }
 
 /// With what each rank has begun, where their bits are those of a job that lost no rank.
-async fn are_undisturbed(python: &Path, buckets: Option<(&str, &str)>, found: Vec<(u64, String)>) -> Vec<u64> {
+async fn are_undisturbed(python: &Path, shows: Option<(&str, &str)>, found: Vec<(u64, String)>) -> Vec<u64> {
     let (starts, digests): (Vec<u64>, Vec<String>) = found.into_iter().unzip();
-    let expected = UNDISTURBED[usize::from(buckets.is_some())].get_or_init(async || {
+    let kind = shows.and_then(|(name, _)| SHOWS.iter().position(|known| *known == name)).map_or(0, |at| at + 1);
+    let expected = UNDISTURBED[kind].get_or_init(async || {
         let dir = tempfile::tempdir().unwrap();
-        let (_, found) = train(python, dir.path(), &buckets.into_iter().collect::<Vec<_>>(), |_| ()).await;
+        let (_, found) = train(python, dir.path(), &shows.into_iter().collect::<Vec<_>>(), |_| ()).await;
         found.into_iter().map(|(_, digest)| digest).collect()
     });
     assert_eq!(digests, *expected.await);
@@ -181,8 +203,11 @@ async fn reach(handle: &RuntimeHandle, steps: u64) {
     tokio::time::timeout(PATIENCE, reached).await.expect("it trains");
 }
 
-/// With what the ranks of a job end that nothing befalls: with usual buckets, and with those of `BUCKETS`.
-static UNDISTURBED: [OnceCell<Vec<String>>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
+/// What shows in the bits, of all that a job can be told.
+const SHOWS: [&str; 2] = ["BUCKETS", "ZERO"];
+
+/// With what the ranks of a job end that nothing befalls: as usual, and with each of these.
+static UNDISTURBED: [OnceCell<Vec<String>>; 3] = [const { OnceCell::const_new() }; 3];
 
 #[tokio::test]
 async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
@@ -194,6 +219,31 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
     assert_eq!(strategies, [Some(Name::new("recover-in-place")), Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
+}
+
+#[tokio::test]
+async fn a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live() {
+    let test = "a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("DIE", "1:7"), ("BALLAST_MIB", "64")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, |_| ()).await;
+    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+    assert_eq!(
+        (strategies, starts),
+        (vec![Some(Name::new("recover-in-place"))], vec![0; RANKS as usize]),
+        "{report:#?}"
+    );
+    let mut log = Vec::new();
+    journal::dump(&dir.path().join("journal"), &mut log).unwrap();
+    let log = String::from_utf8(log).unwrap();
+    let answer = log.lines().find(|line| line.contains("copied_bytes_from")).unwrap_or_else(|| panic!("{log}"));
+    let given = |rank: u32| {
+        let words = answer.split(", ").find_map(|word| word.strip_prefix(&format!("copied_bytes_from_{rank} ")));
+        words.and_then(|count| count.parse::<f64>().ok()).unwrap_or_else(|| panic!("{answer}"))
+    };
+    let half = f64::from(32 << 20);
+    assert!([0, 2].map(given).iter().all(|bytes| *bytes > half), "{answer}");
 }
 
 #[tokio::test]
@@ -291,4 +341,34 @@ async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that
     assert_eq!(starts, [0; RANKS as usize], "two of them live");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
     assert!((15..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
+}
+
+#[tokio::test]
+async fn a_step_with_a_sharded_optimizer_is_done_again_by_the_same_processes() {
+    let test = "a_step_with_a_sharded_optimizer_is_done_again_by_the_same_processes";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("ZERO", "1"), ("SHORT", "1:7")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, |_| ()).await;
+    let incidents: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+    assert_eq!((incidents, starts), (vec![Some(Name::new("retry"))], vec![0; RANKS as usize]), "{report:#?}");
+}
+
+#[tokio::test]
+async fn a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_rank() {
+    let test = "a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_rank";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("ZERO", "1"), ("DIE", "1:23"), ("PAUSE", "0.03")];
+    let keeps = |spec: &mut JobSpec| spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, keeps).await;
+    assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
+    assert_eq!(report.incidents[0].strategy, Some(Name::new("restart")), "{report:#?}");
+    assert_eq!(starts, [20; RANKS as usize], "the newest step whose state all had in memory");
+    assert!(!dir.path().join("failed").exists(), "nothing was tried that could only fail");
+    let refused = fs::read_to_string(dir.path().join("refused")).unwrap();
+    for strategy in ["recover-in-place", "shrink"] {
+        let why = refused.lines().find(|line| line.starts_with(&format!("{strategy}: "))).unwrap_or_default();
+        assert!(why.contains("optimizer is sharded"), "{strategy}: {refused}");
+    }
 }

@@ -8,8 +8,8 @@ NAMES = {
     "stop": "stop(step): this rank has left the old groups, and come to the end of the step that was under way",
     "clean": "clean(): what the framework keeps of the old groups and their operations is to go",
     "rebuild": "rebuild(rank, size): all groups are there again, perhaps of another size; the framework may make its own",
-    "repair": "repair(step, source, sinks): taskd's state is of the start of `step`; the rank of whom all of it was taken (None:\n"
-    "    it was here) and those that took it from this one, who are in the same call",
+    "repair": "repair(step, source, sinks): taskd's state is of the start of `step`; the rank of whom it was taken (None: it was\n"
+    "    here; of several that have given parts the first) and those that took it from this one, who are in the same call",
     "rollback": "rollback(step): everything is in place, and `step` is done next, perhaps again",
     "save": "save(directory, step): this rank has written its part of a dying checkpoint there, and the framework may write its own",
     "exit": "exit(code): this process is told to end",

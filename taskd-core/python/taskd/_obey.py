@@ -31,7 +31,7 @@ def needs_a_step(loop, directive):
     data) comes to where the others' are. All else it copies from one that has completed that step."""
     order = directive[3]
     try:
-        if not order.get("from") or not isinstance(order.get("step"), int) or not loop.lags(order["step"]):
+        if not sources(order) or not isinstance(order.get("step"), int) or not loop.lags(order["step"]):
             return False
         loop.hold_buffers()
         loop.put_back()
@@ -93,12 +93,16 @@ def repair(loop, generation, order):
     answer = {"copied_bytes": 0}
     cancelled = loop.session.cancelled(generation)
     loop.engine.agree(order)
-    if order.get("from"):
+    givers = sources(order)
+    if givers:
         if loop.lags(step):
             raise Refused("this rank could not do step %d by itself, which its random numbers and its data need" % (step - 1))
         if step == loop.number:
             loop.put_back()
-        answer["copied_bytes"] = loop.engine.take(loop, order, generation, cancelled)
+        copied = loop.engine.take(loop, step, givers, cancelled)
+        answer["copied_bytes"] = sum(copied.values())
+        if len(copied) > 1:
+            answer.update(("copied_bytes_from_%d" % rank, count) for rank, count in copied.items())
         loop.arrive(step)
     elif step != loop.number or loop.window == _loop.TORN:
         raise Refused(
@@ -109,11 +113,16 @@ def repair(loop, generation, order):
         loop.put_back()
     if order.get("to"):  # what this rank is to give is in place now
         loop.engine.give(loop, order)
-    source = order["from"]["rank"] if order.get("from") else None
-    call(loop.callbacks, "repair", step, source, list(order.get("to") or []))
+    call(loop.callbacks, "repair", step, givers[0] if givers else None, list(order.get("to") or []))
     call(loop.callbacks, "rollback", step)
     answer["copied_ms"] = since(before)
     return answer
+
+
+def sources(order):
+    """Whose state is taken: ranks. An older supervisor names one, or none, and no list."""
+    named = order.get("from") or []
+    return [int(peer["rank"]) for peer in (named if isinstance(named, list) else [named])]
 
 
 def resume(loop, generation, order):

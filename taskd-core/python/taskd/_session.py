@@ -7,7 +7,7 @@ no framework: what is the framework's an *engine* does, which `_recovery.install
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state
-    give(order), take(order, cancelled)   the two ends of a copy
+    give(loop, order), take(loop, step, ranks, cancelled)   the two ends of a copy; the latter says how many bytes are of which rank
     dump(loop, order)            saves this rank's part of a dying checkpoint
 
 Directives come on the link's thread. A give-up takes effect there; everything else waits for the main thread, which comes
@@ -54,6 +54,7 @@ class Session:
         self.state_bytes = None  # what the state took when this process came there
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
+        self.sharded = []  # of what no other process has a copy, by name
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
         self.inbox = _queue.SimpleQueue()
         self.reported = None  # (generation, step) of the failure that was told last
@@ -85,6 +86,7 @@ class Session:
                 "can": [name for name in CAN if not self.broken and name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": self.state_bytes,
+                "sharded": self.sharded,
             }
         }
 
@@ -207,7 +209,13 @@ class Session:
         except Exception as error:
             _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes}})
+        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, "sharded": self.sharded}})
+
+    def holds_alone(self, names):
+        """No other process has a copy of these: told ahead of any fault, so that nothing is tried then that needs one."""
+        self.sharded = names
+        if self.place != SCRIPT:
+            self.at(self.place)
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
         """Something has failed here, and this process waits to be told what to do: told once a step and generation."""

@@ -4,7 +4,7 @@
 //! strategies say what is to be told to whom, and the kernel waits for the answers.
 
 use crate::job::{CommandId, Generation, Name, ProcId, Rank, World};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,8 +64,10 @@ pub enum Directive {
     Repair {
         /// The step that is trained next.
         step: u64,
-        /// Take all state from this one; `None`: what the process has is right.
-        from: Option<Peer>,
+        /// Take the state from these, of each a part; none: what the process has is right. One or nobody is read without a list, too,
+        /// as earlier versions have written it.
+        #[serde(default, deserialize_with = "one_or_more")]
+        from: Vec<Peer>,
         /// Give all state to these.
         to: Vec<Rank>,
         /// The step was begun: what a forward pass changes (random numbers, buffers, the place in the data) goes back to
@@ -136,6 +138,21 @@ pub struct Peer {
     pub rank: Rank,
     /// Its process on its host, where that is known.
     pub pid: Option<u32>,
+}
+
+/// A list; or what stood in its place before there was one: a peer, or nothing.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Peer>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Peers {
+        More(Vec<Peer>),
+        One(Peer),
+    }
+    let peers = Option::<Peers>::deserialize(deserializer)?;
+    Ok(peers.map_or_else(Vec::new, |peers| match peers {
+        Peers::More(peers) => peers,
+        Peers::One(peer) => vec![peer],
+    }))
 }
 
 /// Where processes meet.
@@ -227,6 +244,9 @@ pub struct Linked {
     pub at: Point,
     /// Bytes of its training state, once that is known.
     pub state_bytes: Option<u64>,
+    /// Of what of its state no other process has a copy, by name, as far as it is known so early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharded: Vec<String>,
 }
 
 /// The link to a process, as its launcher sees it.
@@ -332,7 +352,8 @@ pub struct WorkerState {
     pub committed: Option<u64>,
     /// How far `step` has come.
     pub window: Window,
-    /// A check sum over names, shapes and types of its state: replicas have the same.
+    /// A check sum over names, shapes and types of its state: replicas of one step have the same, but where a part is
+    /// [sharded](WorkerState::sharded).
     #[serde(default)]
     pub layout: String,
     /// Elements of its gradient buckets, in order; none where it has none.
@@ -406,3 +427,6 @@ pub enum FailureKind {
     /// An exception of its step that may pass: a memory error.
     Exception,
 }
+
+#[cfg(test)]
+mod tests;

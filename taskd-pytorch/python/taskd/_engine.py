@@ -120,6 +120,7 @@ class Engine:
         if not new:
             return
         self.told_sharded += new
+        self.session.holds_alone(list(self.told_sharded))
         _link.say("no other rank has a copy of what a rank holds of what is sharded: %s" % ", ".join(new))
         lost = [name for name in self.told_sharded if not _state.is_zero(self.state_.named[name])]
         if lost:
@@ -245,8 +246,8 @@ class Engine:
     def give(self, loop, order):
         self.transfer.give(loop, order)
 
-    def take(self, loop, order, generation, cancelled):
-        return self.transfer.take(loop, order, cancelled)
+    def take(self, loop, step, ranks, cancelled):
+        return self.transfer.take(loop, step, ranks, cancelled)
 
     def agree(self, order):
         """All have joined: their buckets must be the same, or their operations would not match."""

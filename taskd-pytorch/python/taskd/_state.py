@@ -56,6 +56,11 @@ class State:
         for name, rest in pickle.loads(data).items():
             take_rest_of(self.named[name], rest)
 
+    def own(self, leaves):
+        """Paths of what may be each rank's own. Of all else, parameters and what optimizers keep of them, replicas have the same."""
+        plain = {name for name, what in self.named.items() if not isinstance(inner_of(what), (torch.nn.Module, torch.optim.Optimizer))}
+        return {path for path, _ in self.buffers()} | {path for path in leaves if path.partition("/")[0] in plain}
+
     def layout(self, leaves):
         """Names, shapes and types of all tensors, as one number."""
         digest = hashlib.sha256()

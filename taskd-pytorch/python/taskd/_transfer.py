@@ -1,7 +1,8 @@
-"""The state of a rank from a peer that has it: what is there is told over the generation's store, tensors are filled in place.
+"""The state of a rank from peers that have it: what is there is told over the generation's store, tensors are filled in place.
 
 Everything is compared before anything is changed: a missing name or another shape is a sentence, and nothing was touched.
-The bytes themselves carry `taskd._copy`.
+The bytes themselves carry `taskd._copy`. Of several peers each gives a part; whoever names them knows that it is worth it. Between
+hosts it is, since each has a link of its own; on one host they share the memory's bandwidth, and what is gained is little.
 """
 
 import os
@@ -15,7 +16,6 @@ from taskd._session import Cancelled, Refused
 
 POLL_SECONDS = 0.0005
 PEER_SECONDS = 30  # within which a peer says what it has
-PARTS_MIN_BYTES = 64 << 20  # of state that is read from several peers where there are several
 
 
 class Transfer:
@@ -59,33 +59,36 @@ class Transfer:
 
     # Of the rank that takes.
 
-    def take(self, loop, order, cancelled):
-        peers = order["from"] if isinstance(order["from"], list) else [order["from"]]
-        told = [self.told_by(int(peer["rank"]), cancelled) for peer in peers]
-        first = told[0]
-        if first["step"] != order["step"]:
-            raise Refused("rank %s has the state of step %s, not of step %s" % (peers[0]["rank"], first["step"], order["step"]))
+    def take(self, loop, step, ranks, cancelled):
+        """How many bytes each of these ranks has given."""
+        told = {rank: self.told_by(rank, cancelled) for rank in ranks}
         own = self.engine.session.loops
-        if first["loop"] != own:
-            numbers = (own, peers[0]["rank"], first["loop"])
-            raise Refused("this rank is in step loop %d of its program, and rank %s in loop %d; restart all ranks" % numbers)
-        self.compare(peers[0]["rank"], first)
+        for rank, one in told.items():
+            if one["step"] != step:
+                raise Refused("rank %d has the state of step %s, not of step %s" % (rank, one["step"], step))
+            if one["loop"] != own:
+                numbers = (own, rank, one["loop"])
+                raise Refused("this rank is in step loop %d of its program, and rank %d in loop %d; restart all ranks" % numbers)
+            self.compare(rank, one)
+        giver, first = ranks[0], told[ranks[0]]  # whose own all is of which replicas have not the same
+        for rank in ranks[1:]:
+            self.are_equal(giver, first, rank, told[rank])
         loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
-        moves = self.moves(loop, told)
-        total = _copy.read(moves, cancelled)
+        moves = self.moves(loop, [told[rank] for rank in ranks])
+        _copy.read([one for one in moves if one[1]], cancelled)
         for tensor, held in self.landed:
             tensor.copy_(held)
         self.engine.state_.take_rest(first["rest"])
         if loop.is_new and loop.noted is None:  # its predecessor has left nothing; who is at the loop's begin needs nothing
-            if order["step"] != loop.number:
-                _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %s" % peers[0]["rank"])
-                loop.become(order["step"], first["private"])
+            if step != loop.number:
+                _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %d" % giver)
+                loop.become(step, first["private"])
         elif loop.is_new and loop.own_buffers:
             self.engine.fill_buffers(loop.own_buffers)
         elif loop.held_buffers() is not None:
             self.engine.put_buffers(loop.held_buffers())
         self.engine.spare = {}
-        return total
+        return {rank: sum(size for _, _, size in ranges) for rank, (_, ranges) in zip(ranks, moves)}
 
     def told_by(self, rank, cancelled):
         key = "taskd/state/%d" % rank
@@ -120,33 +123,51 @@ class Transfer:
                     % (path, shape, dtype, rank, tuple(own[path].shape), own[path].dtype)
                 )
 
+    def are_equal(self, giver, first, rank, other):
+        """Parts of two states would be a whole of neither, if they were not the same."""
+        here, there = ({entry[0]: entry[1:4] for entry in one["entries"]} for one in (first, other))
+        for path in sorted(set(here) | set(there)):
+            if here.get(path) != there.get(path):
+                has = tuple("%s %s on %s" % one if one else "missing" for one in (here.get(path), there.get(path)))
+                raise Refused("%s is %s with rank %d and %s with rank %d: they are no replicas" % (path, has[0], giver, has[1], rank))
+
     def kept_here(self, loop):
         """Buffers are each rank's own, and those that the step has left here are right."""
         is_own = loop.caught_up == "before" or loop.held_buffers() is not None
         return {path for path, _ in self.engine.state_.buffers()} if is_own else set()
 
     def moves(self, loop, told):
-        """`(where, [(address here, address there, bytes)])` for each peer."""
-        own = self.engine.state_.leaves()
-        kept = self.kept_here(loop)
-        self.landed = []
-        total = sum(entry[5] for entry in told[0]["entries"])
-        parts = len(told) if total > PARTS_MIN_BYTES else 1
-        by_peer, done = [[] for _ in range(parts)], 0
+        """`(where, [(address here, address there, bytes)])` for each peer: equal parts of what replicas have in common, and of the
+        first one all the rest, such as buffers: a part of one's and a part of another's would be nobody's."""
+        leaves, kept, self.landed = self.engine.state_.leaves(), self.kept_here(loop), []
+        own = self.engine.state_.own(leaves)
+        places = [(entry[0], self.place_for(entry, leaves), entry[5]) for entry in told[0]["entries"] if entry[0] not in kept]
+        total = sum(size for path, _, size in places if path not in own)
+        ends = [total * (part + 1) // len(told) for part in range(len(told))]
         addresses = [{entry[0]: entry[4] for entry in one["entries"]} for one in told]
-        for path, shape, dtype, device, _, size in told[0]["entries"]:
-            tensor = own.get(path)
-            if path in kept:
+        by_peer, part, done = [[] for _ in told], 0, 0
+        for path, here, size in places:
+            if path in own:
+                by_peer[0].append((here, addresses[0][path], size))
                 continue
-            if tensor is None:
-                name, _, rest = path.partition("/")
-                optimizer = _state.inner_of(self.engine.state_.named[name])
-                tensor = _state.make_room(optimizer, rest, (shape, dtype, device), getattr(self.engine, "spare", {}))
-            held = tensor
-            if tensor.device.type != "cpu" or not tensor.is_contiguous():
-                held = torch.empty(shape, dtype=dtype)
-                self.landed.append((tensor, held))
-            part = min(done * parts // max(total, 1), parts - 1)
-            by_peer[part].append((held.data_ptr(), addresses[part][path], size))
-            done += size
-        return [(one["where"], ranges) for one, ranges in zip(told, by_peer) if ranges]
+            at = 0
+            while at < size:
+                while done == ends[part]:
+                    part += 1
+                length = min(size - at, ends[part] - done)
+                by_peer[part].append((here + at, addresses[part][path] + at, length))
+                at, done = at + length, done + length
+        return [(one["where"], ranges) for one, ranges in zip(told, by_peer)]
+
+    def place_for(self, entry, leaves):
+        """The address at which a tensor's bytes are to come."""
+        path, shape, dtype, device, _, _ = entry
+        tensor = leaves.get(path)
+        if tensor is None:
+            name, _, rest = path.partition("/")
+            optimizer = _state.inner_of(self.engine.state_.named[name])
+            tensor = _state.make_room(optimizer, rest, (shape, dtype, device), getattr(self.engine, "spare", {}))
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            return tensor.data_ptr()
+        self.landed.append((tensor, torch.empty(shape, dtype=dtype)))
+        return self.landed[-1][1].data_ptr()

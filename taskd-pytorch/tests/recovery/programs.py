@@ -288,11 +288,11 @@ def branches():
 
 
 def beside():
-    """With state beside DDP's: WIDE is its shape, NAME its name, and without BIAS it has a part less."""
+    """With state beside DDP's: WIDE is its shape, NAME its name, and without BIAS it has a part less. With AMSGRAD the optimizer has more."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=bool(os.environ.get("AMSGRAD")))
     average = torch.nn.Linear(16, int(os.environ.get("WIDE", "8")), bias=bool(os.environ.get("BIAS", "1")))
     state = {"model": model, "optimizer": optimizer, os.environ.get("NAME", "average"): average}
     torch.manual_seed(100 + rank)

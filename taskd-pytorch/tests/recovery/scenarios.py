@@ -327,6 +327,43 @@ def other_state():
     return dict(found, refused=refused)
 
 
+class OfThree(StandIn):
+    """Who copies is given parts of the state by three peers."""
+
+    givers = 3
+
+
+class OneIsOdd(OfThree):
+    """Rank 2's optimizer has state that no other's has."""
+
+    def place(self, rank):
+        return {"AMSGRAD": "1" if rank == 2 else ""}
+
+
+def of_three():
+    """Ranks are killed, and copy from three peers: memory to memory, and over TCP."""
+    found = compared(programs.ddp, kill, kind=OfThree)
+    over_tcp = compared(programs.ddp, kill, faults=1, kind=OfThree, TASKD_COPY="tcp")
+    return dict(together([("memory", found), ("tcp", over_tcp)]), given=[given(found), given(over_tcp)])
+
+
+def given(found):
+    return [one for phases in found["phases"] for one in phases["given"]]
+
+
+def of_three_unlike():
+    """One of the three has other state than the others: nobody is given anything, until only one gives."""
+    with OneIsOdd(4, programs.beside, STEPS="60") as world:
+        reference = world.finish()
+    with OneIsOdd(4, programs.beside, STEPS="60") as world:
+        world.until_step(5)
+        world.world[1].process.kill()
+        refused = recovered_or_refused(world, 1).get("refused")
+        world.givers = 1
+        phases = [world.recover()]  # the same newcomer
+        return dict(verdict(reference, world.finish(), phases, world), refused=refused)
+
+
 def told_to_exit():
     """All write a dying checkpoint and are told to end: a framework is told of both."""
     with StandIn(4, worlds.sharing, STEPS="1000") as world:
@@ -583,6 +620,8 @@ SCENARIOS = {
     "second_step": second_step,
     "other_loop": other_loop,
     "other_state": other_state,
+    "of_three": of_three,
+    "of_three_unlike": of_three_unlike,
     "told_to_exit": told_to_exit,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),

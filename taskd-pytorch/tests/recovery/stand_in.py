@@ -35,6 +35,12 @@ class Unpacker:
         return json.loads(text)
 
 
+def given_in(answer):
+    """How many bytes each rank has given, as far as the answer to a repair tells them apart."""
+    parts = ((name.rpartition("_from_")[2], count) for name, count in answer.items() if "_from_" in name)
+    return {"all": answer["copied_bytes"], "parts": dict(parts)}
+
+
 class Failed(Exception):
     """The test has failed."""
 
@@ -60,6 +66,7 @@ class Peer:
 
 class StandIn:
     is_a_stand_in = True
+    givers = 1  # of how many peers a rank copies, where so many have the state
 
     def __init__(self, size, main, **environment):
         self.size, self.main = size, main
@@ -260,9 +267,11 @@ class StandIn:
             raise Failed("nobody has the state of step %d: %s" % (step, states))
         orders = {peer: {"step": step, "from": None, "to": [], "put_back": True} for peer in here}
         for peer in lack:
-            orders[peer]["from"] = members[have[0]]
+            givers = [members[giver] for giver in have[: self.givers]]
+            orders[peer]["from"] = givers if self.givers > 1 else givers[0]  # as an older supervisor names one
             orders[peer]["buckets"] = states[have[0]]["buckets"]
-            orders[have[0]]["to"].append(self.world.index(peer))
+            for giver in have[: self.givers]:
+                orders[giver]["to"].append(self.world.index(peer))
         repaired = self.all_do(here, "repair", orders.get)
         phase("repair")
         self.all_do(here, "resume", lambda peer: {"step": step})
@@ -272,6 +281,7 @@ class StandIn:
         phases["whole"] = (time.monotonic() - began) * 1000
         phases.update(step=step, copied=len(lack), abandoned=max(one["abandoned"] for one in joined))
         phases["copied_bytes"] = sum(one["copied_bytes"] for one in repaired)
+        phases["given"] = [given_in(repaired[here.index(peer)]) for peer in lack]
         phases["answers"] = {"joined_ms": [one["joined_ms"] for one in joined], "copied_ms": [one["copied_ms"] for one in repaired]}
         self.phases.append(phases)
         return phases

@@ -1,6 +1,7 @@
 //! Survivors save the newest step that is whole, before everybody starts again from it, or before the job ends; or because an
 //! operator asks for a checkpoint.
 
+use super::replicas::{replica_sets, told_sharded};
 use super::shares::{self, Shares};
 use super::{
     GIVE_UP, JOIN, Limits, NEEDED, RESUME, can_be_told, give_up, join, may_still_run, repair_and_resume, states_of,
@@ -208,10 +209,14 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
     };
     let ranks = || view.world.members().keys().copied();
     let kept: BTreeSet<Rank> = ranks().filter(|rank| refusal(*rank).is_ok()).collect();
-    for set in shares::replica_sets(&view.world, false) {
+    let sharded = told_sharded(&kept, view);
+    for set in replica_sets(&view.world, sharded.is_some()) {
         if set.is_disjoint(&kept) {
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();
-            return Err(format!("no replica is left that can save a checkpoint: {why}"));
+            return Err(match sharded {
+                Some(what) => format!("{what} is sharded over the ranks, and {why}"),
+                None => format!("no replica is left that can save a checkpoint: {why}"),
+            });
         }
     }
     Ok(kept)
@@ -249,7 +254,7 @@ fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
 fn seal_stage(run: &Run, view: &View) -> Result<Stage, String> {
     let Written { dir, step, parts } = written(run)?;
     let is_sharded = states_of(&run.done).values().any(|state| !state.sharded.is_empty());
-    let sets = shares::replica_sets(&view.world, is_sharded);
+    let sets = replica_sets(&view.world, is_sharded);
     let size = u32::try_from(view.world.places().count()).unwrap_or(u32::MAX);
     let manifest = DumpManifest { step, generation: view.world.generation(), size, sets, parts: parts.clone() };
     let first = parts.keys().next().and_then(|rank| view.world.proc(*rank)).ok_or("nobody has written a part")?;

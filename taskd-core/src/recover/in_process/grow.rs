@@ -1,6 +1,7 @@
 //! Ranks that have left come back to those who train.
 
 use super::newcomers::{self, Newcomers};
+use super::replicas::can_give;
 use super::{Limits, missing_services, survivors};
 use crate::job::{Counted, Member, NodeId, Rank, Role};
 use crate::kernel::View;
@@ -18,8 +19,8 @@ const DOWNTIME: Duration = Duration::from_millis(200);
 ///
 /// - Stages: those of [`Recover`](super::Recover), of which it is the other half. It counts as no restart.
 /// - Somebody has to want it: [`ShrunkDetector`](crate::detect::ShrunkDetector), after some time, advises it.
-/// - It refuses when nobody is absent, when a rank is lost (that is mended first), when a member has no control link, and when there is
-///   no place for all of them.
+/// - It refuses when nobody is absent, when a rank is lost (that is mended first), when a member has no control link, when there is
+///   no place for all of them, and when nobody has a copy of what they need.
 #[derive(Clone, Copy, Debug)]
 pub struct Grow {
     limits: Limits,
@@ -61,6 +62,7 @@ impl RecoveryStrategy for Grow {
         }
         let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &BTreeSet::new())?;
+        can_give(&kept, &coming, view)?;
         let mut seats = seats(incident, view)?;
         let world = Arc::new(view.world.successor(Counted::No, |members| {
             members.extend(coming.iter().map(|rank| {

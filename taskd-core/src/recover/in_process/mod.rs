@@ -6,10 +6,12 @@
 //! and writes nothing and talks to nobody: it says who is to be told what.
 
 mod dump;
+mod givers;
 mod grow;
 mod newcomers;
 mod recover;
 mod repair;
+mod replicas;
 mod retry;
 mod shares;
 mod shrink;
@@ -166,21 +168,34 @@ fn peer(view: &View, rank: Rank) -> Peer {
     Peer { rank, pid: view.proc(&Role::Rank(rank)).and_then(|proc| proc.pid) }
 }
 
+/// After all have given up: they meet, if everybody could be brought to one step then. Who could not would only be told so later.
+fn join_if_of_use(run: &Run, view: &View, limits: &Limits) -> Next {
+    match repairs(run, view) {
+        Ok(_) => Next::Instead(vec![join(view, &view.world, limits.join)]),
+        Err(why) => Next::GiveUp(why),
+    }
+}
+
+/// Who has to do what to be at one step with the others; or why nothing brings all of them there.
+fn repairs(run: &Run, view: &View) -> Result<Repairs, String> {
+    let states = states_of(&run.done);
+    let newcomers = view.world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
+    repair::plan(&states, &newcomers, &view.world)
+}
+
 /// After the ranks have met: everybody to one step, and on.
 fn repair_and_resume(run: &Run, view: &View, limits: &Limits) -> Next {
     let world = &view.world;
-    let states = states_of(&run.done);
-    let newcomers = world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
-    let repairs = match repair::plan(&states, &newcomers, world) {
+    let Repairs { step, places } = match repairs(run, view) {
         Ok(repairs) => repairs,
         Err(why) => return Next::GiveUp(why),
     };
-    let Repairs { step, places, buckets } = repairs;
-    let order = |(rank, Place { from, to, put_back }): (&Rank, &Place)| {
-        let (from, to, buckets) = (from.map(|rank| peer(view, rank)), to.clone(), buckets.clone());
-        Some((world.proc(*rank)?, Directive::Repair { step, from, to, put_back: *put_back, buckets }))
+    let order = |(rank, place): (Rank, Place)| {
+        let Place { from, to, put_back, buckets } = place;
+        let from = from.into_iter().map(|rank| peer(view, rank)).collect();
+        Some((world.proc(rank)?, Directive::Repair { step, from, to, put_back, buckets }))
     };
-    let repair = places.iter().filter_map(order).collect();
+    let repair = places.into_iter().filter_map(order).collect();
     let resume = world.members().keys().filter_map(|rank| Some((world.proc(*rank)?, Directive::Resume { step })));
     let direct = |orders| Action::Direct(DirectBatch { world: Arc::clone(world), orders });
     Next::Instead(vec![

@@ -2,7 +2,7 @@
 //!
 //! It chooses nobody and no place: that is said by who uses it.
 
-use super::{GIVE_UP, JOIN, Limits, START, give_up, join, repair_and_resume};
+use super::{GIVE_UP, JOIN, Limits, START, give_up, join, join_if_of_use, repair_and_resume, repairs};
 use crate::detect::{Fault, Sound};
 use crate::job::{Counted, Domain, Incarnation, Member, ProcId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
@@ -57,9 +57,12 @@ pub(super) fn advance(run: &Run, view: &View, limits: &Limits) -> Next {
     match run.ended_stage().map(|stage| &stage.name) {
         Some(name) if *name == JOIN => repair_and_resume(run, view, limits),
         // The newcomers have process ids by now.
-        Some(name) if (*name == GIVE_UP || *name == START) && rest == 1 => {
-            Next::Instead(vec![join(view, &view.world, limits.join)])
-        }
+        Some(name) if (*name == GIVE_UP || *name == START) && rest == 1 => join_if_of_use(run, view, limits),
+        // Nobody is started whom nobody could give anything.
+        Some(name) if *name == GIVE_UP => match repairs(run, view) {
+            Ok(_) => Next::AsProposed,
+            Err(why) => Next::GiveUp(why),
+        },
         _ => Next::AsProposed,
     }
 }

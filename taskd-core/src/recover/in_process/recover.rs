@@ -1,6 +1,7 @@
 //! Lost ranks are started again, in their places or elsewhere, and take their state from a replica; the others stay.
 
 use super::newcomers::{self, Newcomers, lost};
+use super::replicas::can_give;
 use super::{Limits, may_still_run, missing_services, survivors};
 use crate::job::{Counted, Name, NodeId, Rank, Role};
 use crate::kernel::View;
@@ -19,7 +20,8 @@ use std::time::Duration;
 /// - [`in_place`](Recover::in_place) starts a lost rank where it was, [`elsewhere`](Recover::elsewhere) on other hosts.
 /// - The service at which ranks meet is started as well, if it is missing.
 /// - It refuses when no rank is lost, when the program itself is broken, when a survivor has no control link or would stay on a
-///   broken host, when another service is missing, and when there is no place.
+///   broken host, when another service is missing, when there is no place, when no replica of a lost rank is left, and when what it
+///   held is [sharded](crate::launch::Linked::sharded): no other has a copy of it.
 /// - It gives up between stages when no replica has a state of one step: then the next rung has to do with what was saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Recover {
@@ -78,6 +80,7 @@ impl RecoveryStrategy for Recover {
         let lost = lost(incident, view)?;
         let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &lost)?;
+        can_give(&kept, &lost, view)?;
         let mut seats = self.seats(incident, &lost, view)?;
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {

@@ -2,16 +2,27 @@
 //!
 //! Pure arithmetic over their answers; it tells nobody.
 
-use crate::job::{GroupKind, Rank, World};
+use super::givers::Givers;
+use super::replicas::{check_layouts, no_copy, replica_sets};
+use crate::job::{Rank, World};
 use crate::launch::{Window, WorkerState};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How many replicas give to one rank at most: more have little to add, and each of them has to tell of its state.
+pub(super) const SOURCES_MAX: usize = 4;
+
+/// The least state, in bytes, that comes from several replicas: of less, each saves nothing that it does not take to ask it.
+pub(super) const PARTS_MIN_BYTES: u64 = 64 << 20;
 
 /// What one rank does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) from: Option<Rank>,
+    /// Of whom it copies, of each a part; nobody, where it has the state itself.
+    pub(super) from: Vec<Rank>,
     pub(super) to: Vec<Rank>,
     pub(super) put_back: bool,
+    /// The gradient buckets of its replicas, where they have some.
+    pub(super) buckets: Option<Vec<u64>>,
 }
 
 /// What everybody does.
@@ -20,12 +31,10 @@ pub(super) struct Repairs {
     /// The step that is trained next.
     pub(super) step: u64,
     pub(super) places: BTreeMap<Rank, Place>,
-    /// The survivors' gradient buckets, where they have some.
-    pub(super) buckets: Option<Vec<u64>>,
 }
 
 /// The newest step that a whole replica can train next wins: those behind it, torn ones and newcomers copy from a replica
-/// that is there. Sources are taken in turn, so that none gives to all.
+/// that is there. What nobody copies is compared with nothing.
 ///
 /// # Errors
 /// Why there is no such step: in one sentence.
@@ -34,50 +43,60 @@ pub(super) fn plan(
     newcomers: &BTreeSet<Rank>,
     world: &World,
 ) -> Result<Repairs, String> {
-    let whole = || states.iter().filter(|(_, state)| state.is_whole());
-    let step = whole().map(|(_, state)| state.next_step()).max();
+    let whole = states.iter().filter(|(rank, state)| state.is_whole() && !newcomers.contains(*rank));
+    let step = whole.map(|(_, state)| state.next_step()).max();
     let step = step.ok_or("every replica was torn inside of its commit window: no state in memory is of one step")?;
-    let sources: Vec<Rank> = whole().filter(|(_, s)| s.next_step() == step).map(|(rank, _)| *rank).collect();
-    check_layouts(states)?;
     let mut places: BTreeMap<Rank, Place> = BTreeMap::new();
-    let mut given: BTreeMap<Rank, usize> = sources.iter().map(|rank| (*rank, 0)).collect();
-    for rank in world.members().keys() {
-        let state = states.get(rank).filter(|_| !newcomers.contains(rank));
-        if state.is_some_and(|state| state.is_whole() && state.next_step() == step) {
-            let put_back = state.is_some_and(|state| state.window == Window::Before);
-            places.entry(*rank).or_default().put_back = put_back;
-            continue;
+    for set in replica_sets(world, false) {
+        let has_it = |state: &&WorkerState| state.is_whole() && state.next_step() == step;
+        let state_of = |rank: &Rank| states.get(rank).filter(|_| !newcomers.contains(rank)).filter(has_it);
+        let members = set.into_iter().filter(|rank| world.members().contains_key(rank));
+        let (have, lack): (Vec<Rank>, Vec<Rank>) = members.partition(|rank| state_of(rank).is_some());
+        let sources = have.iter().filter_map(|rank| Some((*rank, state_of(rank)?))).collect();
+        let buckets = buckets_of(&sources);
+        for (rank, state) in &sources {
+            let put_back = state.window == Window::Before;
+            places.insert(*rank, Place { put_back, buckets: buckets.clone(), ..Place::default() });
         }
-        let replicas = replicas_of(*rank, world);
-        let source = sources.iter().filter(|source| replicas.contains(source)).min_by_key(|s| (given[*s], **s));
-        let source = *source.ok_or_else(|| format!("no replica of {rank} has the state of step {step}"))?;
-        *given.entry(source).or_default() += 1;
-        places.entry(source).or_default().to.push(*rank);
-        places.entry(*rank).or_default().from = Some(source);
+        for (rank, from) in copies(step, &sources, &lack, states, world)? {
+            for source in &from {
+                places.entry(*source).or_default().to.push(rank);
+            }
+            places.insert(rank, Place { from, buckets: buckets.clone(), ..Place::default() });
+        }
     }
-    let known = sources.iter().filter_map(|rank| states.get(rank)).map(|state| &state.buckets);
-    let buckets = known.filter(|buckets| !buckets.is_empty()).max_by_key(|buckets| buckets.len()).cloned();
-    Ok(Repairs { step, places, buckets })
+    Ok(Repairs { step, places })
 }
 
-/// The ranks that hold the same parameters and optimizer: those of its data-parallel group. A job that names no such groups
-/// is data-parallel as a whole.
-fn replicas_of(rank: Rank, world: &World) -> BTreeSet<Rank> {
-    let mut dp = world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp).peekable();
-    if dp.peek().is_none() {
-        return world.members().keys().copied().collect();
+/// From whom those of a set of replicas copy who lack the state of the step. Of a large state several give a part each: between hosts
+/// that is as many times as fast; on one host, where all share the memory's bandwidth, it gains little.
+fn copies(
+    step: u64,
+    sources: &BTreeMap<Rank, &WorkerState>,
+    lack: &[Rank],
+    states: &BTreeMap<Rank, WorkerState>,
+    world: &World,
+) -> Result<Vec<(Rank, Vec<Rank>)>, String> {
+    let Some(first) = lack.first() else { return Ok(Vec::new()) };
+    let concerned = lack.iter().filter_map(|rank| states.get(rank)).chain(sources.values().copied());
+    if let Some(what) = concerned.flat_map(|state| &state.sharded).next() {
+        return Err(no_copy(what, *first));
     }
-    dp.find(|(_, ranks)| ranks.contains(&rank)).map(|(_, ranks)| ranks.iter().copied().collect()).unwrap_or_default()
+    if sources.is_empty() {
+        return Err(format!("no replica of {first} has the state of step {step}"));
+    }
+    check_layouts(sources.iter().map(|(rank, state)| (rank, *state)))?;
+    let is_large = sources.values().any(|state| state.bytes >= PARTS_MIN_BYTES);
+    let most = if is_large { SOURCES_MAX } else { 1 };
+    let mut givers = Givers::new(sources.keys().copied(), world);
+    Ok(lack.iter().map(|rank| (*rank, givers.to(*rank, most))).collect())
 }
 
-/// Replicas have states of one shape.
-pub(super) fn check_layouts(states: &BTreeMap<Rank, WorkerState>) -> Result<(), String> {
-    let mut known = states.iter().filter(|(_, state)| !state.layout.is_empty());
-    let Some((first, state)) = known.next() else { return Ok(()) };
-    match known.find(|(_, other)| other.layout != state.layout) {
-        Some((other, _)) => Err(format!(
-            "the states of {first} and {other} differ in names, shapes or types: they are no replicas of each other"
-        )),
-        None => Ok(()),
-    }
+/// The gradient buckets of replicas: of those who have made the most of them.
+fn buckets_of(sources: &BTreeMap<Rank, &WorkerState>) -> Option<Vec<u64>> {
+    let known = sources.values().map(|state| &state.buckets);
+    known.filter(|buckets| !buckets.is_empty()).max_by_key(|buckets| buckets.len()).cloned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Nobody is lost: the step is done again, by the same processes in new groups.
 
-use super::{GIVE_UP, JOIN, Limits, join, meet_anew, missing_services, repair_and_resume, survivors};
+use super::{GIVE_UP, JOIN, Limits, join_if_of_use, meet_anew, missing_services, repair_and_resume, survivors};
 use crate::detect::{Damage, Sound};
 use crate::job::{Counted, Domain, Name};
 use crate::kernel::View;
@@ -21,6 +21,7 @@ const DOWNTIME: Duration = Duration::from_millis(100);
 /// - The service at which ranks meet is started again, if it is lost: nobody but it is new.
 /// - It refuses when a rank is lost, when somebody has no control link, when another service is missing, when ranks would stay
 ///   on a broken host, and when nobody has said that its step failed: who is only slow would be slow again.
+/// - It gives up between stages when who has to copy finds no replica, such as of a sharded optimizer that was torn.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
     limits: Limits,
@@ -77,7 +78,7 @@ impl RecoveryStrategy for Retry {
     fn advance(&self, run: &Run, view: &View) -> Next {
         match run.ended_stage().map(|stage| &stage.name) {
             Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
-            Some(name) if *name == GIVE_UP => Next::Instead(vec![join(view, &view.world, self.limits.join)]),
+            Some(name) if *name == GIVE_UP => join_if_of_use(run, view, &self.limits),
             _ => Next::AsProposed,
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Pure arithmetic over their answers; it tells nobody.
 
-use super::repair::check_layouts;
-use crate::job::{GroupKind, Rank, World};
+use super::replicas::{check_layouts, replica_sets};
+use crate::job::{Rank, World};
 use crate::launch::WorkerState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,29 +46,11 @@ pub(super) fn plan(states: &BTreeMap<Rank, WorkerState>, world: &World) -> Resul
     let mut writers = BTreeMap::new();
     for set in &sets {
         let ranks = whole(set, Some(step));
-        let of_set = ranks.iter().filter_map(|rank| Some((*rank, states.get(rank)?.clone()))).collect();
-        check_layouts(&of_set)?;
+        check_layouts(ranks.iter().filter_map(|rank| states.get_key_value(rank)))?;
         let of = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         writers.extend(ranks.into_iter().zip(0..).map(|(rank, part)| (rank, Share { part, of })));
     }
     Ok(Shares { step, sets, writers })
-}
-
-/// Ranks that hold the same parameters and optimizer: the data-parallel groups; all of them, where the job names none; each
-/// for itself, where no rank has a copy of another's state. Absent ones too: who starts from what is saved is everybody.
-pub(super) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
-    let all = || world.places().map(|(rank, _)| rank);
-    if is_sharded {
-        return all().map(|rank| [rank].into()).collect();
-    }
-    let dp = world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp);
-    let mut sets: Vec<BTreeSet<Rank>> = dp.map(|(_, ranks)| ranks.iter().copied().collect()).collect();
-    if sets.is_empty() {
-        return vec![all().collect()];
-    }
-    let grouped: BTreeSet<Rank> = sets.iter().flatten().copied().collect();
-    sets.extend(all().filter(|rank| !grouped.contains(rank)).map(|rank| [rank].into()));
-    sets
 }
 
 fn nobody_has(set: &BTreeSet<Rank>, states: &BTreeMap<Rank, WorkerState>) -> String {

@@ -1,9 +1,10 @@
 //! Lost ranks leave, and those who live go on without them.
 
 use super::newcomers::lost;
-use super::shares::replica_sets;
+use super::replicas::{replica_sets, told_sharded};
 use super::{
-    GIVE_UP, JOIN, Limits, may_still_run, meet_anew, missing_services, repair_and_resume, states_of, survivors,
+    GIVE_UP, JOIN, Limits, join_if_of_use, may_still_run, meet_anew, missing_services, repair_and_resume, states_of,
+    survivors,
 };
 use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
 use crate::kernel::View;
@@ -28,7 +29,8 @@ const DOWNTIME: Duration = Duration::from_secs(1);
 ///   From then on data is shared out among those who are left, where the training program's loader can be told.
 /// - It refuses when no rank is lost, when fewer than [`Policy::ranks_min`](crate::job::Policy::ranks_min) would be left, when no whole
 ///   replica would be, and for the reasons of [`Recover`](super::Recover): no control link, a broken program, a missing service.
-/// - It gives up between stages when a survivor holds state that is sharded over the ranks: what the lost one held is lost.
+/// - It refuses, or gives up between stages where that was not known before, when a survivor holds state that is sharded over the
+///   ranks: what the lost one held is lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrink {
     limits: Limits,
@@ -61,6 +63,9 @@ impl RecoveryStrategy for Shrink {
         let lost = lost(incident, view)?;
         let leaving = with_replicas(&lost, &view.world)?;
         let kept = survivors(incident, view, &leaving)?;
+        if let Some(what) = told_sharded(&kept, view) {
+            return Err(a_part_is_lost(what));
+        }
         let least = view.spec.policy.ranks_min.max(1);
         if kept.len() < least as usize {
             return Err(format!("{} ranks would be left, and the job wants {least} at least", kept.len()));
@@ -83,8 +88,8 @@ impl RecoveryStrategy for Shrink {
     fn advance(&self, run: &Run, view: &View) -> Next {
         match run.ended_stage().map(|stage| &stage.name) {
             Some(name) if *name == GIVE_UP => match sharded(run) {
-                Some(what) => Next::GiveUp(format!("{what} is sharded over the ranks, and a part of it is lost")),
-                None => Next::AsProposed,
+                Some(what) => Next::GiveUp(a_part_is_lost(&what)),
+                None => join_if_of_use(run, view, &self.limits),
             },
             Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
             _ => Next::AsProposed,
@@ -95,6 +100,10 @@ impl RecoveryStrategy for Shrink {
 /// Of what the survivors have no copies, by name.
 fn sharded(run: &Run) -> Option<String> {
     states_of(&run.done).into_values().flat_map(|state| state.sharded).next()
+}
+
+fn a_part_is_lost(what: &str) -> String {
+    format!("{what} is sharded over the ranks, and a part of it is lost")
 }
 
 /// The lost ranks, and all others of the replicas of the model that they were of.

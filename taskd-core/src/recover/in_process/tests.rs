@@ -1,4 +1,3 @@
-use super::repair::{Place, Repairs, plan};
 use super::*;
 use crate::detect::fixture::{KILLED, Scene, exception, node, rank_domain};
 use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
@@ -8,7 +7,6 @@ use crate::job::{
 use crate::launch::{Answered, JOIN_VARIABLE, Linked, NodeState, Phase, StartBatch, Window};
 use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy, Restart};
 use crate::testing::conformance;
-use proptest::prelude::*;
 
 /// All of its ranks train, and can be told what to do.
 pub(super) fn linked(mut scene: Scene) -> Scene {
@@ -20,7 +18,7 @@ pub(super) fn linked(mut scene: Scene) -> Scene {
 
 pub(super) fn link(at: Point) -> Linked {
     let can = NEEDED.into_iter().chain(["dump", "seal"].map(Name::new)).collect();
-    Linked { generation: Generation(1), framework: Name::new("torch"), can, at, state_bytes: None }
+    Linked { generation: Generation(1), framework: Name::new("torch"), can, at, state_bytes: None, sharded: Vec::new() }
 }
 
 pub(super) fn incident(faults: Vec<Fault>) -> Incident {
@@ -39,7 +37,7 @@ pub(super) fn frozen(rank: u32) -> Fault {
     Fault::new(Name::new("exit"), JobTime::START, suspect).of(Some(Incarnation(1)))
 }
 
-fn survived(rank: u32) -> Fault {
+pub(super) fn survived(rank: u32) -> Fault {
     let damage = Damage { process: Sound::Yes, ..Damage::default() };
     let suspect = Suspect::victim(rank_domain(rank), FaultClass::Network, damage);
     Fault::new(Name::new("failed-step"), JobTime::START, suspect).of(Some(Incarnation(1)))
@@ -197,7 +195,7 @@ fn a_retry_brings_everybody_to_the_newest_committed_step() {
     let of = |rank: usize| match repairs[rank].1 {
         Directive::Repair { step, from, to, put_back, buckets } => {
             assert_eq!((*step, buckets.as_deref()), (6, Some(&[8, 4][..])));
-            (from.map(|p| p.rank.0), to.iter().map(|rank| rank.0).collect::<Vec<_>>(), *put_back)
+            (from.first().map(|p| p.rank.0), to.iter().map(|rank| rank.0).collect::<Vec<_>>(), *put_back)
         }
         other => panic!("{other:?}"),
     };
@@ -218,72 +216,31 @@ fn without_a_whole_replica_it_is_given_up() {
 
 /// What `advance` says when everybody has joined.
 fn after_join(strategy: &dyn RecoveryStrategy, scene: &Scene, proposal: Proposal, states: &[WorkerState]) -> Next {
+    after(2, strategy, scene, proposal, (0..).zip(states.iter().cloned()).collect())
+}
+
+/// What `advance` says when so many stages are over, in the first of which these have told where they stand.
+pub(super) fn after(
+    stages: usize,
+    strategy: &dyn RecoveryStrategy,
+    scene: &Scene,
+    proposal: Proposal,
+    states: BTreeMap<u32, WorkerState>,
+) -> Next {
     let answer = |state: &WorkerState| {
         let answered = Answered { state: Some(state.clone()), ..Answered::default() };
         Ok::<Output, Failure>(Output::Answered(Box::new(answered)))
     };
-    let results = states.iter().zip(0..).map(|(state, rank)| (rank_domain(rank), answer(state))).collect();
+    let results = states.iter().map(|(rank, state)| (rank_domain(*rank), answer(state))).collect();
     let action = proposal.stages[0].actions[1].clone();
-    let done = vec![vec![Done { action, results }], Vec::new()];
-    let run = Run { strategy: strategy.name(), proposal, stage: 2, done, began: JobTime::START };
+    let mut done = vec![vec![Done { action, results }]];
+    done.resize(stages, Vec::new());
+    let run = Run { strategy: strategy.name(), proposal, stage: stages, done, began: JobTime::START };
     strategy.advance(&run, &scene.view)
 }
 
-#[test]
-fn replicas_of_another_shape_are_no_replicas() {
-    let world = Scene::of(2).view.world;
-    let other = WorkerState { layout: "other".into(), ..state(5, Some(4), Window::Before) };
-    let states = [(Rank(0), state(5, Some(4), Window::Before)), (Rank(1), other)].into();
-    assert!(plan(&states, &BTreeSet::new(), &world).is_err_and(|why| why.contains("rank 0 and rank 1")));
-}
-
-#[test]
-fn a_newcomer_copies_from_its_own_data_parallel_group_only() {
-    let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
-    let world = Scene::of(4).view.world.as_ref().clone().with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
-    let before = state(5, Some(4), Window::Before);
-    let states: BTreeMap<_, _> = [0, 1, 2].map(|rank| (Rank(rank), before.clone())).into();
-    let repairs = plan(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
-    assert_eq!(repairs.places[&Rank(3)].from, Some(Rank(1)));
-    let states = [0, 2].map(|rank| (Rank(rank), before.clone())).into();
-    let why = plan(&states, &[Rank(1), Rank(3)].into(), &world).expect_err("none of group 1 is left");
-    assert!(why.contains("no replica of rank 1"), "{why}");
-}
-
-fn any_state() -> impl Strategy<Value = WorkerState> {
-    (1..4_u64, prop_oneof![Just(Window::Before), Just(Window::Torn), Just(Window::Closed)]).prop_map(
-        |(step, window)| state(step, if window == Window::Closed { Some(step) } else { Some(step - 1) }, window),
-    )
-}
-
-proptest! {
-    #[test]
-    fn everybody_ends_with_the_state_of_one_step(states in prop::collection::vec(prop::option::of(any_state()), 1..7)) {
-        let world = Scene::of(u32::try_from(states.len()).unwrap()).view.world;
-        let known: BTreeMap<Rank, WorkerState> =
-            states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
-        let newcomers = world.members().keys().filter(|rank| !known.contains_key(rank)).copied().collect();
-        let planned = plan(&known, &newcomers, &world);
-        let Ok(Repairs { step, places, .. }) = planned else {
-            prop_assert!(known.values().all(|state| !state.is_whole()), "it gave up although a replica was whole");
-            return Ok(());
-        };
-        prop_assert!(known.values().filter(|s| s.is_whole()).all(|s| s.next_step() <= step), "the newest step wins");
-        for rank in world.members().keys() {
-            let Place { from, to, put_back } = &places[rank];
-            let has_it = |rank: &Rank| known.get(rank).is_some_and(|s| s.is_whole() && s.next_step() == step);
-            prop_assert_eq!(from.is_none(), has_it(rank), "who has it keeps it, who has not copies");
-            if let Some(source) = from {
-                prop_assert!(has_it(source) && places[source].to.contains(rank));
-            }
-            prop_assert!(to.iter().all(|sink| places[sink].from == Some(*rank)));
-            prop_assert!(!put_back || has_it(rank) && known[rank].window == Window::Before);
-        }
-    }
-}
-
 /// The world that a proposal enters.
-fn entered(proposal: &Proposal) -> Arc<World> {
+pub(super) fn entered(proposal: &Proposal) -> Arc<World> {
     let mut worlds = proposal.stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
         Action::Enter(world) => Some(Arc::clone(world)),
         _ => None,
@@ -291,14 +248,14 @@ fn entered(proposal: &Proposal) -> Arc<World> {
     worlds.next_back().expect("a world")
 }
 
-fn shrunk(scene: &mut Scene, rank: u32) -> Proposal {
+pub(super) fn shrunk(scene: &mut Scene, rank: u32) -> Proposal {
     let faults = vec![killed(scene, rank)];
     let proposal = Shrink::new().propose(&incident(faults), &scene.view).expect("a proposal");
     scene.view.world = entered(&proposal);
     proposal
 }
 
-fn wish_to_grow() -> Fault {
+pub(super) fn wish_to_grow() -> Fault {
     let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
     let suspect = Suspect::certain(Domain::Job, FaultClass::Other(Name::new("shrunk")), damage);
     Fault::new(Name::new("shrunk"), JobTime::START, suspect).advising(Name::new("grow"))
@@ -426,19 +383,6 @@ fn a_job_is_not_made_smaller_than_it_wants_to_be() {
     let fault = killed(&mut scene, 1);
     let why = Shrink::new().propose(&incident(vec![fault]), &scene.view).expect_err("three are wanted");
     assert!(why.contains("2 ranks would be left, and the job wants 3"), "{why}");
-}
-
-#[test]
-fn what_is_sharded_over_the_ranks_does_not_shrink() {
-    let mut scene = linked(Scene::of(3));
-    let proposal = shrunk(&mut scene, 1);
-    let sharded = WorkerState { sharded: vec!["optimizer".into()], ..state(5, Some(4), Window::Before) };
-    let answer = Output::Answered(Box::new(Answered { state: Some(sharded), ..Answered::default() }));
-    let results = [0, 2].map(|rank| (rank_domain(rank), Ok::<Output, Failure>(answer.clone()))).into();
-    let done = vec![vec![Done { action: proposal.stages[0].actions[1].clone(), results }]];
-    let run = Run { strategy: Name::new("shrink"), proposal, stage: 1, done, began: JobTime::START };
-    let next = Shrink::new().advance(&run, &scene.view);
-    assert!(matches!(next, Next::GiveUp(why) if why.contains("optimizer is sharded")));
 }
 
 #[test]

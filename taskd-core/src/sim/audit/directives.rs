@@ -128,16 +128,16 @@ impl Directives {
 }
 
 fn peers_of(what: &Directive) -> impl Iterator<Item = &Peer> {
-    let (members, from): (&[Peer], Option<&Peer>) = match what {
-        Directive::Join { members, .. } => (members, None),
-        Directive::Repair { from, .. } => (&[], from.as_ref()),
+    let peers: &[Peer] = match what {
+        Directive::Join { members, .. } => members,
+        Directive::Repair { from, .. } => from,
         Directive::GiveUp {}
         | Directive::Resume { .. }
         | Directive::Dump { .. }
         | Directive::Seal { .. }
-        | Directive::Declare { .. } => (&[], None),
+        | Directive::Declare { .. } => &[],
     };
-    members.iter().chain(from)
+    peers.iter()
 }
 
 /// Whether a peer is named by the process id of this world's process, if by any.

@@ -61,8 +61,8 @@ pub(super) struct StepLoop {
     meets: Option<Generation>,
     /// Ranks that copy from it and have not got everything.
     gives: BTreeSet<Rank>,
-    /// It copies from that one.
-    takes: Option<Rank>,
+    /// It copies from those, of each a part.
+    takes: BTreeSet<Rank>,
     /// What it has said to have failed, while it waits to be told what to do.
     failed: Option<StepFailure>,
     /// When it gave up last: for which world, and which step it could do next; `None`: it was torn.
@@ -102,7 +102,7 @@ impl StepLoop {
             doing: None,
             meets: None,
             gives: BTreeSet::new(),
-            takes: None,
+            takes: BTreeSet::new(),
             failed: None,
             gave_up: None,
             parked: false,
@@ -121,6 +121,7 @@ impl StepLoop {
             can: CAN.into(),
             at: self.at,
             state_bytes: Some(1 << 20),
+            sharded: Vec::new(),
         })
     }
 

@@ -9,6 +9,9 @@ use super::{Stand, StepLoop};
 use crate::job::{CommandId, Generation, ProcId, Rank};
 use crate::launch::{Answered, Directive, Peer, Point, Window, WorkerState};
 
+/// What each holds: so much that several give of it.
+const STATE_BYTES: u64 = 1 << 30;
+
 impl Sim<'_> {
     /// A process is told something, perhaps again.
     pub(in crate::sim) fn told(&mut self, proc: &ProcId, id: CommandId) {
@@ -47,7 +50,7 @@ impl Sim<'_> {
         match what {
             Directive::GiveUp {} => self.gives_up(proc, id, generation),
             Directive::Join { size, .. } => self.joins_others(proc, generation, size),
-            Directive::Repair { from, to, .. } => self.repairs(proc, id, from, &to),
+            Directive::Repair { from, to, .. } => self.repairs(proc, id, &from, &to),
             Directive::Resume { .. } => self.resumes(proc, id),
             Directive::Dump { .. } | Directive::Seal { .. } | Directive::Declare { .. } => {}
         }
@@ -57,7 +60,8 @@ impl Sim<'_> {
     fn gives_up(&mut self, proc: &ProcId, id: CommandId, generation: Generation) {
         self.leaves_gang(proc);
         if let Some(known) = self.loops.procs.get_mut(proc) {
-            (known.stand, known.takes, known.meets) = (Stand::GaveUp, None, None);
+            (known.stand, known.meets) = (Stand::GaveUp, None);
+            known.takes.clear();
             known.gives.clear();
             known.gave_up = None;
         }
@@ -82,7 +86,7 @@ impl Sim<'_> {
         };
         let committed = holds.filter(|step| *step > 0 || window == Window::Closed);
         let (layout, buckets) = ("one".to_owned(), vec![8, 4]);
-        let state = WorkerState { step, committed, window, layout, buckets, bytes: 1 << 20, sharded: Vec::new() };
+        let state = WorkerState { step, committed, window, layout, buckets, bytes: STATE_BYTES, sharded: Vec::new() };
         self.finishes(proc, id, Ok(Box::new(Answered { state: Some(state), ..Answered::default() })));
     }
 
@@ -136,12 +140,12 @@ impl Sim<'_> {
     }
 
     /// It takes what it is to take, gives what it is to give, and has then what everybody has.
-    fn repairs(&mut self, proc: &ProcId, id: CommandId, from: Option<Peer>, to: &[Rank]) {
+    fn repairs(&mut self, proc: &ProcId, id: CommandId, from: &[Peer], to: &[Rank]) {
         let Some(known) = self.loops.procs.get_mut(proc) else { return };
-        known.takes = from.map(|peer| peer.rank);
+        known.takes = from.iter().map(|peer| peer.rank).collect();
         known.gives = to.iter().copied().collect();
         let generation = known.generation;
-        if from.is_some()
+        if !from.is_empty()
             && let Some(seat) = self.training.seat_mut(proc)
         {
             seat.torn = true; // from the first byte to the last
@@ -153,24 +157,30 @@ impl Sim<'_> {
     /// It has copied, if whoever gives is there; who only gives waits for those who take.
     pub(in crate::sim) fn copied(&mut self, proc: &ProcId, id: CommandId, generation: Generation) {
         let Some(known) = self.loops.get(proc).filter(|known| known.doing == Some(id)) else { return };
-        let (takes, waits_for) = (known.takes, known.gives.clone());
+        let (takes, waits_for) = (known.takes.clone(), known.gives.clone());
         let again = Event::Copied { proc: proc.clone(), id, generation };
         let later = self.now + self.dice.ms(20, 100);
         if !self.runs_now(proc) {
             return self.again(proc, again);
         }
-        if let Some(source) = takes {
-            let rank = proc.role.rank().unwrap_or_default();
-            match self.source(source, rank, generation) {
-                Err(()) => return self.finishes(proc, id, Err(format!("{source} is gone, and its state with it"))),
-                Ok(None) => return self.queue.push(later, again),
-                Ok(Some(holds)) => self.takes_state(proc, rank, source, holds),
-            }
-        } else if !waits_for.is_empty() {
+        let rank = proc.role.rank().unwrap_or_default();
+        if takes.is_empty() && !waits_for.is_empty() {
             return self.queue.push(later, again);
         }
+        let mut parts = Vec::new();
+        for source in &takes {
+            match self.source(*source, rank, generation) {
+                Err(()) => return self.finishes(proc, id, Err(format!("{source} is gone, and its state with it"))),
+                Ok(None) => return self.queue.push(later, again),
+                Ok(Some(holds)) => parts.push((*source, holds)),
+            }
+        }
+        for (source, holds) in parts {
+            self.takes_state(proc, rank, source, holds);
+        }
         if let Some(known) = self.loops.procs.get_mut(proc) {
-            (known.stand, known.takes) = (Stand::Repaired, None);
+            known.stand = Stand::Repaired;
+            known.takes.clear();
         }
         self.finishes(proc, id, Ok(Box::default()));
     }

@@ -6,7 +6,7 @@
 //! | from the process | |
 //! |---|---|
 //! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
-//! | `{"at": {"point": "parked"}}` | it stands elsewhere now |
+//! | `{"at": {"point": "parked", "sharded": []}}` | it stands elsewhere now, or holds what no other has a copy of |
 //! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
 //! | `{"memory": {"generation": 1, "number": 3, "at": 60, "of": {"made_in": 1, "step": 60}, "whole": true, "bytes": 4096}}` | a copy of its state is in memory, or was left out |
 //! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
@@ -29,6 +29,8 @@ pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
 const TEXT_CHARS_MAX: usize = 2048;
 /// Most directives that a process may say it understands.
 const CAN_MAX: usize = 64;
+/// Most names of what a process alone holds that are kept of what it says: one is enough to know that there is something.
+const SHARDED_MAX: usize = 16;
 
 /// From a training process.
 #[derive(Debug, Deserialize)]
@@ -39,6 +41,8 @@ pub(super) enum FromWorker {
         point: Point,
         #[serde(default)]
         state_bytes: Option<u64>,
+        #[serde(default)]
+        sharded: Option<Vec<String>>,
     },
     Failed(Failed),
     Answer(Answer),
@@ -57,6 +61,8 @@ pub(super) struct Hello {
     at: Point,
     #[serde(default)]
     state_bytes: Option<u64>,
+    #[serde(default)]
+    sharded: Vec<String>,
 }
 
 impl Hello {
@@ -67,6 +73,7 @@ impl Hello {
             can: self.can.iter().take(CAN_MAX).cloned().collect(),
             at: self.at,
             state_bytes: self.state_bytes,
+            sharded: few(&self.sharded),
         }
     }
 }
@@ -142,6 +149,11 @@ pub(super) enum ToWorker<'a> {
     },
 }
 
+/// What it says to be sharded, within bounds.
+pub(super) fn few(names: &[String]) -> Vec<String> {
+    names.iter().take(SHARDED_MAX).map(|name| shortened(name)).collect()
+}
+
 fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
@@ -159,6 +171,25 @@ mod tests {
         let answered = answer.result().unwrap();
         assert_eq!(answered.figures, [(Name::new("abandoned"), 1.0), (Name::new("joined_ms"), 7.5)].into());
         assert_eq!(answered.state.unwrap().committed, Some(2));
+    }
+
+    #[test]
+    fn what_is_sharded_is_told_with_the_hello_or_later_within_bounds() {
+        let hello = |sharded: &str| -> Hello {
+            let text =
+                format!(r#"{{"version": 1, "proc": "x", "generation": 1, "framework": "f", "at": "loop"{sharded}}}"#);
+            serde_json::from_str(&text).unwrap()
+        };
+        assert!(hello("").linked().sharded.is_empty());
+        assert_eq!(hello(r#", "sharded": ["optimizer"]"#).linked().sharded, ["optimizer"]);
+        let many = format!(r#", "sharded": [{}"y"]"#, format!(r#""{}", "#, "x".repeat(10_000)).repeat(100));
+        let many = hello(&many).linked().sharded;
+        assert!(many.len() == SHARDED_MAX && many.iter().all(|name| name.len() == TEXT_CHARS_MAX));
+        let later = r#"{"at": {"point": "loop", "sharded": ["model"]}}"#;
+        let FromWorker::At { sharded: Some(later), .. } = serde_json::from_str(later).unwrap() else {
+            panic!("{later}")
+        };
+        assert_eq!(later, ["model"]);
     }
 
     #[test]

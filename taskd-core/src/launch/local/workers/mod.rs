@@ -13,7 +13,7 @@ use crate::launch::{
     Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
     WorkerSaid,
 };
-use frames::{Answer, Failed, ToWorker};
+use frames::{Answer, Failed, ToWorker, few};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,10 +193,13 @@ impl Workers {
         }
     }
 
-    fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>) {
+    fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>, sharded: Option<Vec<String>>) {
         self.change(proc, |linked| {
             linked.at = at;
             linked.state_bytes = state_bytes.or(linked.state_bytes);
+            if let Some(sharded) = sharded {
+                linked.sharded = few(&sharded);
+            }
         });
     }
 

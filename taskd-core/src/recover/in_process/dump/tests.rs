@@ -1,3 +1,4 @@
+use super::super::replicas;
 use super::super::shares::{Share, plan};
 use super::super::tests::{directives, frozen, incident, killed, link, linked, names, state};
 use super::*;
@@ -199,6 +200,10 @@ fn each_refusal_says_why() {
     let groups = [group(0, [0, 2]), group(1, [1, 3])].into();
     grouped.view.world = Arc::new(World::clone(&grouped.view.world).with_groups(groups));
     assert!(refusal(&grouped, faults).contains("no replica is left that can save a checkpoint: rank 1 is lost"));
+    let mut sharded = saving(Scene::of(3));
+    let fault = killed(&mut sharded, 1);
+    sharded.proc(2).link.as_mut().expect("a link").sharded = vec!["optimizer".into()];
+    assert_eq!(refusal(&sharded, vec![fault]), "optimizer is sharded over the ranks, and rank 1 is lost");
     let damaged = Suspect::certain(
         rank_domain(0),
         FaultClass::Other(Name::new("nan")),
@@ -279,7 +284,7 @@ proptest! {
         let known: BTreeMap<Rank, WorkerState> =
             states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
         let has = |rank: &Rank, step: u64| known.get(rank).is_some_and(|s| s.is_whole() && s.next_step() == step);
-        let sets = shares::replica_sets(&world, false);
+        let sets = replicas::replica_sets(&world, false);
         let best = (1..4).rfind(|step| sets.iter().all(|set| set.iter().any(|rank| has(rank, *step))));
         let planned = plan(&known, &world);
         prop_assert_eq!(planned.as_ref().ok().map(|shares| shares.step), best);

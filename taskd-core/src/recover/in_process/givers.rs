@@ -1,0 +1,50 @@
+//! Whose turn it is to give of its state: near ones first, and of those whoever gives to the fewest.
+//!
+//! It knows nothing of what they give.
+
+use crate::job::{NodeId, Rank, World};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Replicas that have a state which others lack.
+#[derive(Debug)]
+pub(super) struct Givers<'w> {
+    world: &'w World,
+    /// By how many they give to, so that the next ones stand first.
+    all: BTreeSet<(usize, Rank)>,
+    /// The same of each host, or of those of whom no host is known.
+    on: BTreeMap<Option<&'w NodeId>, BTreeSet<(usize, Rank)>>,
+}
+
+impl<'w> Givers<'w> {
+    pub(super) fn new(ranks: impl IntoIterator<Item = Rank>, world: &'w World) -> Givers<'w> {
+        let mut givers = Givers { world, all: BTreeSet::new(), on: BTreeMap::new() };
+        for rank in ranks {
+            givers.put(0, rank);
+        }
+        givers
+    }
+
+    /// So many, or as many as there are, who give to this rank: those on its own host, who are faster than the network, if there are
+    /// some.
+    pub(super) fn to(&mut self, rank: Rank, most: usize) -> Vec<Rank> {
+        let near = self.on.get(&host(rank, self.world)).filter(|near| !near.is_empty()).unwrap_or(&self.all);
+        let next: Vec<(usize, Rank)> = near.iter().take(most).copied().collect();
+        for (gives, giver) in &next {
+            self.all.remove(&(*gives, *giver));
+            if let Some(on) = self.on.get_mut(&host(*giver, self.world)) {
+                on.remove(&(*gives, *giver));
+            }
+            self.put(gives + 1, *giver);
+        }
+        next.into_iter().map(|(_, giver)| giver).collect()
+    }
+
+    fn put(&mut self, gives: usize, giver: Rank) {
+        self.all.insert((gives, giver));
+        self.on.entry(host(giver, self.world)).or_default().insert((gives, giver));
+    }
+}
+
+fn host(rank: Rank, world: &World) -> Option<&NodeId> {
+    world.members().get(&rank).and_then(|member| member.node.as_ref())
+}

@@ -1,0 +1,72 @@
+//! Which ranks hold the same state: from whom one could be given what it lacks, and why from nobody.
+//!
+//! Pure arithmetic; it tells nobody, and chooses no source.
+
+use crate::job::{GroupKind, Rank, Role, World};
+use crate::kernel::View;
+use crate::launch::WorkerState;
+use std::collections::BTreeSet;
+
+/// Ranks that hold the same parameters and optimizer: the data-parallel groups; all of them, where the job names none; each
+/// for itself, where no rank has a copy of another's state. Absent ones too: who starts from what is saved is everybody.
+pub(super) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
+    let all = || world.places().map(|(rank, _)| rank);
+    if is_sharded {
+        return all().map(|rank| [rank].into()).collect();
+    }
+    let dp = world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp);
+    let mut sets: Vec<BTreeSet<Rank>> = dp.map(|(_, ranks)| ranks.iter().copied().collect()).collect();
+    if sets.is_empty() {
+        return vec![all().collect()];
+    }
+    let grouped: BTreeSet<Rank> = sets.iter().flatten().copied().collect();
+    sets.extend(all().filter(|rank| !grouped.contains(rank)).map(|rank| [rank].into()));
+    sets
+}
+
+/// Replicas have states of one shape. Who holds a part that nobody else has is no replica, and is not to be among these.
+///
+/// # Errors
+/// Which two differ.
+pub(super) fn check_layouts<'a>(states: impl IntoIterator<Item = (&'a Rank, &'a WorkerState)>) -> Result<(), String> {
+    let mut known = states.into_iter().filter(|(_, state)| !state.layout.is_empty());
+    let Some((first, state)) = known.next() else { return Ok(()) };
+    match known.find(|(_, other)| other.layout != state.layout) {
+        Some((other, _)) => Err(format!(
+            "the states of {first} and {other} differ in names, shapes or types: they are no replicas of each other"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether those who live could give the newcomers what they lack, as far as is known before anybody is asked: some replica of each
+/// lives, and has told of nothing that only one rank holds.
+///
+/// # Errors
+/// Of whom there is no copy, and why.
+pub(super) fn can_give(kept: &BTreeSet<Rank>, coming: &BTreeSet<Rank>, view: &View) -> Result<(), String> {
+    for set in replica_sets(&view.world, false) {
+        let Some(rank) = set.intersection(coming).next() else { continue };
+        if set.is_disjoint(kept) {
+            return Err(format!("no replica of {rank} is left"));
+        }
+        if let Some(what) = told_sharded(set.intersection(kept), view) {
+            return Err(no_copy(what, *rank));
+        }
+    }
+    Ok(())
+}
+
+/// Of what these ranks have told that no other has a copy, by name.
+pub(super) fn told_sharded<'a>(ranks: impl IntoIterator<Item = &'a Rank>, view: &View) -> Option<&str> {
+    let links = ranks.into_iter().filter_map(|rank| view.proc(&Role::Rank(*rank))?.link.as_ref());
+    links.flat_map(|link| &link.sharded).map(String::as_str).next()
+}
+
+/// Why a rank cannot be given what it lacks.
+pub(super) fn no_copy(what: &str, rank: Rank) -> String {
+    format!("{what} is sharded over the ranks, and no other has a copy of what {rank} held of it")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use super::super::tests::{
+    after, directives, entered, frozen, incident, killed, link, linked, names, shrunk, state, survived, wish_to_grow,
+};
+use super::super::{Directive, Grow, JOIN, Recover, Retry, Shrink};
+use super::*;
+use crate::detect::fixture::Scene;
+use crate::job::{GroupId, World};
+use crate::launch::{Linked, Point, Window};
+use crate::recover::{Next, RecoveryStrategy};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn sharded(layout: &str, window: Window) -> WorkerState {
+    WorkerState { layout: layout.into(), sharded: vec!["optimizer".into()], ..state(5, Some(4), window) }
+}
+
+fn is_given_up(next: &Next, why: &str) {
+    assert!(matches!(next, Next::GiveUp(told) if told.contains(why)), "{next:?}");
+}
+
+#[test]
+fn what_is_sharded_over_the_ranks_does_not_shrink() {
+    let mut scene = linked(Scene::of(3));
+    let proposal = shrunk(&mut scene, 1);
+    let states = [0, 2].map(|rank| (rank, sharded("same", Window::Before))).into();
+    is_given_up(&after(1, &Shrink::new(), &scene, proposal, states), "optimizer is sharded");
+}
+
+#[test]
+fn a_step_with_sharded_state_is_done_again_and_what_is_torn_of_it_is_given_up_before_anybody_joins() {
+    let scene = linked(Scene::of(3));
+    let proposal = || Retry::new().propose(&incident(vec![survived(0)]), &scene.view).expect("a proposal");
+    let states = |window| -> BTreeMap<u32, WorkerState> {
+        [("a", Window::Before), ("b", window), ("c", Window::Before)]
+            .into_iter()
+            .zip(0..)
+            .map(|((layout, window), rank)| (rank, sharded(layout, window)))
+            .collect()
+    };
+    let again = |stages| after(stages, &Retry::new(), &scene, proposal(), states(Window::Before));
+    assert!(matches!(again(1), Next::Instead(rest) if rest[0].name == JOIN));
+    let Next::Instead(rest) = again(2) else { panic!("nobody needs another's part") };
+    let copies = |what: &Directive| matches!(what, Directive::Repair { from, .. } if !from.is_empty());
+    assert!(!directives(&rest[0]).iter().any(|(_, what)| copies(what)));
+    let torn = after(1, &Retry::new(), &scene, proposal(), states(Window::Torn));
+    is_given_up(&torn, "optimizer is sharded over the ranks, and no other has a copy of what rank 1 held of it");
+}
+
+#[test]
+fn nobody_takes_the_place_of_a_rank_whose_part_of_sharded_state_is_lost() {
+    let mut scene = linked(Scene::of(3));
+    let faults = incident(vec![killed(&mut scene, 1)]);
+    let refused = |strategy: &dyn RecoveryStrategy, scene: &Scene| strategy.propose(&faults, &scene.view).map(drop);
+    let recover = Recover::in_place();
+    let proposal = recover.propose(&faults, &scene.view).expect("nothing is known of it yet");
+    scene.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
+    let why = "optimizer is sharded over the ranks, and no other has a copy of what rank 1 held of it";
+    assert_eq!(refused(&recover, &scene), Err(why.into()));
+    let why = "optimizer is sharded over the ranks, and a part of it is lost";
+    assert_eq!(refused(&Shrink::new(), &scene), Err(why.into()));
+    let mut growing = linked(Scene::of(3));
+    shrunk(&mut growing, 1);
+    growing.proc(2).link.as_mut().expect("a link").sharded = vec!["optimizer".into()];
+    let grow = Grow::new().propose(&incident(vec![wish_to_grow()]), &growing.view);
+    assert!(grow.is_err_and(|why| why.contains("optimizer is sharded")));
+    // A program that has not come to use it before has not told of it before.
+    let states = || [0, 2].map(|rank| (rank, sharded("same", Window::Before))).into();
+    scene.view.world = entered(&proposal);
+    is_given_up(&after(1, &recover, &scene, proposal, states()), "optimizer is sharded");
+    let mut scene = linked(Scene::of(3));
+    let proposal = recover.propose(&incident(vec![frozen(1)]), &scene.view).expect("a proposal");
+    assert_eq!(names(&proposal), ["give-up", "start", "join"]);
+    scene.view.world = entered(&proposal);
+    is_given_up(&after(1, &recover, &scene, proposal, states()), "optimizer is sharded"); // and nobody is started
+}
+
+#[test]
+fn nobody_takes_the_place_of_a_rank_of_which_no_replica_is_left() {
+    let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
+    let mut scene = linked(Scene::of(4));
+    let world = World::clone(&scene.view.world).with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
+    scene.view.world = Arc::new(world);
+    let mut faults = vec![killed(&mut scene, 1)];
+    scene.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
+    let recover = Recover::in_place();
+    recover.propose(&incident(faults.clone()), &scene.view).expect("what others shard is not what it had");
+    faults.push(killed(&mut scene, 3));
+    let why = recover.propose(&incident(faults), &scene.view).map(drop).expect_err("nobody has their state");
+    assert_eq!(why, "no replica of rank 1 is left");
+}

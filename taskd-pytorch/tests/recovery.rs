@@ -97,6 +97,10 @@ ends_as_undisturbed! {
     two_optimizers_with_operations_between_them: "gan",
     two_optimizers_and_nobody_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
+    state_of_the_programs_own_is_copied_to_a_newcomer: "keeping",
+    state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
+    state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
+    state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
     what_a_group_that_was_given_up_still_writes_is_put_right: "late_write",
     a_supervisor_that_goes_and_comes_back: "supervisor_gone",
     a_step_in_which_the_order_of_gradients_was_learned_is_done_again: "first_cut",
@@ -141,6 +145,22 @@ fn a_model_that_is_sharded_is_not_done_again_in_place() {
             format!("{what} is sharded (FSDP), and does not come back from a pass that was given up in its middle");
         is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, &why);
     }
+}
+
+#[test]
+fn a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied() {
+    let test = "a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied";
+    let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
+    is_refused(test, "large_early", why);
+    is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
+}
+
+#[test]
+fn what_is_registered_and_is_no_state_is_said() {
+    let Some(found) = findings("what_is_registered_and_is_no_state_is_said", "no_state") else { return };
+    let said = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
+    assert!(found["said"].as_str().is_some_and(|text| text.contains(said)), "{found:#}");
+    assert_eq!(found["known"], serde_json::json!(["tensor"]));
 }
 
 #[test]
@@ -311,6 +331,13 @@ fn all_start_again_from_a_dying_checkpoint_and_end_as_if_nothing_had_been() {
     let Some(found) = findings(test, "dump_restart") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "the step in flight is done again, and no other");
+}
+
+#[test]
+fn state_of_the_programs_own_is_in_a_dying_checkpoint() {
+    let Some(found) = findings("state_of_the_programs_own_is_in_a_dying_checkpoint", "dump_own") else { return };
+    assert!(is_exact(&found), "{found:#}");
+    assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from taskd import _copy, _link, _state
+from taskd import _copy, _link, _state, _values
 from taskd._session import Cancelled, Refused
 
 POLL_SECONDS = 0.0005
@@ -22,7 +22,8 @@ class Transfer:
     def __init__(self, engine):
         self.engine = engine
         self.server = None
-        self.staged = []  # copies in host memory of tensors that are elsewhere
+        self.staged = []  # what peers read: copies in host memory of tensors that are elsewhere, and values, which nobody else may hold
+        self.values = {}  # what is taken of values, by path
 
     def close(self):
         """No peer reads here any more."""
@@ -41,7 +42,7 @@ class Transfer:
             held = leaf
             if leaf.device.type != "cpu" or not leaf.is_contiguous():
                 held = leaf.to("cpu").contiguous()
-                self.staged.append(held)
+            self.staged.append(held)
             size = held.numel() * held.element_size()
             entries.append((path, tuple(leaf.shape), leaf.dtype, leaf.device.type, held.data_ptr(), size))
         self.server = _copy.Server([(entry[4], entry[5]) for entry in entries])
@@ -74,7 +75,7 @@ class Transfer:
         total = _copy.read(moves, cancelled)
         for tensor, held in self.landed:
             tensor.copy_(held)
-        self.engine.state_.take_rest(first["rest"])
+        self.engine.state_.take_rest(first["rest"], self.values)
         if loop.is_new and loop.noted is None:  # its predecessor has left nothing; who is at the loop's begin needs nothing
             if order["step"] != loop.number:
                 _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %s" % peers[0]["rank"])
@@ -99,7 +100,7 @@ class Transfer:
 
     def compare(self, rank, told):
         """That all can be copied."""
-        own, state = self.engine.state_.leaves(), self.engine.state_
+        own, state = self.engine.state_.in_place(), self.engine.state_
         sharded = set(told["sharded"]) | set(state.not_replicated())
         if sharded:
             names = ", ".join(sorted(sharded))
@@ -109,7 +110,11 @@ class Transfer:
         for path in own:
             if path not in theirs and path.partition("/")[0] not in optimizers:
                 raise Refused("the state of rank %s has no %s, which this rank has; is it the same program?" % (rank, path))
+        for name in state.unknown(told["rest"]):
+            raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (name, rank))
         for path, shape, dtype, _, _, _ in told["entries"]:
+            if _values.is_value(path):
+                continue  # whoever loads them knows what fits
             if path not in own:
                 if path.partition("/")[0] not in optimizers:
                     raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (path, rank))
@@ -126,9 +131,9 @@ class Transfer:
 
     def moves(self, loop, told):
         """`(where, [(address here, address there, bytes)])` for each peer."""
-        own = self.engine.state_.leaves()
+        own = self.engine.state_.in_place()
         kept = self.kept_here(loop)
-        self.landed = []
+        self.landed, self.values = [], {}
         total = sum(entry[5] for entry in told[0]["entries"])
         parts = len(told) if total > PARTS_MIN_BYTES else 1
         by_peer, done = [[] for _ in range(parts)], 0
@@ -137,7 +142,9 @@ class Transfer:
             tensor = own.get(path)
             if path in kept:
                 continue
-            if tensor is None:
+            if _values.is_value(path):
+                tensor = self.values[path] = torch.empty(shape, dtype=dtype)
+            elif tensor is None:
                 name, _, rest = path.partition("/")
                 optimizer = _state.inner_of(self.engine.state_.named[name])
                 tensor = _state.make_room(optimizer, rest, (shape, dtype, device), getattr(self.engine, "spare", {}))
@@ -145,7 +152,7 @@ class Transfer:
             if tensor.device.type != "cpu" or not tensor.is_contiguous():
                 held = torch.empty(shape, dtype=dtype)
                 self.landed.append((tensor, held))
-            part = min(done * parts // max(total, 1), parts - 1)
+            part = 0 if _values.is_value(path) else min(done * parts // max(total, 1), parts - 1)  # those are of the rest of the first
             by_peer[part].append((held.data_ptr(), addresses[part][path], size))
             done += size
         return [(one["where"], ranges) for one, ranges in zip(told, by_peer) if ranges]

@@ -390,28 +390,37 @@ def accumulated():
 
 def dumping():
     """Goes on from a dying checkpoint: with DDP whose order does not depend on how long it lives, and a loader that shuffles by the
-    program's random numbers, which loading takes some of as well."""
+    program's random numbers, which loading takes some of as well. With OWN there is state of the program's own, and the loader has
+    random numbers of its own."""
+    import owns
+
     taskd, rank, size = begin()
+    has_own = bool(os.environ.get("OWN"))
     torch.manual_seed(7)
-    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "64"))), find_unused_parameters=True)
+    inner = net(int(os.environ.get("WIDE", "64")))
+    model = DistributedDataParallel(torch.nn.Sequential(owns.Calls(), inner) if has_own else inner, find_unused_parameters=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
-    loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True)
+    generator = torch.Generator().manual_seed(200 + rank) if has_own else None
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True, generator=generator)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if has_own:
+        state["own"] = owns.Own()
     losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
     torch.randn(rank + 1)  # whatever a program does before its loop
     for step in taskd.steps(state, data=loader, start=start, until=steps()):
         with step:
             optimizer.zero_grad()
             x, y = step.next()
+            x = x * state["own"].sees() if has_own else x
             loss = torch.nn.functional.cross_entropy(model(x + random.random()), y)
             die(-1 if step.warming else step.number)
             loss.backward()
             optimizer.step()
             scheduler.step()
             losses.add(step, loss)
-    return {"digest": digest(model, optimizer, scheduler), "losses": losses, "start": start}
+    return {"digest": digest(*state.values(), owns.state_of(generator)), "losses": losses, "start": start}
 
 
 def gan():

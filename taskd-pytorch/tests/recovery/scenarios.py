@@ -3,6 +3,7 @@
 Victims and moments come from a seed (SEED, else 1), which is in what is written.
 """
 
+import io
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import types
 
 import dumps
 import hosts
+import owns
 import programs
 import ranks
 import worlds
@@ -194,6 +196,12 @@ def died_at(program, victim, step, cut=None, **environment):
         return verdict(reference, world.finish(), phases, world)
 
 
+def died_with_own_state():
+    """In the first step, in which the gradient scaler is found, and later."""
+    for step in (0, 12):
+        yield "step %d" % step, died_at(owns.keeping, 2, step, LOGGED="1")
+
+
 def together(verdicts):
     """What became of several worlds: `(what befell it, verdict)` of each."""
     found = {"seed": SEED, "digests": [], "losses": [], "phases": [], "happened": []}
@@ -285,10 +293,30 @@ def completes_as_it_is_looked_at():
     return {"waited": waited, "failed": failed}
 
 
+def no_state():
+    """What is registered, and has nothing by which it could be recovered."""
+    import torch
+    from taskd import _state
+
+    state, real, sys.stderr = _state.State(), sys.stderr, io.StringIO()
+    try:
+        state.register({"losses": [], "tensor": torch.zeros(1)})
+        return {"said": sys.stderr.getvalue(), "known": list(state.named)}
+    finally:
+        sys.stderr = real
+
+
 def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
     with StandIn(4, program, STEPS="1000", **environment) as world:
         world.until_step(5)
+        return recovered_or_refused(world, None)
+
+
+def refused_once(program, **environment):
+    """A step that failed, though all processes live, and that cannot be done again."""
+    with StandIn(4, program, STEPS="1000", INJECT="1:8", **environment) as world:
+        world.until_failed()
         return recovered_or_refused(world, None)
 
 
@@ -581,6 +609,13 @@ SCENARIOS = {
     "first_cut": lambda: injected(programs.ddp, at=0),
     "late_write": lambda: injected(programs.gan),
     "scaled": lambda: compared(programs.scaled, kill, steps=60),
+    "keeping": lambda: compared(owns.keeping, kill, steps=60),
+    "keeping_retry": lambda: compared(owns.keeping, retry, steps=60),
+    "keeping_died": lambda: together(died_with_own_state()),
+    "large_late": lambda: injected(owns.large, CHANGES="late", GIVES="tensors"),
+    "large_early": lambda: refused_once(owns.large, CHANGES="early", GIVES="tensors"),
+    "no_state": no_state,
+    "large_copies": lambda: refused_once(owns.large, CHANGES="late", GIVES="copies"),
     "fsdp": lambda: refused_by(programs.fsdp),
     "fsdp2": lambda: refused_by(programs.fsdp2),
     "fsdp_unnamed": lambda: refused_by(programs.fsdp, UNNAMED="1"),
@@ -593,6 +628,7 @@ SCENARIOS = {
     "asked_twice": asked_twice,
     "smaller": worlds.smaller,
     "dump_restart": dumps.restarted,
+    "dump_own": lambda: dumps.restarted(OWN="1"),
     "dump_lost": dumps.lost,
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,

@@ -92,6 +92,7 @@ ends_as_undisturbed! {
     a_script_without_the_with_and_without_named_state: "unguarded",
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
+    loaders_with_random_numbers_of_their_own: "shuffled",
     a_loader_with_workers_that_load_ahead: "loader",
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     two_optimizers_with_operations_between_them: "gan",
@@ -153,6 +154,15 @@ fn a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied
     let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
     is_refused(test, "large_early", why);
     is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
+}
+
+#[test]
+fn a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began() {
+    let test = "a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began";
+    let Some(found) = findings(test, "over_an_epochs_end") else { return };
+    for whose in ["own", "program"] {
+        assert_eq!(found[whose][0], found[whose][1], "{whose}: {found:#}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from programs import Cut, Losses, Once, begin, dies, digest, net, noise, steps
+from programs import Cut, Digits, Losses, Once, begin, dies, digest, net, noise, steps
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -117,3 +117,60 @@ def large():
             own.sees() if not is_early else None
             losses.add(step, loss)
     return {"digest": digest(model, optimizer, own), "losses": losses}
+
+
+def shuffled():
+    """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
+    With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    generator, data = torch.Generator().manual_seed(200 + rank), Digits()
+    order = {"shuffle": True}
+    if os.environ.get("REPLACED"):
+        order = {"sampler": torch.utils.data.RandomSampler(data, replacement=True, num_samples=200, generator=generator)}
+    workers = int(os.environ.get("WORKERS", "0"))
+    loader = torch.utils.data.DataLoader(data, batch_size=24, generator=generator, num_workers=workers, **order)
+    losses = Losses()
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            for x, y in step.batches(n=2):
+                if "sampler" not in order:
+                    x = x + 0.1 * torch.randn(x.shape, generator=generator)
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, state_of(generator)), "losses": losses}
+
+
+def over_an_epochs_end():
+    """Who saves in the middle of a step that goes over an epoch's end tells where that began; what comes there, and what another who
+    goes on there gets. With random numbers of the loader's own, and with the program's."""
+    from taskd import _batches, _data
+
+    def streams(generator):
+        loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2, shuffle=True, generator=generator)
+        return _batches.Streams(_data.open_at, _data.Copier()), loader
+
+    def batches(stream, count):
+        return [stream.next().tolist() for _ in range(count)]
+
+    found = {}
+    for name, generator in (("own", torch.Generator().manual_seed(3)), ("program", None)):
+        torch.manual_seed(1)
+        one, loader = streams(generator)
+        stream = one.of(loader)
+        batches(stream, 3)
+        one.begin_step()
+        random = torch.get_rng_state()
+        here = batches(stream, 3)  # two of this epoch, and one of the next
+        other, there = streams(generator and torch.Generator().manual_seed(4))
+        torch.manual_seed(2)
+        other.seek(one.positions())
+        torch.set_rng_state(random)
+        found[name] = [here, batches(other.of(there), 3)]
+    return found

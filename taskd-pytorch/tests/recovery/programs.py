@@ -403,7 +403,7 @@ def dumping():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
     generator = torch.Generator().manual_seed(200 + rank) if has_own else None
-    loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True, generator=generator)
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=24 if has_own else 8, shuffle=True, generator=generator)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if has_own:
         state["own"] = owns.Own()

@@ -202,6 +202,13 @@ def died_with_own_state():
         yield "step %d" % step, died_at(owns.keeping, 2, step, LOGGED="1")
 
 
+def shuffled():
+    """A loader with random numbers of its own: in its first epoch and in later ones."""
+    for environment in ({}, {"REPLACED": "1"}, {"WORKERS": "2"}):
+        for fault in (kill, retry):
+            yield "%s %s" % (fault.__name__, environment), compared(owns.shuffled, fault, steps=60, **environment)
+
+
 def together(verdicts):
     """What became of several worlds: `(what befell it, verdict)` of each."""
     found = {"seed": SEED, "digests": [], "losses": [], "phases": [], "happened": []}
@@ -616,6 +623,8 @@ SCENARIOS = {
     "large_early": lambda: refused_once(owns.large, CHANGES="early", GIVES="tensors"),
     "no_state": no_state,
     "large_copies": lambda: refused_once(owns.large, CHANGES="late", GIVES="copies"),
+    "shuffled": lambda: together(shuffled()),
+    "over_an_epochs_end": owns.over_an_epochs_end,
     "fsdp": lambda: refused_by(programs.fsdp),
     "fsdp2": lambda: refused_by(programs.fsdp2),
     "fsdp_unnamed": lambda: refused_by(programs.fsdp, UNNAMED="1"),

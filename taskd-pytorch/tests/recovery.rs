@@ -92,6 +92,7 @@ ends_as_undisturbed! {
     a_script_without_the_with_and_without_named_state: "unguarded",
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
+    batches_that_the_program_changes_in_place: "in_place",
     loaders_with_random_numbers_of_their_own: "shuffled",
     a_loader_with_workers_that_load_ahead: "loader",
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
@@ -163,6 +164,14 @@ fn a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began() {
     for whose in ["own", "program"] {
         assert_eq!(found[whose][0], found[whose][1], "{whose}: {found:#}");
     }
+}
+
+#[test]
+fn a_step_whose_batches_are_not_there_any_more_is_not_done_again() {
+    let test = "a_step_whose_batches_are_not_there_any_more_is_not_done_again";
+    let why = "a batch was changed in place, so its step cannot be done again; from now on batches are copied";
+    is_refused(test, "in_place_once", why);
+    is_refused(test, "too_many", "a step of more than 2 batches cannot be done again; take fewer in one step");
 }
 
 #[test]

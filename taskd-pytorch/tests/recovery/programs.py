@@ -359,8 +359,13 @@ class Digits(torch.utils.data.Dataset):
 
 def accumulated():
     """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own. With
-    LOGGED the last loss is averaged ahead of its backward pass."""
+    LOGGED the last loss is averaged ahead of its backward pass, with IN_PLACE batches are changed where they are, and KEPT is how many of
+    a step are kept."""
     taskd, rank, size = begin()
+    if os.environ.get("KEPT"):
+        from taskd import _batches
+
+        _batches.KEPT_MAX = int(os.environ["KEPT"])
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -368,9 +373,10 @@ def accumulated():
     data = Digits()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
     loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
-    losses, die = Losses(), Once("DIE", rank, dies)
+    losses, die, late = Losses(), Once("DIE", rank, dies), Late(rank)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
         with step:
+            late(-1 if step.warming else step.number)
             for at, (x, y) in enumerate(step.batches(n=3)):
                 x.mul_(0.5) if os.environ.get("IN_PLACE") else None
                 if at < 2:

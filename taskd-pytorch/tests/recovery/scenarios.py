@@ -320,6 +320,22 @@ def refused_by(program, **environment):
         return recovered_or_refused(world, None)
 
 
+def changed_in_place():
+    """A program that changes its batches in place, in a step that is done again."""
+    for fault in (kill, retry):
+        yield fault.__name__, compared(programs.accumulated, fault, steps=60, IN_PLACE="1")
+
+
+def not_kept(step, **environment):
+    """A step cannot be done again in which all but one rank have had their batches, and wait for that one."""
+    with StandIn(4, programs.accumulated, STEPS="1000", LATE="3:%d" % step, **environment) as world:
+        world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+        world.until_step(step)
+        until = time.monotonic() + 0.3
+        world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
+        return recovered_or_refused(world, None)
+
+
 def refused_once(program, **environment):
     """A step that failed, though all processes live, and that cannot be done again."""
     with StandIn(4, program, STEPS="1000", INJECT="1:8", **environment) as world:
@@ -390,7 +406,7 @@ def early_in_all_programs():
     worlds = 40 if SOAK else 4
     yield from early(programs.ddp, worlds)
     yield from early(programs.gan, worlds)
-    yield from early(programs.accumulated, worlds, IN_PLACE="")
+    yield from early(programs.accumulated, worlds)
     yield from early(programs.unguarded, worlds, is_named=False)
     yield from early(programs.two_loops, worlds, first=6, befalls=["retry"])
     for settings in SETTINGS[1:]:  # the second step of a static graph is none that newcomers can come into
@@ -598,7 +614,10 @@ SCENARIOS = {
     "plain": lambda: compared(programs.plain, kill),
     "plain_died": lambda: died_at(programs.plain, 2, 10),
     "plain_stop": lambda: compared(programs.plain, stop),
-    "accumulated": lambda: compared(programs.accumulated, kill, IN_PLACE=""),
+    "accumulated": lambda: compared(programs.accumulated, kill),
+    "in_place": lambda: together(changed_in_place()),
+    "in_place_once": lambda: not_kept(0, IN_PLACE="1"),
+    "too_many": lambda: not_kept(5, KEPT="2"),
     "between_passes": lambda: died_at(programs.accumulated, 2, 10, LOGGED="1"),
     "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
     "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),

@@ -138,6 +138,18 @@ fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
     is_refused(test, "second_step", "a static graph of DDP is in its second step, which a newcomer cannot come into");
 }
 
+/// The group's backend is a stand-in for one that cannot be left.
+#[test]
+fn a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once() {
+    let test = "a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once";
+    let Some(found) = findings(test, "other_backend") else { return };
+    let why =
+        "refuses give-up: a group with the backend fake cannot be given up inside of the process; restart all ranks";
+    assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
+    assert!(found["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0), "{found:#}");
+    assert_eq!(found["newcomer"], "parked", "it can make such a group as well: {found:#}");
+}
+
 #[test]
 fn a_model_that_is_sharded_is_not_done_again_in_place() {
     for (scenario, what) in

@@ -496,6 +496,23 @@ def sharded(shard):
     return {}
 
 
+def other_backend():
+    """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as NCCL's."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers it)
+
+    taskd, rank, size = begin()
+    dist.new_group(backend="fake")
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            model(noise()).square().mean().backward()
+            optimizer.step()
+    return {}
+
+
 def fsdp():
     from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -343,6 +343,17 @@ def refused_once(program, **environment):
         return recovered_or_refused(world, None)
 
 
+def other_backend():
+    """A group that cannot be given up: survivors say so at once, and a newcomer, which has such a group as well, comes as far as
+    its loop."""
+    with StandIn(4, programs.other_backend, STEPS="1000") as world:
+        world.until_step(5)
+        park(world, 2)
+        began = time.monotonic()
+        found = recovered_or_refused(world, None)
+        return dict(found, seconds=time.monotonic() - began, newcomer=world.parked[2].at)
+
+
 def second_step():
     """A rank of a static graph dies in the second step, in which the reducers of the others are half made."""
     with StandIn(4, programs.ddp, STEPS="1000", LATE="0:1", SETTINGS=json.dumps({"static_graph": True})) as world:
@@ -627,6 +638,7 @@ SCENARIOS = {
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,
     "other_buckets": other_buckets,
     "second_step": second_step,
+    "other_backend": other_backend,
     "other_loop": other_loop,
     "other_state": other_state,
     "told_to_exit": told_to_exit,

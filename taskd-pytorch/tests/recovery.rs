@@ -101,12 +101,18 @@ ends_as_undisturbed! {
     a_script_without_the_with_and_without_named_state: "unguarded",
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
+    batches_that_the_program_changes_in_place: "in_place",
+    loaders_with_random_numbers_of_their_own: "shuffled",
     a_loader_with_workers_that_load_ahead: "loader",
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     ranks_that_are_lost_with_one_of_those_that_have_what_only_they_had: "host_and_holder",
     two_optimizers_with_operations_between_them: "gan",
     two_optimizers_and_nobody_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
+    state_of_the_programs_own_is_copied_to_a_newcomer: "keeping",
+    state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
+    state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
+    state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
     what_a_group_that_was_given_up_still_writes_is_put_right: "late_write",
     a_supervisor_that_goes_and_comes_back: "supervisor_gone",
     a_step_in_which_the_order_of_gradients_was_learned_is_done_again: "first_cut",
@@ -142,6 +148,18 @@ fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
     is_refused(test, "second_step", "a static graph of DDP is in its second step, which a newcomer cannot come into");
 }
 
+/// The group's backend is a stand-in for one that cannot be left.
+#[test]
+fn a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once() {
+    let test = "a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once";
+    let Some(found) = findings(test, "other_backend") else { return };
+    let why =
+        "refuses give-up: a group with the backend fake cannot be given up inside of the process; restart all ranks";
+    assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
+    assert!(found["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0), "{found:#}");
+    assert_eq!(found["newcomer"], "parked", "it can make such a group as well: {found:#}");
+}
+
 #[test]
 fn a_model_that_is_sharded_is_not_done_again_in_place() {
     for (scenario, what) in
@@ -151,6 +169,39 @@ fn a_model_that_is_sharded_is_not_done_again_in_place() {
             format!("{what} is sharded (FSDP), and does not come back from a pass that was given up in its middle");
         is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, &why);
     }
+}
+
+#[test]
+fn a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied() {
+    let test = "a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied";
+    let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
+    is_refused(test, "large_early", why);
+    is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
+}
+
+#[test]
+fn a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began() {
+    let test = "a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began";
+    let Some(found) = findings(test, "over_an_epochs_end") else { return };
+    for whose in ["own", "program"] {
+        assert_eq!(found[whose][0], found[whose][1], "{whose}: {found:#}");
+    }
+}
+
+#[test]
+fn a_step_whose_batches_are_not_there_any_more_is_not_done_again() {
+    let test = "a_step_whose_batches_are_not_there_any_more_is_not_done_again";
+    let why = "a batch was changed in place, so its step cannot be done again; from now on batches are copied";
+    is_refused(test, "in_place_once", why);
+    is_refused(test, "too_many", "a step of more than 2 batches cannot be done again; take fewer in one step");
+}
+
+#[test]
+fn what_is_registered_and_is_no_state_is_said() {
+    let Some(found) = findings("what_is_registered_and_is_no_state_is_said", "no_state") else { return };
+    let said = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
+    assert!(found["said"].as_str().is_some_and(|text| text.contains(said)), "{found:#}");
+    assert_eq!(found["known"], serde_json::json!(["tensor"]));
 }
 
 #[test]
@@ -345,6 +396,13 @@ fn all_start_again_from_a_dying_checkpoint_and_end_as_if_nothing_had_been() {
     let Some(found) = findings(test, "dump_restart") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "the step in flight is done again, and no other");
+}
+
+#[test]
+fn state_of_the_programs_own_is_in_a_dying_checkpoint() {
+    let Some(found) = findings("state_of_the_programs_own_is_in_a_dying_checkpoint", "dump_own") else { return };
+    assert!(is_exact(&found), "{found:#}");
+    assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
 }
 
 #[test]

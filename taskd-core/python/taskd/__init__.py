@@ -119,6 +119,12 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
     always. What a program keeps beside (a list of losses, a best score) it has to register, or to set only after the
     `with step:`.
 
+    What is registered is the same on all ranks: who takes the place of a lost one has it from another. An object that gives its
+    state by `state_dict` gets it back by `load_state_dict`, and may give copies; a module's extra state as well. It is copied
+    when a step begins, and put back when that is done again, so a program may change it anywhere in the step. What has more than
+    16 MiB is not: it has to give its own tensors, not copies, and to change after the optimizer's step only; else no step is done
+    again.
+
     `data` is what `step.next()` without an argument takes batches from: a DataLoader, a sampler, anything that can be iterated
     over again and again. A program with several passes them: `step.next(loader)`, `step.batches(loader, n)`. Batches that
     are taken from a loader in any other way are not handed out again when a step is done again.

@@ -18,16 +18,19 @@ class TooMany(Exception):
 
 class Stream:
     """`opener(source, epoch, skip)` gives an iterator over the source's batches of one epoch, less the first `skip`; the
-    copier knows the framework's batches: `mark`, `copy`, and the program's random numbers: `seed`, `restore`."""
+    copier knows the framework's batches: `mark`, `copy`, the program's random numbers: `seed`, `restore`, and those that a source
+    has of its own: `own_of`, `restore_own` (None: it has none, or they stay)."""
 
     def __init__(self, source, opener, copier):
         self.source, self.opener, self.copier = source, opener, copier
         self.iterator = None
         self.epoch = self.at = 0  # batches of this epoch that were drawn
-        self.start = (0, 0)  # epoch and batch with which the step began
         self.seed = None  # what the program's random numbers were when the epoch began: an order that is shuffled needs them
+        self.own_seed = None  # and the source's own
+        self.first = self.own()  # before it was used
+        self.start = self.position()  # with which the step began
         self.kept = []
-        self.drawn_random = []  # the program's random numbers once a batch was loaded, where that took some
+        self.drawn_random = []  # the program's random numbers and the source's own once a batch was loaded, where that took some
         self.marks = []  # by which a change in place is seen
         self.copies = False
         self.lost = False  # more than are kept
@@ -39,13 +42,14 @@ class Stream:
         if self.cursor < len(self.kept):
             batch, drawn = self.kept[self.cursor], self.drawn_random[self.cursor]
             if drawn is not None:  # loading it took random numbers, which the program is not to get again
-                self.copier.restore(drawn)
+                self.copier.restore(drawn[0])
+                self.copier.restore_own(self.source, drawn[1])
         else:
-            before = self.copier.seed()
+            before = self.copier.seed(), self.own()
             batch = self.draw()
             if not self.copier.keeps:
                 return batch
-            after = self.copier.seed()
+            after = self.copier.seed(), self.own()
             if len(self.kept) < KEPT_MAX:
                 self.kept.append(batch)
                 self.drawn_random.append(after if after != before else None)
@@ -55,10 +59,17 @@ class Stream:
         self.cursor += 1
         return self.copier.copy(batch) if self.copies else batch
 
+    def own(self):
+        return self.copier.own_of(self.source)
+
+    def position(self):
+        """Where it is: `(epoch, batch, both kinds of random numbers when the epoch began, its own now)`."""
+        return self.epoch, self.at, self.seed, self.own_seed, self.own()
+
     def draw(self):
         for _ in range(2):  # an epoch that is over, and a new one
             if self.iterator is None:
-                self.seed = self.copier.seed()
+                self.seed, self.own_seed = self.copier.seed(), self.own()
                 self.iterator = self.opener(self.source, self.epoch, self.at)
             try:
                 batch = next(self.iterator)
@@ -76,7 +87,7 @@ class Stream:
         if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
             self.copies = True
         del self.kept[:], self.marks[:], self.drawn_random[:]
-        self.cursor, self.lost, self.changed, self.start = 0, False, False, (self.epoch, self.at)
+        self.cursor, self.lost, self.changed, self.start = 0, False, False, self.position()
 
     def check_step(self):
         """Raises where the batches of the step cannot be handed out again, however often it is asked."""
@@ -90,26 +101,32 @@ class Stream:
     def redo_step(self):
         """Hands out the batches of the step again, which were checked."""
         self.cursor = 0
+        self.copier.restore_own(self.source, self.start[4])
 
-    def seek(self, epoch, at, seed):
-        """Has the next batch be this one."""
-        self.iterator, self.epoch, self.at, self.seed = None, epoch, at, seed
+    def seek(self, epoch, at, seed, own_seed, own):
+        """Goes on at a position. Without its own random numbers of that moment it has those that the epoch has left so far."""
+        self.iterator, self.epoch, self.at, self.seed, self.own_seed = None, epoch, at, seed, own_seed
+        self.reopen(own)
         self.begin_step()
 
     def share_anew(self, before, now):
         """So many ranks shared the source's batches before, and so many do from now on: as many of them are gone as were handed out
         to all, or a few more."""
-        self.at, self.start = -(-self.at * before // now), (self.start[0], -(-self.start[1] * before // now))
+        epoch, at, *random = self.start
+        self.at, self.start = -(-self.at * before // now), (epoch, -(-at * before // now), *random)
         self.iterator = None
-        self.reopen()
+        self.reopen(self.own())
 
-    def reopen(self):
-        """Opens the epoch where it is, with the random numbers that were there when it began. Those of now stay."""
+    def reopen(self, own):
+        """Opens the epoch where it is, with the random numbers that were there when it began. The program's of now stay, and the
+        source gets its `own`."""
         if self.iterator is None and self.at and self.seed is not None:
             now = self.copier.seed()
             self.copier.restore(self.seed)
+            self.copier.restore_own(self.source, self.own_seed)
             self.iterator = self.opener(self.source, self.epoch, self.at)
             self.copier.restore(now)
+        self.copier.restore_own(self.source, own)
 
 
 def iter_is_all(source):
@@ -133,7 +150,6 @@ class Streams:
             stream = self.by_id[id(source)] = Stream(source, self.opener, self.copier)
             if len(self.wanted) > len(self.all):
                 stream.seek(*self.wanted[len(self.all)])
-                stream.reopen()
             self.all.append(stream)
             if self.is_warming and iter_is_all(source):
                 stream.drawn = []
@@ -158,7 +174,7 @@ class Streams:
                 stream.iterator, stream.at, stream.drawn = itertools.chain(stream.drawn, stream.source), 0, None
                 stream.begin_step()
             else:
-                stream.seek(0, 0, None)
+                stream.seek(0, 0, None, None, stream.first)
 
     def share_anew(self, seat):
         """The world is another one: `seat(source)` says how many ranks share it, before and now, where that has changed."""
@@ -168,19 +184,18 @@ class Streams:
                 stream.share_anew(*parts)
 
     def positions(self):
-        """Where each of them began the step: `(epoch, batch, seed)`."""
-        return [stream.start + (stream.seed,) for stream in self.all]
+        """Where each of them began the step."""
+        return [stream.start for stream in self.all]
 
     def positions_now(self):
         """Where each of them is."""
-        return [(stream.epoch, stream.at, stream.seed) for stream in self.all]
+        return [stream.position() for stream in self.all]
 
     def seek(self, positions):
         """Goes on where another process was."""
         self.wanted = list(positions)
         for stream, position in zip(self.all, positions):
             stream.seek(*position)
-            stream.reopen()
 
 
 class Nothing:
@@ -189,6 +204,9 @@ class Nothing:
     keeps = False
 
     def seed(self):
+        return None
+
+    def own_of(self, source):
         return None
 
 

@@ -13,6 +13,14 @@ class Copier:
     seed = staticmethod(_random.state)
     restore = staticmethod(_random.restore)
 
+    def own_of(self, source):
+        found = tuple(bytes(one.get_state().numpy()) for one in generators(source))
+        return found or None
+
+    def restore_own(self, source, own):
+        for one, state in zip(generators(source), own or ()):
+            one.set_state(_random.tensor(state))
+
     def mark(self, batch):
         return tuple(one._version for one in tensors(batch))
 
@@ -26,6 +34,16 @@ class Copier:
         if isinstance(batch, (list, tuple)):
             return type(batch)(map(self.copy, batch))
         return batch
+
+
+def generators(source):
+    """Those that a loader, its samplers or its data have of their own, each once."""
+    batches, found = getattr(source, "batch_sampler", None), []
+    parts = (source, getattr(source, "sampler", None), batches, getattr(batches, "sampler", None), getattr(source, "dataset", None))
+    for one in (getattr(part, "generator", None) for part in parts):
+        if isinstance(one, torch.Generator) and not any(one is known for known in found):
+            found.append(one)
+    return found
 
 
 def tensors(batch):

@@ -114,6 +114,8 @@ class Engine:
             self.warm.note(what)
         elif isinstance(what, torch.nn.Module) and self.loop.note is not None:
             self.loop.note.modules_are_found(with_grads=True)
+        elif self.loop.note is not None:
+            self.loop.note.scalers_are_found()
 
     def say_what_is_sharded(self):
         new = [name for name in self.state_.not_replicated() if name not in self.told_sharded]
@@ -159,10 +161,10 @@ class Engine:
             return False
         (leaves, rest), self.undo = self.undo, None
         with torch.no_grad():
-            for path, leaf in self.state_.leaves().items():
+            for path, leaf in self.state_.in_place().items():
                 if path in leaves:
                     leaf.copy_(leaves[path])
-        self.state_.take_rest(rest)
+        self.state_.take_rest(rest, leaves)
         return True
 
     def put_back(self, note):

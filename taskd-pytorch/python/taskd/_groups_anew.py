@@ -70,7 +70,8 @@ class Groups:
             made = make(**given)
             if not isinstance(made[0], module.ProcessGroup):
                 return made, None  # not a member
-            return made, self.inside(made[0], _gloo if "gloo" in str(given["backend"]) else kind_of(made[0]), spec, made_alone=True)
+            kind = self.known_kind_of(made[0], given["backend"])
+            return made, kind and self.inside(made[0], kind, spec, made_alone=True)
         ends, kind = None, _gloo if "gloo" in str(given["backend"]) else None
         if kind is not None and spec.rank is not None:
             store = dist.PrefixStore("taskd/%s" % spec.name, given["store"])
@@ -79,11 +80,17 @@ class Groups:
             made = make(**given)
         if not isinstance(made[0], module.ProcessGroup):
             return made, None  # not a member
-        kind = kind_of(made[0])
+        kind = self.known_kind_of(made[0], given["backend"])
+        return made, kind and self.inside(made[0], kind, spec, ends=ends or kind.Ends())
+
+    def known_kind_of(self, real, backend):
+        """As `kind_of`. Where there is none, no step can be given up any more: a rank that waits in such a group would not come out."""
+        kind = kind_of(real)
         if kind is None:
-            _link.say("a group with the backend %s is not recovered inside of the process" % given["backend"])
-            return made, None
-        return made, self.inside(made[0], kind, spec, ends=ends or kind.Ends())
+            why = "a group with the backend %s cannot be given up inside of the process; restart all ranks" % backend
+            _link.say(why)
+            self.engine.cannot = self.engine.cannot or why
+        return kind
 
     def spec_of(self, given):
         ranks = given["global_ranks_in_group"]  # none: all of them

@@ -93,6 +93,7 @@ class Guards:
         for one in list(vars(module).values()):
             if isinstance(one, type) and "step" in vars(one) and hasattr(one, "state_dict"):
                 one.step = self.around(one.step, before)
+                one.step.opens_window = True
 
     def of_scalers(self, module):
         def before(loop, scaler, *_):
@@ -100,6 +101,7 @@ class Guards:
             return loop.opens()
 
         def before_unscaling(loop, scaler, *_):
+            loop.engine.find("scaler", scaler)
             return not loop.tainted or loop.abort()
 
         module.GradScaler.step = self.around(module.GradScaler.step, before)

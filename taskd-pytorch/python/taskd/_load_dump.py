@@ -9,7 +9,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from taskd import _copied, _data, _dumps, _keep, _link, _loop, _memory, _notes, _random, _session, _state
+from taskd import _copied, _data, _dumps, _keep, _link, _loop, _memory, _notes, _random, _session, _state, _values
 from taskd._dumps import NoDump
 
 
@@ -147,17 +147,18 @@ class Whole:
 
     def compare(self):
         """That all can be copied, to the last name."""
-        state, own = self.state, self.state.leaves()
+        state, own = self.state, self.state.in_place()
+        in_place = {path for path in self.leaves if not _values.is_value(path)}  # whoever loads the values knows what fits
         names = set(pickle.loads(self.rest))
         for name in sorted(names - set(state.named)):
             raise NoDump("it has %s, which is not in the state that is to be loaded; name all that was saved" % name)
         for name in sorted(set(state.named) - names):
             raise NoDump("it has no %s" % name)
         optimizers = {name for name, what in state.named.items() if _state.is_optimizer(_state.inner_of(what))}
-        for path in sorted(set(own) ^ set(self.leaves)):
+        for path in sorted(set(own) ^ in_place):
             if path.partition("/")[0] not in optimizers:  # whose state is only there once it has stepped
                 raise NoDump("%s is %s" % (path, "not in it" if path in own else "in it and not in this program"))
-        for path in sorted(set(own) & set(self.leaves)):
+        for path in sorted(set(own) & in_place):
             there, here = self.leaves[path], own[path]
             if there.shape != here.shape or there.dtype != here.dtype:
                 theirs, ours = (tuple(there.shape), there.dtype), (tuple(here.shape), here.dtype)
@@ -165,16 +166,18 @@ class Whole:
 
     def fill(self):
         """Nothing was changed before."""
-        own = self.state.leaves()
+        own = self.state.in_place()
         with torch.no_grad():
             for path, leaf in self.leaves.items():
                 tensor = own.get(path)
+                if _values.is_value(path):
+                    continue
                 if tensor is None:
                     name, _, rest = path.partition("/")
                     like = (tuple(leaf.shape), leaf.dtype, self.devices[path])
                     tensor = _state.make_room(_state.inner_of(self.state.named[name]), rest, like, {})
                 tensor.copy_(leaf)
-        self.state.take_rest(self.rest)
+        self.state.take_rest(self.rest, self.leaves)
         random, positions, buffers = self.private()
         _notes.fill(self.state.buffers(), buffers)
         _loop.left_off = LeftOff(self.step, random, positions)
@@ -221,4 +224,4 @@ class InMemory(Whole):
 
 def own_seed(there, own):
     """A peer's place in the data, in the order in which this rank goes through it."""
-    return there[:2] + (own[2],) if there[0] == own[0] and own[2] is not None else there
+    return there[:2] + own[2:4] + (None,) if there[0] == own[0] and own[2] is not None else there

@@ -6,7 +6,7 @@ Without this its first step would be of other buckets than the peers', and slow:
 
 import torch
 
-from taskd import _random, _state
+from taskd import _random, _state, _values
 
 WARM_MIN, WARM_MAX = 2, 8  # steps: DDP has its buckets from the second on, of a static graph from the third
 
@@ -24,9 +24,10 @@ class Warm:
 
     def note(self, what):
         """Keeps what something was before it is used."""
-        leaves = {}
+        leaves, inner = {}, _state.inner_of(what)
         _state.leaves_of("", what, leaves)
-        self.notes.append((what, {path: leaf.clone() for path, leaf in leaves.items()}, _state.rest_of(what)))
+        rest = _state.rest_of(what) if _state.is_optimizer(inner) else _values.Copy(inner)
+        self.notes.append((what, {path: leaf.clone() for path, leaf in leaves.items()}, rest))
 
     def goes_on(self):
         return not self.is_settled and self.steps < WARM_MAX
@@ -61,4 +62,7 @@ class Warm:
         for path, leaf in leaves.items():
             if path in before:
                 leaf.copy_(before[path])
-        _state.take_rest_of(what, rest)
+        if isinstance(rest, _values.Copy):
+            rest.put_back()
+        else:
+            _state.take_rest_of(what, rest, {})

@@ -1,12 +1,13 @@
 """What a forward and backward pass changes, noted when a step begins and put back when it is done again: random numbers,
-buffers (BatchNorm's), gradient scalers, gradients. Parameters and optimizers it never touches: they change in the commit window.
+buffers (BatchNorm's), gradient scalers, gradients, and what a program registers besides (`_noted`). Parameters and optimizers it
+never touches: they change in the commit window.
 
-What did not change since the last note is not copied again.
+A buffer that did not change since the last note is not copied again.
 """
 
 import torch
 
-from taskd import _random
+from taskd import _noted, _random
 
 
 class Noter:
@@ -19,6 +20,7 @@ class Noter:
         self.zeroes = False  # the program does that, as was seen in the step before
         self.backward = False
         self.paths, self.found, self.versions = [], [], []  # of the buffers that there were when the step began
+        self.others = _noted.Others(state)
 
     def note(self):
         self.zeroes, self.zeroed, self.backward = self.zeroed, False, False
@@ -46,7 +48,9 @@ class Note:
         self.noter = noter
         self.random = _random.state()
         noter.paths, noter.found, self.buffers = [], [], []
-        self.scalers = [Scaler(one) for one in noter.state.named.values() if is_scaler(one)]
+        self.scalers = []
+        self.scalers_are_found()
+        self.others = noter.others.note()
         self.grads = []
         for optimizer in noter.state.optimizers():
             for group in optimizer.param_groups:
@@ -60,6 +64,12 @@ class Note:
                 self.grads.append((parameter, None))
             elif not self.noter.zeroes:
                 self.grads.append((parameter, grad.detach().clone()))
+
+    def scalers_are_found(self):
+        """Notes those that are known by now. The program's first use of one comes ahead of what changes its scale."""
+        known = {id(one.scaler) for one in self.scalers}
+        found = [one for one in self.noter.state.named.values() if _noted.is_scaler(one) and id(one) not in known]
+        self.scalers += [Scaler(one) for one in found]
 
     def modules_are_found(self, with_grads):
         """Notes what is known by now and was not before: the program uses it for the first time."""
@@ -78,6 +88,10 @@ class Note:
                 self.note_grads(one for one in module.parameters() if id(one) not in known)
 
     def put_back(self):
+        for other in self.others:  # before anything is changed
+            other.check()
+        for other in self.others:
+            other.put_back()
         _random.restore(self.random)
         with torch.no_grad():
             for buffer, copy in self.buffers:
@@ -112,10 +126,6 @@ def fill(buffers, values):
 
 def is_ddp(what):
     return hasattr(what, "require_forward_param_sync")
-
-
-def is_scaler(what):
-    return hasattr(what, "_per_optimizer_states") and hasattr(what, "_growth_tracker")
 
 
 class Scaler:

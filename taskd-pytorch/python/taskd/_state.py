@@ -1,13 +1,16 @@
 """All of a program's state: what it names, and what is found; as tensors that are copied in place, and a rest that is pickled.
 
 Who registers nothing is found: modules in DDP at their forward pass, optimizers, schedulers and gradient scalers at their step.
-Each is flattened into *leaves*, `path: tensor`, which have the same paths on all ranks that hold the same.
+Each is flattened into *leaves*, `path: tensor`, which have the same paths on all ranks that hold the same. Those of modules and
+optimizers are the objects' own tensors; those of all else are values that it gives and takes as a whole (`_values`).
 """
 
 import hashlib
 import pickle
 
 import torch
+
+from taskd import _link, _values
 
 
 class State:
@@ -16,7 +19,11 @@ class State:
 
     def register(self, state):
         for name, what in (state or {}).items():
-            self.named[str(name)] = what
+            if is_state(what):
+                self.named[str(name)] = what
+            else:
+                told = (name, type(what).__name__)
+                _link.say("%s is no state that can be recovered: a %s without state_dict and load_state_dict; give it both" % told)
 
     def find(self, name, what):
         """Something that the program uses; whether it was not known before."""
@@ -42,7 +49,15 @@ class State:
         return [one for one in self.named.values() if is_optimizer(one)]
 
     def leaves(self):
-        """All tensors, by path."""
+        """All tensors, by path. Who reads values by their addresses has to hold them as long."""
+        found = self.in_place()
+        for name, what in self.named.items():
+            _, tensors = _values.apart(inner_of(what))
+            found.update((name + _values.MARK + place, one) for place, one in tensors.items())
+        return found
+
+    def in_place(self):
+        """Those that are filled where they are: all but values."""
         found = {}
         for name, what in self.named.items():
             leaves_of(name, what, found)
@@ -52,9 +67,15 @@ class State:
         """What is no tensor, as bytes."""
         return pickle.dumps({name: rest_of(what) for name, what in self.named.items()}, 4)
 
-    def take_rest(self, data):
+    def take_rest(self, data, tensors):
+        """All that is not filled in place; of `tensors` the values are taken."""
+        values = _values.by_name(tensors)
         for name, rest in pickle.loads(data).items():
-            take_rest_of(self.named[name], rest)
+            take_rest_of(self.named[name], rest, values.get(name, {}))
+
+    def unknown(self, data):
+        """What the rest of another has and this one has not, by name."""
+        return sorted(set(pickle.loads(data)) - set(self.named))
 
     def own(self, leaves):
         """Paths of what may be each rank's own. Of all else, parameters and what optimizers keep of them, replicas have the same."""
@@ -62,9 +83,11 @@ class State:
         return {path for path, _ in self.buffers()} | {path for path in leaves if path.partition("/")[0] in plain}
 
     def layout(self, leaves):
-        """Names, shapes and types of all tensors, as one number."""
+        """Names, shapes and types of all tensors that are filled in place, as one number."""
         digest = hashlib.sha256()
         for path, leaf in sorted(leaves.items()):
+            if _values.is_value(path):
+                continue
             digest.update(("%s %s %s\n" % (path, tuple(leaf.shape), leaf.dtype)).encode())
         return digest.hexdigest()
 
@@ -104,6 +127,10 @@ def is_shard(parameter):
     return type(parameter).__name__ in ("DTensor", "FlatParameter") or getattr(parameter, "_fsdp_flattened", False)
 
 
+def is_state(what):
+    return isinstance(what, torch.Tensor) or hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
+
+
 def is_optimizer(what):
     return isinstance(what, torch.optim.Optimizer)
 
@@ -133,8 +160,6 @@ def leaves_of(name, what, found):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
                     found["%s/group.%d.%s" % (name, at, key)] = value
-    elif hasattr(what, "state_dict"):
-        walk(name, what.state_dict(), found)
 
 
 def states_of(optimizer):
@@ -149,32 +174,18 @@ def local(leaf):
     return getattr(leaf, "_local_tensor", leaf).detach()
 
 
-def walk(path, value, found):
-    """The tensors of a nested state_dict; what else it holds, with None in their places."""
-    if isinstance(value, torch.Tensor):
-        found[path] = value
-        return None
-    if isinstance(value, dict):
-        return {key: walk("%s/%s" % (path, key), one, found) for key, one in value.items()}
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(walk("%s/%d" % (path, at), one, found) for at, one in enumerate(value))
-    return value
-
-
 def rest_of(what):
     what = inner_of(what)
-    if isinstance(what, (torch.Tensor, torch.nn.Module)):
-        return None
     if is_optimizer(what):
         groups = [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in what.param_groups]
         states = {
             path: {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)} for path, state in states_of(what)
         }
         return groups, states
-    return walk("", what.state_dict(), {}) if hasattr(what, "state_dict") else None
+    return _values.apart(what)[0]
 
 
-def take_rest_of(what, rest):
+def take_rest_of(what, rest, values):
     what = inner_of(what)
     if is_optimizer(what):
         groups, states = rest
@@ -187,20 +198,8 @@ def take_rest_of(what, rest):
                     what.state.pop(parameter, None)
                 else:
                     what.state[parameter].update(given)
-    elif rest is not None and hasattr(what, "load_state_dict"):
-        filled = what.state_dict()
-        what.load_state_dict(merge(filled, rest))
-
-
-def merge(filled, rest):
-    """A state_dict with tensors of the one, which were filled in place, and all else of the other."""
-    if isinstance(filled, torch.Tensor):
-        return filled
-    if isinstance(rest, dict) and isinstance(filled, dict):
-        return {key: merge(filled.get(key), value) for key, value in rest.items()}
-    if isinstance(rest, (list, tuple)) and isinstance(filled, (list, tuple)) and len(rest) == len(filled):
-        return type(rest)(merge(one, other) for one, other in zip(filled, rest))
-    return rest
+    else:
+        _values.give_back(what, rest, values)
 
 
 def make_room(optimizer, path, like, spare):

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from taskd import _copy, _link, _state
+from taskd import _copy, _link, _state, _values
 from taskd._session import Cancelled, Refused
 
 POLL_SECONDS = 0.0005
@@ -22,7 +22,8 @@ class Transfer:
     def __init__(self, engine):
         self.engine = engine
         self.server = None
-        self.staged = []  # copies in host memory of tensors that are elsewhere
+        self.staged = []  # what peers read: copies in host memory of tensors that are elsewhere, and values, which nobody else may hold
+        self.values = {}  # what is taken of values, by path
 
     def close(self):
         """No peer reads here any more."""
@@ -41,7 +42,7 @@ class Transfer:
             held = leaf
             if leaf.device.type != "cpu" or not leaf.is_contiguous():
                 held = leaf.to("cpu").contiguous()
-                self.staged.append(held)
+            self.staged.append(held)
             size = held.numel() * held.element_size()
             entries.append((path, tuple(leaf.shape), leaf.dtype, leaf.device.type, held.data_ptr(), size))
         self.server = _copy.Server([(entry[4], entry[5]) for entry in entries])
@@ -78,7 +79,7 @@ class Transfer:
         _copy.read([one for one in moves if one[1]], cancelled)
         for tensor, held in self.landed:
             tensor.copy_(held)
-        self.engine.state_.take_rest(first["rest"])
+        self.engine.state_.take_rest(first["rest"], self.values)
         if loop.is_new and loop.noted is None:  # its predecessor has left nothing; who is at the loop's begin needs nothing
             if step != loop.number:
                 _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %d" % giver)
@@ -103,7 +104,7 @@ class Transfer:
 
     def compare(self, rank, told):
         """That all can be copied."""
-        own, state = self.engine.state_.leaves(), self.engine.state_
+        own, state = self.engine.state_.in_place(), self.engine.state_
         sharded = set(told["sharded"]) | set(state.not_replicated())
         if sharded:
             names = ", ".join(sorted(sharded))
@@ -113,7 +114,11 @@ class Transfer:
         for path in own:
             if path not in theirs and path.partition("/")[0] not in optimizers:
                 raise Refused("the state of rank %s has no %s, which this rank has; is it the same program?" % (rank, path))
+        for name in state.unknown(told["rest"]):
+            raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (name, rank))
         for path, shape, dtype, _, _, _ in told["entries"]:
+            if _values.is_value(path):
+                continue  # whoever loads them knows what fits
             if path not in own:
                 if path.partition("/")[0] not in optimizers:
                     raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (path, rank))
@@ -125,7 +130,10 @@ class Transfer:
 
     def are_equal(self, giver, first, rank, other):
         """Parts of two states would be a whole of neither, if they were not the same."""
-        here, there = ({entry[0]: entry[1:4] for entry in one["entries"]} for one in (first, other))
+        def replicated(one):
+            return {entry[0]: entry[1:4] for entry in one["entries"] if not _values.is_value(entry[0])}
+
+        here, there = replicated(first), replicated(other)
         for path in sorted(set(here) | set(there)):
             if here.get(path) != there.get(path):
                 has = tuple("%s %s on %s" % one if one else "missing" for one in (here.get(path), there.get(path)))
@@ -139,15 +147,17 @@ class Transfer:
     def moves(self, loop, told):
         """`(where, [(address here, address there, bytes)])` for each peer: equal parts of what replicas have in common, and of the
         first one all the rest, such as buffers: a part of one's and a part of another's would be nobody's."""
-        leaves, kept, self.landed = self.engine.state_.leaves(), self.kept_here(loop), []
+        leaves, kept = self.engine.state_.in_place(), self.kept_here(loop)
+        self.landed, self.values = [], {}
         own = self.engine.state_.own(leaves)
         places = [(entry[0], self.place_for(entry, leaves), entry[5]) for entry in told[0]["entries"] if entry[0] not in kept]
-        total = sum(size for path, _, size in places if path not in own)
+        is_own = {path for path, _, _ in places if path in own or _values.is_value(path)}
+        total = sum(size for path, _, size in places if path not in is_own)
         ends = [total * (part + 1) // len(told) for part in range(len(told))]
         addresses = [{entry[0]: entry[4] for entry in one["entries"]} for one in told]
         by_peer, part, done = [[] for _ in told], 0, 0
         for path, here, size in places:
-            if path in own:
+            if path in is_own:
                 by_peer[0].append((here, addresses[0][path], size))
                 continue
             at = 0
@@ -163,7 +173,9 @@ class Transfer:
         """The address at which a tensor's bytes are to come."""
         path, shape, dtype, device, _, _ = entry
         tensor = leaves.get(path)
-        if tensor is None:
+        if _values.is_value(path):
+            tensor = self.values[path] = torch.empty(shape, dtype=dtype)
+        elif tensor is None:
             name, _, rest = path.partition("/")
             optimizer = _state.inner_of(self.engine.state_.named[name])
             tensor = _state.make_room(optimizer, rest, (shape, dtype, device), getattr(self.engine, "spare", {}))

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 37] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 39] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -35,6 +35,7 @@ pub const PYTHON_FILES: [PythonFile; 37] = python_files! {
     "taskd/_loader.py"
     "taskd/_nccl.py"
     "taskd/_newcomer.py"
+    "taskd/_noted.py"
     "taskd/_notes.py"
     "taskd/_optimizers.py"
     "taskd/_random.py"
@@ -48,6 +49,7 @@ pub const PYTHON_FILES: [PythonFile; 37] = python_files! {
     "taskd/_under_way.py"
     "taskd/_unfinished.py"
     "taskd/_until_exit.py"
+    "taskd/_values.py"
 };
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ DIES_AT = 23
 SIZE = 4
 
 
-def undisturbed():
-    with StandIn(SIZE, programs.dumping, STEPS=str(STEPS)) as world:
+def undisturbed(**environment):
+    with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), **environment) as world:
         return world.finish()
 
 
@@ -103,9 +103,9 @@ def verdict(reference, found):
     return {"digests": equal, "losses": losses, "starts": [one["start"] for one in found]}
 
 
-def restarted():
+def restarted(**environment):
     """A rank dies, the others save, everybody starts again; once more, and then to the end."""
-    with world_of(DIE="2:%d" % DIES_AT) as world:
+    with world_of(DIE="2:%d" % DIES_AT, **environment) as world:
         until_lost(world)
         dump(world, give_up(world))
         start_again(world, DIE="0:%d" % (DIES_AT + 5))
@@ -113,7 +113,7 @@ def restarted():
         step, _ = dump(world, give_up(world))
         start_again(world)
         found = world.finish()
-    return dict(verdict(undisturbed(), found), step=step)
+    return dict(verdict(undisturbed(**environment), found), step=step)
 
 
 def lost():

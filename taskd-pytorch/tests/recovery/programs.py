@@ -359,8 +359,13 @@ class Digits(torch.utils.data.Dataset):
 
 def accumulated():
     """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own. With
-    LOGGED the last loss is averaged ahead of its backward pass."""
+    LOGGED the last loss is averaged ahead of its backward pass, with IN_PLACE batches are changed where they are, and KEPT is how many of
+    a step are kept."""
     taskd, rank, size = begin()
+    if os.environ.get("KEPT"):
+        from taskd import _batches
+
+        _batches.KEPT_MAX = int(os.environ["KEPT"])
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -368,9 +373,10 @@ def accumulated():
     data = Digits()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
     loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
-    losses, die = Losses(), Once("DIE", rank, dies)
+    losses, die, late = Losses(), Once("DIE", rank, dies), Late(rank)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
         with step:
+            late(-1 if step.warming else step.number)
             for at, (x, y) in enumerate(step.batches(n=3)):
                 x.mul_(0.5) if os.environ.get("IN_PLACE") else None
                 if at < 2:
@@ -390,28 +396,37 @@ def accumulated():
 
 def dumping():
     """Goes on from a dying checkpoint: with DDP whose order does not depend on how long it lives, and a loader that shuffles by the
-    program's random numbers, which loading takes some of as well."""
+    program's random numbers, which loading takes some of as well. With OWN there is state of the program's own, and the loader has
+    random numbers of its own."""
+    import owns
+
     taskd, rank, size = begin()
+    has_own = bool(os.environ.get("OWN"))
     torch.manual_seed(7)
-    model = DistributedDataParallel(net(int(os.environ.get("WIDE", "64"))), find_unused_parameters=True)
+    inner = net(int(os.environ.get("WIDE", "64")))
+    model = DistributedDataParallel(torch.nn.Sequential(owns.Calls(), inner) if has_own else inner, find_unused_parameters=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
-    loader = torch.utils.data.DataLoader(Digits(), batch_size=8, shuffle=True)
+    generator = torch.Generator().manual_seed(200 + rank) if has_own else None
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=24 if has_own else 8, shuffle=True, generator=generator)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if has_own:
+        state["own"] = owns.Own()
     losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
     torch.randn(rank + 1)  # whatever a program does before its loop
     for step in taskd.steps(state, data=loader, start=start, until=steps()):
         with step:
             optimizer.zero_grad()
             x, y = step.next()
+            x = x * state["own"].sees() if has_own else x
             loss = torch.nn.functional.cross_entropy(model(x + random.random()), y)
             die(-1 if step.warming else step.number)
             loss.backward()
             optimizer.step()
             scheduler.step()
             losses.add(step, loss)
-    return {"digest": digest(model, optimizer, scheduler), "losses": losses, "start": start}
+    return {"digest": digest(*state.values(), owns.state_of(generator)), "losses": losses, "start": start}
 
 
 def gan():
@@ -474,6 +489,23 @@ def sharded(shard):
     torch.manual_seed(100 + rank)
     state = {} if os.environ.get("UNNAMED") else {"model": model, "optimizer": optimizer}
     for step in taskd.steps(state, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            model(noise()).square().mean().backward()
+            optimizer.step()
+    return {}
+
+
+def other_backend():
+    """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as NCCL's."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers it)
+
+    taskd, rank, size = begin()
+    dist.new_group(backend="fake")
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
         with step:
             optimizer.zero_grad()
             model(noise()).square().mean().backward()

@@ -3,6 +3,7 @@
 Victims and moments come from a seed (SEED, else 1), which is in what is written.
 """
 
+import io
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import types
 import dumps
 import halves
 import hosts
+import owns
 import programs
 import ranks
 import worlds
@@ -195,6 +197,19 @@ def died_at(program, victim, step, cut=None, **environment):
         return verdict(reference, world.finish(), phases, world)
 
 
+def died_with_own_state():
+    """In the first step, in which the gradient scaler is found, and later."""
+    for step in (0, 12):
+        yield "step %d" % step, died_at(owns.keeping, 2, step, LOGGED="1")
+
+
+def shuffled():
+    """A loader with random numbers of its own: in its first epoch and in later ones."""
+    for environment in ({}, {"REPLACED": "1"}, {"WORKERS": "2"}):
+        for fault in (kill, retry):
+            yield "%s %s" % (fault.__name__, environment), compared(owns.shuffled, fault, steps=60, **environment)
+
+
 def together(verdicts):
     """What became of several worlds: `(what befell it, verdict)` of each."""
     found = {"seed": SEED, "digests": [], "losses": [], "phases": [], "happened": []}
@@ -286,11 +301,58 @@ def completes_as_it_is_looked_at():
     return {"waited": waited, "failed": failed}
 
 
+def no_state():
+    """What is registered, and has nothing by which it could be recovered."""
+    import torch
+    from taskd import _state
+
+    state, real, sys.stderr = _state.State(), sys.stderr, io.StringIO()
+    try:
+        state.register({"losses": [], "tensor": torch.zeros(1)})
+        return {"said": sys.stderr.getvalue(), "known": list(state.named)}
+    finally:
+        sys.stderr = real
+
+
 def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
     with StandIn(4, program, STEPS="1000", **environment) as world:
         world.until_step(5)
         return recovered_or_refused(world, None)
+
+
+def changed_in_place():
+    """A program that changes its batches in place, in a step that is done again."""
+    for fault in (kill, retry):
+        yield fault.__name__, compared(programs.accumulated, fault, steps=60, IN_PLACE="1")
+
+
+def not_kept(step, **environment):
+    """A step cannot be done again in which all but one rank have had their batches, and wait for that one."""
+    with StandIn(4, programs.accumulated, STEPS="1000", LATE="3:%d" % step, **environment) as world:
+        world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+        world.until_step(step)
+        until = time.monotonic() + 0.3
+        world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
+        return recovered_or_refused(world, None)
+
+
+def refused_once(program, **environment):
+    """A step that failed, though all processes live, and that cannot be done again."""
+    with StandIn(4, program, STEPS="1000", INJECT="1:8", **environment) as world:
+        world.until_failed()
+        return recovered_or_refused(world, None)
+
+
+def other_backend():
+    """A group that cannot be given up: survivors say so at once, and a newcomer, which has such a group as well, comes as far as
+    its loop."""
+    with StandIn(4, programs.other_backend, STEPS="1000") as world:
+        world.until_step(5)
+        park(world, 2)
+        began = time.monotonic()
+        found = recovered_or_refused(world, None)
+        return dict(found, seconds=time.monotonic() - began, newcomer=world.parked[2].at)
 
 
 def second_step():
@@ -393,7 +455,7 @@ def early_in_all_programs():
     worlds = 40 if SOAK else 4
     yield from early(programs.ddp, worlds)
     yield from early(programs.gan, worlds)
-    yield from early(programs.accumulated, worlds, IN_PLACE="")
+    yield from early(programs.accumulated, worlds)
     yield from early(programs.unguarded, worlds, is_named=False)
     yield from early(programs.two_loops, worlds, first=6, befalls=["retry"])
     for settings in SETTINGS[1:]:  # the second step of a static graph is none that newcomers can come into
@@ -607,7 +669,10 @@ SCENARIOS = {
     "plain": lambda: compared(programs.plain, kill),
     "plain_died": lambda: died_at(programs.plain, 2, 10),
     "plain_stop": lambda: compared(programs.plain, stop),
-    "accumulated": lambda: compared(programs.accumulated, kill, IN_PLACE=""),
+    "accumulated": lambda: compared(programs.accumulated, kill),
+    "in_place": lambda: together(changed_in_place()),
+    "in_place_once": lambda: not_kept(0, IN_PLACE="1"),
+    "too_many": lambda: not_kept(5, KEPT="2"),
     "between_passes": lambda: died_at(programs.accumulated, 2, 10, LOGGED="1"),
     "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
     "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
@@ -618,6 +683,7 @@ SCENARIOS = {
     "completes_as_it_is_looked_at": completes_as_it_is_looked_at,
     "other_buckets": other_buckets,
     "second_step": second_step,
+    "other_backend": other_backend,
     "other_loop": other_loop,
     "other_state": other_state,
     "of_three": of_three,
@@ -628,6 +694,15 @@ SCENARIOS = {
     "first_cut": lambda: injected(programs.ddp, at=0),
     "late_write": lambda: injected(programs.gan),
     "scaled": lambda: compared(programs.scaled, kill, steps=60),
+    "keeping": lambda: compared(owns.keeping, kill, steps=60),
+    "keeping_retry": lambda: compared(owns.keeping, retry, steps=60),
+    "keeping_died": lambda: together(died_with_own_state()),
+    "large_late": lambda: injected(owns.large, CHANGES="late", GIVES="tensors"),
+    "large_early": lambda: refused_once(owns.large, CHANGES="early", GIVES="tensors"),
+    "no_state": no_state,
+    "large_copies": lambda: refused_once(owns.large, CHANGES="late", GIVES="copies"),
+    "shuffled": lambda: together(shuffled()),
+    "over_an_epochs_end": owns.over_an_epochs_end,
     "fsdp": lambda: refused_by(programs.fsdp),
     "fsdp2": lambda: refused_by(programs.fsdp2),
     "fsdp_unnamed": lambda: refused_by(programs.fsdp, UNNAMED="1"),
@@ -640,6 +715,7 @@ SCENARIOS = {
     "asked_twice": asked_twice,
     "smaller": worlds.smaller,
     "dump_restart": dumps.restarted,
+    "dump_own": lambda: dumps.restarted(OWN="1"),
     "dump_lost": dumps.lost,
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,

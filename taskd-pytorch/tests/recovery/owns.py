@@ -1,0 +1,176 @@
+"""Training programs with state of their own: objects that have `state_dict` and `load_state_dict`, and a loader's random numbers."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from programs import Cut, Digits, Losses, Once, begin, dies, digest, net, noise, steps
+from torch.nn.parallel import DistributedDataParallel
+
+
+def state_of(generator):
+    return None if generator is None else generator.get_state()
+
+
+class Own:
+    """State of a program's own, the same on all ranks, that is changed ahead of the optimizer's step: a counter, an average, all that
+    was seen, and random numbers. `state_dict` gives copies."""
+
+    def __init__(self, size=4):
+        self.seen, self.average, self.all, self.names = 0, torch.zeros(size), torch.zeros(0), []
+        self.generator = torch.Generator().manual_seed(11)
+
+    def sees(self):
+        """Something that depends on all that there was."""
+        self.seen += 1
+        drawn = torch.randn(1, generator=self.generator)
+        self.average.mul_(0.9).add_(drawn)
+        self.all = torch.cat([self.all, drawn])
+        self.names.append("seen %d" % self.seen)
+        return 1 + 0.01 * float(self.average[0] + self.all.sum()) + 0.001 * self.seen
+
+    def state_dict(self):
+        tensors = {"average": self.average.clone(), "all": self.all.clone(), "random": self.generator.get_state()}
+        return dict(tensors, seen=self.seen, names=self.names)
+
+    def load_state_dict(self, state):
+        self.seen, self.average, self.all, self.names = (state[name] for name in ("seen", "average", "all", "names"))
+        self.generator.set_state(state["random"])
+
+
+class Calls(torch.nn.Module):
+    """Counts how often it was called, in what torch calls the extra state of a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.sum = 0, torch.zeros(1)
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            self.sum = self.sum + 0.5
+        return x * (1 + 0.001 * self.calls + 0.001 * float(self.sum))
+
+    def get_extra_state(self):
+        return {"calls": self.calls, "sum": self.sum}
+
+    def set_extra_state(self, state):
+        self.calls, self.sum = state["calls"], state["sum"]
+
+
+def keeping():
+    """State of the program's own, a module with extra state, and a gradient scaler that nobody names. With LOGGED ranks meet once more
+    between gradients and the optimizer's step."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(torch.nn.Sequential(Calls(), net()))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scaler, own = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3), Own()
+    torch.manual_seed(100 + rank)
+    losses, die = Losses(), Once("DIE", rank, dies)
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "own": own}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(noise() * own.sees()).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if os.environ.get("LOGGED"):
+                die(-1 if step.warming else step.number)
+                dist.all_reduce(norm)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, own, scaler), "losses": losses}
+
+
+class Large(Own):
+    """More of it than is copied at every step. With GIVES=copies nobody can tell whether a step has changed it, else the tensors
+    themselves are given."""
+
+    def __init__(self):
+        Own.__init__(self, size=5 << 20)
+
+    def state_dict(self):
+        state = Own.state_dict(self)
+        return state if os.environ["GIVES"] == "copies" else dict(state, average=self.average)
+
+
+def large():
+    """With CHANGES=early a large object is changed ahead of the optimizer's step, else after it."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer, own = torch.optim.Adam(model.parameters(), lr=1e-3), Large()
+    torch.manual_seed(100 + rank)
+    losses, is_early = Losses(), os.environ["CHANGES"] == "early"
+    cut = Cut(rank)
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "own": own}, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            own.sees() if is_early else None
+            loss = model(noise()).square().mean()
+            cut(-1 if step.warming else step.number)
+            loss.backward()
+            optimizer.step()
+            own.sees() if not is_early else None
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, own), "losses": losses}
+
+
+def shuffled():
+    """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
+    With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    generator, data = torch.Generator().manual_seed(200 + rank), Digits()
+    order = {"shuffle": True}
+    if os.environ.get("REPLACED"):
+        order = {"sampler": torch.utils.data.RandomSampler(data, replacement=True, num_samples=200, generator=generator)}
+    workers = int(os.environ.get("WORKERS", "0"))
+    loader = torch.utils.data.DataLoader(data, batch_size=24, generator=generator, num_workers=workers, **order)
+    losses = Losses()
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
+        with step:
+            optimizer.zero_grad()
+            for x, y in step.batches(n=2):
+                if "sampler" not in order:
+                    x = x + 0.1 * torch.randn(x.shape, generator=generator)
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, state_of(generator)), "losses": losses}
+
+
+def over_an_epochs_end():
+    """Who saves in the middle of a step that goes over an epoch's end tells where that began; what comes there, and what another who
+    goes on there gets. With random numbers of the loader's own, and with the program's."""
+    from taskd import _batches, _data
+
+    def streams(generator):
+        loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2, shuffle=True, generator=generator)
+        return _batches.Streams(_data.open_at, _data.Copier()), loader
+
+    def batches(stream, count):
+        return [stream.next().tolist() for _ in range(count)]
+
+    found = {}
+    for name, generator in (("own", torch.Generator().manual_seed(3)), ("program", None)):
+        torch.manual_seed(1)
+        one, loader = streams(generator)
+        stream = one.of(loader)
+        batches(stream, 3)
+        one.begin_step()
+        random = torch.get_rng_state()
+        here = batches(stream, 3)  # two of this epoch, and one of the next
+        other, there = streams(generator and torch.Generator().manual_seed(4))
+        torch.manual_seed(2)
+        other.seek(one.positions())
+        torch.set_rng_state(random)
+        found[name] = [here, batches(other.of(there), 3)]
+    return found

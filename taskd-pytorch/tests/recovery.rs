@@ -416,6 +416,14 @@ fn a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers() {
 }
 
 #[test]
+fn a_rank_that_is_lost_at_the_end_of_a_step_that_the_others_complete_has_its_random_numbers() {
+    let test = "a_rank_that_is_lost_at_the_end_of_a_step_that_the_others_complete_has_its_random_numbers";
+    let Some(found) = findings(test, "dump_lost_late") else { return };
+    assert_eq!((start(&found), found["step"].as_u64()), (Some(24), Some(24)));
+    assert!(is_exact(&found), "{found:#}");
+}
+
+#[test]
 fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
     let test = "ranks_that_all_live_save_and_go_on_and_others_begin_there";
     let Some(found) = findings(test, "dump_asked") else { return };

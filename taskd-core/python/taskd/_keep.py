@@ -1,7 +1,7 @@
 """What only this rank has (its random numbers, its place in the data, its buffers), kept where it outlives the process.
 
 A file (TASKD_KEEP, on a file system in memory) with the newest two steps that were begun: for each what was there at its start,
-and the buffers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
+and the buffers and random numbers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
 not written whole is not read.
 
 Where a job has several hosts, two other ranks keep it as well (`_away`): a successor may come on another host.
@@ -17,7 +17,7 @@ import zlib
 from taskd import _link
 
 SLOT_BYTES = 4 << 20  # of which the file takes what is written
-KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and the buffers after its forward pass
+KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and what its forward pass has left
 HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
 MARK = b"TASKDKP1"
 

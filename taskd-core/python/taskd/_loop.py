@@ -233,10 +233,12 @@ class Loop:
         if self.keep is not None and not self.is_new and self.window != TORN:
             self.keep_start()
 
-    def keep_buffers(self):
-        """The buffers as they are now, which no other rank has."""
-        if self.keep is not None and self.kind == TRAIN and self.keeps_buffers:
-            self.keep.write(self.number, _keep.FORWARD, pickle.dumps(self.engine.buffers(), 4))
+    def keep_forward(self):
+        """What the forward pass has left that no other rank has: buffers, and random numbers. Others may complete the step, and
+        this rank be lost before it begins the next one."""
+        if self.keep is not None and self.kind == TRAIN:
+            buffers = self.engine.buffers() if self.keeps_buffers else {}
+            self.keep.write(self.number, _keep.FORWARD, pickle.dumps((buffers, self.copier.seed()), 4))
 
     def end(self):
         self.in_step = False
@@ -284,7 +286,7 @@ class Loop:
                     self.become(known, kept)
                     if known != step:
                         after = self.keep.read(known, _keep.FORWARD)
-                        self.own_buffers = pickle.loads(after) if after else None
+                        self.own_buffers = pickle.loads(after)[0] if after else None
                     break
         return step == self.number + 1 and (self.noted == self.number or self.noted == SUCCEEDED)
 

@@ -254,14 +254,14 @@ def kept(directory):
         loop.keep.forget()
         for _ in range(3):
             loop.begin()
-            loop.keep_buffers()
+            loop.keep_forward()
             loop.number += 1
         random, _, own = pickle.loads(loop.keep.read(2, _keep.START) or pickle.dumps((None, None, None)))
         forward = loop.keep.read(2, _keep.FORWARD)
         found[name] = {
             "random": random == b"random numbers",
             "buffers": bool(own),
-            "forward": bool(forward and pickle.loads(forward)),
+            "forward": bool(forward and pickle.loads(forward)[0]),
             "packed": len(packed),
             "said": list(said),
         }

@@ -2,8 +2,8 @@
 
 A part is a file of `torch.save`: `paths` (of all tensors), `leaves` (every `of`-th of them, beginning with the part's number, by
 path) and the kinds of their `devices`, `rest` (what is no tensor, pickled; in part 0), `private` (random numbers, the place in the
-data and the buffers of the rank that wrote it), `left` (the same of ranks that write no part, as far as it is found here: by rank and
-step), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
+data and the buffers of the rank that wrote it), `left` (what ranks that write no part have left, as far as it is found here: by rank,
+and by step and kind as in `_keep`), `step` (the next one to do), `part`, `of`, and `layout`, which is the same in all
 parts of one state.
 """
 
@@ -50,12 +50,13 @@ def write(engine, loop, order):
 
 
 def left_by(engine, rank, step):
-    """What only another rank has had, with which the step began, or the one before: in the memory of this host, or of this rank."""
+    """What only another rank has had, with which the step began, or the one before, which it may have left in its middle: in the
+    memory of this host, or of this rank."""
     keep, found = _keep.left_by(rank), {}
-    for one in (step - 1, step):
-        data = keep.read(one, _keep.START) if keep is not None else None
+    for one in ((step - 1, _keep.START), (step - 1, _keep.FORWARD), (step, _keep.START)):
+        data = keep.read(*one) if keep is not None else None
         if data is None and engine.away_ is not None:
-            data = engine.away_.holds(rank, one, _keep.START)
+            data = engine.away_.holds(rank, *one)
         if data is not None:
             found[one] = data
     return found

@@ -137,11 +137,17 @@ class Engine:
             self.needs_undo = self.in_window
         return self.noter.note()
 
+    def backward(self):
+        """A backward pass begins: the others cannot complete the step without it, and with it they can."""
+        self.noter.backward = True
+        self.noter.changed()
+        self.loop.keep_forward()
+
     def issued(self, args):
         """An operation of the step; with what it was called, where C++ did inside of backward."""
         loop = self.loop
         if loop.keep is not None and self.noter.changed():
-            loop.keep_buffers()
+            loop.keep_forward()
         if loop.window == OPEN:
             self.needs_undo = self.in_window = True
         if args is not None and len(self.buckets) < BUCKETS_MAX:

@@ -23,7 +23,7 @@ class Guards:
 
     def of_backward(self, module):
         def before(loop, *_):
-            loop.engine.noter.backward = True
+            loop.engine.backward()
             return loop.goes_on() or True  # where it is not caught the pass goes on, and counts for nothing
 
         for name in ("backward", "grad"):

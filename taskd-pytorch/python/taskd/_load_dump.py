@@ -186,30 +186,33 @@ class Whole:
         """What is this rank's own: of its part; of a rank that was lost, what it had left in memory; else a peer's."""
         if self.same_size and self.rank in self.told:
             return pickle.loads(self.told[self.rank]["private"])
-        kept = self.left(self.step)
+        kept = self.left(self.step, _keep.START)
         if kept is not None:
             return pickle.loads(kept)
         peer = min(self.told)
         random, positions, buffers = pickle.loads(self.told[peer]["private"])
-        before = self.left(self.step - 1)
+        before, after = (self.left(self.step - 1, kind) for kind in (_keep.START, _keep.FORWARD))
         if before is None:
             told = (self.rank, peer)
             _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
             return random, positions, buffers
-        _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         random, own, _ = pickle.loads(before)
+        if after is None:
+            _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
+        else:  # in whose middle it was lost, or at its end: what it has drawn after its last forward pass nobody knows
+            own_buffers, random = pickle.loads(after)
+            buffers = own_buffers or buffers
         return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
 
-
-    def left(self, step):
-        """What a lost rank had left of a step: others have saved it, or it is here still."""
+    def left(self, *of):
+        """What a lost rank had left of a step, by step and kind: others have saved it, or it is here still."""
         if not self.same_size:
             return None
         for told in self.told.values():
-            if step in told.get("left", {}).get(self.rank, ()):
-                return told["left"][self.rank][step]
+            if of in told.get("left", {}).get(self.rank, ()):
+                return told["left"][self.rank][of]
         keep = _keep.opened()
-        return keep.read(step, _keep.START) if keep is not None else None
+        return keep.read(*of) if keep is not None else None
 
 
 class InMemory(Whole):

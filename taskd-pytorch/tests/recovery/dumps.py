@@ -90,6 +90,7 @@ def start_again(world, **environment):
     world.store_pid, world.port = ranks.store_server()  # they meet anew
     world.environment["MASTER_PORT"] = str(world.port)
     world.environment.pop("DIE", None)
+    world.environment.pop("DIE_LATE", None)
     world.environment.update(environment)
     world.world = [world.start(rank, "train") for rank in range(SIZE)]
 
@@ -114,6 +115,17 @@ def restarted(**environment):
         start_again(world)
         found = world.finish()
     return dict(verdict(undisturbed(**environment), found), step=step)
+
+
+def lost_late():
+    """A rank is lost when it has done all of a step, which the others complete: what it had at its end nobody has kept."""
+    with world_of(DIE_LATE="0:%d" % DIES_AT) as world:
+        until_lost(world)
+        world.pump(lambda: all(peer.process.step() > DIES_AT for peer in world.world), "the others complete the step")
+        step, _ = dump(world, give_up(world))
+        start_again(world)
+        found = world.finish()
+    return dict(verdict(undisturbed(), found), step=step)
 
 
 def lost():

@@ -414,6 +414,7 @@ def dumping():
     if has_own:
         state["own"] = owns.Own()
     losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
+    die_late = Once("DIE_LATE", rank, dies)
     torch.randn(rank + 1)  # whatever a program does before its loop
     for step in taskd.steps(state, data=loader, start=start, until=steps()):
         with step:
@@ -425,6 +426,7 @@ def dumping():
             loss.backward()
             optimizer.step()
             scheduler.step()
+            die_late(-1 if step.warming else step.number)
             losses.add(step, loss)
     return {"digest": digest(*state.values(), owns.state_of(generator)), "losses": losses, "start": start}
 

@@ -717,6 +717,7 @@ SCENARIOS = {
     "dump_restart": dumps.restarted,
     "dump_own": lambda: dumps.restarted(OWN="1"),
     "dump_lost": dumps.lost,
+    "dump_lost_late": dumps.lost_late,
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,

@@ -25,8 +25,8 @@ class OnTwoHosts(StandIn):
 
 
 def lose_host(world, dice, and_one_more=False):
-    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them a rank of the other
-    host may be lost, which comes back there: it may have been the one that had what only they had."""
+    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them the next rank on the
+    other host may be lost, which comes back there: it is the first to have had what only they had."""
     host = dice.choice(world.host_of)
     lost = [rank for rank in range(world.size) if world.host_of[rank] == host]
     if len(lost) == world.size:
@@ -35,7 +35,7 @@ def lose_host(world, dice, and_one_more=False):
         world.host_of[rank] = 1 - host
     others = [rank for rank in range(world.size) if rank not in lost]
     if and_one_more and len(others) > 1:
-        lost.append(dice.choice(others))
+        lost.append(min(others, key=lambda rank: (rank - lost[0]) % world.size))
     for rank in lost:
         world.world[rank].process.kill()
     return world.recover(lost)

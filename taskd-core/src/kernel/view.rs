@@ -3,7 +3,7 @@
 use crate::job::{
     Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
 };
-use crate::launch::{Linked, NodeState, NodeStatus, Phase};
+use crate::launch::{Linked, NodeState, NodeStatus, Phase, Point};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,6 +112,14 @@ impl View {
     pub fn all_train(&self) -> bool {
         let members = self.world.members();
         self.training().filter(|(rank, _)| members.contains_key(rank)).count() == members.len()
+    }
+
+    /// Whether all ranks of the world in force train, and each of them is in its step loop or has completed a step: whoever has not may
+    /// still be on its way to where all meet.
+    #[must_use]
+    pub fn all_have_met(&self) -> bool {
+        let is_in = |proc: &Proc| proc.step.is_some() || proc.link.as_ref().is_some_and(|link| link.at == Point::Loop);
+        self.all_train() && self.training().all(|(_, proc)| is_in(proc))
     }
 
     /// Ranks of the world in force whose process was asked to stop, or could not be started, and not replaced since.

@@ -307,10 +307,11 @@ impl Incident {
     }
 
     /// Whether nothing is known but that the service is gone at which ranks meet ([`JobSpec::meeting`](crate::job::JobSpec::meeting)),
-    /// and all ranks train: who asks it for something will fail, and that is a fault of its own.
+    /// and all ranks have met and train: who asks it for something will fail, and that is a fault of its own. Ranks that have not met
+    /// would wait there for nobody.
     #[must_use]
     pub fn is_of_the_meeting(&self, view: &View) -> bool {
-        view.all_train()
+        view.all_have_met()
             && view.stopped_for(self.id).next().is_none()
             && self.faults.iter().all(|f| is_of_the_meeting(f, view))
     }

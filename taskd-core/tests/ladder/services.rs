@@ -57,6 +57,34 @@ fn its_death_is_a_fault_after_which_everybody_starts_again() {
     }
 }
 
+/// The job's ranks meet at the service, which dies after so many of them have completed a step.
+fn that_loses_its_meeting(stepped: u32) -> Job {
+    let mut job = job(|spec| spec.meeting = Some(SCHEDULER));
+    job.pass(1_000);
+    (0..stepped).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
+    job.tell_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
+    job.pass(100);
+    job
+}
+
+#[test]
+fn where_ranks_meet_may_die_once_all_have_met_and_whoever_asks_it_then_has_all_start_again() {
+    let mut job = that_loses_its_meeting(2);
+    assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "nobody needs it any more");
+    job.tell(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
+    job.pass(100);
+    assert_eq!(job.last().outcome, "recovered by restart");
+    assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
+}
+
+#[test]
+fn where_ranks_meet_is_started_again_with_all_of_them_while_some_are_still_on_their_way_there() {
+    let job = that_loses_its_meeting(1);
+    assert_eq!(job.last().outcome, "recovered by restart");
+    assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
+    assert_eq!((job.proc(0).incarnation, job.proc(1).incarnation), (Incarnation(2), Incarnation(2)));
+}
+
 #[test]
 fn it_starts_anew_when_a_rank_is_lost() {
     let mut job = job(|_| ());

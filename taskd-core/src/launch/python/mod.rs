@@ -241,7 +241,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                 let earlier =
                     if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
                 let new = match earlier {
-                    Some(port) => HeldPort::already(generation, port),
+                    Some(port) => HeldPort::again(generation, port),
                     None => HeldPort::choose(generation).map_err(|error| {
                         LaunchError::Unreachable(format!(
                             "no port for the processes of {generation} to meet at: {error}"

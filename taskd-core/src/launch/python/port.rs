@@ -33,8 +33,12 @@ pub(super) struct HeldPort {
 impl HeldPort {
     /// A port that is free now, for IPv4 and, where there is IPv6, for both: whoever listens may do so on both.
     pub(super) fn choose(generation: Generation) -> io::Result<HeldPort> {
-        let any_v6 = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
-        let any_v4 = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        HeldPort::hold(generation, 0)
+    }
+
+    fn hold(generation: Generation, port: u16) -> io::Result<HeldPort> {
+        let any_v6 = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0));
+        let any_v4 = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port));
         let socket = bound(AddressFamily::INET6, any_v6).or_else(|_| bound(AddressFamily::INET, any_v4))?;
         let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
         Ok(HeldPort { generation, port, socket: Some(socket), listener: None })
@@ -54,9 +58,11 @@ impl HeldPort {
         self.listener.take()
     }
 
-    /// A port that an earlier owner of the job has chosen; by now somebody listens there.
-    pub(super) const fn already(generation: Generation, port: u16) -> HeldPort {
-        HeldPort { generation, port, socket: None, listener: None }
+    /// A port that an earlier owner of the job has chosen. Where somebody listens there by now, it is theirs. Where nobody does, the
+    /// owner had ended ahead of handing its listener over, and it is held as before.
+    pub(super) fn again(generation: Generation, port: u16) -> HeldPort {
+        let theirs = HeldPort { generation, port, socket: None, listener: None };
+        HeldPort::hold(generation, port).unwrap_or(theirs)
     }
 }
 
@@ -81,6 +87,21 @@ mod tests {
         let second = HeldPort::choose(Generation(2)).unwrap();
         assert_ne!(first.port, second.port);
         assert_eq!(second.generation, Generation(2));
+    }
+
+    #[test]
+    fn the_port_of_an_earlier_owner_is_held_again_unless_somebody_listens_there() {
+        let first = HeldPort::choose(Generation(1)).unwrap();
+        let port = first.port;
+        drop(first); // its owner was killed
+        let mut again = HeldPort::again(Generation(1), port);
+        again.listen().unwrap();
+        let service = again.take_listener().unwrap();
+        assert_eq!(service.local_addr().unwrap().port(), port);
+        let mut theirs = HeldPort::again(Generation(1), port);
+        theirs.listen().unwrap();
+        assert!(theirs.take_listener().is_none(), "somebody listens there");
+        assert_eq!(theirs.port, port);
     }
 
     #[test]

@@ -103,7 +103,7 @@ class Stream:
         self.cursor = 0
         self.copier.restore_own(self.source, self.start[4])
 
-    def seek(self, epoch, at, seed, own_seed, own):
+    def seek(self, epoch, at, seed, own_seed=None, own=None):
         """Goes on at a position. Without its own random numbers of that moment it has those that the epoch has left so far."""
         self.iterator, self.epoch, self.at, self.seed, self.own_seed = None, epoch, at, seed, own_seed
         self.reopen(own)
@@ -174,7 +174,7 @@ class Streams:
                 stream.iterator, stream.at, stream.drawn = itertools.chain(stream.drawn, stream.source), 0, None
                 stream.begin_step()
             else:
-                stream.seek(0, 0, None, None, stream.first)
+                stream.seek(0, 0, None, own=stream.first)
 
     def share_anew(self, seat):
         """The world is another one: `seat(source)` says how many ranks share it, before and now, where that has changed."""

@@ -71,11 +71,18 @@ def lacks_memory(step):
     if os.environ['SHORT'] == '%d:%d' % (rank, step.number) and not os.path.exists(mark('short')):
         open(mark('short'), 'w').close()
         raise MemoryError('there is no memory for these gradients')
+def hold(step):
+    if os.environ['HOLD'] == str(step.number) and not os.path.exists(mark('held%d' % rank)):
+        open(mark('held%d' % rank), 'w').close()
+        from taskd import _session
+        while not _session.current.given_up:
+            time.sleep(0.001)
 for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
     with step:
         if ballast[0].numel():
             die(step)  # at once: the copy has just begun
         time.sleep(float(os.environ['PAUSE']))
+        hold(step)
         optimizer.zero_grad()
         loss = model(step.next() + random.random()).square().mean()
         die(step)
@@ -137,6 +144,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("BUCKETS", "")
         .with_env("ZERO", "")
         .with_env("SHORT", "")
+        .with_env("HOLD", "")
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
@@ -371,4 +379,24 @@ async fn a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_ra
         let why = refused.lines().find(|line| line.starts_with(&format!("{strategy}: "))).unwrap_or_default();
         assert!(why.contains("optimizer is sharded"), "{strategy}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on() {
+    let test = "all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on";
+    let Some(python) = support::torch_python(test) else { return };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let zero = ("ZERO", "1");
+    let runtime = runtime(&python, first.path(), &[zero, ("HOLD", "12")], saves).await; // all are in that step then
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    reach(&handle, 12).await;
+    handle.dump_now("before the maintenance").await.unwrap();
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 0), "{report:#?}");
+    let starts = are_undisturbed(&python, Some(zero), results(first.path(), &report)).await;
+    assert_eq!(starts, [0; RANKS as usize], "the same processes");
+    let (_, starts) = ends_as_undisturbed(&python, second.path(), &[zero], saves).await;
+    assert_eq!(starts, [12; RANKS as usize]);
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect;
 use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, WorkerSpec};
-use taskd_core::journal;
 use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::{GuardProgram, LocalLauncher};
 use taskd_core::recover;
@@ -160,7 +159,6 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .detectors(detect::defaults())
         .strategies(recover::defaults())
         .launcher(TorchLauncher::new(Arc::clone(&local), dir.join("torch")))
-        .journal(dir.join("journal"))
         .build()
         .unwrap()
 }
@@ -227,31 +225,6 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
     assert_eq!(strategies, [Some(Name::new("recover-in-place")), Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
-}
-
-#[tokio::test]
-async fn a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live() {
-    let test = "a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live";
-    let Some(python) = support::torch_python(test) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let env = [("DIE", "1:7"), ("BALLAST_MIB", "64")];
-    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, |_| ()).await;
-    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-    assert_eq!(
-        (strategies, starts),
-        (vec![Some(Name::new("recover-in-place"))], vec![0; RANKS as usize]),
-        "{report:#?}"
-    );
-    let mut log = Vec::new();
-    journal::dump(&dir.path().join("journal"), &mut log).unwrap();
-    let log = String::from_utf8(log).unwrap();
-    let answer = log.lines().find(|line| line.contains("copied_bytes_from")).unwrap_or_else(|| panic!("{log}"));
-    let given = |rank: u32| {
-        let words = answer.split(", ").find_map(|word| word.strip_prefix(&format!("copied_bytes_from_{rank} ")));
-        words.and_then(|count| count.parse::<f64>().ok()).unwrap_or_else(|| panic!("{answer}"))
-    };
-    let half = f64::from(32 << 20);
-    assert!([0, 2].map(given).iter().all(|bytes| *bytes > half), "{answer}");
 }
 
 #[tokio::test]

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect;
 use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, WorkerSpec};
-use taskd_core::journal;
 use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::{GuardProgram, LocalLauncher};
 use taskd_core::recover;
@@ -71,11 +70,18 @@ def lacks_memory(step):
     if os.environ['SHORT'] == '%d:%d' % (rank, step.number) and not os.path.exists(mark('short')):
         open(mark('short'), 'w').close()
         raise MemoryError('there is no memory for these gradients')
+def hold(step):
+    if os.environ['HOLD'] == str(step.number) and not os.path.exists(mark('held%d' % rank)):
+        open(mark('held%d' % rank), 'w').close()
+        from taskd import _session
+        while not _session.current.given_up:
+            time.sleep(0.001)
 for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
     with step:
         if ballast[0].numel():
             die(step)  # at once: the copy has just begun
         time.sleep(float(os.environ['PAUSE']))
+        hold(step)
         optimizer.zero_grad()
         loss = model(step.next() + random.random()).square().mean()
         die(step)
@@ -137,6 +143,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("BUCKETS", "")
         .with_env("ZERO", "")
         .with_env("SHORT", "")
+        .with_env("HOLD", "")
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
@@ -152,7 +159,6 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .detectors(detect::defaults())
         .strategies(recover::defaults())
         .launcher(TorchLauncher::new(Arc::clone(&local), dir.join("torch")))
-        .journal(dir.join("journal"))
         .build()
         .unwrap()
 }
@@ -219,31 +225,6 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
     assert_eq!(strategies, [Some(Name::new("recover-in-place")), Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
-}
-
-#[tokio::test]
-async fn a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live() {
-    let test = "a_newcomer_is_given_a_part_of_a_large_state_by_each_of_those_who_live";
-    let Some(python) = support::torch_python(test) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let env = [("DIE", "1:7"), ("BALLAST_MIB", "64")];
-    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, |_| ()).await;
-    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-    assert_eq!(
-        (strategies, starts),
-        (vec![Some(Name::new("recover-in-place"))], vec![0; RANKS as usize]),
-        "{report:#?}"
-    );
-    let mut log = Vec::new();
-    journal::dump(&dir.path().join("journal"), &mut log).unwrap();
-    let log = String::from_utf8(log).unwrap();
-    let answer = log.lines().find(|line| line.contains("copied_bytes_from")).unwrap_or_else(|| panic!("{log}"));
-    let given = |rank: u32| {
-        let words = answer.split(", ").find_map(|word| word.strip_prefix(&format!("copied_bytes_from_{rank} ")));
-        words.and_then(|count| count.parse::<f64>().ok()).unwrap_or_else(|| panic!("{answer}"))
-    };
-    let half = f64::from(32 << 20);
-    assert!([0, 2].map(given).iter().all(|bytes| *bytes > half), "{answer}");
 }
 
 #[tokio::test]
@@ -371,4 +352,24 @@ async fn a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_ra
         let why = refused.lines().find(|line| line.starts_with(&format!("{strategy}: "))).unwrap_or_default();
         assert!(why.contains("optimizer is sharded"), "{strategy}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on() {
+    let test = "all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on";
+    let Some(python) = support::torch_python(test) else { return };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let zero = ("ZERO", "1");
+    let runtime = runtime(&python, first.path(), &[zero, ("HOLD", "12")], saves).await; // all are in that step then
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    reach(&handle, 12).await;
+    handle.dump_now("before the maintenance").await.unwrap();
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 0), "{report:#?}");
+    let starts = are_undisturbed(&python, Some(zero), results(first.path(), &report)).await;
+    assert_eq!(starts, [0; RANKS as usize], "the same processes");
+    let (_, starts) = ends_as_undisturbed(&python, second.path(), &[zero], saves).await;
+    assert_eq!(starts, [12; RANKS as usize]);
 }

@@ -1,8 +1,8 @@
 """The state of a rank from peers that have it: what is there is told over the generation's store, tensors are filled in place.
 
 Everything is compared before anything is changed: a missing name or another shape is a sentence, and nothing was touched.
-The bytes themselves carry `taskd._copy`. Of several peers each gives a part; whoever names them knows that it is worth it. Between
-hosts it is, since each has a link of its own; on one host they share the memory's bandwidth, and what is gained is little.
+The bytes themselves carry `taskd._copy`. Of several peers each gives a part. The supervisor names several where
+it is worth it: between hosts, where each has a link of its own, and not on one host, where all share the memory's bandwidth.
 """
 
 import os

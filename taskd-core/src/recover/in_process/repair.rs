@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How many replicas give to one rank at most: more have little to add, and each of them has to tell of its state.
 pub(super) const SOURCES_MAX: usize = 4;
 
-/// The least state, in bytes, that comes from several replicas: of less, each saves nothing that it does not take to ask it.
+/// The least state, in bytes, that comes from several replicas, to another host: of less, each saves nothing that it does not take to ask it.
 pub(super) const PARTS_MIN_BYTES: u64 = 64 << 20;
 
 /// What one rank does.
@@ -68,8 +68,8 @@ pub(super) fn plan(
     Ok(Repairs { step, places })
 }
 
-/// From whom those of a set of replicas copy who lack the state of the step. Of a large state several give a part each: between hosts
-/// that is as many times as fast; on one host, where all share the memory's bandwidth, it gains little.
+/// From whom those of a set of replicas copy who lack the state of the step. To another host several give a part each of a large
+/// state.
 fn copies(
     step: u64,
     sources: &BTreeMap<Rank, &WorkerState>,

@@ -231,6 +231,31 @@ fn an_operators_checkpoint_costs_no_process_and_no_step() {
 }
 
 #[test]
+fn what_is_sharded_is_saved_by_each_for_itself_and_the_job_goes_on() {
+    let mut played = Played::of(Dump::and_restart(), saving(Scene::of(3)), vec![asked()]);
+    let sharded = |rank: Rank| WorkerState {
+        layout: format!("the part of {rank}"),
+        sharded: vec!["optimizer".into()],
+        ..state(5, Some(4), Window::Before)
+    };
+    played.ends(|rank, _| stands(sharded(rank)));
+    assert_eq!(played.rest(), ["dump", "join"]);
+    let whole = |what: &Directive| matches!(what, Directive::Dump { step: 5, part: 0, of: 1, .. });
+    let orders = directives(played.next_stage());
+    assert!(orders.len() == 3 && orders.iter().all(|(_, what)| whole(what)), "{orders:?}");
+    played.ends(wrote);
+    let seals = directives(played.next_stage());
+    let [(_, Directive::Seal { manifest, .. })] = seals.as_slice() else { panic!("{seals:?}") };
+    assert_eq!(manifest.sets, [0, 1, 2].map(|rank| BTreeSet::from([Rank(rank)])));
+    played.ends(wrote);
+    played.ends(wrote);
+    assert_eq!(played.rest(), ["repair", "resume"]);
+    let copies = |what: &Directive| !matches!(what, Directive::Repair { from, to, put_back: true, .. } if from.is_empty() && to.is_empty());
+    assert!(!directives(played.next_stage()).iter().any(|(_, what)| copies(what)));
+    assert_eq!((played.ends(wrote), played.ends(wrote)), (Next::AsProposed, Next::AsProposed));
+}
+
+#[test]
 fn an_operators_checkpoint_that_fails_is_told_when_the_job_goes_on() {
     let full = |what: &Directive| Failure::Refused(format!("{}: no space left on device", what.name()));
     let undone = |next: Next, why: &str| match next {

@@ -68,30 +68,33 @@ fn givers(world: &World, lack: &[u32], bytes: u64) -> Vec<Vec<u32>> {
     lack.iter().map(|rank| repairs.places[rank].from.iter().map(|giver| giver.0).collect()).collect()
 }
 
+/// A world whose ranks are on these hosts.
+fn on(hosts: &[&'static str]) -> World {
+    Scene::of(u32::try_from(hosts.len()).unwrap()).view.world.successor(Counted::Yes, |members| {
+        for (member, host) in members.values_mut().zip(hosts) {
+            member.node = Some(node(host));
+        }
+    })
+}
+
 #[test]
-fn of_a_large_state_several_give_a_part_and_of_a_small_one_each_in_its_turn() {
-    let world = Scene::of(4).view.world;
+fn of_a_large_state_several_on_other_hosts_give_a_part_and_of_a_small_one_each_in_its_turn() {
+    let world = on(&["a", "b", "a", "a"]);
     assert_eq!(givers(&world, &[1], PARTS_MIN_BYTES), [vec![0, 2, 3]]);
     assert_eq!(givers(&world, &[1], PARTS_MIN_BYTES - 1), [vec![0]]);
-    assert_eq!(givers(&world, &[1, 2], PARTS_MIN_BYTES - 1), [vec![0], vec![3]]);
-    let world = Scene::of(9).view.world;
+    assert_eq!(givers(&on(&["a", "b", "b", "a"]), &[1, 2], PARTS_MIN_BYTES - 1), [vec![0], vec![3]]);
+    let world = on(&["b", "a", "a", "a", "a", "a", "a", "a", "b"]);
     assert_eq!(givers(&world, &[0, 8], PARTS_MIN_BYTES), [vec![1, 2, 3, 4], vec![5, 6, 7, 1]], "four at most");
 }
 
 #[test]
-fn who_is_on_the_same_host_gives_and_others_where_nobody_is() {
-    let on = |hosts: &[&'static str]| {
-        Scene::of(u32::try_from(hosts.len()).unwrap()).view.world.successor(Counted::Yes, |members| {
-            for (member, host) in members.values_mut().zip(hosts) {
-                member.node = Some(node(host));
-            }
-        })
-    };
+fn one_on_the_same_host_gives_and_others_where_nobody_is() {
     let world = on(&["a", "a", "a", "b", "b"]);
-    assert_eq!(givers(&world, &[1], PARTS_MIN_BYTES), [vec![0, 2]]);
+    assert_eq!(givers(&world, &[1], PARTS_MIN_BYTES), [vec![0]]);
     assert_eq!(givers(&world, &[3, 4], PARTS_MIN_BYTES), [vec![0, 1, 2], vec![0, 1, 2]]);
     assert_eq!(givers(&world, &[2, 4], 0), [vec![0], vec![3]]);
     assert_eq!(givers(&world, &[3, 4], 0), [vec![0], vec![1]]);
+    assert_eq!(givers(&Scene::of(4).view.world, &[1, 2], PARTS_MIN_BYTES), [vec![0], vec![3]], "no host is known");
 }
 
 fn any_state() -> impl Strategy<Value = WorkerState> {

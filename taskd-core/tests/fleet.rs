@@ -181,7 +181,15 @@ impl Launcher for Notes {
         let ends = |change: &Change| matches!(change, Change::Proc(status) if status.phase.is_exited());
         if changes.iter().any(ends) {
             let (generation, framework) = (Generation(1), Name::new("test"));
-            let linked = Linked { generation, framework, can: [].into(), at: Point::Loop, state_bytes: None };
+            let linked = Linked {
+                generation,
+                framework,
+                can: [].into(),
+                at: Point::Loop,
+                state_bytes: None,
+                cannot: None,
+                sharded: Vec::new(),
+            };
             changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));
         }
         Ok((changes, next))

@@ -227,6 +227,13 @@ pub struct Linked {
     pub at: Point,
     /// Bytes of its training state, once that is known.
     pub state_bytes: Option<u64>,
+    /// Why it cannot be kept in any recovery, in one sentence, once its framework has found that out: no strategy tells it to
+    /// [give up](Directive::GiveUp) then.
+    #[serde(default)]
+    pub cannot: Option<String>,
+    /// Of what of its state no other process has a copy, by name, as far as its framework has found that out.
+    #[serde(default)]
+    pub sharded: Vec<String>,
 }
 
 /// The link to a process, as its launcher sees it.

@@ -3,7 +3,8 @@
 
 use super::shares::{self, Shares};
 use super::{
-    GIVE_UP, JOIN, Limits, NEEDED, RESUME, can_be_told, give_up, join, may_still_run, repair_and_resume, states_of,
+    GIVE_UP, JOIN, Limits, NEEDED, RESUME, can_be_told, give_up, join, may_still_run, repair_and_resume, sharded_of,
+    states_of,
 };
 use crate::detect::Sound;
 use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
@@ -12,8 +13,8 @@ use crate::launch::{DirectBatch, Directive, DumpManifest, DumpPart, Phase};
 use crate::recover::exit::account;
 use crate::recover::restart::start_anew;
 use crate::recover::{
-    Action, Cost, DUMP, Done, Failure, Incident, Need, Next, Output, Proposal, RecoveryStrategy, Restart, Run, Stage,
-    stages,
+    Action, Beforehand, Cost, DUMP, Done, Failure, Incident, Need, Next, Output, Proposal, RecoveryStrategy, Restart,
+    Run, Stage, possible, stages,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -159,10 +160,13 @@ impl RecoveryStrategy for Dump {
         format!("{} {}", self.limits.text(), self.restart.config())
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        let names_none = job.spec.policy.dump_dir.is_none();
+        names_none.then(|| "the job names no directory for checkpoints (policy.dump_dir)".into())
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        if view.spec.policy.dump_dir.is_none() {
-            return Err("the job names no directory for checkpoints (policy.dump_dir)".into());
-        }
+        possible(self, view)?;
         let asked = incident.is_ordered() && incident.faults.iter().any(|fault| fault.advice.as_ref() == Some(&DUMP));
         if !asked || view.training().count() < view.world.members().len() || !incident.lost(view).is_empty() {
             return self.before_the_end(incident, view);
@@ -208,7 +212,8 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
     };
     let ranks = || view.world.members().keys().copied();
     let kept: BTreeSet<Rank> = ranks().filter(|rank| refusal(*rank).is_ok()).collect();
-    for set in shares::replica_sets(&view.world, false) {
+    let is_sharded = kept.iter().any(|rank| sharded_of(*rank, view).is_some());
+    for set in shares::replica_sets(&view.world, is_sharded) {
         if set.is_disjoint(&kept) {
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();
             return Err(format!("no replica is left that can save a checkpoint: {why}"));

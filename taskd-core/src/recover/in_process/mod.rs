@@ -5,6 +5,7 @@
 //! [`Shrink`], [`Grow`] and [`Dump`]. It copies
 //! and writes nothing and talks to nobody: it says who is to be told what.
 
+mod beforehand;
 mod dump;
 mod grow;
 mod newcomers;
@@ -18,12 +19,14 @@ pub use dump::Dump;
 pub use grow::Grow;
 pub use recover::Recover;
 pub use retry::Retry;
+pub(super) use shares::{has_replicas, replica_sets};
 pub use shrink::Shrink;
 
 use super::{Action, Done, Incident, Next, Run, Stage, stages};
 use crate::job::{Domain, Name, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Proc, View};
 use crate::launch::{DirectBatch, Directive, Peer, Phase, Point, StartBatch, StartOrder, WorkerState};
+use beforehand::{NO_MEETING, cannot_meet, cannot_replace, cannot_shrink};
 use repair::{Place, Repairs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,6 +89,22 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
     if kept.is_empty() { Err("no rank is left that could be kept".into()) } else { Ok(kept) }
 }
 
+/// Whether these have copies of all that the others held.
+///
+/// # Errors
+/// What is sharded over the ranks, as one of them says.
+fn nothing_is_sharded(kept: &BTreeSet<Rank>, view: &View) -> Result<(), String> {
+    match kept.iter().find_map(|rank| sharded_of(*rank, view)) {
+        Some(name) => Err(format!("{name} is sharded over the ranks, and no other has what a lost one held of it")),
+        None => Ok(()),
+    }
+}
+
+/// Something of a rank's that no other has a copy of, if it says so.
+fn sharded_of(rank: Rank, view: &View) -> Option<&String> {
+    view.proc(&Role::Rank(rank))?.link.as_ref()?.sharded.first()
+}
+
 /// Whether a rank is in its step loop and can carry out such directives.
 fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name], view: &View) -> Result<(), String> {
     let proc = proc.ok_or_else(|| format!("{rank} does not run, and nothing says that it is lost"))?;
@@ -95,10 +114,13 @@ fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name], view: &View) ->
     if link.at != Point::Loop {
         return Err(format!("{rank} is not in its step loop yet"));
     }
+    if let Some(why) = &link.cannot {
+        return Err(format!("{rank} cannot be kept: {why}"));
+    }
     match needed.iter().find(|name| !link.can.contains(*name)) {
-        Some(name) if *name == JOIN && view.spec.meeting.is_none() => Err(format!(
-            "{rank} cannot be told to {name}: the job has no service at which ranks meet anew (its `meeting`); add its framework's"
-        )),
+        Some(name) if *name == JOIN && view.spec.meeting.is_none() => {
+            Err(format!("{rank} cannot be told to {name}: {NO_MEETING}"))
+        }
         Some(name) => Err(format!("{rank} cannot be told to {name}")),
         None => Ok(()),
     }

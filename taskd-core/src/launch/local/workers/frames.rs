@@ -6,7 +6,7 @@
 //! | from the process | |
 //! |---|---|
 //! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
-//! | `{"at": {"point": "parked"}}` | it stands elsewhere now |
+//! | `{"at": {"point": "loop", "cannot": "..", "sharded": ["optimizer"]}}` | it stands elsewhere now, or knows more of what it cannot do: why it cannot be kept, and what no other process has a copy of, both as in its hello |
 //! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
 //! | `{"memory": {"generation": 1, "number": 3, "at": 60, "of": {"made_in": 1, "step": 60}, "whole": true, "bytes": 4096}}` | a copy of its state is in memory, or was left out |
 //! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
@@ -27,6 +27,8 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Longest sentence of a process that goes into the log, in characters.
 const TEXT_CHARS_MAX: usize = 2048;
+/// Most names of what is sharded that are kept; more would say nothing else.
+const SHARDED_MAX: usize = 16;
 /// Most directives that a process may say it understands.
 const CAN_MAX: usize = 64;
 
@@ -39,6 +41,8 @@ pub(super) enum FromWorker {
         point: Point,
         #[serde(default)]
         state_bytes: Option<u64>,
+        #[serde(flatten)]
+        limits: Limits,
     },
     Failed(Failed),
     Answer(Answer),
@@ -57,11 +61,34 @@ pub(super) struct Hello {
     at: Point,
     #[serde(default)]
     state_bytes: Option<u64>,
+    #[serde(flatten)]
+    limits: Limits,
+}
+
+/// What of recoveries it cannot take part in, as far as it knows.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Limits {
+    #[serde(default)]
+    cannot: Option<String>,
+    #[serde(default)]
+    sharded: Vec<String>,
+}
+
+impl Limits {
+    pub(super) fn cannot(&self) -> Option<String> {
+        self.cannot.as_deref().map(shortened)
+    }
+
+    pub(super) fn sharded(&self) -> Vec<String> {
+        self.sharded.iter().take(SHARDED_MAX).map(|name| shortened(name)).collect()
+    }
 }
 
 impl Hello {
     pub(super) fn linked(&self) -> Linked {
         Linked {
+            cannot: self.limits.cannot(),
+            sharded: self.limits.sharded(),
             generation: self.generation,
             framework: self.framework.clone(),
             can: self.can.iter().take(CAN_MAX).cloned().collect(),

@@ -62,7 +62,14 @@ def saved(directory, step):
     if os.environ['DIE_SAVING'] == str(rank) and not os.path.exists(mark('saved')):
         open(mark('saved'), 'w').close()
         os.kill(os.getpid(), 9)
-for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
+callbacks = {'save': saved}
+if os.environ['EXITS']:
+    callbacks['exit'] = lambda code: open(mark('exit.%d' % rank), 'w').write(str(code))
+def fails(*_):
+    raise RuntimeError('no room for it')
+if os.environ['FAILS']:
+    callbacks[os.environ['FAILS']] = fails
+for step in taskd.steps(state, data=loader, start=start, until=40, callbacks=callbacks):
     with step:
         if ballast[0].numel():
             die(step)  # at once: the copy has just begun
@@ -120,6 +127,8 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
+        .with_env("EXITS", "")
+        .with_env("FAILS", "")
         .with_env("RESULT", dir.join("result").to_str().unwrap());
     let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
     let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
@@ -291,4 +300,38 @@ async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that
     assert_eq!(starts, [0; RANKS as usize], "two of them live");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
     assert!((15..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace() {
+    let test = "a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("PAUSE", "0.1"), ("EXITS", "1")];
+    let runtime = runtime(&python, dir.path(), &env, |spec| spec.policy.stop_grace = PATIENCE).await;
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    reach(&handle, 5).await;
+    handle.stop("the host is needed").await;
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.incidents.len()), (Outcome::Stopped, 0), "{report:#?}");
+    for rank in 0..RANKS {
+        let called = fs::read_to_string(dir.path().join(format!("resultexit.{rank}"))).expect("it was called");
+        assert_eq!(called, "143", "rank {rank}");
+        assert!(!dir.path().join(format!("result.{rank}")).exists(), "rank {rank} has not trained to the end");
+    }
+}
+
+#[tokio::test]
+async fn a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken() {
+    let test = "a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let in_place_only = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);
+    let env = [("DIE", "1:7"), ("FAILS", "rollback")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, in_place_only).await;
+    assert_eq!((report.incidents.len(), starts), (1, vec![0; RANKS as usize]), "{report:#?}");
+    assert_eq!(report.incidents[0].strategy, Some(Name::new("restart")), "{report:#?}");
+    let why = fs::read_to_string(dir.path().join("failed")).unwrap();
+    assert!(why.contains("repair failed: RuntimeError: no room for it"), "{why}");
 }

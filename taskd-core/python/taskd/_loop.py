@@ -9,7 +9,7 @@ It never computes anything of the program's, and without a supervisor it is `ran
 import pickle
 import sys
 
-from taskd import _batches, _callbacks, _keep, _link, _memory, _session
+from taskd import _batches, _callbacks, _keep, _leaving, _link, _memory, _session
 from taskd._aborted import StepAborted
 
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
@@ -92,7 +92,7 @@ class Loop:
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
-        self.keep = self.memory = None
+        self.keep = self.memory = self.leaving = None
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
         self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, self.copier)
@@ -139,6 +139,7 @@ class Loop:
         """The rank is known, or waited for here."""
         if self.session is not None:
             park("has come to its step loop")
+            self.leaving = _leaving.watched(self)
             self.keep = _keep.opened()
             if self.keep is not None:
                 self.keep.away = self.engine.away()
@@ -168,6 +169,8 @@ class Loop:
 
     def leave(self):
         self.in_step = False
+        if self.leaving is not None:
+            self.leaving.end()
         if self.memory is not None:
             self.memory.given_up()
         if self.session is not None and self.session.loop is self:

@@ -4,6 +4,7 @@ There is one, `current`, where a supervisor is there (TASKD_CONTROL) and this pr
 no framework: what is the framework's an *engine* does, which `_recovery.install` brings:
 
     cannot                       why no step can be given up, in a sentence; None where it can
+    told_sharded                 names of what no other rank has a copy of
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state
@@ -84,8 +85,14 @@ class Session:
                 "can": [name for name in CAN if name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": engine.state_bytes() if engine and self.place != SCRIPT else None,
+                **self.limits(),
             }
         }
+
+    def limits(self):
+        """What of recoveries this process cannot take part in, as far as its framework knows: so nobody finds out by asking."""
+        engine = self.engine
+        return {"cannot": engine.cannot, "sharded": list(engine.told_sharded)} if engine else {}
 
     # On the link's thread.
 
@@ -180,7 +187,12 @@ class Session:
     def at(self, place):
         self.place = place
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place}})
+        self.link.send({"at": {"point": place, **self.limits()}})
+
+    def knows_limits(self):
+        """The framework has found out more of what it cannot do. Before the loop it is told on coming there."""
+        if self.place != SCRIPT:
+            self.at(self.place)
 
     def failed(self, kind, op=None, group=None, in_backward=False, message="", peer=None):
         """Something has failed here, and this process waits to be told what to do: told once a step and generation."""
@@ -205,7 +217,7 @@ class Session:
     # On the main thread.
 
     def next_directive(self):
-        """Waits for one: `(id, generation, kind, order)`. Those that a newer give-up has overtaken are refused here."""
+        """Waits for one: `(id, generation, kind, order)`; ends the process if it is told to meanwhile (`_leaving`). Those that a newer give-up has overtaken are refused here."""
         said = time.monotonic() + SAY_AFTER_SECONDS
         while True:
             try:
@@ -215,6 +227,8 @@ class Session:
                     said = None
                     _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
                 continue
+            if id_ is None:
+                self.loop.leaving.leave()
             self.attention = not self.inbox.empty()
             if generation < self.generation:
                 self.refuse(id_, "given up for generation %d" % self.generation)

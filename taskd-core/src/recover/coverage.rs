@@ -3,10 +3,10 @@
 //! It promises nothing and decides nothing: what ranks find out later (state that is sharded, groups that cannot be left) they say
 //! themselves, and each recovery looks at what is there.
 
-use super::in_process::{has_replicas, replica_sets};
+use super::in_process::replica_sets;
 use super::{Beforehand, DUMP, RecoveryStrategy, SHRINK};
-use crate::job::{Name, NodeId, Permission, Rank};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::job::{Name, NodeId, Permission, Rank, World};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Strategies that take a lost rank's state from a replica.
@@ -84,8 +84,9 @@ impl fmt::Display for Covered {
 
 /// What covers which loss of such a job with these strategies, by what they may do and [can](RecoveryStrategy::cannot).
 ///
-/// Replicas are what the job's groups say: its data-parallel ones, or all ranks where it names none. Of hosts it says what holds for
-/// each of them.
+/// It holds for programs that have a step loop of taskd's and load what was saved; others have their own checkpoints alone.
+/// Replicas are what the job's groups say: its data-parallel ones, or all ranks where it names none. It says what holds for every rank
+/// and every host, and nothing of hosts where the launcher chooses among several ([`JobSpec::nodes`](crate::job::JobSpec::nodes)).
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -111,38 +112,34 @@ pub fn coverage(strategies: &[Box<dyn RecoveryStrategy>], job: &Beforehand) -> V
         let there = strategies.iter().find(|strategy| strategy.name() == *name);
         policy.permission(name) != Permission::Never && there.is_some_and(|strategy| strategy.cannot(job).is_none())
     };
-    let replica = FROM_A_REPLICA.iter().any(works).then_some(CoveredBy::Replica);
-    let dump = (works(&DUMP) && has_replicas(&job.spec)).then_some(CoveredBy::Dump);
+    let world = job.spec.first_world();
+    let sets = replica_sets(&world, false);
+    let have_replicas = sets.iter().all(|set| set.len() > 1);
+    let replica = (have_replicas && FROM_A_REPLICA.iter().any(works)).then_some(CoveredBy::Replica);
+    let dump = (have_replicas && works(&DUMP)).then_some(CoveredBy::Dump);
     let memory = policy.memory.map(|copies| CoveredBy::Memory { every: copies.every.get() });
-    let outlives = outlives_a_host(job);
     let covered = |loss: Loss| {
         let lives = match loss {
             Loss::Rank => true,
-            Loss::Host => outlives,
+            Loss::Host => outlives_a_host(job, &world, &sets)?,
             Loss::Replicas | Loss::All => false,
         };
         let by_others = [replica, dump].into_iter().flatten().filter(|_| lives);
         let own = memory.filter(|_| loss != Loss::Host); // its memory goes with it
-        Covered { loss, by: by_others.chain(own).chain([CoveredBy::Program]).collect() }
+        Some(Covered { loss, by: by_others.chain(own).chain([CoveredBy::Program]).collect() })
     };
-    [Loss::Rank, Loss::Host, Loss::Replicas, Loss::All].map(covered).into()
+    [Loss::Rank, Loss::Host, Loss::Replicas, Loss::All].into_iter().filter_map(covered).collect()
 }
 
-/// Whether of each rank a replica is on another host, for all that is known of who sits where.
-fn outlives_a_host(job: &Beforehand) -> bool {
-    if job.hosts.is_some_and(|hosts| hosts < 2) {
-        return false;
+/// Whether each rank has a replica on another host. `None`: the launcher chooses who sits where, and two may share one.
+fn outlives_a_host(job: &Beforehand, world: &World, sets: &[BTreeSet<Rank>]) -> Option<bool> {
+    if job.hosts == Some(1) {
+        return Some(false);
     }
-    let world = job.spec.first_world();
-    let hosts: BTreeMap<Rank, &NodeId> =
-        world.members().iter().filter_map(|(rank, member)| Some((*rank, member.node.as_ref()?))).collect();
-    if hosts.is_empty() {
-        return false; // the launcher chooses: two replicas may share a host
-    }
-    replica_sets(&world, false).iter().all(|set| {
-        let of_set: BTreeSet<&NodeId> = set.iter().filter_map(|rank| hosts.get(rank).copied()).collect();
-        of_set.len() > 1
-    })
+    let host = |rank: &Rank| world.members().get(rank)?.node.as_ref();
+    let hosts = |set: &BTreeSet<Rank>| set.iter().map(host).collect::<Option<BTreeSet<&NodeId>>>();
+    let numbers: Option<Vec<usize>> = sets.iter().map(|set| hosts(set).map(|hosts| hosts.len())).collect();
+    Some(numbers?.iter().all(|number| *number > 1))
 }
 
 #[cfg(test)]

@@ -60,10 +60,13 @@ impl Outset {
         self.job.hosts = (hosts > 0).then_some(hosts);
         let now = refusals(strategies, &self.job);
         for (name, why) in now.iter().filter(|(name, _)| !self.cannot.contains_key(*name)) {
-            tracing::info!("{name} cannot work for this job with the {hosts} hosts that it has now: {why}");
+            tracing::info!("{name} cannot work for this job with the hosts that it has now ({hosts}): {why}");
         }
         let covered: Vec<String> = coverage(strategies, &self.job).iter().map(ToString::to_string).collect();
-        tracing::info!("when these are lost, training goes on from: {}", covered.join("; "));
+        tracing::info!(
+            "when these are lost, a program with a step loop of taskd's goes on from: {}",
+            covered.join("; ")
+        );
     }
 }
 

@@ -285,11 +285,40 @@ def completes_as_it_is_looked_at():
     return {"waited": waited, "failed": failed}
 
 
+def state_too_large_to_undo():
+    """A state that is not copied ahead of its optimizer's steps, which is said once."""
+    import torch
+    from taskd import _engine, _link
+
+    said, _link.say, _engine.UNDO_BYTES_MAX = [], lambda text: said.append(text), 8 << 20
+    state = types.SimpleNamespace(leaves=lambda: {"weight": torch.empty(9 << 18)}, rest=lambda: None)
+    engine = types.SimpleNamespace(needs_undo=True, undo=None, told_no_undo=False, state_=state)
+    engine.say_no_undo = lambda size: _engine.Engine.say_no_undo(engine, size)
+    for _ in range(3):
+        _engine.Engine.opened(engine)
+    return {"said": said, "undo": engine.undo}
+
+
 def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
     with StandIn(4, program, STEPS="1000", **environment) as world:
         world.until_step(5)
         return recovered_or_refused(world, None)
+
+
+def limits():
+    """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has asked."""
+    said = {}
+    for name, program, environment in (
+        ("fsdp", programs.fsdp, {}),
+        ("found", programs.fsdp2, {"UNNAMED": "1"}),
+        ("zero", programs.zero, {}),
+        ("ddp", programs.ddp, {}),
+    ):
+        with StandIn(2, program, STEPS="1000", **environment) as world:
+            world.until_step(3)
+            said[name] = [[peer.limits["cannot"], peer.limits["sharded"]] for peer in world.world]
+    return said
 
 
 def second_step():
@@ -576,6 +605,8 @@ SCENARIOS = {
     "other_loop": other_loop,
     "other_state": other_state,
     "told_to_exit": told_to_exit,
+    "limits": limits,
+    "state_too_large_to_undo": state_too_large_to_undo,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),
     "first_cut": lambda: injected(programs.ddp, at=0),

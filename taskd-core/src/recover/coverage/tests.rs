@@ -3,6 +3,7 @@
 use super::*;
 use crate::job::{GroupId, GroupKind, JobSpec, MemoryCheckpoints, WorkerSpec};
 use crate::recover::defaults;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -60,10 +61,13 @@ fn a_job_without_replicas_has_its_copies_and_no_dump() {
 fn a_host_is_covered_where_each_of_its_ranks_has_a_replica_on_another_one() {
     let on = |spec: JobSpec| spec.with_nodes(["a", "b"].map(|host| NodeId(Name::new(host))));
     let of_host = |spec: JobSpec| by(spec, 2)[1].clone();
+    let some = job(4).with_groups(groups(&[&[0, 2]]));
+    assert_eq!(by(on(some), 2)[0], [PROGRAM], "ranks 1 and 3 have none");
     assert_eq!(of_host(on(job(4))), [CoveredBy::Replica, PROGRAM]);
     assert_eq!(of_host(on(job(4).with_groups(groups(&[&[0, 2], &[1, 3]])))), [CoveredBy::Replica, PROGRAM]);
     assert_eq!(of_host(on(job(4).with_groups(groups(&[&[0, 1], &[2, 3]])))), [PROGRAM], "both are on one host");
-    assert_eq!(of_host(job(4)), [PROGRAM], "nobody knows where they sit");
+    let unknown = coverage(&defaults(), &Beforehand::of(Arc::new(job(4))).with_hosts(2));
+    assert!(unknown.iter().all(|covered| covered.loss != Loss::Host), "nobody knows where they sit: {unknown:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use dump::Dump;
 pub use grow::Grow;
 pub use recover::Recover;
 pub use retry::Retry;
-pub(super) use shares::{has_replicas, replica_sets};
+pub(super) use shares::replica_sets;
 pub use shrink::Shrink;
 
 use super::{Action, Done, Incident, Next, Run, Stage, stages};

@@ -72,7 +72,7 @@ pub(in crate::recover) fn replica_sets(world: &World, is_sharded: bool) -> Vec<B
 }
 
 /// Whether some rank of such a job has another that holds the same state, as far as its groups say.
-pub(in crate::recover) fn has_replicas(spec: &JobSpec) -> bool {
+pub(super) fn has_replicas(spec: &JobSpec) -> bool {
     let mut dp = spec.groups.iter().filter(|(id, _)| id.kind == GroupKind::Dp).map(|(_, ranks)| ranks.len()).peekable();
     if dp.peek().is_none() { spec.ranks > 1 } else { dp.any(|members| members > 1) }
 }

@@ -186,6 +186,12 @@ fn ranks_say_what_they_cannot_take_part_in_before_anything_has_failed() {
 }
 
 #[test]
+fn nobody_else_ends_later_for_the_callback_of_the_end() {
+    let Some(found) = findings("nobody_else_ends_later_for_the_callback_of_the_end", "whose_signal") else { return };
+    assert_eq!(found, serde_json::json!({"without": true, "own": true, "helper": 15, "after": 15, "late": 15}));
+}
+
+#[test]
 fn that_a_state_is_too_large_to_be_undone_is_said_once() {
     let test = "that_a_state_is_too_large_to_be_undone_is_said_once";
     let Some(found) = findings(test, "state_too_large_to_undo") else { return };

@@ -285,6 +285,46 @@ def completes_as_it_is_looked_at():
     return {"waited": waited, "failed": failed}
 
 
+def whose_signal():
+    """Who has SIGTERM: a program with a handler of its own, or without the callback, keeps it; forked helpers and a process that has
+    left its loop end by it as ever."""
+    import queue
+
+    from taskd import _leaving
+
+    def ends_by(do):
+        pid = os.fork()
+        if not pid:
+            do()
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGTERM)
+        status = os.waitpid(pid, 0)[1]
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else "exit %d" % os.WEXITSTATUS(status)
+
+    def loop(**callbacks):
+        session = types.SimpleNamespace(attention=False, inbox=queue.SimpleQueue(), lock=threading.Lock(), given_up=False)
+        session.engine = types.SimpleNamespace(release=lambda: None)
+        return types.SimpleNamespace(callbacks=callbacks, session=session)
+
+    def leaves_late():
+        leaving = _leaving.watched(loop(exit=print))
+        os.kill(os.getpid(), signal.SIGTERM)
+        leaving.end()  # it came in the last step
+
+    found = {"without": _leaving.watched(loop()) is None}
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    found["own"] = _leaving.watched(loop(exit=print)) is None
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leaving = _leaving.watched(loop(exit=print))
+    found["helper"] = ends_by(lambda: None)
+    leaving.end()
+    found["after"] = ends_by(lambda: None)
+    found["late"] = ends_by(leaves_late)
+    return found
+
+
 def state_too_large_to_undo():
     """A state that is not copied ahead of its optimizer's steps, which is said once."""
     import torch
@@ -606,6 +646,7 @@ SCENARIOS = {
     "other_state": other_state,
     "told_to_exit": told_to_exit,
     "limits": limits,
+    "whose_signal": whose_signal,
     "state_too_large_to_undo": state_too_large_to_undo,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),

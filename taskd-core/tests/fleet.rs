@@ -187,6 +187,7 @@ impl Launcher for Notes {
                 can: [].into(),
                 at: Point::Loop,
                 state_bytes: None,
+                cannot: None,
                 sharded: Vec::new(),
             };
             changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));

@@ -106,6 +106,38 @@ async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_a
     assert_eq!(first, "the runtime starts; allowed: exit; not allowed: restart (its data is on loan)");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_the_fault() {
+    let messages = Messages::default();
+    let _of_this_thread = tracing::subscriber::set_default(messages.clone());
+    let launcher = FakeLauncher::new();
+    let mut spec = JobSpec::new("test", 2, FakeProgram::Runs.spec());
+    spec.policy.memory = std::num::NonZeroU64::new(7).map(MemoryCheckpoints::every);
+    (spec.policy.ranks_min, spec.meeting) = (2, None);
+    let runtime = Runtime::builder().job(spec).launcher(launcher.clone()).detectors(taskd_core::detect::defaults());
+    let runtime = runtime.strategies(taskd_core::recover::defaults()).build().unwrap();
+    let handle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 2, 1).await;
+    let status = handle.status().await.unwrap();
+    assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), ["dump", "dump-exit", "grow", "shrink"]);
+    finish_all(&launcher, 2, 1);
+    assert!(end(job).await.ok);
+    let told = messages.0.lock().unwrap();
+    assert_eq!(
+        told[0],
+        "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: shrink, grow \
+         (the job never trains with fewer than its 2 ranks (policy.ranks_min); lower that); cannot work for this job: dump, \
+         dump-exit (the job names no directory for checkpoints (policy.dump_dir))"
+    );
+    let covered: Vec<&String> = told.iter().filter(|line| line.starts_with("when these are lost")).collect();
+    assert_eq!(covered.len(), 1, "once: {told:?}");
+    assert!(
+        covered[0].contains("one rank: a replica's state, else the copies in memory of every 7 steps"),
+        "{covered:?}"
+    );
+}
+
 #[test]
 fn the_builder_reports_everything_at_once() {
     let mut spec = JobSpec::new("a job", 0, WorkerSpec::new([""]));

@@ -253,6 +253,39 @@ fn a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end() {
 }
 
 #[test]
+fn ranks_say_what_they_cannot_take_part_in_before_anything_has_failed() {
+    let test = "ranks_say_what_they_cannot_take_part_in_before_anything_has_failed";
+    let Some(found) = findings(test, "limits") else { return };
+    for rank in 0..2 {
+        let of = |name: &str| (&found[name][rank][0], list(&found[name][rank][1]));
+        for name in ["fsdp", "found"] {
+            let (cannot, sharded) = of(name);
+            assert!(cannot.as_str().is_some_and(|why| why.contains("is sharded (FSDP)")), "{found:#}");
+            assert!(!sharded.is_empty(), "{found:#}");
+        }
+        let (cannot, sharded) = of("zero");
+        assert!(cannot.is_null() && sharded == &["optimizer"], "a failure that all survive can be mended: {found:#}");
+        let (cannot, sharded) = of("ddp");
+        assert!(cannot.is_null() && sharded.is_empty(), "{found:#}");
+    }
+}
+
+#[test]
+fn nobody_else_ends_later_for_the_callback_of_the_end() {
+    let Some(found) = findings("nobody_else_ends_later_for_the_callback_of_the_end", "whose_signal") else { return };
+    assert_eq!(found, serde_json::json!({"without": true, "own": true, "helper": 15, "after": 15, "late": 15}));
+}
+
+#[test]
+fn that_a_state_is_too_large_to_be_undone_is_said_once() {
+    let test = "that_a_state_is_too_large_to_be_undone_is_said_once";
+    let Some(found) = findings(test, "state_too_large_to_undo") else { return };
+    let [said] = &list(&found["said"])[..] else { panic!("{found:#}") };
+    assert!(said.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
+    assert!(found["undo"].is_null());
+}
+
+#[test]
 fn a_newcomer_in_another_step_loop_is_refused() {
     let why = "this rank is in step loop 1 of its program, and rank 0 in loop 2; restart all ranks";
     is_refused("a_newcomer_in_another_step_loop_is_refused", "other_loop", why);

@@ -76,7 +76,14 @@ def hold(step):
         from taskd import _session
         while not _session.current.given_up:
             time.sleep(0.001)
-for step in taskd.steps(state, data=loader, start=start, until=40, callbacks={'save': saved}):
+callbacks = {'save': saved}
+if os.environ['EXITS']:
+    callbacks['exit'] = lambda code: open(mark('exit.%d' % rank), 'w').write(str(code))
+def fails(*_):
+    raise RuntimeError('no room for it')
+if os.environ['FAILS']:
+    callbacks[os.environ['FAILS']] = fails
+for step in taskd.steps(state, data=loader, start=start, until=40, callbacks=callbacks):
     with step:
         if ballast[0].numel():
             die(step)  # at once: the copy has just begun
@@ -147,6 +154,8 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("ODD", "")
         .with_env("BALLAST_MIB", "0")
         .with_env("PAUSE", "0")
+        .with_env("EXITS", "")
+        .with_env("FAILS", "")
         .with_env("RESULT", dir.join("result").to_str().unwrap());
     let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
     let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
@@ -355,6 +364,26 @@ async fn a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_ra
 }
 
 #[tokio::test]
+async fn a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace() {
+    let test = "a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let env = [("PAUSE", "0.1"), ("EXITS", "1")];
+    let runtime = runtime(&python, dir.path(), &env, |spec| spec.policy.stop_grace = PATIENCE).await;
+    let handle = runtime.handle();
+    let running = tokio::spawn(runtime.run());
+    reach(&handle, 5).await;
+    handle.stop("the host is needed").await;
+    let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+    assert_eq!((report.outcome, report.incidents.len()), (Outcome::Stopped, 0), "{report:#?}");
+    for rank in 0..RANKS {
+        let called = fs::read_to_string(dir.path().join(format!("resultexit.{rank}"))).expect("it was called");
+        assert_eq!(called, "143", "rank {rank}");
+        assert!(!dir.path().join(format!("result.{rank}")).exists(), "rank {rank} has not trained to the end");
+    }
+}
+
+#[tokio::test]
 async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on() {
     let test = "all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on";
     let Some(python) = support::torch_python(test) else { return };
@@ -372,4 +401,18 @@ async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_t
     assert_eq!(starts, [0; RANKS as usize], "the same processes");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[zero], saves).await;
     assert_eq!(starts, [12; RANKS as usize]);
+}
+
+#[tokio::test]
+async fn a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken() {
+    let test = "a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let in_place_only = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);
+    let env = [("DIE", "1:7"), ("FAILS", "rollback")];
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, in_place_only).await;
+    assert_eq!((report.incidents.len(), starts), (1, vec![0; RANKS as usize]), "{report:#?}");
+    assert_eq!(report.incidents[0].strategy, Some(Name::new("restart")), "{report:#?}");
+    let why = fs::read_to_string(dir.path().join("failed")).unwrap();
+    assert!(why.contains("repair failed: RuntimeError: no room for it"), "{why}");
 }

@@ -52,7 +52,7 @@ pub struct Options {
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
         tell_all();
-        return supervisor::supervise(dir, options.keep).await;
+        return Box::pin(supervisor::supervise(dir, options.keep)).await;
     }
     let account = soak::run(options).await?;
     println!("{}", account.table());

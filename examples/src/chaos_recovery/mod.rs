@@ -64,7 +64,7 @@ fn goes_on(strategy: Strategy) -> Result<Strategy, &'static str> {
 /// One sentence: what cannot be done here, or what is not as it must be.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
-        return supervisor::supervise(dir).await;
+        return Box::pin(supervisor::supervise(dir)).await;
     }
     let account = soak::run(options).await?;
     program::print(&account, options.json, || account.table());

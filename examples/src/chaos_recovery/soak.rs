@@ -94,7 +94,8 @@ async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) ->
     let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
     let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;
     println!("undisturbed   {steps} steps");
-    let reference = Job { dir: job.dir.join(name), strategy, steps, pace_ms: 0, ..job.clone() }.run(&[]).await?;
+    let reference = Job { dir: job.dir.join(name), strategy, steps, pace_ms: 0, ..job.clone() };
+    let reference = Box::pin(reference.run(&[])).await?;
     accounts.iter_mut().for_each(|account| compare(account, &reference.lines));
     Ok(())
 }

@@ -12,7 +12,7 @@ NAMES = {
     "    here; of several that have given parts the first) and those that took it from this one, who are in the same call",
     "rollback": "rollback(step): everything is in place, and `step` is done next, perhaps again",
     "save": "save(directory, step): this rank has written its part of a dying checkpoint there, and the framework may write its own",
-    "exit": "exit(code): this process is told to end",
+    "exit": "exit(code): this process is told to end: by SIGTERM (code 143), within the grace time of the stop",
 }
 
 

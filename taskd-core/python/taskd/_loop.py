@@ -9,7 +9,7 @@ It never computes anything of the program's, and without a supervisor it is `ran
 import pickle
 import sys
 
-from taskd import _batches, _callbacks, _keep, _link, _memory, _session
+from taskd import _batches, _callbacks, _keep, _leaving, _link, _memory, _session
 from taskd._aborted import StepAborted
 
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
@@ -93,7 +93,7 @@ class Loop:
         self.is_spoiled = False  # a copy was begun and has not come to its end: what is here is of no step
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
-        self.keep = self.memory = None
+        self.keep = self.memory = self.leaving = None
         self.keeps_buffers = True  # as far as is known
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
@@ -141,6 +141,7 @@ class Loop:
         """The rank is known, or waited for here."""
         if self.session is not None:
             park("has come to its step loop")
+            self.leaving = _leaving.watched(self)
             self.keep = _keep.opened()
             if self.keep is not None:
                 self.keep.away = self.engine.away()
@@ -170,6 +171,8 @@ class Loop:
 
     def leave(self):
         self.in_step = False
+        if self.leaving is not None:
+            self.leaving.end()
         if self.memory is not None:
             self.memory.given_up()
         if self.session is not None and self.session.loop is self:

@@ -4,6 +4,7 @@ There is one, `current`, where a supervisor is there (TASKD_CONTROL) and this pr
 no framework: what is the framework's an *engine* does, which `_recovery.install` brings:
 
     cannot                       why no step can be given up, in a sentence; None where it can
+    told_sharded                 names of what no other rank has a copy of
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
     state()                      what the answer to give-up says of the state
@@ -54,7 +55,6 @@ class Session:
         self.state_bytes = None  # what the state took when this process came there
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
-        self.sharded = []  # of what no other process has a copy, by name
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
         self.inbox = _queue.SimpleQueue()
         self.reported = None  # (generation, step) of the failure that was told last
@@ -86,9 +86,14 @@ class Session:
                 "can": [name for name in CAN if not self.broken and name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": self.state_bytes,
-                "sharded": self.sharded,
+                **self.limits(),
             }
         }
+
+    def limits(self):
+        """What of recoveries this process cannot take part in, as far as its framework knows: so nobody finds out by asking."""
+        engine = self.engine
+        return {"cannot": engine.cannot, "sharded": list(engine.told_sharded)} if engine else {}
 
     # On the link's thread.
 
@@ -209,11 +214,10 @@ class Session:
         except Exception as error:
             _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(place == LOOP)
-        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, "sharded": self.sharded}})
+        self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, **self.limits()}})
 
-    def holds_alone(self, names):
-        """No other process has a copy of these: told ahead of any fault, so that nothing is tried then that needs one."""
-        self.sharded = names
+    def knows_limits(self):
+        """The framework has found out more of what it cannot do. Before the loop it is told on coming there."""
         if self.place != SCRIPT:
             self.at(self.place)
 
@@ -240,7 +244,8 @@ class Session:
     # On the main thread.
 
     def next_directive(self):
-        """Waits for one: `(id, generation, kind, order)`. Those that a newer give-up has overtaken are refused here."""
+        """Waits for one: `(id, generation, kind, order)`; ends the process if it is told to meanwhile (`_leaving`). Those that a newer
+        give-up has overtaken are refused here."""
         said = time.monotonic() + SAY_AFTER_SECONDS
         while True:
             try:
@@ -250,6 +255,8 @@ class Session:
                     said = None
                     _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
                 continue
+            if id_ is None:
+                self.loop.leaving.leave()
             self.attention = False  # ahead of the look: what comes after it says so itself
             if not self.inbox.empty():
                 self.attention = True

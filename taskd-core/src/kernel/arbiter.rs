@@ -3,7 +3,7 @@
 use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
 use crate::detect::{Fault, OPERATOR};
 use crate::job::{Counted, Domain, Name, Permission};
-use crate::recover::{Incident, Proposal, RecoveryStrategy};
+use crate::recover::{Incident, Proposal, RecoveryStrategy, possible};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -129,7 +129,10 @@ fn ask(
         verdict.branches.push(Branch::TriedEnough);
         return Err(format!("failed {} times in this incident, last: {last}", failures.len()));
     }
-    let proposal = match catch_unwind(AssertUnwindSafe(|| strategy.propose(incident, bench.view))) {
+    let proposal = match catch_unwind(AssertUnwindSafe(|| {
+        possible(strategy, bench.view)?;
+        strategy.propose(incident, bench.view)
+    })) {
         Ok(Ok(proposal)) => proposal,
         Ok(Err(reason)) => {
             verdict.branches.push(Branch::Refused);

@@ -7,7 +7,7 @@
 //! beyond it without it. Whatever gets lost on the way a rank says again at the next step that is one to copy.
 
 use super::{Drop, Kernel};
-use crate::job::{ProcId, Rank, World};
+use crate::job::{Incarnation, ProcId, Rank, World};
 use crate::launch::{DirectBatch, Directive, InMemory, MemoryCopy};
 use crate::recover::Action;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,35 @@ pub(super) struct Memory {
     said: BTreeMap<Rank, Said>,
     /// The newest that was declared.
     pub(super) whole: Option<InMemory>,
+    /// What each rank's latest process has counted, whatever the world.
+    #[serde(default)]
+    counted: BTreeMap<Rank, Counted>,
+    /// Over all processes of the job.
+    #[serde(default)]
+    waited: u64,
+    #[serde(default)]
+    dropped: u64,
+}
+
+/// A process counts from its own start.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Counted {
+    by: Incarnation,
+    bytes: u64,
+    waited: u64,
+    dropped: u64,
+}
+
+/// What checkpoints in memory have cost a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryFigures {
+    /// Bytes of one copy of all ranks' state, as far as they have said; their hosts hold two.
+    pub bytes: u64,
+    /// How often a rank has waited for a copy before it let parameters change.
+    pub waited: u64,
+    /// How many copies were left out, each by one rank.
+    pub dropped: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -39,6 +68,23 @@ impl Memory {
     /// What was said before holds no more: who takes a lost rank's place may have something else.
     pub(super) fn new_world(&mut self) {
         self.said.clear();
+    }
+
+    /// What it has cost so far, if any rank has said something.
+    pub(super) fn figures(&self) -> Option<MemoryFigures> {
+        let bytes = self.counted.values().fold(0_u64, |sum, counted| sum.saturating_add(counted.bytes));
+        (!self.counted.is_empty()).then_some(MemoryFigures { bytes, waited: self.waited, dropped: self.dropped })
+    }
+
+    /// Adds what a process has counted since it said so last. A copy that was left out has no bytes: those before stand.
+    fn count(&mut self, rank: Rank, by: Incarnation, copy: &MemoryCopy) {
+        let MemoryCopy { bytes, waited, dropped, .. } = *copy;
+        let known = self.counted.entry(rank).or_default();
+        let before = if known.by == by { *known } else { Counted { bytes: known.bytes, ..Counted::default() } };
+        self.waited = self.waited.saturating_add(waited.saturating_sub(before.waited));
+        self.dropped = self.dropped.saturating_add(dropped.saturating_sub(before.dropped));
+        let bytes = if bytes > 0 { bytes } else { before.bytes };
+        *known = Counted { by, bytes, waited, dropped };
     }
 
     /// Takes what a rank says; who is to be told something now, by the number that each has given.
@@ -78,6 +124,7 @@ impl Kernel {
         let Some(rank) = member.filter(|_| copy.generation == world.generation()) else {
             return self.state.counts.drop(Drop::OldGeneration);
         };
+        self.state.memory.count(rank, proc.incarnation, copy);
         let told = self.state.memory.hear(rank, *copy, &world);
         if told.is_empty() || self.observes() {
             return;
@@ -92,7 +139,7 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Incarnation, Member};
+    use crate::job::Member;
     use proptest::prelude::*;
 
     const RANKS: u32 = 4;

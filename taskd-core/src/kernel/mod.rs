@@ -54,6 +54,7 @@ pub use explain::{EXPLAINED_MAX, Explanation};
 pub use incidents::{FAULTS_PER_INCIDENT_MAX, QUESTIONS_MAX};
 pub use input::{Input, Request, Start};
 pub use mailbox::Mailbox;
+pub use memory::MemoryFigures;
 pub use operator::Paused;
 pub(crate) use order::NO_TRACE_CONTROL;
 pub use order::{Denial, Held, Order, Ordered, Taken};
@@ -273,6 +274,11 @@ impl Kernel {
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.state.view
+    }
+
+    /// The strategies that it asks, in order.
+    pub(crate) fn strategies(&self) -> &[Box<dyn RecoveryStrategy>] {
+        &self.strategies
     }
 
     /// Number of inputs taken so far.

@@ -3,7 +3,7 @@
 //! It only keeps books: nothing is decided from it.
 
 use super::explain::Archive;
-use super::{Counts, Decision, Drop, Held, Kernel, State};
+use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, State};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
@@ -111,6 +111,9 @@ pub struct JobReport {
     pub ended: JobTime,
     /// Recoveries that counted.
     pub restarts: u32,
+    /// What checkpoints in the ranks' memory have cost, where they made any.
+    #[serde(default)]
+    pub memory: Option<MemoryFigures>,
     /// The incidents in the order in which they were closed.
     pub incidents: Vec<IncidentReport>,
     /// What was counted.
@@ -140,7 +143,7 @@ impl Kernel {
     /// The account of the job until now.
     #[must_use]
     pub fn report(&self) -> JobReport {
-        let State { ledger, view, counts, .. } = &self.state;
+        let State { ledger, view, counts, memory, .. } = &self.state;
         let (outcome, reason, ended) = ledger.outcome.clone().unwrap_or((Outcome::Running, String::new(), view.now));
         JobReport {
             outcome,
@@ -148,6 +151,7 @@ impl Kernel {
             reason,
             ended,
             restarts: view.world.restarts(),
+            memory: memory.figures(),
             incidents: ledger.closed.iter().chain(ledger.open.values()).cloned().collect(),
             counts: counts.clone(),
         }

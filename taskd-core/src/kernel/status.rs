@@ -5,11 +5,13 @@
 use super::ending::Life;
 use super::operator::Paused;
 use super::report::IncidentReport;
-use super::{Kernel, State};
+use super::{Kernel, MemoryFigures, State};
 use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role};
 use crate::launch::{NodeState, Phase, Point};
+use crate::recover::Beforehand;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Most processes that a status names one by one.
 pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
@@ -45,6 +47,9 @@ pub struct JobStatus {
     /// The step of the newest checkpoint that is whole in the memory of all ranks, where they keep any.
     #[serde(default)]
     pub in_memory: Option<u64>,
+    /// What those checkpoints have cost so far.
+    #[serde(default)]
+    pub memory: Option<MemoryFigures>,
     /// Processes that do not run, the first [`NOT_RUNNING_SHOWN_MAX`].
     pub not_running: Vec<ProcLine>,
     /// The hosts.
@@ -55,6 +60,9 @@ pub struct JobStatus {
     pub budget_left: u32,
     /// What each strategy may do by itself.
     pub permissions: BTreeMap<Name, Permission>,
+    /// Why a strategy [cannot](crate::recover::RecoveryStrategy::cannot) work for this job, whatever it may do.
+    #[serde(default)]
+    pub cannot: BTreeMap<Name, String>,
     /// Incidents that are not over; what one is held for stands in it.
     pub incidents: Vec<IncidentReport>,
 }
@@ -102,6 +110,7 @@ impl Kernel {
         let not_running = view.procs.iter().filter(|(_, p)| !runs(p)).take(NOT_RUNNING_SHOWN_MAX);
         let in_loop = view.training().filter(|(_, p)| p.link.as_ref().is_some_and(|link| link.at == Point::Loop));
         let policy = &view.spec.policy;
+        let job = Beforehand::of(Arc::clone(&view.spec));
         let line = |(role, p): (&Role, &super::Proc)| ProcLine {
             proc: ProcId { role: role.clone(), incarnation: p.incarnation },
             phase: p.phase.to_string(),
@@ -125,6 +134,7 @@ impl Kernel {
             ranks: view.world.size(),
             absent: view.world.absent().keys().copied().collect(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
+            memory: memory.figures(),
             in_memory: memory.whole.map(|whole| whole.step),
             in_loop: u32::try_from(in_loop.count()).unwrap_or(u32::MAX),
             steps,
@@ -133,6 +143,7 @@ impl Kernel {
             restarts: view.world.restarts(),
             budget_left: self.budget_left(),
             permissions: self.strategies.iter().map(|s| (s.name(), policy.permission(&s.name()))).collect(),
+            cannot: self.strategies.iter().filter_map(|s| Some((s.name(), s.cannot(&job)?))).collect(),
             incidents: ledger.open().cloned().collect(),
         }
     }

@@ -244,8 +244,12 @@ pub struct Linked {
     pub at: Point,
     /// Bytes of its training state, once that is known.
     pub state_bytes: Option<u64>,
-    /// Of what of its state no other process has a copy, by name, as far as it is known so early.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Why it cannot be kept in any recovery, in one sentence, once its framework has found that out: no strategy tells it to
+    /// [give up](Directive::GiveUp) then.
+    #[serde(default)]
+    pub cannot: Option<String>,
+    /// Of what of its state no other process has a copy, by name, as far as its framework has found that out.
+    #[serde(default)]
     pub sharded: Vec<String>,
 }
 

@@ -221,6 +221,7 @@ impl Launcher for Fleet {
         let mut info = LauncherInfo::new("fleet");
         info.lifeline = !parts.is_empty() && parts.iter().all(|part| part.lifeline);
         info.hands_over = parts.iter().all(|part| part.hands_over);
+        info.meets_at = parts.iter().find_map(|part| part.meets_at.clone());
         let without: BTreeSet<String> = parts.into_iter().flat_map(|part| part.goes_without).collect();
         without.into_iter().fold(info, LauncherInfo::going_without)
     }

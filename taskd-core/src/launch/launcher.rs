@@ -228,13 +228,17 @@ pub struct LauncherInfo {
     pub hands_over: bool,
     /// Guarantees that it goes without here, each in one sentence, shown once at the start of a job.
     pub goes_without: Vec<String>,
+    /// The service of the job at which it has ranks meet anew that keep their processes. In a job without that service none can be
+    /// kept, which is told at the start. `None`: it knows of none, or its ranks need none.
+    #[serde(default)]
+    pub meets_at: Option<Name>,
 }
 
 impl LauncherInfo {
     /// A launcher of version 1 without lifelines.
     pub fn new(name: impl Into<Name>) -> LauncherInfo {
         let (name, version) = (name.into(), Name::new("1"));
-        LauncherInfo { name, version, lifeline: false, hands_over: false, goes_without: Vec::new() }
+        LauncherInfo { name, version, lifeline: false, hands_over: false, goes_without: Vec::new(), meets_at: None }
     }
 
     /// Says that deaths are reported ahead of exits.
@@ -248,6 +252,13 @@ impl LauncherInfo {
     #[must_use]
     pub fn handing_over(mut self) -> LauncherInfo {
         self.hands_over = true;
+        self
+    }
+
+    /// Says at which service of the job its ranks meet anew, if it knows of one.
+    #[must_use]
+    pub fn meeting_at(mut self, service: Option<Name>) -> LauncherInfo {
+        self.meets_at = service;
         self
     }
 

@@ -5,6 +5,7 @@
 
 use crate::job::Name;
 
+mod coverage;
 mod exit;
 mod in_process;
 pub(crate) mod placement;
@@ -13,13 +14,15 @@ mod restart;
 pub(crate) mod stages;
 mod strategy;
 
+pub use coverage::{Covered, CoveredBy, Loss, coverage};
 pub use exit::ExitStrategy;
 pub use in_process::{Dump, Grow, Recover, Retry, Shrink};
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
 pub use strategy::MockRecoveryStrategy;
-pub use strategy::{Limited, Next, RecoveryStrategy, StrategyExt};
+pub(crate) use strategy::possible;
+pub use strategy::{Beforehand, Limited, Next, RecoveryStrategy, StrategyExt};
 
 /// The strategy that saves a checkpoint of the survivors' state, and that an operator asks for by
 /// [`Order::Dump`](crate::kernel::Order::Dump).

@@ -1,7 +1,7 @@
 //! The contract of a recovery strategy.
 
 use super::{Incident, Proposal, Run, Stage};
-use crate::job::Name;
+use crate::job::{JobSpec, Name};
 use crate::kernel::View;
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 ///   be saved or restored.
 /// - `propose` MUST decide from what is still sound ([`Damage`](crate::detect::Damage)), not from a fault's class, and
 ///   MUST refuse with a reason when its precondition does not hold. The reason stands in the decision.
+/// - What can never work for a job SHOULD be said [before](RecoveryStrategy::cannot) anything has failed. Of a job for which it says
+///   so a strategy MUST NOT propose anything; the kernel does not ask it then.
 /// - A proposal MUST name in `touches` every domain that its actions disturb: the kernel runs no two recoveries whose
 ///   domains overlap.
 /// - New processes MUST get their incarnation from [`View::next_incarnation`], and a new world comes from
@@ -67,6 +69,12 @@ pub trait RecoveryStrategy: Send + Sync {
         String::new()
     }
 
+    /// Why this strategy can never work for such a job, whatever fails, and what to do about it: in one sentence. It stands in the
+    /// line that the runtime starts with, in [`JobStatus`](crate::kernel::JobStatus), and in every decision that does without it.
+    fn cannot(&self, _job: &Beforehand) -> Option<String> {
+        None
+    }
+
     /// A way to mend the incident.
     ///
     /// # Errors
@@ -76,6 +84,41 @@ pub trait RecoveryStrategy: Send + Sync {
     /// A stage has ended well: how to go on.
     fn advance(&self, _run: &Run, _view: &View) -> Next {
         Next::AsProposed
+    }
+}
+
+/// What is known of a job before any of its ranks has said anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Beforehand {
+    /// What the user asks for.
+    pub spec: Arc<JobSpec>,
+    /// How many hosts the job has, once they are known. Others may come later, so that a decision is made without it.
+    pub hosts: Option<usize>,
+    /// The service at which the launcher has the ranks meet anew, where it knows of one
+    /// ([`LauncherInfo::meets_at`](crate::launch::LauncherInfo::meets_at)).
+    pub meets_at: Option<Name>,
+}
+
+impl Beforehand {
+    /// A job of which nothing else is known.
+    #[must_use]
+    pub const fn of(spec: Arc<JobSpec>) -> Beforehand {
+        Beforehand { spec, hosts: None, meets_at: None }
+    }
+
+    /// With so many hosts.
+    #[must_use]
+    pub const fn with_hosts(mut self, hosts: usize) -> Beforehand {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// With a launcher that has ranks meet anew at this service, if it is known to have one.
+    #[must_use]
+    pub fn meeting_at(mut self, service: Option<Name>) -> Beforehand {
+        self.meets_at = service;
+        self
     }
 }
 
@@ -92,6 +135,14 @@ pub enum Next {
     Undone(String),
 }
 
+/// Whether a strategy can work at all for the job that the view is of.
+///
+/// # Errors
+/// Why it never can: as it says of itself, so that a decision gives the reason that was told when the job started.
+pub(crate) fn possible(strategy: &dyn RecoveryStrategy, view: &View) -> Result<(), String> {
+    strategy.cannot(&Beforehand::of(Arc::clone(&view.spec))).map_or(Ok(()), Err)
+}
+
 macro_rules! forward {
     ($($pointer:ident),*) => {$(
         #[deny(clippy::missing_trait_methods)]
@@ -104,6 +155,9 @@ macro_rules! forward {
             }
             fn config(&self) -> String {
                 (**self).config()
+            }
+            fn cannot(&self, job: &Beforehand) -> Option<String> {
+                (**self).cannot(job)
             }
             fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
                 (**self).propose(incident, view)
@@ -157,6 +211,9 @@ impl<S: RecoveryStrategy> RecoveryStrategy for Limited<S> {
     }
     fn config(&self) -> String {
         format!("{} limit={}", self.inner.config(), self.tries)
+    }
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        self.inner.cannot(job)
     }
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         let name = self.name();

@@ -29,6 +29,7 @@ pub mod exit_code;
 mod handle;
 mod leave;
 mod log;
+mod outset;
 mod past;
 mod queues;
 mod shell;

@@ -6,14 +6,15 @@ use super::carry::{Carrier, DETACH_WITHIN, FINISH_WITHIN};
 use super::clock::{JobClock, Pulse};
 use super::handle::{Announcement, ControlError, EVENTS_KEPT, RuntimeHandle};
 use super::log::{CLOSE_WITHIN, Log};
+use super::outset::Outset;
 use super::past::Past;
 use super::queues::FactQueues;
 use super::sources::Sources;
 use crate::job::{JobSpec, JobTime, Mode, Name, Policy};
 use crate::journal::{Journal, Recovered};
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
-use crate::launch::Launcher;
-use crate::recover::Action;
+use crate::launch::{Change, Launcher};
+use crate::recover::{Action, Beforehand};
 use crate::trace::TraceSource;
 use crate::trace::switches::TraceControl;
 use std::fmt;
@@ -151,7 +152,8 @@ impl Runtime {
 
 /// A running job.
 struct Shell {
-    kernel: Kernel,
+    /// On the heap: the futures of host programs hold this.
+    kernel: Box<Kernel>,
     mailbox: Mailbox,
     clock: JobClock,
     pulse: Pulse,
@@ -165,6 +167,7 @@ struct Shell {
     called: Option<Call>,
     orders: Orders,
     log: Option<Log>,
+    outset: Outset,
     unattended: Unattended,
 }
 
@@ -195,15 +198,15 @@ impl Drop for Unattended {
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
         let Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
-        let strategies: Vec<Name> = plugins.strategies.iter().map(|strategy| strategy.name()).collect();
-        tracing::info!(job = %spec.name, ranks = spec.ranks, "the runtime starts; {}", spec.policy.permissions(&strategies));
+        let info = launcher.info();
+        let job = Beforehand::of(Arc::clone(&spec)).meeting_at(info.meets_at.clone());
+        let outset = Outset::tell(&plugins.strategies, job);
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
             Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),
         };
         let clock = JobClock::from(past.now);
         let queues = Arc::new(FactQueues::new(clock));
-        let info = launcher.info();
         for guarantee in &info.goes_without {
             tracing::warn!(launcher = %info.name, "{guarantee}");
         }
@@ -213,7 +216,7 @@ impl Shell {
         let trace = handle.trace.as_ref().map(TraceControl::mode);
         mailbox.push(Input::Start(Box::new(Start { spec, trace })));
         Shell {
-            kernel: past.kernel,
+            kernel: Box::new(past.kernel),
             mailbox,
             clock,
             pulse,
@@ -226,6 +229,7 @@ impl Shell {
             called: None,
             orders: Orders::default(),
             log,
+            outset,
             unattended,
         }
     }
@@ -291,6 +295,14 @@ impl Shell {
     /// One step of the kernel: logged, then carried out. True: it was the last one.
     async fn step(&mut self, now: JobTime, input: Input) -> bool {
         let commands = self.kernel.step(now, &input);
+        match &input {
+            Input::Listed(listing) => {
+                self.outset.hosts_are_known(self.kernel.strategies(), self.kernel.view().nodes.len());
+                listing.links.iter().for_each(|status| self.outset.rank_says(status));
+            }
+            Input::Changed(Change::Link(status)) => self.outset.rank_says(status),
+            _ => {}
+        }
         let written = self.log.as_mut().and_then(|log| log.write(&self.kernel, now, &input, &commands));
         if let Some(written) = written {
             written.await;

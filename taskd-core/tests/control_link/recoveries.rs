@@ -103,6 +103,28 @@ async fn the_killed_rank_is_replaced_in_place_and_the_others_keep_their_processe
 }
 
 #[tokio::test]
+async fn who_has_said_that_it_cannot_be_kept_is_not_asked_and_the_decision_gives_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = r#"{"cannot": "the model is in pieces", "sharded": ["model"]}"#;
+    let mut job = job(dir.path(), 2, worker(dir.path()).with_env("LIMITS", limits)).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    let refused = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Event::Decided(decision) = &job.events.recv().await.unwrap().event {
+                return decision.refused.clone();
+            }
+        }
+    });
+    let refused = refused.await.expect("a decision");
+    let of = |name| refused.iter().find(|refusal| refusal.strategy == Name::new(name)).map(|r| r.reason.as_str());
+    assert_eq!(of("recover-in-place"), Some("rank 0 cannot be kept: the model is in pieces"));
+    assert_eq!(job.closed().await, "recovered by restart");
+    assert_eq!(told(dir.path(), "rank-0.1"), [] as [&str; 0], "nobody is asked to give up in vain");
+    job.end().await;
+}
+
+#[tokio::test]
 async fn a_frozen_rank_is_stopped_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), 2, worker(dir.path())).await;

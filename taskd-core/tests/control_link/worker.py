@@ -38,6 +38,7 @@ class Link:
         can = ["give-up", "join", "repair", "resume", "dump", "seal"]
         hello = {"version": 1, "proc": PROC, "pid": os.getpid(), "generation": generation, "framework": "stand-in"}
         hello.update(can=can, at=point, later="a field of a later version")
+        hello.update(json.loads(os.environ.get("LIMITS", "{}")))
         self.say({"hello": hello})
 
     def say(self, message):
@@ -96,7 +97,7 @@ def do(order):
         step = what["step"] - 1
         return {"ok": {"copied_bytes": 12}}
     point, trains = "loop", True
-    link.say({"at": {"point": point}})
+    link.say({"at": {"point": point, **json.loads(os.environ.get("LATER_LIMITS", "{}"))}})
     return {"ok": {}}
 
 

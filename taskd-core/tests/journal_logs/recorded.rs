@@ -102,7 +102,8 @@ fn every_word(version: u32) -> Vec<Input> {
         can: [Name::new("give-up")].into(),
         at,
         state_bytes: Some(1 << 40),
-        sharded: Vec::new(),
+        cannot: (at == Point::Parked).then(|| "it is sharded".into()),
+        sharded: vec!["optimizer".into()],
     };
     let say = |what| Input::Changed(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     let answer = |result| Saying::Answer { id: CommandId(u64::MAX), result };

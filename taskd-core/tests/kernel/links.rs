@@ -13,6 +13,7 @@ pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
         can: ["give-up", "join", "repair", "resume"].map(Name::new).into(),
         at,
         state_bytes: None,
+        cannot: None,
         sharded: Vec::new(),
     });
     Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(rank, incarnation), linked }))

@@ -117,3 +117,27 @@ fn what_a_rank_says_twice_counts_once_and_what_it_said_of_another_world_never() 
     let whole = Some(of(1, 10));
     assert_eq!(declared(&says(&mut bench, 1, 1, of(1, 10), true)), [(0, 2, whole), (1, 1, whole)], "the last number");
 }
+
+#[test]
+fn what_the_copies_cost_is_told_and_a_process_that_counts_anew_takes_nothing_away() {
+    let mut bench = Bench::new(2, |_| ()).up();
+    assert_eq!((bench.kernel.status().memory, bench.kernel.report().memory), (None, None), "none were made");
+    let generation = bench.kernel.view().world.generation();
+    let copy = |number, bytes, waited, dropped| {
+        let of = of(1, number * 10);
+        MemoryCopy { generation, number, at: of.step, of, whole: bytes > 0, bytes, waited, dropped }
+    };
+    at(&mut bench, 0, copy(1, 100, 1, 0));
+    at(&mut bench, 0, copy(2, 0, 1, 2)); // left out: of no bytes
+    at(&mut bench, 1, copy(1, 50, 3, 0));
+    let so_far = MemoryFigures { bytes: 150, waited: 4, dropped: 2 };
+    assert_eq!(bench.kernel.status().memory, Some(so_far));
+    bench.tell(0, 1, killed());
+    bench.at(50); // replaced
+    bench.tell(0, 2, Phase::Running);
+    let generation = bench.kernel.view().world.generation();
+    let what = Saying::Memory(MemoryCopy { generation, ..copy(1, 120, 1, 1) });
+    bench.give(Input::Changed(Change::Said(WorkerSaid { proc: ProcId::rank(0, 2), what })));
+    let in_all = MemoryFigures { bytes: 170, waited: 5, dropped: 3 };
+    assert_eq!((bench.kernel.status().memory, bench.kernel.report().memory), (Some(in_all), Some(in_all)));
+}

@@ -31,7 +31,14 @@ impl Configured {
     ///
     /// Permissions are only taken away. What the policy says itself stays: the permission of a strategy that it names (unless a
     /// master switch is off), and a budget or a grace that is not the default.
+    ///
+    /// What somebody should look at is logged as well, each of the [warnings](Self::warnings) by itself: who applies a configuration is
+    /// about to start its job.
     pub fn apply(&self, spec: &mut JobSpec) {
+        self.warnings().iter().for_each(|warning| tracing::warn!(job = %spec.name, "{warning}"));
+        if self.more_warnings() > 0 {
+            tracing::warn!(job = %spec.name, "there are {} more warnings about its configuration", self.more_warnings());
+        }
         let (usual, policy) = (Policy::default(), &mut spec.policy);
         for (name, reason) in &self.forbidden.switched_off {
             forbid(policy, name, reason);

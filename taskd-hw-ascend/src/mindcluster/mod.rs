@@ -75,7 +75,7 @@
 //!
 //! let names: Vec<Name> = strategies.iter().map(|strategy| strategy.name()).collect();
 //! assert_eq!(
-//!     spec.policy.permissions(&names), // the line that the runtime starts with
+//!     spec.policy.permissions(&names, &Default::default()), // the line that the runtime starts with
 //!     "allowed: restart, exit; not allowed: retry, recover-in-place, recover, shrink, grow, dump, dump-exit \
 //!      (whole restarts only: TASKD_PROCESS_ENABLE is \"off\" in the environment)"
 //! );

@@ -1,6 +1,7 @@
 //! Which strategies are allowed: by name, by the master switches, and what else a job says of its recovery.
 
 use super::{ALL, WHOLE, allowed, allowed_in, configured, names, noted, sources, spec, warned};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use taskd_core::detect;
 use taskd_core::job::{BudgetSpec, JobSpec, Name, Permission};
@@ -67,7 +68,7 @@ fn elastic_training_is_shrink_and_grow() {
 fn line(job: &JobSpec, sources: Sources) -> String {
     let mut job = job.clone();
     sources.configured().apply(&mut job);
-    job.policy.permissions(&names(&recover::defaults()))
+    job.policy.permissions(&names(&recover::defaults()), &BTreeMap::new())
 }
 
 #[test]

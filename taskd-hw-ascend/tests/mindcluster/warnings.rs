@@ -1,7 +1,7 @@
 //! What somebody is to look at: unknown values and strategies, flags that are missing, settings that change nothing.
 
 use super::{allowed, configured, noted, sources, spec, warned};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use taskd_core::recover;
 use taskd_hw_ascend::mindcluster::{Framework, Key, Sources, WarningKind};
 
@@ -129,4 +129,49 @@ fn warnings_are_bounded_and_the_rest_is_counted() {
     let mut job = spec();
     configured.apply(&mut job);
     assert_eq!(job.problems(), [], "its reasons fit into the specification");
+}
+
+/// Keeps the messages of all warnings of its thread.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Logged {
+    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+        *of.level() == tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap().push(message.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn who_applies_a_configuration_has_its_warnings_in_the_log() {
+    let logged = Logged::default();
+    let _of_this_thread = tracing::subscriber::set_default(logged.clone());
+    let list: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
+    let configured = configured(&[("recover-strategy", &list.join(","))]);
+    assert!(logged.0.lock().unwrap().is_empty(), "nobody starts a job with it yet");
+    configured.apply(&mut spec());
+    let told = logged.0.lock().unwrap();
+    let each: Vec<String> = configured.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(told[..each.len()], each);
+    let more = format!("there are {} more warnings about its configuration", configured.more_warnings());
+    assert_eq!(told[each.len()..], [more]);
 }

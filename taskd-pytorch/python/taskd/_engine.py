@@ -41,6 +41,7 @@ class Engine:
         self.in_window = False  # operations were called for in a commit window: what was changed before one fails has to be undone
         self.needs_undo = True  # there are such; or nobody knows yet
         self.undo = None
+        self.told_no_undo = False
 
     # Of the process.
 
@@ -122,12 +123,12 @@ class Engine:
         if not new:
             return
         self.told_sharded += new
-        self.session.holds_alone(list(self.told_sharded))
         _link.say("no other rank has a copy of what a rank holds of what is sharded: %s" % ", ".join(new))
         lost = [name for name in self.told_sharded if not _state.is_zero(self.state_.named[name])]
         if lost:
             why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
             self.cannot = why % lost[0]
+        self.session.knows_limits()
 
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
@@ -158,8 +159,20 @@ class Engine:
         """The commit window opens."""
         if self.needs_undo:
             leaves = self.state_.leaves()
-            if sum(leaf.numel() * leaf.element_size() for leaf in leaves.values()) <= UNDO_BYTES_MAX:
+            size = sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
+            if size > UNDO_BYTES_MAX:
+                self.say_no_undo(size)
+            else:
                 self.undo = {path: leaf.clone() for path, leaf in leaves.items()}, self.state_.rest()
+
+    def say_no_undo(self, size):
+        """Once: it holds for every step."""
+        if not self.told_no_undo:
+            self.told_no_undo = True
+            _link.say(
+                "this rank's state (%d MiB) is larger than what is copied ahead of an optimizer's step with operations in it (%d MiB): "
+                "if one of these fails, the state is taken from a replica, or all start again" % (size >> 20, UNDO_BYTES_MAX >> 20)
+            )
 
     def undone(self):
         """Takes back what the window has changed; whether it could be."""

@@ -90,6 +90,7 @@ class Groups:
             why = "a group with the backend %s cannot be given up inside of the process; restart all ranks" % backend
             _link.say(why)
             self.engine.cannot = self.engine.cannot or why
+            self.engine.session.knows_limits()
         return kind
 
     def spec_of(self, given):

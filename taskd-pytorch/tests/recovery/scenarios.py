@@ -314,6 +314,60 @@ def no_state():
         sys.stderr = real
 
 
+def whose_signal():
+    """Who has SIGTERM: a program with a handler of its own, or without the callback, keeps it; forked helpers and a process that has
+    left its loop end by it as ever."""
+    import queue
+
+    from taskd import _leaving
+
+    def ends_by(do):
+        pid = os.fork()
+        if not pid:
+            do()
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGTERM)
+        status = os.waitpid(pid, 0)[1]
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else "exit %d" % os.WEXITSTATUS(status)
+
+    def loop(**callbacks):
+        session = types.SimpleNamespace(attention=False, inbox=queue.SimpleQueue(), lock=threading.Lock(), given_up=False)
+        session.engine = types.SimpleNamespace(release=lambda: None)
+        return types.SimpleNamespace(callbacks=callbacks, session=session)
+
+    def leaves_late():
+        leaving = _leaving.watched(loop(exit=print))
+        os.kill(os.getpid(), signal.SIGTERM)
+        leaving.end()  # it came in the last step
+
+    found = {"without": _leaving.watched(loop()) is None}
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    found["own"] = _leaving.watched(loop(exit=print)) is None
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leaving = _leaving.watched(loop(exit=print))
+    found["helper"] = ends_by(lambda: None)
+    leaving.end()
+    found["after"] = ends_by(lambda: None)
+    found["late"] = ends_by(leaves_late)
+    return found
+
+
+def state_too_large_to_undo():
+    """A state that is not copied ahead of its optimizer's steps, which is said once."""
+    import torch
+    from taskd import _engine, _link
+
+    said, _link.say, _engine.UNDO_BYTES_MAX = [], lambda text: said.append(text), 8 << 20
+    state = types.SimpleNamespace(leaves=lambda: {"weight": torch.empty(9 << 18)}, rest=lambda: None)
+    engine = types.SimpleNamespace(needs_undo=True, undo=None, told_no_undo=False, state_=state)
+    engine.say_no_undo = lambda size: _engine.Engine.say_no_undo(engine, size)
+    for _ in range(3):
+        _engine.Engine.opened(engine)
+    return {"said": said, "undo": engine.undo}
+
+
 def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
     with StandIn(4, program, STEPS="1000", **environment) as world:
@@ -353,6 +407,21 @@ def other_backend():
         began = time.monotonic()
         found = recovered_or_refused(world, None)
         return dict(found, seconds=time.monotonic() - began, newcomer=world.parked[2].at)
+
+
+def limits():
+    """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has asked."""
+    said = {}
+    for name, program, environment in (
+        ("fsdp", programs.fsdp, {}),
+        ("found", programs.fsdp2, {"UNNAMED": "1"}),
+        ("zero", programs.zero, {}),
+        ("ddp", programs.ddp, {}),
+    ):
+        with StandIn(2, program, STEPS="1000", **environment) as world:
+            world.until_step(3)
+            said[name] = [[peer.limits["cannot"], peer.limits["sharded"]] for peer in world.world]
+    return said
 
 
 def second_step():
@@ -689,6 +758,9 @@ SCENARIOS = {
     "of_three": of_three,
     "of_three_unlike": of_three_unlike,
     "told_to_exit": told_to_exit,
+    "limits": limits,
+    "whose_signal": whose_signal,
+    "state_too_large_to_undo": state_too_large_to_undo,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),
     "first_cut": lambda: injected(programs.ddp, at=0),

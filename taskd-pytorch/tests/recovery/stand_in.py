@@ -56,7 +56,7 @@ class Peer:
         self.process = process
         self.socket = None
         self.at = None
-        self.hello = None
+        self.hello = self.limits = None
         self.hellos = 0
         self.failures = []
 
@@ -183,7 +183,7 @@ class StandIn:
 
     def take(self, peer, message):
         if "at" in message:
-            peer.at = message["at"]["point"]
+            peer.at, peer.limits = message["at"]["point"], message["at"]
         elif "failed" in message:
             peer.failures.append(message["failed"])
         elif "answer" in message:

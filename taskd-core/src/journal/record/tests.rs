@@ -284,8 +284,15 @@ fn input() -> impl Strategy<Value = Input> {
         (proc(), any::<u64>(), name()).prop_map(|(proc, generation, framework)| {
             let generation = Generation(generation);
             let can = [framework.clone()].into();
-            let linked =
-                Linked { generation, framework, can, at: Point::Parked, state_bytes: None, sharded: Vec::new() };
+            let linked = Linked {
+                generation,
+                framework,
+                can,
+                at: Point::Parked,
+                state_bytes: None,
+                cannot: None,
+                sharded: Vec::new(),
+            };
             Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) }))
         }),
         (proc(), any::<u64>(), any::<String>()).prop_map(|(proc, id, why)| {

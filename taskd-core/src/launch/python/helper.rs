@@ -20,7 +20,7 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 26] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 27] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
@@ -38,6 +38,7 @@ pub const NEUTRAL_FILES: [PythonFile; 26] = python_files! {
     "taskd/_install.py"
     "taskd/_keep.py"
     "taskd/_kinds.py"
+    "taskd/_leaving.py"
     "taskd/_link.py"
     "taskd/_loop.py"
     "taskd/_marks.py"

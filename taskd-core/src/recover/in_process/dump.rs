@@ -13,8 +13,8 @@ use crate::launch::{DirectBatch, Directive, DumpManifest, DumpPart, Phase};
 use crate::recover::exit::account;
 use crate::recover::restart::start_anew;
 use crate::recover::{
-    Action, Cost, DUMP, Done, Failure, Incident, Need, Next, Output, Proposal, RecoveryStrategy, Restart, Run, Stage,
-    stages,
+    Action, Beforehand, Cost, DUMP, Done, Failure, Incident, Need, Next, Output, Proposal, RecoveryStrategy, Restart,
+    Run, Stage, possible, stages,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -160,10 +160,13 @@ impl RecoveryStrategy for Dump {
         format!("{} {}", self.limits.text(), self.restart.config())
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        let names_none = job.spec.policy.dump_dir.is_none();
+        names_none.then(|| "the job names no directory for checkpoints (policy.dump_dir)".into())
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        if view.spec.policy.dump_dir.is_none() {
-            return Err("the job names no directory for checkpoints (policy.dump_dir)".into());
-        }
+        possible(self, view)?;
         let asked = incident.is_ordered() && incident.faults.iter().any(|fault| fault.advice.as_ref() == Some(&DUMP));
         if !asked || view.training().count() < view.world.members().len() || !incident.lost(view).is_empty() {
             return self.before_the_end(incident, view);

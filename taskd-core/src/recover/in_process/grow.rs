@@ -2,11 +2,11 @@
 
 use super::newcomers::{self, Newcomers};
 use super::replicas::can_give;
-use super::{Limits, missing_services, survivors};
+use super::{Limits, cannot_shrink, missing_services, survivors};
 use crate::job::{Counted, Member, NodeId, Rank, Role};
 use crate::kernel::View;
 use crate::recover::placement::{self, Seat, Seats};
-use crate::recover::{Cost, GROW, Incident, Next, Proposal, RecoveryStrategy, Run};
+use crate::recover::{Beforehand, Cost, GROW, Incident, Next, Proposal, RecoveryStrategy, Run, possible};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,12 @@ impl RecoveryStrategy for Grow {
         self.limits.text()
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        cannot_shrink(job)
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        possible(self, view)?;
         if !newcomers::wants_to_grow(incident) {
             return Err("nobody wants the world to grow".into());
         }

@@ -5,6 +5,7 @@
 //! [`Shrink`], [`Grow`] and [`Dump`]. It copies
 //! and writes nothing and talks to nobody: it says who is to be told what.
 
+mod beforehand;
 mod dump;
 mod givers;
 mod grow;
@@ -19,6 +20,7 @@ mod shrink;
 pub use dump::Dump;
 pub use grow::Grow;
 pub use recover::Recover;
+pub(super) use replicas::replica_sets;
 pub use retry::Retry;
 pub use shrink::Shrink;
 
@@ -26,6 +28,7 @@ use super::{Action, Done, Incident, Next, Run, Stage, stages};
 use crate::job::{Domain, Name, ProcId, Rank, Ready, Role, World};
 use crate::kernel::{Proc, View};
 use crate::launch::{DirectBatch, Directive, Peer, Phase, Point, StartBatch, StartOrder, WorkerState};
+use beforehand::{NO_MEETING, cannot_meet, cannot_replace, cannot_shrink};
 use repair::{Place, Repairs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -97,10 +100,13 @@ fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name], view: &View) ->
     if link.at != Point::Loop {
         return Err(format!("{rank} is not in its step loop yet"));
     }
+    if let Some(why) = &link.cannot {
+        return Err(format!("{rank} cannot be kept: {why}"));
+    }
     match needed.iter().find(|name| !link.can.contains(*name)) {
-        Some(name) if *name == JOIN && view.spec.meeting.is_none() => Err(format!(
-            "{rank} cannot be told to {name}: the job has no service at which ranks meet anew (its `meeting`); add its framework's"
-        )),
+        Some(name) if *name == JOIN && view.spec.meeting.is_none() => {
+            Err(format!("{rank} cannot be told to {name}: {NO_MEETING}"))
+        }
         Some(name) => Err(format!("{rank} cannot be told to {name}")),
         None => Ok(()),
     }

@@ -2,14 +2,16 @@
 
 use super::newcomers::{self, Newcomers, lost};
 use super::replicas::can_give;
-use super::{Limits, may_still_run, missing_services, survivors};
+use super::{Limits, cannot_replace, may_still_run, missing_services, survivors};
 use crate::job::{Counted, Name, NodeId, Rank, Role};
 use crate::kernel::View;
 use crate::recover::placement::{self, Seats};
-use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
+use crate::recover::{Beforehand, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, possible};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+const NO_OTHER_HOST: &str = "there is no other host";
 
 /// Starts what was lost, and nobody else: the survivors keep their processes and their state, and the job loses the step in
 /// flight.
@@ -57,7 +59,7 @@ impl Recover {
         let settled = placement::settle_some(&usable, &before, moving)?;
         let moved = lost.iter().all(|rank| settled.get(rank).map(|s| &s.node) != before.get(rank).map(|s| &s.node));
         if !self.in_place && !moved {
-            return Err("there is no other host".into());
+            return Err(NO_OTHER_HOST.into());
         }
         Ok(settled)
     }
@@ -76,7 +78,13 @@ impl RecoveryStrategy for Recover {
         self.limits.text()
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        let no_other_host = || (!self.in_place && job.hosts == Some(1)).then(|| NO_OTHER_HOST.to_owned());
+        cannot_replace(job).or_else(no_other_host)
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        possible(self, view)?;
         let lost = lost(incident, view)?;
         let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &lost)?;

@@ -2,14 +2,14 @@
 //!
 //! Pure arithmetic; it tells nobody, and chooses no source.
 
-use crate::job::{GroupKind, Rank, Role, World};
+use crate::job::{GroupKind, JobSpec, Rank, Role, World};
 use crate::kernel::View;
 use crate::launch::WorkerState;
 use std::collections::BTreeSet;
 
 /// Ranks that hold the same parameters and optimizer: the data-parallel groups; all of them, where the job names none; each
 /// for itself, where no rank has a copy of another's state. Absent ones too: who starts from what is saved is everybody.
-pub(super) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
+pub(in crate::recover) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
     let all = || world.places().map(|(rank, _)| rank);
     if is_sharded {
         return all().map(|rank| [rank].into()).collect();
@@ -22,6 +22,12 @@ pub(super) fn replica_sets(world: &World, is_sharded: bool) -> Vec<BTreeSet<Rank
     let grouped: BTreeSet<Rank> = sets.iter().flatten().copied().collect();
     sets.extend(all().filter(|rank| !grouped.contains(rank)).map(|rank| [rank].into()));
     sets
+}
+
+/// Whether some rank of such a job has another that holds the same state, as far as its groups say.
+pub(super) fn has_replicas(spec: &JobSpec) -> bool {
+    let mut dp = spec.groups.iter().filter(|(id, _)| id.kind == GroupKind::Dp).map(|(_, ranks)| ranks.len()).peekable();
+    if dp.peek().is_none() { spec.ranks > 1 } else { dp.any(|members| members > 1) }
 }
 
 /// Replicas have states of one shape. Who holds a part that nobody else has is no replica, and is not to be among these.

@@ -1,10 +1,12 @@
 //! Nobody is lost: the step is done again, by the same processes in new groups.
 
-use super::{GIVE_UP, JOIN, Limits, join_if_of_use, meet_anew, missing_services, repair_and_resume, survivors};
+use super::{
+    GIVE_UP, JOIN, Limits, cannot_meet, join_if_of_use, meet_anew, missing_services, repair_and_resume, survivors,
+};
 use crate::detect::{Damage, Sound};
 use crate::job::{Counted, Domain, Name};
 use crate::kernel::View;
-use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run};
+use crate::recover::{Beforehand, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, possible};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +52,12 @@ impl RecoveryStrategy for Retry {
         self.limits.text()
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        cannot_meet(job)
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        possible(self, view)?;
         if !incident.lost(view).is_empty() {
             return Err("a rank is lost, and nobody would take its place".into());
         }

@@ -3,12 +3,12 @@
 use super::newcomers::lost;
 use super::replicas::{replica_sets, told_sharded};
 use super::{
-    GIVE_UP, JOIN, Limits, join_if_of_use, may_still_run, meet_anew, missing_services, repair_and_resume, states_of,
-    survivors,
+    GIVE_UP, JOIN, Limits, cannot_shrink, join_if_of_use, may_still_run, meet_anew, missing_services,
+    repair_and_resume, states_of, survivors,
 };
 use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
 use crate::kernel::View;
-use crate::recover::{Cost, Incident, Next, Proposal, RecoveryStrategy, Run, SHRINK};
+use crate::recover::{Beforehand, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, SHRINK, possible};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,12 @@ impl RecoveryStrategy for Shrink {
         self.limits.text()
     }
 
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        cannot_shrink(job)
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        possible(self, view)?;
         let lost = lost(incident, view)?;
         let leaving = with_replicas(&lost, &view.world)?;
         let kept = survivors(incident, view, &leaving)?;

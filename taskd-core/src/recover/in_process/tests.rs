@@ -18,7 +18,15 @@ pub(super) fn linked(mut scene: Scene) -> Scene {
 
 pub(super) fn link(at: Point) -> Linked {
     let can = NEEDED.into_iter().chain(["dump", "seal"].map(Name::new)).collect();
-    Linked { generation: Generation(1), framework: Name::new("torch"), can, at, state_bytes: None, sharded: Vec::new() }
+    Linked {
+        generation: Generation(1),
+        framework: Name::new("torch"),
+        can,
+        at,
+        state_bytes: None,
+        cannot: None,
+        sharded: Vec::new(),
+    }
 }
 
 pub(super) fn incident(faults: Vec<Fault>) -> Incident {
@@ -148,6 +156,14 @@ fn each_refusal_says_why() {
     assert!(refusal(&recover, &early, vec![fault.clone()]).contains("no service at which ranks meet anew"));
     Arc::make_mut(&mut early.view.spec).meeting = Some(Name::new("store"));
     assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be told to join");
+    early.proc(2).link = Some(Linked { cannot: Some("its state is sharded".into()), ..link(Point::Loop) });
+    assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be kept: its state is sharded");
+    early.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
+    for strategy in [&recover as &dyn RecoveryStrategy, &Shrink::new()] {
+        let why = "optimizer is sharded over the ranks, and no other has what a lost one held of it";
+        assert_eq!(refusal(strategy, &early, vec![fault.clone()]), why, "{}", strategy.name());
+    }
+    assert!(retry.propose(&incident(vec![survived(0)]), &sharded_and_whole().view).is_ok(), "nothing is lost");
     let mut all = linked(Scene::of(2));
     let faults = vec![killed(&mut all, 0), killed(&mut all, 1)];
     assert!(refusal(&recover, &all, faults).contains("no rank is left"));
@@ -156,6 +172,12 @@ fn each_refusal_says_why() {
         .with_error(Some(Box::new(exception("x"))))
         .of(Some(Incarnation(1)));
     assert!(refusal(&recover, &whole, vec![broken]).contains("broken"));
+}
+
+fn sharded_and_whole() -> Scene {
+    let mut scene = linked(Scene::of(3));
+    scene.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
+    scene
 }
 
 #[test]
@@ -379,10 +401,10 @@ fn a_lost_rank_takes_its_replica_of_the_model_along() {
 #[test]
 fn a_job_is_not_made_smaller_than_it_wants_to_be() {
     let mut scene = linked(Scene::of(3));
-    Arc::make_mut(&mut scene.view.spec).policy.ranks_min = 3;
-    let fault = killed(&mut scene, 1);
-    let why = Shrink::new().propose(&incident(vec![fault]), &scene.view).expect_err("three are wanted");
-    assert!(why.contains("2 ranks would be left, and the job wants 3"), "{why}");
+    Arc::make_mut(&mut scene.view.spec).policy.ranks_min = 2;
+    let faults = vec![killed(&mut scene, 0), killed(&mut scene, 1)];
+    let why = Shrink::new().propose(&incident(faults), &scene.view).expect_err("two are wanted");
+    assert!(why.contains("1 ranks would be left, and the job wants 2"), "{why}");
 }
 
 #[test]

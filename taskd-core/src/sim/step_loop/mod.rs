@@ -121,6 +121,7 @@ impl StepLoop {
             can: CAN.into(),
             at: self.at,
             state_bytes: Some(1 << 20),
+            cannot: None,
             sharded: Vec::new(),
         })
     }

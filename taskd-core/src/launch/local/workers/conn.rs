@@ -58,7 +58,7 @@ async fn listen(workers: &Workers, incoming: &mut Incoming, proc: &ProcId) -> io
     while let Some(message) = incoming.next().await? {
         match message {
             FromWorker::Hello(_) => return Err(io::Error::other("a second hello")),
-            FromWorker::At { point, state_bytes, sharded } => workers.moved(proc, point, state_bytes, sharded),
+            FromWorker::At { point, state_bytes, limits } => workers.moved(proc, point, state_bytes, &limits),
             FromWorker::Failed(failed) => workers.failed(proc, failed),
             FromWorker::Answer(answer) => workers.answered(proc, answer),
             FromWorker::Memory(copy) => workers.says(proc, Saying::Memory(copy)),

@@ -6,7 +6,7 @@
 //! | from the process | |
 //! |---|---|
 //! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
-//! | `{"at": {"point": "parked", "sharded": []}}` | it stands elsewhere now, or holds what no other has a copy of |
+//! | `{"at": {"point": "loop", "cannot": "..", "sharded": ["optimizer"]}}` | it stands elsewhere now, or knows more of what it cannot do: why it cannot be kept, and what no other process has a copy of, both as in its hello |
 //! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
 //! | `{"memory": {"generation": 1, "number": 3, "at": 60, "of": {"made_in": 1, "step": 60}, "whole": true, "bytes": 4096}}` | a copy of its state is in memory, or was left out |
 //! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
@@ -41,8 +41,8 @@ pub(super) enum FromWorker {
         point: Point,
         #[serde(default)]
         state_bytes: Option<u64>,
-        #[serde(default)]
-        sharded: Option<Vec<String>>,
+        #[serde(flatten)]
+        limits: Limits,
     },
     Failed(Failed),
     Answer(Answer),
@@ -61,19 +61,39 @@ pub(super) struct Hello {
     at: Point,
     #[serde(default)]
     state_bytes: Option<u64>,
+    #[serde(flatten)]
+    limits: Limits,
+}
+
+/// What of recoveries it cannot take part in, as far as it knows.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Limits {
+    #[serde(default)]
+    cannot: Option<String>,
     #[serde(default)]
     sharded: Vec<String>,
+}
+
+impl Limits {
+    pub(super) fn cannot(&self) -> Option<String> {
+        self.cannot.as_deref().map(shortened)
+    }
+
+    pub(super) fn sharded(&self) -> Vec<String> {
+        self.sharded.iter().take(SHARDED_MAX).map(|name| shortened(name)).collect()
+    }
 }
 
 impl Hello {
     pub(super) fn linked(&self) -> Linked {
         Linked {
+            cannot: self.limits.cannot(),
+            sharded: self.limits.sharded(),
             generation: self.generation,
             framework: self.framework.clone(),
             can: self.can.iter().take(CAN_MAX).cloned().collect(),
             at: self.at,
             state_bytes: self.state_bytes,
-            sharded: few(&self.sharded),
         }
     }
 }
@@ -149,11 +169,6 @@ pub(super) enum ToWorker<'a> {
     },
 }
 
-/// What it says to be sharded, within bounds.
-pub(super) fn few(names: &[String]) -> Vec<String> {
-    names.iter().take(SHARDED_MAX).map(|name| shortened(name)).collect()
-}
-
 fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
@@ -186,10 +201,8 @@ mod tests {
         let many = hello(&many).linked().sharded;
         assert!(many.len() == SHARDED_MAX && many.iter().all(|name| name.len() == TEXT_CHARS_MAX));
         let later = r#"{"at": {"point": "loop", "sharded": ["model"]}}"#;
-        let FromWorker::At { sharded: Some(later), .. } = serde_json::from_str(later).unwrap() else {
-            panic!("{later}")
-        };
-        assert_eq!(later, ["model"]);
+        let FromWorker::At { limits, .. } = serde_json::from_str(later).unwrap() else { panic!("{later}") };
+        assert_eq!(limits.sharded(), ["model"]);
     }
 
     #[test]

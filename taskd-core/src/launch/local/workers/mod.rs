@@ -13,7 +13,7 @@ use crate::launch::{
     Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
     WorkerSaid,
 };
-use frames::{Answer, Failed, ToWorker, few};
+use frames::{Answer, Failed, Limits, ToWorker};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,13 +193,11 @@ impl Workers {
         }
     }
 
-    fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>, sharded: Option<Vec<String>>) {
+    fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>, limits: &Limits) {
         self.change(proc, |linked| {
             linked.at = at;
+            (linked.cannot, linked.sharded) = (limits.cannot(), limits.sharded());
             linked.state_bytes = state_bytes.or(linked.state_bytes);
-            if let Some(sharded) = sharded {
-                linked.sharded = few(&sharded);
-            }
         });
     }
 

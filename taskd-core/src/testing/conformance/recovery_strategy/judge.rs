@@ -3,13 +3,13 @@
 use super::super::verdict::Verdict;
 use super::scenes::Scene;
 use super::{
-    ADVANCE_ENDS, COST_ADMITS_END, COUNTED_AS_SAID, INCARNATION_IS_NEXT, REASON_GIVEN, STAGES_CAN_SUCCEED,
-    STOP_BEFORE_START, TOUCHES_COVER, WORLD_FROM_SUCCESSOR, WORLD_NAMES_STARTED,
+    ADVANCE_ENDS, CANNOT_MEANS_NO, COST_ADMITS_END, COUNTED_AS_SAID, INCARNATION_IS_NEXT, REASON_GIVEN,
+    STAGES_CAN_SUCCEED, STOP_BEFORE_START, TOUCHES_COVER, WORLD_FROM_SUCCESSOR, WORLD_NAMES_STARTED, guarded,
 };
 use crate::job::{Counted, Domain, Incarnation, ProcId, Role, World};
 use crate::kernel::View;
 use crate::launch::StartBatch;
-use crate::recover::{Action, Need, Proposal, Stage};
+use crate::recover::{Action, Beforehand, Need, Proposal, RecoveryStrategy, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -62,6 +62,16 @@ impl<'a> Judge<'a> {
             self.verdict.broken(STAGES_CAN_SUCCEED, format!("{}: a proposal without a stage", scene.title));
         }
         self.stages(&scene.title, &scene.view, &scene.view.world, proposal, &proposal.stages);
+    }
+
+    /// Whether the strategy may propose anything for this job, by its own words.
+    pub(super) fn possible(&mut self, strategy: &dyn RecoveryStrategy, scene: &Scene) {
+        let job = Beforehand::of(Arc::clone(&scene.view.spec));
+        let words = || strategy.cannot(&job);
+        if let Some(why) = guarded(self.verdict, "`cannot`", words).flatten() {
+            let seen = format!("{}: it proposes something, and says of the job: {why}", scene.title);
+            self.verdict.broken(CANNOT_MEANS_NO, seen);
+        }
     }
 
     pub(super) fn reason(&mut self, title: &str, what: &str, reason: &str) {

@@ -21,6 +21,7 @@ clauses! { "recovery_strategy":
     NEVER_PANICS = "no call panics, whatever it is asked";
     IDENTITY_CONSTANT = "name, version and configuration never change";
     DECIDES_FROM_DAMAGE = "the same damage gives the same proposal, whatever the class of the fault";
+    CANNOT_MEANS_NO = "of a job for which it says that it cannot work it proposes nothing";
     REASON_GIVEN = "proposals, refusals and giving up carry a reason";
     TOUCHES_COVER = "`touches` covers every domain that an action disturbs";
     INCARNATION_IS_NEXT = "a new process gets its incarnation from `View::next_incarnation`";
@@ -120,6 +121,7 @@ impl StrategySuite {
         for (scene, answer) in scenes.iter().zip(&answers) {
             match answer {
                 Some(Ok(proposal)) => {
+                    judge.possible(&*first, scene);
                     judge.proposal(scene, proposal);
                     rehearsal::rehearse(&*first, scene, proposal, &mut judge);
                 }

@@ -147,7 +147,15 @@ fn linked(timeline: Timeline) -> Timeline {
         view.spec = Arc::new(spec);
         let can = ["give-up", "join", "repair", "resume", "dump", "seal"].map(Name::new).into();
         let (generation, framework) = (view.world.generation(), Name::new("conformance"));
-        let link = Linked { generation, framework, can, at: Point::Loop, state_bytes: Some(64), sharded: Vec::new() };
+        let link = Linked {
+            generation,
+            framework,
+            can,
+            at: Point::Loop,
+            state_bytes: Some(64),
+            cannot: None,
+            sharded: Vec::new(),
+        };
         let runs = |proc: &&mut Proc| proc.phase == Phase::Running;
         view.procs.values_mut().filter(runs).for_each(|proc| proc.link = Some(link.clone()));
     })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::detect::FaultClass;
 use crate::job::{Counted, Domain, IncidentId, Member, Rank, Role, World};
-use crate::recover::{Action, Cost, Need, Next, Run, Stage};
+use crate::recover::{Action, Beforehand, Cost, Need, Next, Run, Stage};
 use crate::testing::doubles::{Faulty, ReplaceStrategy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -79,6 +79,10 @@ impl RecoveryStrategy for Broken {
 
     fn config(&self) -> String {
         if self.clause == IDENTITY_CONSTANT { self.calls.load(Ordering::Relaxed).to_string() } else { String::new() }
+    }
+
+    fn cannot(&self, _job: &Beforehand) -> Option<String> {
+        (self.clause == CANNOT_MEANS_NO).then(|| "it is the wrong job".into())
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {

@@ -1,7 +1,7 @@
 use super::Faulty;
 use crate::job::Name;
 use crate::kernel::View;
-use crate::recover::{Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use crate::recover::{Beforehand, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
 
 #[deny(clippy::missing_trait_methods)]
 impl<S: RecoveryStrategy> RecoveryStrategy for Faulty<S> {
@@ -14,6 +14,10 @@ impl<S: RecoveryStrategy> RecoveryStrategy for Faulty<S> {
     fn config(&self) -> String {
         self.inner.config()
     }
+    fn cannot(&self, job: &Beforehand) -> Option<String> {
+        self.inner.cannot(job)
+    }
+
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         self.work();
         if self.call() {

@@ -12,14 +12,12 @@ import types
 from taskd import _batches, _link, _loop, _recovery, _session
 
 
-class Copier:
+class Copier(_batches.Nothing):
     """Of batches that are lists."""
 
     is_a_stand_in = keeps = True
     mark, copy = tuple, list
-
-    def seed(self):
-        return None
+    restore_own = staticmethod(lambda source, own: None)
 
 
 class Page:
@@ -33,7 +31,7 @@ def session_in_loop(**engine):
     """A session whose program is in its step loop; what it sends is kept."""
     session, sent = _session.Session("none", Page()), []
     session.link.send = sent.append
-    session.engine, session.place = types.SimpleNamespace(cannot=None, **engine), _session.LOOP
+    session.engine, session.place = types.SimpleNamespace(cannot=None, told_sharded=[], **engine), _session.LOOP
     return session, sent
 
 
@@ -106,7 +104,8 @@ def hook_fails():
     _recovery.install(after, Page())
     session, sent = _session.current, []
     session.hooked, session.link.send = [], sent.append
-    session.engine, session.place = types.SimpleNamespace(cannot=None, release=lambda: None, state_bytes=lambda: 0), _session.LOOP
+    engine = types.SimpleNamespace(cannot=None, told_sharded=[], release=lambda: None, state_bytes=lambda: 0)
+    session.engine, session.place = engine, _session.LOOP
     could = session.hello()["hello"]["can"]
     after.imported()
     give_up(session)
@@ -150,8 +149,10 @@ class Engine:
 
     is_a_stand_in = True
     cannot, copier, open_data = None, Copier(), staticmethod(_batches.open_plainly)
+    told_sharded = []
     enter = leave = staticmethod(lambda *_: None)
     note = buffers = staticmethod(lambda *_: None)
+    state_bytes = staticmethod(lambda: 0)
 
 
 def entry_fails():

@@ -105,7 +105,7 @@ def message_is_too_long(directory):
 
 
 class DoubleOfEngine:
-    cannot = None
+    cannot, told_sharded = None, []
 
     def __init__(self):
         self.released, self.asked_by = 0, []

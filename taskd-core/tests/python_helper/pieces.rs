@@ -71,9 +71,10 @@ fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
 #[test]
 fn a_hello_asks_nothing_of_the_program_on_another_thread() {
     let found = found("hello");
-    assert_eq!(found["at"], json!([{"point": "loop", "state_bytes": 64}]));
+    let at = |point: &str, bytes| json!({"point": point, "state_bytes": bytes, "cannot": null, "sharded": []});
+    assert_eq!(found["at"], json!([at("loop", Some(64))]));
     assert_eq!((&found["hello"], &found["on main"]), (&json!(64), &json!(true)), "{found:#}");
-    assert_eq!(found["fails"], json!({"point": "parked", "state_bytes": null}), "nor is what it raises raised into it");
+    assert_eq!(found["fails"], at("parked", None), "nor is what it raises raised into it");
     let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
     assert_eq!(found["said"], json!([said]));
 }

@@ -160,8 +160,8 @@ fn each_refusal_says_why() {
     assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be kept: its state is sharded");
     early.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
     for strategy in [&recover as &dyn RecoveryStrategy, &Shrink::new()] {
-        let why = "optimizer is sharded over the ranks, and no other has what a lost one held of it";
-        assert_eq!(refusal(strategy, &early, vec![fault.clone()]), why, "{}", strategy.name());
+        let why = refusal(strategy, &early, vec![fault.clone()]);
+        assert!(why.starts_with("optimizer is sharded over the ranks"), "{}: {why}", strategy.name());
     }
     assert!(retry.propose(&incident(vec![survived(0)]), &sharded_and_whole().view).is_ok(), "nothing is lost");
     let mut all = linked(Scene::of(2));

@@ -1,6 +1,7 @@
 //! Whole runtimes over in-memory launchers, on paused time: builder, shell, logs, handle.
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
 use taskd_core::job::*;
@@ -60,9 +61,25 @@ async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
     assert!(launcher.list().await.unwrap().procs.is_empty(), "every exit was acknowledged");
 }
 
-/// Keeps the messages of all events of its thread.
-#[derive(Clone, Default)]
-struct Messages(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread that comes to the
+/// same place first may have it remembered that nobody wants to know.
+struct Messages;
+
+impl Messages {
+    fn keep() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Messages).expect("it is the only one here"));
+    }
+
+    /// Those of this thread.
+    fn here() -> Vec<String> {
+        MESSAGES.with_borrow(Clone::clone)
+    }
+}
 
 impl tracing::Subscriber for Messages {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
@@ -84,7 +101,7 @@ impl tracing::Subscriber for Messages {
         }
         let mut message = Message(String::new());
         event.record(&mut message);
-        self.0.lock().expect("nobody panics with it").push(message.0);
+        MESSAGES.with_borrow_mut(|messages| messages.push(message.0));
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
@@ -92,8 +109,7 @@ impl tracing::Subscriber for Messages {
 
 #[tokio::test(start_paused = true)]
 async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_and_why() {
-    let messages = Messages::default();
-    let _of_this_thread = tracing::subscriber::set_default(messages.clone());
+    Messages::keep();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
     spec.policy.strategies.insert(Name::new("restart"), Permission::Never);
@@ -102,14 +118,13 @@ async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_a
     all_run(&launcher, 1, 1).await;
     finish_all(&launcher, 1, 1);
     assert!(end(job).await.ok);
-    let first = messages.0.lock().unwrap()[0].clone();
+    let first = Messages::here().swap_remove(0);
     assert_eq!(first, "the runtime starts; allowed: exit; not allowed: restart (its data is on loan)");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_the_fault() {
-    let messages = Messages::default();
-    let _of_this_thread = tracing::subscriber::set_default(messages.clone());
+    Messages::keep();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 2, FakeProgram::Runs.spec());
     spec.policy.memory = std::num::NonZeroU64::new(7).map(MemoryCheckpoints::every);
@@ -123,7 +138,7 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
     assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), ["dump", "dump-exit", "grow", "shrink"]);
     finish_all(&launcher, 2, 1);
     assert!(end(job).await.ok);
-    let told = messages.0.lock().unwrap();
+    let told = Messages::here();
     assert_eq!(
         told[0],
         "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: shrink, grow \

@@ -2,6 +2,7 @@
 
 use super::{allowed, configured, noted, sources, spec, warned};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 use taskd_core::recover;
 use taskd_hw_ascend::mindcluster::{Framework, Key, Sources, WarningKind};
 
@@ -131,9 +132,10 @@ fn warnings_are_bounded_and_the_rest_is_counted() {
     assert_eq!(job.problems(), [], "its reasons fit into the specification");
 }
 
-/// Keeps the messages of all warnings of its thread.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<Vec<String>>>);
+/// Keeps the messages of all warnings of one thread. It is for the whole program: of one for a single thread another thread that comes
+/// to the same place first may have it remembered that nobody wants to know.
+#[derive(Clone)]
+struct Logged(Arc<Mutex<Vec<String>>>, ThreadId);
 
 impl tracing::Subscriber for Logged {
     fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
@@ -145,6 +147,9 @@ impl tracing::Subscriber for Logged {
     fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
     fn event(&self, event: &tracing::Event<'_>) {
+        if thread::current().id() != self.1 {
+            return;
+        }
         struct Message(String);
         impl tracing::field::Visit for Message {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
@@ -163,8 +168,8 @@ impl tracing::Subscriber for Logged {
 
 #[test]
 fn who_applies_a_configuration_has_its_warnings_in_the_log() {
-    let logged = Logged::default();
-    let _of_this_thread = tracing::subscriber::set_default(logged.clone());
+    let logged = Logged(Arc::default(), thread::current().id());
+    tracing::subscriber::set_global_default(logged.clone()).expect("it is the only one here");
     let list: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
     let configured = configured(&[("recover-strategy", &list.join(","))]);
     assert!(logged.0.lock().unwrap().is_empty(), "nobody starts a job with it yet");

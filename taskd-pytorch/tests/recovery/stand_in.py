@@ -107,8 +107,16 @@ class StandIn:
         return {}
 
     def park(self, rank):
-        """A newcomer for a rank, ahead of time."""
+        """A newcomer for a rank, ahead of time. The others stand still meanwhile: a busy machine would have them come to their end."""
         self.parked[rank] = self.start(rank, "join")
+        others = [peer.process.pid for peer in self.here() if not peer.process.ended()]
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            self.pump(lambda: self.parked[rank].at == "parked", "a newcomer parks")
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
 
     def here(self):
         return [peer for rank, peer in enumerate(self.world) if rank not in self.absent]

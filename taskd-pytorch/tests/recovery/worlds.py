@@ -76,7 +76,6 @@ def smaller():
         shrunk = world.recover()
         world.until_step(shrunk["step"] + 15)
         world.park(1)
-        world.pump(lambda: world.parked[1].at == "parked", "a newcomer parks")
         world.absent = set()
         grown = world.recover([1])
         found = world.finish()

@@ -13,7 +13,7 @@ use crate::outside::supervised;
 use crate::program::Failure;
 use crate::recover::Job;
 use rustix::process::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
@@ -102,6 +102,11 @@ impl<'a> Fire<'a> {
         found
     }
 
+    /// Who is to train: all, or where the world may be smaller those who live. Who has left comes back ever later when it soon leaves again.
+    fn expected(&mut self) -> BTreeSet<u32> {
+        if self.job.strategy.keeps_world() { (0..self.job.ranks).collect() } else { self.ranks().into_keys().collect() }
+    }
+
     pub(crate) fn say(&self, line: &str) {
         println!("  {:>4} faults  step {:>5}  {line}", self.account.faults, self.progress.most);
     }
@@ -156,12 +161,12 @@ impl<'a> Fire<'a> {
 
     /// Waits until all ranks have gone on after this fault; how long that took, in milliseconds.
     pub(crate) async fn goes_on(&mut self, kind: Kind, at: f64) -> Result<f64, Failure> {
-        let ranks = self.job.ranks;
         let is_so = |fire: &mut Fire<'a>| {
+            let ranks = fire.expected();
             let said = if kind.is_of_supervisor() { fire.up > at } else { fire.closed > at };
-            let steps = fire.progress.since(at, ranks);
+            let steps = fire.progress.since(at, &ranks);
             let enough = if said { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNSAID };
-            enough.then(|| fire.progress.first_after(at, ranks)).flatten()
+            enough.then(|| fire.progress.first_after(at, &ranks)).flatten()
         };
         let first = self.until("all ranks had gone on", is_so).await?;
         let (processes, supervisor) = (self.census.take(), self.supervisor_pid());

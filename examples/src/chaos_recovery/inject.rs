@@ -29,11 +29,12 @@ const COMMIT_MS_MAX: u64 = 400;
 impl Fire<'_> {
     /// Strikes; when the last blow fell. `None`: there was nobody to hit, or a victim has not done what it was told.
     pub(crate) async fn inject(&mut self, kind: Kind, dice: &mut StdRng) -> Result<Option<f64>, Failure> {
-        let size = self.job.ranks as usize;
-        let ranks =
-            self.until("all its ranks ran", |fire| Some(fire.ranks()).filter(|ranks| ranks.len() == size)).await?;
-        let any = dice.random_range(0..self.job.ranks);
-        let other = (any + dice.random_range(1..self.job.ranks)) % self.job.ranks;
+        let least = if self.job.strategy.keeps_world() { self.job.ranks as usize } else { 1 };
+        let ranks = self.until("its ranks ran", |fire| Some(fire.ranks()).filter(|ranks| ranks.len() >= least)).await?;
+        let living: Vec<u32> = ranks.keys().copied().collect();
+        let at = dice.random_range(0..living.len());
+        let next = dice.random_range(1..self.job.ranks as usize); // in a world that is smaller it may be the same one
+        let (any, other) = (living[at], living[(at + next) % living.len()]);
         let at = match kind {
             Kind::Kill => self.kill(&ranks, &[any]),
             Kind::RankZero => self.kill(&ranks, &[0]),

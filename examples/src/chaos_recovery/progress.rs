@@ -56,16 +56,17 @@ impl Progress {
         }
     }
 
-    /// How many steps every one of so many ranks has completed since then.
-    pub(crate) fn since(&self, at: f64, ranks: u32) -> usize {
+    /// How many steps every one of these ranks has completed since then.
+    pub(crate) fn since(&self, at: f64, ranks: &BTreeSet<u32>) -> usize {
         let since = |lines: &VecDeque<StepLine>| lines.iter().filter(|line| line.t > at).count();
-        let counts = (0..ranks).map(|rank| self.lines.get(&rank).map_or(0, since));
+        let counts = ranks.iter().map(|rank| self.lines.get(rank).map_or(0, since));
         counts.min().unwrap_or(0)
     }
 
-    /// When so many ranks had computed one step after that.
-    pub(crate) fn first_after(&self, at: f64, ranks: u32) -> Option<f64> {
-        let lines = self.lines.iter().flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));
-        first_common(lines, at, ranks as usize).map(|(_, t)| t)
+    /// When these ranks had computed one step after that.
+    pub(crate) fn first_after(&self, at: f64, ranks: &BTreeSet<u32>) -> Option<f64> {
+        let lines = self.lines.iter().filter(|(rank, _)| ranks.contains(rank));
+        let lines = lines.flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));
+        first_common(lines, at, ranks.len()).map(|(_, t)| t)
     }
 }

@@ -162,8 +162,8 @@ async fn one(fire: &mut Fire<'_>, kind: Kind, seed: u64) -> Result<(), Failure> 
 }
 
 async fn trains(fire: &mut Fire<'_>) -> Result<(), Failure> {
-    let (at, ranks) = (crate::recover::now(), fire.job.ranks);
-    fire.until("it trained", |fire| (fire.progress.since(at, ranks) > 0).then_some(())).await
+    let (at, ranks) = (crate::recover::now(), (0..fire.job.ranks).collect());
+    fire.until("it trained", |fire| (fire.progress.since(at, &ranks) > 0).then_some(())).await
 }
 
 /// Lets the job come to its end, and looks at what every rank has ended with.
@@ -180,9 +180,12 @@ async fn finish(fire: &mut Fire<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// More ranks no job has here.
+const RANKS_MAX: u32 = 64;
+
 /// Whether the ranks of a job whose world was smaller for a while have ended with the same parameters.
 fn compare_ends(account: &mut JobAccount) {
-    let outcomes: Vec<Outcome> = (0..).map_while(|rank| outcome(&account.dir, rank)).collect();
+    let outcomes: Vec<Outcome> = (0..RANKS_MAX).filter_map(|rank| outcome(&account.dir, rank)).collect();
     account.replicas_equal = !outcomes.is_empty() && outcomes.iter().all(|one| one.weights == outcomes[0].weights);
 }
 

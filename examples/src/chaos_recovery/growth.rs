@@ -5,8 +5,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Recoveries that a process must have lived through, less the first, for its growth to be told.
-const LIFE_MIN: usize = 6;
+/// Recoveries that a process must have lived through, less the first, for its growth to be told: a guard's standbys and ranks come up
+/// in the first of them.
+const LIFE_MIN: usize = 15;
 /// Samples at the start of a life that count for nothing: what is made at its first recovery stays.
 const FIRST_LEFT_OUT: usize = 1;
 
@@ -124,11 +125,13 @@ mod tests {
     fn growth_is_from_the_first_third_to_the_last_of_who_grew_most() {
         let life = |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4 }).collect();
         let mut growth = Growth::default();
-        growth.lives.insert((1, "rank"), life(&[10, 90, 100, 110, 500, 130, 140, 900]));
-        growth.lives.insert((2, "rank"), life(&[10, 90, 9000]));
+        growth
+            .lives
+            .insert((1, "rank"), life(&[10, 90, 100, 100, 100, 100, 100, 100, 500, 500, 500, 500, 140, 900, 150, 160]));
+        growth.lives.insert((2, "rank"), life(&[10, 10, 10, 10, 10, 10, 10, 9000, 9000, 9000, 9000, 9000, 9000, 9000]));
         let grown = growth.grown();
         assert_eq!((grown.rss_growth_kib, grown.fd_growth, grown.thread_growth), (50, 0, 0));
-        assert_eq!(grown.by[0], "rank, process 1, over 7 recoveries");
-        assert_eq!(grown.lived["rank"], 8);
+        assert_eq!(grown.by[0], "rank, process 1, over 15 recoveries");
+        assert_eq!(grown.lived["rank"], 16);
     }
 }

@@ -279,6 +279,7 @@ def server_without_descriptors():
     server = _copy.Server([(ctypes.addressof(source), 16)])
     move = (server.where(), [(ctypes.addressof(target), ctypes.addressof(source), 16)])
     _copy.read([move], lambda: False)  # so that it waits for the next one
+    until(lambda: len(os.listdir("/proc/self/task")) == 2, 5)  # or its answerer leaves one descriptor to spare
     limits, taken, waiting = resource.getrlimit(resource.RLIMIT_NOFILE), [], socket.socket()
     resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, limits[1]))
     try:
@@ -287,7 +288,7 @@ def server_without_descriptors():
     except OSError:
         pass
     waiting.connect(server.socket.getsockname())
-    until(lambda: said, 1)
+    until(lambda: said, 5)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     waiting.close()
     for fd in taken:

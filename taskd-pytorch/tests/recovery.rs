@@ -15,7 +15,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::Mutex;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use taskd_core::launch::python::write_helper;
 use taskd_pytorch::PYTHON_FILES;
 
@@ -439,6 +439,21 @@ fn state_of_the_programs_own_is_in_a_dying_checkpoint() {
     let Some(found) = findings("state_of_the_programs_own_is_in_a_dying_checkpoint", "dump_own") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
+}
+
+/// By case, as `recovery/beforehand.py` has them: the step with which all go on.
+#[test]
+fn a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted() {
+    let test =
+        "a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted";
+    let Some(found) = findings(test, "beforehand") else { return };
+    for (case, step) in [("parked", 16), ("started", 16), ("not completed", 15), ("fails", 16)] {
+        let case = &found[case];
+        assert_eq!((&case["step"], &case["done"]), (&json!(step), &json!([[], [], [15], []])), "{case:#}");
+        for what in ["digests", "losses"] {
+            assert!(list(&case[what]).iter().all(|equal| equal == true), "{what}: {case:#}");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 A file (TASKD_KEEP, on a file system in memory) with the newest two steps that were begun: for each what was there at its start,
 and the buffers and random numbers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
-not written whole is not read.
+not written whole is not read. Behind them stands of which step the commit window was opened last.
 
 Where a job has several hosts, two other ranks keep it as well (`_away`): a successor may come on another host.
 
@@ -20,6 +20,9 @@ SLOT_BYTES = 4 << 20  # of which the file takes what is written
 KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and what its forward pass has left
 HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
 MARK = b"TASKDKP1"
+OPENED = struct.Struct("<8sqq")  # mark, step, process
+OPENED_AT = 4 * SLOT_BYTES
+FILE_BYTES = OPENED_AT + 4096
 
 
 class Keep:
@@ -28,9 +31,9 @@ class Keep:
 
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(fd).st_size != 4 * SLOT_BYTES:
-                os.ftruncate(fd, 4 * SLOT_BYTES)
-            self.memory = mmap.mmap(fd, 4 * SLOT_BYTES)
+            if os.fstat(fd).st_size != FILE_BYTES:
+                os.ftruncate(fd, FILE_BYTES)
+            self.memory = mmap.mmap(fd, FILE_BYTES)
         finally:
             os.close(fd)
         self.too_long = 0  # steps of which nothing could be kept
@@ -58,8 +61,17 @@ class Keep:
 
     def forget(self):
         """Nothing of an earlier process is to be taken for this one's."""
-        for slot in range(4):
-            self.memory[slot * SLOT_BYTES : slot * SLOT_BYTES + 8] = b"\0" * 8
+        for at in [slot * SLOT_BYTES for slot in range(4)] + [OPENED_AT]:
+            self.memory[at : at + 8] = b"\0" * 8
+
+    def opens(self, step):
+        """The commit window of a step was opened: all that this rank has computed of it is there, and the others can complete it."""
+        OPENED.pack_into(self.memory, OPENED_AT, MARK, step, os.getpid())
+
+    def opened(self):
+        """`(step, process)` of the window that was opened last; None where there is none."""
+        mark, *of = OPENED.unpack_from(self.memory, OPENED_AT)
+        return tuple(of) if mark == MARK else None
 
     def read(self, step, what):
         """What was kept of a step; None where nothing is."""

@@ -8,8 +8,9 @@ It never computes anything of the program's, and without a supervisor it is `ran
 
 import pickle
 import sys
+import time
 
-from taskd import _batches, _callbacks, _keep, _leaving, _link, _memory, _session
+from taskd import _batches, _beforehand, _callbacks, _keep, _leaving, _link, _memory, _session
 from taskd._aborted import StepAborted
 
 BEFORE, OPEN, TORN = "before", "open", "torn"  # the commit window of the step: when parameters change
@@ -90,6 +91,7 @@ class Loop:
         self.warm = None  # of a newcomer, until it is parked
         self.is_new = False  # a newcomer, until it trains
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
+        self.beforehand = None  # of a newcomer: a step that it does by itself ahead of being told to (`_beforehand`)
         self.is_spoiled = False  # a copy was begun and has not come to its end: what is here is of no step
         self.own_buffers = None  # of a newcomer: its predecessor's
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
@@ -196,7 +198,7 @@ class Loop:
         return TRAIN
 
     def begin(self):
-        self.window_then = self.window
+        self.window_then, self.began = self.window, time.monotonic()
         self.tainted, self.window = False, TORN if self.is_new else BEFORE
         if self.again:
             self.again = False
@@ -243,10 +245,18 @@ class Loop:
             buffers = self.engine.buffers() if self.keeps_buffers else {}
             self.keep.write(self.number, _keep.FORWARD, pickle.dumps((buffers, self.copier.seed()), 4))
 
+    def keep_opened(self):
+        """The framework knows that the others need nothing more of this rank to complete the step. Of a long one nothing is said: they
+        would wait for a successor that does it beforehand."""
+        if self.keep is not None and time.monotonic() - self.began < _beforehand.SECONDS_MAX:
+            self.keep.opens(self.number)
+
     def end(self):
         self.in_step = False
         if self.kind == WARMING:
             self.warm.ended()
+        elif self.beforehand is not None and self.beforehand.ends():
+            self.number, self.window = self.number + 1, TORN
         elif self.kind == CATCHING_UP and self.tainted:
             self.window = self.window_then  # who was torn before is not whole by a step that was broken off
         elif self.kind == CATCHING_UP:  # what only this rank has is there; the rest it copies
@@ -282,14 +292,15 @@ class Loop:
 
     def lags(self, step):
         """Whether what only this rank has belongs to the step before. A newcomer takes it over from its predecessor first."""
+        if self.beforehand is not None:
+            self.beforehand.holds_for(step)
         if self.is_new and self.noted is None and self.keep is not None:
             for known in (step, step - 1):
                 kept = self.keep.read(known, _keep.START)
                 if kept is not None:
                     self.become(known, kept)
                     if known != step:
-                        after = self.keep.read(known, _keep.FORWARD)
-                        self.own_buffers = pickle.loads(after)[0] if after else None
+                        self.has_gone_forward()
                     break
         return step == self.number + 1 and (self.noted == self.number or self.noted == SUCCEEDED)
 
@@ -300,12 +311,17 @@ class Loop:
         self.engine.restore_random(random)
         self.number, self.noted, self.again = step, SUCCEEDED, False
 
+    def has_gone_forward(self):
+        """The predecessor has done the step that it has left, whose forward pass may have changed its buffers."""
+        after = self.keep.read(self.number, _keep.FORWARD)
+        self.own_buffers = pickle.loads(after)[0] if after else None
+
     def arrive(self, step):
         """All state is that of the start of this step."""
         if step != self.number or self.is_new:
             self.again = False
         self.number, self.committed, self.window = step, step - 1 if step else None, BEFORE
-        self.tainted, self.is_spoiled, self.caught_up, self.held = False, False, None, None
+        self.tainted, self.is_spoiled, self.caught_up, self.held, self.beforehand = False, False, None, None, None
 
     def spoil(self):
         """From here on a copy changes what is here. Until all of it has come, this rank has the state of no step."""
@@ -329,7 +345,7 @@ class Loop:
     def is_lost(self):
         """Whether the step will not be completed."""
         if self.kind == CATCHING_UP:  # which needs nobody else
-            return self.tainted or self.waits[1] != self.session.generation
+            return self.tainted or self.waits is not None and self.waits[1] != self.session.generation
         return self.kind == TRAIN and (self.tainted or self.session.given_up)
 
     def opens(self):
@@ -362,6 +378,8 @@ class Loop:
             return True
         if not isinstance(error, Exception):
             return False
+        if self.beforehand is not None and self.beforehand.fails(error):
+            return True
         if self.is_lost():
             _link.say("step %d was given up; what it raised then is dropped: %s: %s" % (self.number, type(error).__name__, error))
             self.tainted = True

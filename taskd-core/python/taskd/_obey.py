@@ -6,7 +6,7 @@ program, but for an exit.
 
 import time
 
-from taskd import _dumps, _link, _loop
+from taskd import _beforehand, _dumps, _link, _loop
 from taskd._callbacks import call
 from taskd._session import Cancelled, Refused
 
@@ -18,6 +18,8 @@ def until_resumed(loop):
         directive, loop.waits = loop.waits, None
         carry_out(loop, directive)
     while loop.is_new or loop.tainted or session.given_up or session.attention:
+        if _beforehand.begins(loop):
+            return _loop.CATCHING_UP
         directive = session.next_directive()
         if directive[2] == "repair" and needs_a_step(loop, directive):
             loop.waits = directive

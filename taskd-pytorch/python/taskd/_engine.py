@@ -157,6 +157,8 @@ class Engine:
 
     def opened(self):
         """The commit window opens."""
+        if not self.in_window and self.reducers.is_settled(self.loop.number):
+            self.loop.keep_opened()
         if self.needs_undo:
             leaves = self.state_.leaves()
             size = sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())

@@ -14,6 +14,7 @@ import threading
 import time
 import types
 
+import beforehand
 import dumps
 import halves
 import hosts
@@ -788,6 +789,7 @@ SCENARIOS = {
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,
+    "beforehand": lambda: beforehand.cases(undisturbed, verdict),
     "half_copied": lambda: halves.half_copied(undisturbed, verdict),
     "own_buffers": lambda: halves.with_own_buffers(undisturbed, verdict),
     "large_buffers": lambda: halves.with_own_buffers(undisturbed, verdict, MASKS="12"),

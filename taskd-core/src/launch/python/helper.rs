@@ -20,7 +20,7 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 27] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 28] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
@@ -29,6 +29,7 @@ pub const NEUTRAL_FILES: [PythonFile; 27] = python_files! {
     "taskd/_aborted.py"
     "taskd/_away.py"
     "taskd/_batches.py"
+    "taskd/_beforehand.py"
     "taskd/_c_functions.py"
     "taskd/_callbacks.py"
     "taskd/_copy.py"

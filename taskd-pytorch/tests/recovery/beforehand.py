@@ -1,0 +1,84 @@
+"""A rank is lost when its commit window is open, or seems to be: who comes in its place does that step beforehand, and it has to be
+as if it had not where the others have not completed it, or where the step fails.
+"""
+
+import os
+import random
+
+import torch
+from programs import Digits, Losses, Once, begin, dies, digest, net, noise, steps
+from stand_in import StandIn
+from torch.nn.parallel import DistributedDataParallel
+
+VICTIM, AT, STEPS = 2, 15, 30
+
+
+def under_way():
+    """The step that this process does beforehand, if it does one."""
+    from taskd import _session
+
+    beforehand = _session.current.loop.beforehand
+    return beforehand.step if beforehand is not None and beforehand.is_under_way else None
+
+
+def ending():
+    """Random numbers are drawn ahead of the commit window and in it, and batches come from a loader that shuffles. The victim dies
+    at the end of its window, or (EARLY) in the last bucket of its backward pass, and has said by then that its window is open."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net(256), bucket_cap_mb=0.02, broadcast_buffers=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(100 + rank)
+    random.seed(100 + rank)
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=2, shuffle=True)
+    losses, ends, done, now = Losses(), Once("DIE", rank, dies), [], [-1]
+
+    def dies_early():
+        from taskd import _session
+
+        _session.current.loop.keep.opens(now[0])  # which is not so
+        dies()
+
+    early = Once("EARLY", rank, dies_early)
+    next(model.parameters()).register_hook(lambda grad: early(now[0]))  # of the last bucket
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            now[0] = -1 if step.warming else step.number
+            own, _ = step.next(loader)
+            optimizer.zero_grad()
+            loss = (model(noise()) * own.mean()).square().mean()
+            loss.backward()
+            optimizer.step()
+            if under_way() is not None:
+                done.append(under_way())
+                if os.environ.get("FAILS"):
+                    raise ValueError("of a model that nobody has trained")
+            loss = loss + random.random() + torch.rand(1)[0]
+            losses.add(step, loss)
+            if not step.warming:
+                ends(step.number)
+    return {"digest": digest(model, optimizer), "losses": losses, "done": done}
+
+
+def lost(undisturbed, verdict, parked, **befalls):
+    """Which step the newcomer has done beforehand stands in `done`."""
+    reference = undisturbed(ending, STEPS)
+    with StandIn(4, ending, STEPS=str(STEPS), **befalls) as world:
+        for name in ("DIE", "EARLY"):
+            world.environment.pop(name, None)  # who comes in its place lives
+        if parked:
+            world.park(VICTIM)
+        world.pump(world.world[VICTIM].process.ended, "rank %d dies" % VICTIM, again=False)
+        phases = [world.recover([VICTIM])]
+        found = world.finish()
+        return dict(verdict(reference, found, phases, world), done=[one["done"] for one in found], step=phases[0]["step"])
+
+
+def cases(undisturbed, verdict):
+    at = "%d:%d" % (VICTIM, AT)
+    return {
+        "parked": lost(undisturbed, verdict, True, DIE=at),
+        "started": lost(undisturbed, verdict, False, DIE=at),
+        "not completed": lost(undisturbed, verdict, False, EARLY=at),
+        "fails": lost(undisturbed, verdict, False, DIE=at, FAILS="1"),
+    }

@@ -13,8 +13,9 @@ use crate::launch::{
     Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
     WorkerSaid,
 };
-use frames::{Answer, Failed, Limits, ToWorker};
+use frames::{Answer, Failed, Limits, ToWorker, shortened};
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -190,6 +191,17 @@ impl Workers {
         if let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) {
             (seat.way, seat.linked) = (None, None);
             self.tell(proc, seat);
+        }
+    }
+
+    /// What a process says is no message. What it was told counts as answered so: told again it would say the same again, and whoever
+    /// waits for it would only be late.
+    fn misunderstood(&self, proc: &ProcId, conn: u64, why: &str) {
+        let mut seats = self.seats();
+        let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) else { return };
+        let why = shortened(&format!("what it said on its control link is no message: {why}"));
+        for id in mem::take(&mut seat.open).into_keys() {
+            self.says(proc, Saying::Answer { id, result: Err(why.clone()) });
         }
     }
 

@@ -1,7 +1,8 @@
 //! The supervisor's end of the control links: who is linked, what is to be told to whom, and what they say.
 //!
 //! It decides nothing: directives go out as they are given, what processes say goes into the history. A process that cannot
-//! prove to be the one that it says it is, or says what is no message, loses its connection, which is counted.
+//! prove to be the one that it says it is, or says what is no message, loses its connection, which is counted. What a process was
+//! told that says what is no message counts as answered so.
 
 mod conn;
 mod frames;
@@ -258,3 +259,6 @@ impl Workers {
         self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,13 +10,13 @@
 mod edit;
 #[path = "journal_logs/elsewhere.rs"]
 mod elsewhere;
+mod messages;
 
 use elsewhere::elsewhere;
-use std::fmt::{self, Write as _};
+use messages::Messages;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, SilenceDetector, detector};
 use taskd_core::job::*;
@@ -25,8 +25,7 @@ use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Runtime, RuntimeBuilder};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram, ScriptedSource};
 use tokio::time::{sleep, timeout};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::Level;
 
 // ---- What is wrong before the job runs ------------------------------------------------------------------------------
 
@@ -206,7 +205,7 @@ async fn a_log_of_another_job() {
 async fn a_log_of_other_sources() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
-    let said = Said::listen();
+    Messages::listen();
     let runtime = builder(&launcher, 2).source(ScriptedSource::new([])).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(runtime.run());
     sleep(Duration::from_secs(1)).await;
@@ -215,7 +214,7 @@ async fn a_log_of_other_sources() {
     let expected =
         ["going on with the job: the log was written without source double.scripted version 1 (queue_max=64 \
                      when_full=Wait): no decision in it depends on that"];
-    assert_eq!(said.lines(dir.path()), expected);
+    assert_eq!(said(dir.path()), expected);
 }
 
 // ---- Disks that take nothing: the job and its recovery go on without a log ------------------------------------------
@@ -248,7 +247,7 @@ async fn a_read_only_log_directory() {
 
 /// A rank dies while no log can be written: it is found and started again, and people are told what is missing.
 async fn recovers_without_logs(dir: &Path, expected: &[String]) {
-    let said = Said::listen();
+    Messages::listen();
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 2).journal(dir).build().unwrap();
     let logs = runtime.handle().logs().cloned().unwrap();
@@ -264,7 +263,7 @@ async fn recovers_without_logs(dir: &Path, expected: &[String]) {
 
     let counts = logs.counts();
     assert_eq!(counts.records, 0);
-    let mut lines = said.lines(dir);
+    let mut lines = said(dir);
     let last = lines.pop().unwrap();
     assert_eq!(last, format!("{0} of the {0} records of this job's logs are lost", counts.lost));
     assert_eq!(lines, expected);
@@ -336,12 +335,12 @@ async fn starts_anew(
     launcher: &FakeLauncher,
     change: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
 ) -> Vec<String> {
-    let said = Said::listen();
+    Messages::listen();
     let job = tokio::spawn(change(builder(launcher, 2)).journal(dir).build().unwrap().run());
     all_run(launcher, 2).await;
     assert!(!launcher.runs(&ProcId::rank(0, 1)), "an old one beside it would share its world");
     assert!(finish(launcher, job, 2).await.ok);
-    said.lines(dir)
+    said(dir)
 }
 
 /// The files of the logs, in order.
@@ -352,50 +351,8 @@ fn log_files(dir: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// Everything that the runtime says to people from warnings on, on this thread.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl Said {
-    /// Listens until the end of the test.
-    fn listen() -> Said {
-        let said = Said::default();
-        std::mem::forget(tracing::subscriber::set_default(said.clone())); // the thread is the test's own
-        said
-    }
-
-    /// What was said, without the directory's name.
-    fn lines(&self, dir: &Path) -> Vec<String> {
-        let lines = self.0.lock().unwrap();
-        lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()
-    }
-}
-
-impl Subscriber for Said {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-    fn event(&self, event: &Event<'_>) {
-        let mut message = Message::default();
-        event.record(&mut message);
-        self.0.lock().unwrap().push(message.0);
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-#[derive(Default)]
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}"); // into a string: it cannot fail
-        }
-    }
+/// What the runtime has said to people on this thread from warnings on, without the directory's name.
+fn said(dir: &Path) -> Vec<String> {
+    let lines = Messages::here(Level::WARN);
+    lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()
 }

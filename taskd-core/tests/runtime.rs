@@ -1,7 +1,9 @@
 //! Whole runtimes over in-memory launchers, on paused time: builder, shell, logs, handle.
 
-use std::cell::RefCell;
-use std::sync::{Arc, Mutex, Once};
+mod messages;
+
+use messages::Messages;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
 use taskd_core::job::*;
@@ -61,55 +63,9 @@ async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
     assert!(launcher.list().await.unwrap().procs.is_empty(), "every exit was acknowledged");
 }
 
-thread_local! {
-    static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread that comes to the
-/// same place first may have it remembered that nobody wants to know.
-struct Messages;
-
-impl Messages {
-    fn keep() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Messages).expect("it is the only one here"));
-    }
-
-    /// Those of this thread.
-    fn here() -> Vec<String> {
-        MESSAGES.with_borrow(Clone::clone)
-    }
-}
-
-impl tracing::Subscriber for Messages {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Message(String);
-        impl tracing::field::Visit for Message {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        MESSAGES.with_borrow_mut(|messages| messages.push(message.0));
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_and_why() {
-    Messages::keep();
+    Messages::listen();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
     spec.policy.strategies.insert(Name::new("restart"), Permission::Never);
@@ -118,13 +74,13 @@ async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_a
     all_run(&launcher, 1, 1).await;
     finish_all(&launcher, 1, 1);
     assert!(end(job).await.ok);
-    let first = Messages::here().swap_remove(0);
+    let first = Messages::here(tracing::Level::TRACE).swap_remove(0);
     assert_eq!(first, "the runtime starts; allowed: exit; not allowed: restart (its data is on loan)");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_the_fault() {
-    Messages::keep();
+    Messages::listen();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 2, FakeProgram::Runs.spec());
     spec.policy.memory = std::num::NonZeroU64::new(7).map(MemoryCheckpoints::every);
@@ -138,7 +94,7 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
     assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), ["dump", "dump-exit", "grow", "shrink"]);
     finish_all(&launcher, 2, 1);
     assert!(end(job).await.ok);
-    let told = Messages::here();
+    let told = Messages::here(tracing::Level::TRACE);
     assert_eq!(
         told[0],
         "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: shrink, grow \

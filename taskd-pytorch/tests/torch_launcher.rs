@@ -265,3 +265,22 @@ async fn a_rank_records_with_what_its_launcher_has_unpacked() {
     let exit = exit(&launcher, &ProcId::rank(0, 1)).await;
     assert!(exit.how.is_success(), "{exit:?}");
 }
+
+/// They are the reference's modules, which come later: nothing of ours may take their names before.
+#[tokio::test]
+async fn the_names_of_the_references_modules_are_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    let program = "
+import sys, taskd
+for name in ('taskd.api', 'taskd.python'):
+    try: __import__(name)
+    except ModuleNotFoundError as error: assert error.name == name, error
+    else: sys.exit(name)
+sys.exit(0 if taskd.__file__.startswith(sys.argv[1]) else taskd.__file__)";
+    let ours = dir.path().join("torch/python/taskd");
+    let spec = WorkerSpec::new([system(), "-c", program, ours.to_str().unwrap()]);
+    launcher.start(&batch(&world(1), |_| spec.clone())).await.unwrap();
+    let exit = exit(&launcher, &ProcId::rank(0, 1)).await;
+    assert!(exit.how.is_success(), "{exit:?}");
+}

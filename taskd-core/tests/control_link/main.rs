@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod job;
 mod links;
+mod misbehaving;
 mod recoveries;
 
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 """A stand-in for a training program: it counts steps on its page, speaks the control link, and trains nothing.
 
-What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the words of FAILURE.
-ODD chooses what it does wrong.
+What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the words of FAILURE;
+SIGUSR2, that its work is done. ODD chooses what it does wrong, and ODD_PROC (a pattern) which processes do so; else all do.
 """
 
+import fnmatch
 import json
 import mmap
 import os
@@ -14,14 +15,16 @@ import struct
 import sys
 import time
 
-PROC, ODD = os.environ["TASKD_PROC"], os.environ.get("ODD", "")
+PROC = os.environ["TASKD_PROC"]
+ODD = os.environ.get("ODD", "") if fnmatch.fnmatch(PROC, os.environ.get("ODD_PROC", "*")) else ""
 JOINS = "TASKD_JOIN" in os.environ
 MESSAGE = os.environ.get("FAILURE", "closed by peer")
 told = open(os.path.join(os.environ["TOLD"], PROC), "a", buffering=1)
 with open(os.environ["TASKD_LIFELINE"], "r+b") as file:
     page = mmap.mmap(file.fileno(), 4096)
-failed = []
+failed, ended = [], []
 signal.signal(signal.SIGUSR1, lambda *_: failed.append(True))
+signal.signal(signal.SIGUSR2, lambda *_: ended.append(True))
 
 
 def at(offset, value):
@@ -72,6 +75,8 @@ def do(order):
     global generation, point, step, trains
     (name, what), = order["what"].items()
     told.write(json.dumps({"id": order["id"], "generation": order["generation"], name: what}) + "\n")
+    if ODD == "other-buckets" and name == "repair":
+        return {"error": "the buckets of this rank ([12]) are not those of the others (%s); restart all ranks" % what["buckets"]}
     if ODD == "refuses-" + name:
         return {"error": "it does not want to"}
     if name == "give-up":
@@ -105,13 +110,13 @@ generation, point = int(os.environ["TASKD_GENERATION"]), "parked" if JOINS else 
 step, trains = 0, not JOINS
 link, done = Link(), {}
 print("a stand-in for a training program", flush=True)
-while not (trains and step >= int(os.environ.get("UNTIL", 1 << 40))):
+while not (trains and (ended or step >= int(os.environ.get("UNTIL", 1 << 40)))):
     message = link.hear(0.01)
     if message and "do" in message:
         order = message["do"]
         if ODD == "silent":
             continue
-        if ODD == "garbage":
+        if ODD == "garbage" or ODD == "garbage-to-" + next(iter(order["what"])):
             link.socket.sendall(b"\xff\xff\xff\xffwhat")
             continue
         if order["id"] not in done:

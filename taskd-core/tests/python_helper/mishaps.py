@@ -5,11 +5,12 @@ What stands for the framework is a stand-in, which says so.
 
 import json
 import os
+import random
 import socket
 import sys
 import types
 
-from taskd import _batches, _link, _loop, _recovery, _session
+from taskd import _batches, _frames, _link, _loop, _recovery, _session
 
 
 class Copier(_batches.Nothing):
@@ -205,10 +206,104 @@ def seating_fails():
     return {"found": found, "code": code}
 
 
+MESSAGES = [
+    {"welcome": {"version": 1, "mode": "train"}},
+    {"do": {"id": 1, "generation": 2, "what": {"give-up": {}}}},
+    {"do": {"id": 2, "generation": 2, "what": {"join": {"rank": 0, "size": 1, "members": [], "prefix": "taskd/2"}}}},
+    {"do": {"id": 3, "generation": 2, "what": {"repair": {"step": 5, "from": [], "to": [], "put_back": False}}}},
+    {"do": {"id": 4, "generation": 2, "what": {"resume": {"step": 5}}}},
+    {"do": {"id": 5, "generation": 2, "what": {"declare": {"number": 3}}}},
+]
+PIECES = [b'"', b"}", b"[[[[", b"-1", b"1e999", b": \n", "é'".encode(), b"\0", b"null", b"18446744073709551616", b"\\ud800", b"\xff"]
+
+
+def framed(body):
+    return len(body).to_bytes(4, "little") + body
+
+
+def spoiled(bytes_, chance):
+    """With a piece of it replaced, mostly."""
+    if chance.random() < 0.4:
+        return bytes_
+    at = chance.randrange(len(bytes_) + 1)
+    piece = chance.choice([chance.choice(PIECES), bytes(chance.randrange(256) for _ in range(chance.randrange(8)))])
+    return bytes_[:at] + piece + bytes_[at + chance.randrange(24) :]
+
+
+def conversation(chance):
+    """What a supervisor says, with something wrong in some messages, in their order, in a length, or at the end."""
+    bodies = [json.dumps(one).encode() for one in MESSAGES]
+    which = range(len(bodies)) if chance.random() < 0.7 else [chance.randrange(len(bodies)) for _ in range(8)]
+    said = b"".join(framed(spoiled(bodies[n], chance) if chance.random() < 0.3 else bodies[n]) for n in which)
+    said = spoiled(said, chance) if chance.random() < 0.2 else said
+    return said[: chance.randrange(len(said) + 1)] if chance.random() < 0.2 else said
+
+
+def is_refused(said):
+    """Whether something of it is no message."""
+    while len(said) >= 4:
+        length = int.from_bytes(said[:4], "little")
+        body, said = said[4 : 4 + length], said[4 + length :]
+        if length > 1 << 20:
+            return True
+        if len(body) < length:
+            return False
+        try:
+            message = json.loads(body.decode())
+            if "welcome" in message:
+                is_message = message["welcome"]["version"] == 1 and message["welcome"]["mode"] in ("train", "join")
+            else:
+                is_message = isinstance(message["do"]["id"], int) and isinstance(message["do"]["generation"], int)
+        except Exception:
+            return True
+        if not is_message:
+            return True
+    return False
+
+
+def take(session, said, chance):
+    """Hands it to the link as it may come, in parts; what that raises is counted as the link's thread counts it."""
+    unpacker = _frames.Unpacker()
+    while said:
+        part = chance.randrange(1, len(said) + 1)
+        try:
+            session.link.take(unpacker, said[:part])
+        except Exception as error:
+            session.link.complain(error)
+            return str(error)
+        said = said[part:]
+    return None
+
+
+def garbage():
+    """A supervisor that says what is no message; what is one is taken as ever, or answered with why not."""
+    session, sent = session_in_loop(release=lambda: None)
+    chance, refused, answers, directives = random.Random(5), 0, 0, 0
+    for _ in range(20000):
+        said = conversation(chance)
+        wrong = take(session, said, chance)
+        if (wrong is not None) != is_refused(said):
+            return {"wrong": [said.hex(), wrong]}
+        refused += wrong is not None
+        answers, directives = answers + len(sent), directives + session.inbox.qsize()
+        while session.inbox.qsize():
+            session.inbox.get()
+        for kept in (sent, session.taken, session.answers):
+            kept.clear()
+        session.generation, session.given_up = 1, False
+    counts = {name: session.link.counts[name] for name in ("garbage", "failed")}
+    head = _frames.Unpacker()
+    head.add((_frames.FRAME_BYTES_MAX + 1).to_bytes(4, "little"))
+    later = json.dumps({"welcome": {"version": 2, "mode": "train"}}).encode()
+    said = [raised(head.next)] + [take(session, one, chance) for one in (framed(later), framed(b"{}"), framed(b"[]")[:5])]
+    return {"refused": refused, "counts": counts, "answers": answers, "directives": directives, "said": said}
+
+
 CASES = {
     "changed_in_place": changed_in_place,
     "entry_fails": entry_fails,
     "forks_again": forks_again,
+    "garbage": garbage,
     "hook_fails": hook_fails,
     "release_fails": release_fails,
     "seating_fails": seating_fails,

@@ -70,3 +70,20 @@ fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() 
     assert_eq!(found, json!({"found": null, "code": 70}));
     assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
 }
+
+#[test]
+fn what_a_supervisor_says_is_taken_or_refused_and_counted() {
+    let (found, said) = seen("garbage");
+    assert_eq!(found["wrong"], Value::Null, "a conversation that should have ended otherwise");
+    assert_eq!(found["counts"], json!({"garbage": found["refused"], "failed": 0}), "{said}");
+    let often = |what: &str| found[what].as_u64().unwrap() > 1000;
+    assert!(["refused", "answers", "directives"].into_iter().all(often), "each is there: {found}");
+    let expected = json!([
+        "NoFrame: a frame of 1048577 bytes; at most 1048576 are allowed",
+        "a welcome of version 2; this is version 1",
+        "neither a welcome nor a directive",
+        null,
+    ]);
+    assert_eq!(found["said"], expected);
+    assert_eq!(said.lines().count(), 1, "only the first one is told to people: {said}");
+}

@@ -187,3 +187,17 @@ print(*theirs.ranges, sep=', ')";
     assert_eq!(seen.ranges(Kind::SaveCheckpoint), ["theirs.save"; 3]);
     assert!(seen.records.iter().any(|record| record.name == "done" && record.event == Event::Instant));
 }
+
+/// They are the reference's modules, which come later: nothing of ours may take their names before.
+#[test]
+fn the_names_of_the_references_modules_are_free() {
+    let rank = Recorded::new(&[]);
+    let program = "
+import sys, taskd
+for name in ('taskd.api', 'taskd.python'):
+    try: __import__(name)
+    except ModuleNotFoundError as error: print(error)
+assert taskd.__file__.startswith(sys.argv[1]), taskd.__file__";
+    let seen = finished(rank.start(&[system(), "-c", program, rank.helper().to_str().unwrap()]).output().unwrap());
+    assert_eq!(seen, ("No module named 'taskd.api'\nNo module named 'taskd.python'\n".to_owned(), String::new()));
+}

@@ -8,6 +8,7 @@
 
 mod calls;
 mod control;
+mod generations;
 mod groups;
 mod hostile;
 mod names;

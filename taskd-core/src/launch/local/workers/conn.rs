@@ -26,10 +26,14 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Serves a connection to its end.
 pub(super) async fn serve(workers: Arc<Workers>, stream: UnixStream, number: u64) {
     let mut served = None;
-    if talk(&workers, stream, number, &mut served).await.is_err() {
+    let talked = talk(&workers, stream, number, &mut served).await;
+    if talked.is_err() {
         workers.refused.fetch_add(1, Ordering::Relaxed);
     }
     if let Some(proc) = served {
+        if let Err(error) = talked {
+            workers.misunderstood(&proc, number, &error.to_string());
+        }
         workers.leave(&proc, number);
     }
 }

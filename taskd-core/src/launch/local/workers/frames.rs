@@ -169,7 +169,7 @@ pub(super) enum ToWorker<'a> {
     },
 }
 
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 

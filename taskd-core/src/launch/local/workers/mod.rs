@@ -1,7 +1,8 @@
 //! The supervisor's end of the control links: who is linked, what is to be told to whom, and what they say.
 //!
 //! It decides nothing: directives go out as they are given, what processes say goes into the history. A process that cannot
-//! prove to be the one that it says it is, or says what is no message, loses its connection, which is counted.
+//! prove to be the one that it says it is, or says what is no message, loses its connection, which is counted. What a process was
+//! told that says what is no message counts as answered so.
 
 mod conn;
 mod frames;
@@ -13,8 +14,9 @@ use crate::launch::{
     Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
     WorkerSaid,
 };
-use frames::{Answer, Failed, Limits, ToWorker};
+use frames::{Answer, Failed, Limits, ToWorker, shortened};
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -193,6 +195,17 @@ impl Workers {
         }
     }
 
+    /// What a process says is no message. What it was told counts as answered so: told again it would say the same again, and whoever
+    /// waits for it would only be late.
+    fn misunderstood(&self, proc: &ProcId, conn: u64, why: &str) {
+        let mut seats = self.seats();
+        let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) else { return };
+        let why = shortened(&format!("what it said on its control link is no message: {why}"));
+        for id in mem::take(&mut seat.open).into_keys() {
+            self.says(proc, Saying::Answer { id, result: Err(why.clone()) });
+        }
+    }
+
     fn moved(&self, proc: &ProcId, at: Point, state_bytes: Option<u64>, limits: &Limits) {
         self.change(proc, |linked| {
             linked.at = at;
@@ -246,3 +259,6 @@ impl Workers {
         self.history.log.push(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     }
 }
+
+#[cfg(test)]
+mod tests;

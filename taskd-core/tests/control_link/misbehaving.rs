@@ -1,0 +1,113 @@
+//! Whole jobs in which a process misbehaves just when a recovery needs it: the next rung of the ladder is taken, for a reason that
+//! can be read, and the job ends as if nothing had been.
+
+use super::job::{Job, job_that_uses, send};
+use super::{PATIENCE, told, worker};
+use rustix::process::Signal;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::kernel::{Branch, JobReport, View};
+use taskd_core::recover::{self, Incident, Next, Proposal, RecoveryStrategy, Run, StrategyExt};
+
+/// The stand-in, of which the processes of one rank do something wrong.
+fn odd(dir: &Path, rank: u32, how: &str) -> WorkerSpec {
+    worker(dir).with_env("ODD", how).with_env("ODD_PROC", format!("rank-{rank}.*"))
+}
+
+/// A job that needs all of its ranks.
+async fn job_of_three(dir: &Path, strategies: Vec<Box<dyn RecoveryStrategy>>, spec: WorkerSpec) -> Job {
+    job_that_uses(strategies, dir, 3, spec, |policy| policy.ranks_min = 3).await
+}
+
+/// Rank 1 is killed; what is tried first fails as often as it may, and everybody starts again; then the work is done. Why it failed.
+async fn killed_and_started_again(mut job: Job) -> (String, JobReport) {
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by restart");
+    let after = job.linked().await;
+    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
+    let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
+    let [(tried, reason), again] = &why.attempts[..] else { panic!("one rung above: {:?}", why.attempts) };
+    assert_eq!((tried.as_str(), again), ("recover-in-place", &(tried.clone(), reason.clone())));
+    after.values().for_each(|pid| send(*pid, Signal::USR2));
+    let report = tokio::time::timeout(PATIENCE, job.running).await.expect("it ends").unwrap();
+    assert!(report.ok, "{}", report.reason);
+    assert_eq!((report.restarts, report.incidents.len()), (3, 1), "what was tried in vain counts as well");
+    assert_eq!(report.incidents[0].blamed, [Rank(1)], "for what was killed, not for what misbehaved");
+    (reason.clone(), report)
+}
+
+#[tokio::test]
+async fn who_answers_garbage_is_waited_for_no_longer_and_the_reason_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 0, "garbage")).await;
+    let launcher = Arc::clone(&job.launcher);
+    let (reason, report) = killed_and_started_again(job).await;
+    let garbage =
+        "rank 0: what it said on its control link is no message: a frame of 4294967295 bytes is beyond 1048576 bytes";
+    assert_eq!(reason, format!("stage give-up: 2 of 3 needed targets; {garbage}"));
+    assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), None, "its answers do not come any more");
+    assert_eq!(launcher.counters().await.unwrap().links.refused, 2, "each time");
+    assert_eq!(told(dir.path(), "rank-2.1"), ["give-up"; 2], "the other one was asked each time");
+}
+
+#[tokio::test]
+async fn newcomers_that_answer_garbage_are_not_trained_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "garbage-to-repair")).await;
+    let (reason, _) = killed_and_started_again(job).await;
+    let garbage = "stage repair: 2 of 3 needed targets; rank 1: what it said on its control link is no message";
+    assert!(reason.starts_with(garbage), "{reason}");
+    nobody_went_on_beside(dir.path(), &["join"]);
+}
+
+#[tokio::test]
+async fn newcomers_with_other_buckets_are_not_trained_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "other-buckets")).await;
+    let (reason, _) = killed_and_started_again(job).await;
+    let other = "rank 1: the buckets of this rank ([12]) are not those of the others ([8, 4]); restart all ranks";
+    assert_eq!(reason, format!("stage repair: 2 of 3 needed targets; {other}"));
+    nobody_went_on_beside(dir.path(), &["join", "repair"]);
+}
+
+/// Two newcomers have come so far, and survivors took no further step with either.
+fn nobody_went_on_beside(dir: &Path, newcomers: &[&str]) {
+    for proc in ["rank-1.2", "rank-1.3"] {
+        assert_eq!(told(dir, proc), newcomers, "{proc}");
+    }
+    for proc in ["rank-0.1", "rank-2.1"] {
+        assert_eq!(told(dir, proc), ["give-up", "join", "repair"].repeat(2), "{proc}");
+    }
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_waited_for_within_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let hasty = recover::defaults().into_iter().map(|strategy| Hasty(strategy).boxed()).collect();
+    let job = job_of_three(dir.path(), hasty, odd(dir.path(), 2, "silent")).await;
+    let (reason, report) = killed_and_started_again(job).await;
+    assert_eq!(reason, "stage give-up: 2 of 3 needed targets; rank 2: no answer in time");
+    assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), Some(&2));
+}
+
+/// Waits less for those who are to give up: what is shown takes half a minute else.
+struct Hasty(Box<dyn RecoveryStrategy>);
+
+impl RecoveryStrategy for Hasty {
+    fn name(&self) -> Name {
+        self.0.name()
+    }
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+        let mut proposal = self.0.propose(incident, view)?;
+        for stage in proposal.stages.iter_mut().filter(|stage| stage.name == "give-up") {
+            stage.within = Duration::from_secs(1);
+        }
+        Ok(proposal)
+    }
+    fn advance(&self, run: &Run, view: &View) -> Next {
+        self.0.advance(run, view)
+    }
+}

@@ -1,15 +1,13 @@
 //! What the ranks said of the state that they copied from others, and beside it what one plain system call takes for as much.
 //!
-//! It reads the job's log when the job is over, and has no part in any recovery.
+//! It looks at a job that is over, and has no part in any recovery.
 
+use super::figures::Figures;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
 use std::path::Path;
 use std::process::Command;
-use taskd_core::journal::{Entry, History};
-use taskd_core::kernel::Input;
-use taskd_core::launch::{Change, Saying};
 
 /// The part of the plain call's rate that a copy is to reach.
 const OF_PLAIN: f64 = 0.7;
@@ -30,23 +28,17 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Those of the job that has its log here. `None`: nobody has copied anything.
+    /// Those of a job whose ranks have told this. `None`: nobody has copied anything.
     ///
     /// # Errors
-    /// The log cannot be read, or the call not be made.
-    pub(super) fn of(journal: &Path, python: &Path) -> Result<Option<Copies>, Failure> {
+    /// The call cannot be made.
+    pub(super) fn of(told: &[Figures], python: &Path) -> Result<Option<Copies>, Failure> {
         let mut copies = Copies::default();
-        for life in History::open(journal)?.lives() {
-            for entry in life.steps(taskd_core::job::Seq(0)) {
-                let Entry::Step(step) = entry else { continue };
-                let Some(Input::Changed(Change::Said(said))) = step.input else { continue };
-                let Saying::Answer { result: Ok(answered), .. } = said.what else { continue };
-                let figure = |wanted: &str| answered.figures.iter().find(|(name, _)| name.as_str() == wanted);
-                let (Some((_, bytes)), Some((_, ms))) = (figure("copied_bytes"), figure("copied_ms")) else { continue };
-                if *bytes > 0.0 {
-                    copies.bytes = copies.bytes.max(*bytes);
-                    copies.ms.push(*ms);
-                }
+        for figures in told {
+            let (Some(bytes), Some(ms)) = (figures.of("copied_bytes"), figures.of("copied_ms")) else { continue };
+            if bytes > 0.0 {
+                copies.bytes = copies.bytes.max(bytes);
+                copies.ms.push(ms);
             }
         }
         if copies.ms.is_empty() {

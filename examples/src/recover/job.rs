@@ -2,6 +2,7 @@
 
 use super::copies::Copies;
 use super::faults::Strike;
+use super::figures::Figures;
 use super::lines::{self, Line, now};
 use super::strategy::Strategy;
 use super::striker::Striker;
@@ -132,7 +133,7 @@ impl Job {
         let planned = strikes.to_vec();
         let striking = tokio::spawn(async move { striker.carry_out(planned).await });
         let report = runtime.run_with_signals(program::LEAVE).await?;
-        let (recoveries, until) = if striking.is_finished() || strikes.is_empty() {
+        let (mut recoveries, until) = if striking.is_finished() || strikes.is_empty() {
             striking.await??
         } else {
             striking.abort();
@@ -145,8 +146,13 @@ impl Job {
         };
         let outcomes = (0..self.ranks).map(outcome).collect::<Result<_, _>>()?;
         let python = self.python.clone();
-        let copies = tokio::task::spawn_blocking(move || Copies::of(&journal, &python).map_err(|e| e.to_string()));
-        let (copies, steps) = (copies.await??, until.unwrap_or(self.steps));
+        let looked = tokio::task::spawn_blocking(move || {
+            let told = Figures::all(&journal).map_err(|error| error.to_string())?;
+            Copies::of(&told, &python).map(|copies| (copies, told)).map_err(|error| error.to_string())
+        });
+        let (copies, told) = looked.await??;
+        recoveries.iter_mut().for_each(|recovery| recovery.take_builds(&told));
+        let steps = until.unwrap_or(self.steps);
         Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies })
     }
 

@@ -4,6 +4,7 @@ mod compared;
 mod copies;
 mod cut;
 mod faults;
+mod figures;
 mod job;
 mod lines;
 mod strategy;

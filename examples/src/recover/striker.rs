@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
-use taskd_core::job::{Name, Rank, Role};
+use taskd_core::job::{JobTime, Name, Rank, Role};
 use taskd_core::kernel::{Decision, Event};
 use taskd_core::launch::Launcher;
 use taskd_core::recover::SHRINK;
@@ -201,6 +201,9 @@ pub(super) struct Seen {
     /// Each decision in words: more than one, if something else happened meanwhile.
     pub(super) decisions: Vec<String>,
     pub(super) stages: Vec<(String, f64)>,
+    /// By the job's clock.
+    pub(super) decided_at: Option<JobTime>,
+    pub(super) closed_at: Option<JobTime>,
     pub(super) closed: Option<(String, f64)>,
 }
 
@@ -234,10 +237,14 @@ async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
             Event::Found { .. } => _ = seen.found.get_or_insert_with(now),
             Event::Decided(decision) => {
                 seen.decided.get_or_insert_with(now);
+                seen.decided_at.get_or_insert(decision.at);
                 seen.decisions.push(in_words(decision));
             }
             Event::StageDone { stage, .. } => seen.stages.push((stage.to_string(), now())),
-            Event::Closed { how, .. } => seen.closed = Some((how.clone(), now())),
+            Event::Closed { how, .. } => {
+                seen.closed = Some((how.clone(), now()));
+                seen.closed_at = Some(event.at);
+            }
             Event::Failed { strategy, reason, .. } => println!("              {strategy} failed: {reason}"),
             _ => {}
         }

@@ -2,12 +2,14 @@
 
 use super::compared::Compared;
 use super::copies::Copies;
+use super::figures::Figures;
 use super::job::Run;
 use super::striker::Seen;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
 use std::fmt::Write as _;
+use taskd_core::job::JobTime;
 use taskd_core::kernel::Drop;
 
 /// What one fault took, in milliseconds from the fault on; each part ends where the next begins.
@@ -25,8 +27,11 @@ pub struct Recovery {
     pub detect_ms: f64,
     /// Until it had decided.
     pub decide_ms: f64,
-    /// Until the survivors had left the broken groups, and whoever is new was there.
+    /// Until the survivors had left the broken groups, and whoever is new was there and built.
     pub stop_ms: f64,
+    /// What of that was the building of whoever is new: from when it was the rank until it had all that its steps need. Of a standby
+    /// that waited at its step loop next to nothing; `None`: nobody came.
+    pub build_ms: Option<f64>,
     /// Until all had met.
     pub rebuild_ms: f64,
     /// Until all had the state of one step.
@@ -37,6 +42,9 @@ pub struct Recovery {
     pub total_ms: f64,
     /// Steps that had been completed by all before the fault and were done again.
     pub steps_lost: u64,
+    /// Between when it was decided and when it was over, by the job's clock.
+    #[serde(skip)]
+    during: Option<(JobTime, JobTime)>,
 }
 
 impl Recovery {
@@ -61,12 +69,21 @@ impl Recovery {
             detect_ms: part(seen.found),
             decide_ms: part(seen.decided),
             stop_ms: part(stage(&["give-up", "start", "stop"])),
+            build_ms: None,
             rebuild_ms: part(stage(&["join"])),
             repair_ms: part(stage(&["repair"])),
             resume_ms: part(Some(resumed)),
             total_ms: ((resumed - at) * 1e4).round() / 10.0,
             steps_lost: (step + 1).saturating_sub(first),
+            during: seen.decided_at.zip(seen.closed_at),
         }
+    }
+
+    /// Takes what whoever is new has told of its building; of several the longest.
+    pub(super) fn take_builds(&mut self, told: &[Figures]) {
+        let Some((from, until)) = self.during else { return };
+        let told = told.iter().filter(|figures| from <= figures.at && figures.at <= until);
+        self.build_ms = told.filter_map(|figures| figures.of("built_ms")).reduce(f64::max);
     }
 }
 
@@ -155,18 +172,19 @@ impl Told {
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(
-            "\n  who            step  how                                  detect  decide    stop  rebuild  repair  resume     all, ms\n",
+            "\n  who            step  how                                  detect  decide    stop  (build)  rebuild  repair  resume     all, ms\n",
         );
         for r in &self.recoveries {
             let _ = writeln!(
                 out,
-                "  {:<13} {:>5}  {:<36} {:>6.1} {:>7.1} {:>7.1} {:>8.1} {:>7.1} {:>7.1} {:>11.1}",
+                "  {:<13} {:>5}  {:<36} {:>6.1} {:>7.1} {:>7.1} {:>8} {:>8.1} {:>7.1} {:>7.1} {:>11.1}",
                 r.who,
                 r.step,
                 r.how,
                 r.detect_ms,
                 r.decide_ms,
                 r.stop_ms,
+                r.build_ms.map_or_else(|| "-".into(), |ms| format!("({ms:.1})")),
                 r.rebuild_ms,
                 r.repair_ms,
                 r.resume_ms,

@@ -90,6 +90,7 @@ class Loop:
         self.waits = None  # a directive that has to wait for a step
         self.warm = None  # of a newcomer, until it is parked
         self.is_new = False  # a newcomer, until it trains
+        self.built_ms = None  # of a newcomer: from when it was the rank until it was parked
         self.caught_up = None  # the window before this rank did a step by itself, until it has copied the rest
         self.beforehand = None  # of a newcomer: a step that it does by itself ahead of being told to (`_beforehand`)
         self.is_spoiled = False  # a copy was begun and has not come to its end: what is here is of no step
@@ -192,6 +193,7 @@ class Loop:
             self.warm.end()
             self.warm = self.note = self.noted = None
             self.has_rank()
+            self.built_ms = round((time.monotonic() - self.session.began) * 1000, 3)
             self.session.at(_session.PARKED)
         if self.is_new or self.tainted or self.waits is not None or self.session.attention or self.session.given_up:
             return _obey.until_resumed(self)

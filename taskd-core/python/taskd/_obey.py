@@ -83,6 +83,8 @@ def join(loop, generation, order):
     before = time.monotonic()
     answer = loop.engine.join(order, loop.session.cancelled(generation))
     answer["joined_ms"] = since(before)
+    if loop.is_new:
+        answer["built_ms"] = loop.built_ms
     call(loop.callbacks, "rebuild", *loop.engine.place())
     return answer
 

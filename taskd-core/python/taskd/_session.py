@@ -51,6 +51,7 @@ class Session:
         self.given_up = False  # the groups are given up: nothing may be computed that needs another rank
         self.attention = False  # something waits for the main thread
         self.mode = None
+        self.began = None  # when this process became a rank
         self.place = SCRIPT
         self.state_bytes = None  # what the state took when this process came there
         self.engine = self.loop = None
@@ -68,6 +69,7 @@ class Session:
 
     def begin(self):
         """This process is a rank."""
+        self.began = time.monotonic()
         self.proc = os.environ.get("TASKD_PROC", "")
         self.generation = number(os.environ.get("TASKD_GENERATION"), 1)
         self.mode = JOIN if os.environ.get("TASKD_JOIN") else self.mode

@@ -14,7 +14,7 @@ use taskd_core::trace::{Signal, TraceSource};
 use taskd_pytorch::TorchLauncher;
 
 /// Everything that is waited for comes in far less, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Job {
     dir: tempfile::TempDir,
@@ -32,6 +32,14 @@ impl Job {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("train.py"), include_str!("train.py")).unwrap();
         Job { dir, python }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn python(&self) -> &str {
+        self.python.to_str().unwrap()
     }
 
     pub(crate) async fn launch(&self, standbys: Standbys) -> Launched {
@@ -74,8 +82,7 @@ impl Job {
 impl Launched {
     /// Starts so many ranks; when the order was given.
     pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
-        let python = job.python.to_str().unwrap();
-        let mut spec = WorkerSpec::new([python, "train.py", &steps.to_string()]).with_cwd(job.dir.path());
+        let mut spec = WorkerSpec::new([job.python(), "train.py", &steps.to_string()]).with_cwd(job.dir.path());
         if let Some(threads) = self.threads {
             spec = spec.with_env("OMP_NUM_THREADS", threads);
         }

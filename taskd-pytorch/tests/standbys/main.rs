@@ -20,12 +20,15 @@ use taskd_core::launch::python::Standbys;
 /// A test by its name.
 type Test = (&'static str, fn(Job));
 
-const TESTS: [Test; 4] = [
+const TESTS: [Test; 5] = [
     ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
     ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
     ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
     ("a_parked_standby_takes_the_place_of_a_killed_rank", |job| {
         run(replaced::a_parked_standby_takes_the_place_of_a_killed_rank(job))
+    }),
+    ("a_sampler_made_before_the_rank_is_known_gets_its_part", |job| {
+        run(replaced::a_sampler_made_before_the_rank_is_known_gets_its_part(job))
     }),
 ];
 

@@ -150,3 +150,7 @@ async fn is_replaced(job: &Job, standbys: Standbys, parked: u32, shares: &str, a
 pub(crate) async fn a_parked_standby_takes_the_place_of_a_killed_rank(job: Job) {
     is_replaced(&job, Standbys::template(), 1, "late", "has come to its step loop").await;
 }
+
+pub(crate) async fn a_sampler_made_before_the_rank_is_known_gets_its_part(job: Job) {
+    is_replaced(&job, Standbys::template(), 1, "sampler", "has come to its step loop").await;
+}

@@ -20,7 +20,7 @@ use taskd_core::launch::python::Standbys;
 /// A test by its name.
 type Test = (&'static str, fn(Job));
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 6] = [
     ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
     ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
     ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
@@ -29,6 +29,9 @@ const TESTS: [Test; 5] = [
     }),
     ("a_sampler_made_before_the_rank_is_known_gets_its_part", |job| {
         run(replaced::a_sampler_made_before_the_rank_is_known_gets_its_part(job))
+    }),
+    ("a_script_that_asks_for_its_rank_early_parks_there", |job| {
+        run(replaced::a_script_that_asks_for_its_rank_early_parks_there(job))
     }),
 ];
 

@@ -154,3 +154,7 @@ pub(crate) async fn a_parked_standby_takes_the_place_of_a_killed_rank(job: Job) 
 pub(crate) async fn a_sampler_made_before_the_rank_is_known_gets_its_part(job: Job) {
     is_replaced(&job, Standbys::template(), 1, "sampler", "has come to its step loop").await;
 }
+
+pub(crate) async fn a_script_that_asks_for_its_rank_early_parks_there(job: Job) {
+    is_replaced(&job, Standbys::template(), 1, "early", "asks for its rank").await;
+}

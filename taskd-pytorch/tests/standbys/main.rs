@@ -20,7 +20,7 @@ use taskd_core::launch::python::Standbys;
 /// A test by its name.
 type Test = (&'static str, fn(Job));
 
-const TESTS: [Test; 6] = [
+const TESTS: [Test; 7] = [
     ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
     ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
     ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
@@ -32,6 +32,9 @@ const TESTS: [Test; 6] = [
     }),
     ("a_script_that_asks_for_its_rank_early_parks_there", |job| {
         run(replaced::a_script_that_asks_for_its_rank_early_parks_there(job))
+    }),
+    ("a_pre_started_standby_takes_the_place_of_a_killed_rank", |job| {
+        run(replaced::a_pre_started_standby_takes_the_place_of_a_killed_rank(job))
     }),
 ];
 

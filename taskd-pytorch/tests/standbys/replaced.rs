@@ -158,3 +158,8 @@ pub(crate) async fn a_sampler_made_before_the_rank_is_known_gets_its_part(job: J
 pub(crate) async fn a_script_that_asks_for_its_rank_early_parks_there(job: Job) {
     is_replaced(&job, Standbys::template(), 1, "early", "asks for its rank").await;
 }
+
+/// Each holds the device of one rank, and can be no other.
+pub(crate) async fn a_pre_started_standby_takes_the_place_of_a_killed_rank(job: Job) {
+    is_replaced(&job, Standbys::pre_started(RANKS), RANKS, "late", "has come to its step loop").await;
+}

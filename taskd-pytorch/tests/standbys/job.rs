@@ -24,7 +24,8 @@ pub(crate) struct Job {
 pub(crate) struct Launched {
     launcher: TorchLauncher<LocalLauncher>,
     procs: Vec<ProcId>,
-    pub(crate) threads: Option<&'static str>,
+    /// How many threads the job wants, by the variables that say so.
+    pub(crate) threads: Vec<(&'static str, &'static str)>,
 }
 
 impl Job {
@@ -45,7 +46,7 @@ impl Job {
     pub(crate) async fn launch(&self, standbys: Standbys) -> Launched {
         let local = LocalLauncher::builder(self.dir.path().join("run")).build().await.unwrap();
         let launcher = TorchLauncher::new(local, self.dir.path().join("torch")).standbys(standbys);
-        Launched { launcher, procs: Vec::new(), threads: Some("1") }
+        Launched { launcher, procs: Vec::new(), threads: vec![("OMP_NUM_THREADS", "1")] }
     }
 
     /// What a rank has written.
@@ -83,9 +84,7 @@ impl Launched {
     /// Starts so many ranks; when the order was given.
     pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
         let mut spec = WorkerSpec::new([job.python(), "train.py", &steps.to_string()]).with_cwd(job.dir.path());
-        if let Some(threads) = self.threads {
-            spec = spec.with_env("OMP_NUM_THREADS", threads);
-        }
+        spec = self.threads.iter().fold(spec, |spec, (name, value)| spec.with_env(*name, *value));
         let spec = Arc::new(spec);
         let member = |_| Member { incarnation: Incarnation(incarnation), node: None, device: None };
         let mut world = World::first((0..ranks).map(|rank| (Rank(rank), member(rank))).collect());

@@ -91,10 +91,21 @@ async fn seated_ranks_train_as_those_that_were_started(job: Job) {
     launched.end().await;
 }
 
+/// Whatever the job's variables say: what each library computes with is what it computes with in a process that has read them itself.
 async fn a_rank_has_the_jobs_threads(job: Job) {
-    for (threads, ahead) in [(Some("2"), 1), (None, 1)] {
-        let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(ahead)).await;
-        launched.threads = threads;
+    let [omp, mkl, blas] = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+    let cases = [
+        vec![(omp, "2")],
+        vec![],
+        vec![(omp, "2"), (mkl, "1"), (blas, "1")],
+        vec![(omp, "1"), (mkl, "2"), (blas, "2")],
+        vec![(mkl, "1")],
+        vec![(blas, "1")],
+        vec![(omp, "100000")], // more than there are cores
+    ];
+    for threads in cases {
+        let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(1)).await;
+        launched.threads.clone_from(&threads);
         let mut told = Vec::new();
         for incarnation in 1..=2 {
             launched.start(&job, incarnation, 1, 2).await;
@@ -104,11 +115,16 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
         }
         assert_eq!(launched.counters().await.standbys_seated, 1);
         assert_eq!(told[1]["is_warm"], true);
-        for same in ["threads", "interop", "omp", "total"] {
+        println!("{threads:?}: {} of {} CPUs", told[1]["libraries"], told[1]["cpus"]);
+        for same in ["threads", "libraries", "interop", "omp", "total"] {
             assert_eq!(told[1][same], told[0][same], "{same} where the job says {threads:?}");
         }
-        if let Some(threads) = threads {
-            assert_eq!(told[1]["threads"].to_string(), threads);
+        let libraries = told[1]["libraries"].as_object().unwrap();
+        for asked in ["omp_get_max_threads", "MKL_Get_Max_Threads", "scipy_openblas_get_num_threads64_"] {
+            assert!(libraries.contains_key(asked), "{asked} is in no library of this torch: {libraries:?}");
+        }
+        if threads == [(omp, "2")] && told[1]["cpus"].as_u64() >= Some(2) {
+            assert!(libraries.values().all(|number| number == 2), "the template's are 1: {libraries:?}");
         }
         launched.end().await;
         job.clear();

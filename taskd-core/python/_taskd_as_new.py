@@ -62,7 +62,7 @@ class Noted:
         self.is_seeded = {name: state != before.get(name, state) for name, state in self.states.items()}
 
     def seed(self):
-        for name in self.states:
+        for name in generators(self.framework):  # one may have come with what was tried out
             seed(name, self.states[name] if self.is_seeded.get(name) else None, self.framework)
 
 

@@ -15,8 +15,8 @@ import signal
 import threading
 
 # Of each process its own, or of each start.
-OWN = "TASKD_PROC TASKD_LIFELINE TASKD_KEEP TASKD_INCARNATION TASKD_ERROR_FILE TASKD_GENERATION TASKD_RESTARTS".split()
-PORTS = ["PORT", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"]
+OWN = """TASKD_PROC TASKD_LIFELINE TASKD_KEEP TASKD_INCARNATION TASKD_GENERATION TASKD_RESTARTS TASKD_ERROR_FILE PORT MASTER_PORT
+    TORCHELASTIC_ERROR_FILE TORCHELASTIC_RESTART_COUNT""".split()
 PR_GET_PDEATHSIG = 2
 
 
@@ -54,7 +54,7 @@ with open("/proc/self/cmdline") as file:
 with open("/proc/self/comm") as file:
     comm = file.read()
 seen = dict(
-    env={name: value for name, value in os.environ.items() if name not in OWN + PORTS},
+    env={name: value for name, value in os.environ.items() if name not in OWN},
     modules=modules,
     masks={name: status[name] for name in ("SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Umask", "Seccomp")},
     handlers={str(number): str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()},

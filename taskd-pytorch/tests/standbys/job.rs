@@ -24,6 +24,7 @@ pub(crate) struct Job {
 pub(crate) struct Launched {
     launcher: TorchLauncher<LocalLauncher>,
     procs: Vec<ProcId>,
+    pub(crate) program: &'static str,
     /// How many threads the job wants, by the variables that say so.
     pub(crate) threads: Vec<(&'static str, &'static str)>,
 }
@@ -46,7 +47,7 @@ impl Job {
     pub(crate) async fn launch(&self, standbys: Standbys) -> Launched {
         let local = LocalLauncher::builder(self.dir.path().join("run")).build().await.unwrap();
         let launcher = TorchLauncher::new(local, self.dir.path().join("torch")).standbys(standbys);
-        Launched { launcher, procs: Vec::new(), threads: vec![("OMP_NUM_THREADS", "1")] }
+        Launched { launcher, procs: Vec::new(), program: "train.py", threads: vec![("OMP_NUM_THREADS", "1")] }
     }
 
     /// What a rank has written.
@@ -83,7 +84,7 @@ impl Job {
 impl Launched {
     /// Starts so many ranks; when the order was given.
     pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
-        let mut spec = WorkerSpec::new([job.python(), "train.py", &steps.to_string()]).with_cwd(job.dir.path());
+        let mut spec = WorkerSpec::new([job.python(), self.program, &steps.to_string()]).with_cwd(job.dir.path());
         spec = self.threads.iter().fold(spec, |spec, (name, value)| spec.with_env(*name, *value));
         let spec = Arc::new(spec);
         let member = |_| Member { incarnation: Incarnation(incarnation), node: None, device: None };

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod as_new;
 mod job;
 mod replaced;
 #[path = "../support/mod.rs"]
@@ -20,10 +21,13 @@ use taskd_core::launch::python::Standbys;
 /// A test by its name.
 type Test = (&'static str, fn(Job));
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 8] = [
     ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
     ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
     ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
+    ("a_seated_interpreter_with_torch_is_as_one_that_was_started", |job| {
+        run(as_new::a_seated_interpreter_with_torch_is_as_one_that_was_started(job))
+    }),
     ("a_parked_standby_takes_the_place_of_a_killed_rank", |job| {
         run(replaced::a_parked_standby_takes_the_place_of_a_killed_rank(job))
     }),

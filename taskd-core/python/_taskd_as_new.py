@@ -62,7 +62,7 @@ class Noted:
         self.is_seeded = {name: state != before.get(name, state) for name, state in self.states.items()}
 
     def seed(self):
-        for name in self.states:
+        for name in generators(self.framework):  # one may have come with what was tried out
             seed(name, self.states[name] if self.is_seeded.get(name) else None, self.framework)
 
 
@@ -153,6 +153,7 @@ class Mark:
         self.move(self.address, shown[: self.room].ljust(self.room, b"\0"), self.room)
 
 
+OPENBLAS = "OPENBLAS_NUM_THREADS"
 # How libraries with threads of their own are told how many, by what the names of their files begin with, and a variable that
 # says it to them alone.
 LIBRARIES = (
@@ -160,8 +161,8 @@ LIBRARIES = (
     ("libomp", ("omp_set_num_threads",), ""),
     ("libiomp5", ("omp_set_num_threads",), ""),
     ("libmkl_rt", ("MKL_Set_Num_Threads",), "MKL_NUM_THREADS"),
-    ("libopenblas", ("openblas_set_num_threads", "openblas_set_num_threads64_"), "OPENBLAS_NUM_THREADS"),
-    ("libscipy_openblas", ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"), "OPENBLAS_NUM_THREADS"),
+    ("libopenblas", ("openblas_set_num_threads", "openblas_set_num_threads64_"), OPENBLAS),
+    ("libscipy_openblas", ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"), OPENBLAS),
 )
 
 
@@ -185,8 +186,18 @@ class Threads:
         """The job's number, as its variable says it."""
         for call, variable in self.calls:
             number = number_in(os.environ.get(variable)) or number_in(count)
+            if variable == OPENBLAS:
+                number = openblas_number()
             if number:
                 call(number)
+
+
+def openblas_number():
+    """What OpenBLAS makes of its variables when it reads them itself: no more threads than there are processors for them, and as
+    many where nobody says how many, whatever others compute with then."""
+    processors = len(os.sched_getaffinity(0))
+    asked = number_in(os.environ.get(OPENBLAS)) or number_in(os.environ.get("OMP_NUM_THREADS"))
+    return min(asked or processors, processors)
 
 
 def number_in(text):

@@ -5,8 +5,11 @@ here, in a group of its own that is gone afterwards. For Python 3.8 and later; e
 and does nothing where torch was not imported.
 """
 
+import ctypes
+import functools
 import gc
 import io
+import os
 import sys
 
 DEVICES = ("cuda", "xpu", "npu", "mlu", "hpu")  # whose contexts do not survive a fork
@@ -24,7 +27,21 @@ def threads():
 def set_threads(count):
     torch = sys.modules.get("torch")
     if torch:
-        torch.set_num_threads(count)
+        torch.set_num_threads(mkl_number(count))
+
+
+@functools.lru_cache(maxsize=None)  # as torch tells MKL how many, it tells it not to look at the cores any more
+def mkl_number(count):
+    """In a new process torch that was built with MKL has as many threads as MKL: its own variable says it first, and there are no more
+    than there are cores."""
+    own = os.environ.get("MKL_NUM_THREADS", "")
+    path = os.path.join(os.path.dirname(sys.modules["torch"].__file__), "lib", "libtorch_cpu.so")
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        library.mkl_serv_set_num_threads(int(own) if own.isdigit() and int(own) else count)
+        return library.MKL_Get_Max_Threads()
+    except (OSError, AttributeError):
+        return count  # there is no MKL in it
 
 
 def generators():

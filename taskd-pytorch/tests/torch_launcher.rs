@@ -79,6 +79,7 @@ async fn a_rank_sees_torchruns_environment() {
         ("TORCHELASTIC_ERROR_FILE", error.to_str().unwrap()),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         ("OMP_NUM_THREADS", "1"),
+        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         ("PYTHONPATH", &format!("{}:/own", dir.path().join("torch/python").display())),
     ];
     for (name, value) in expected {

@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::lines::{self, Line, now};
 use super::strategy::Strategy;
 use super::striker::Striker;
-use super::told::{Ending, Recovery};
+use super::told::{Ending, Recovery, Started};
 use crate::hosts::Hosts;
 use crate::program::{self, Failure};
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,8 @@ pub struct Run {
     pub steps: u64,
     /// What ranks have copied of others.
     pub copies: Option<Copies>,
+    /// From what ranks were started; `None` where a host no longer tells.
+    pub started: Option<Started>,
 }
 
 /// A training that is ready to be run.
@@ -139,6 +141,7 @@ impl Job {
             striking.abort();
             return Err(format!("the job ended before all faults had struck: {}", report.reason).into());
         };
+        let started = Started::of(&hosts).await;
         hosts.shutdown().await?;
         program::completed(&report)?;
         let outcome = |rank: u32| -> Result<Outcome, Failure> {
@@ -153,7 +156,7 @@ impl Job {
         let (copies, told) = looked.await??;
         recoveries.iter_mut().for_each(|recovery| recovery.take_builds(&told));
         let steps = until.unwrap_or(self.steps);
-        Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies })
+        Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies, started })
     }
 
     /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a

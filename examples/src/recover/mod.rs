@@ -19,4 +19,4 @@ pub(crate) use job::Supervised;
 pub use job::{Job, Outcome, Run};
 pub(crate) use lines::{Line as StepLine, first_common, now, read as read_lines};
 pub use strategy::Strategy;
-pub use told::{Ending, Recovery, Told};
+pub use told::{Ending, Recovery, Started, Told};

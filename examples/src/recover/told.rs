@@ -5,6 +5,7 @@ use super::copies::Copies;
 use super::figures::Figures;
 use super::job::Run;
 use super::striker::Seen;
+use crate::hosts::Hosts;
 use crate::program::Failure;
 use crate::samples::Samples;
 use serde::Serialize;
@@ -87,6 +88,31 @@ impl Recovery {
     }
 }
 
+/// From what ranks were started, those of the job's own start included.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Started {
+    /// From standbys that had run the program ahead of their rank.
+    pub seated_from_parked: u64,
+    /// From standbys that only waited.
+    pub seated_from_waiting: u64,
+    /// As new processes.
+    pub otherwise: u64,
+}
+
+impl Started {
+    /// As the hosts' guards have counted, since they began; `None` where one does not tell.
+    pub(super) async fn of(hosts: &Hosts) -> Option<Started> {
+        let mut all = Started::default();
+        for host in hosts.iter() {
+            let guard = host.counters().await.ok()?.guard;
+            all.seated_from_parked += guard.standbys_seated_parked;
+            all.seated_from_waiting += guard.standbys_seated - guard.standbys_seated_parked;
+            all.otherwise += guard.standbys_missed;
+        }
+        Some(all)
+    }
+}
+
 /// The account of a job that a fault has ended, as it was to.
 #[derive(Debug, Serialize)]
 pub struct Ending {
@@ -127,6 +153,8 @@ pub struct Told {
     pub recoveries: Vec<Recovery>,
     /// What ranks have copied of others.
     pub copies: Option<Copies>,
+    /// From what ranks were started.
+    pub started: Option<Started>,
     /// Whether the world has kept its size throughout: only then it trains the same as undisturbed.
     pub world_kept: bool,
     /// Whether all ranks have ended with the same parameters.
@@ -159,6 +187,7 @@ impl Told {
             old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
             copies: run.copies,
+            started: run.started,
         };
         let compared = Compared::of(&reference.lines, &run.lines);
         compared.differences.iter().filter(|_| world_kept).for_each(|line| println!("{line}"));
@@ -198,6 +227,12 @@ impl Told {
         let lost = self.recoveries.iter().map(|r| r.steps_lost).max().unwrap_or(0);
         let _ = writeln!(out, "  completed steps that were done again, at most: {lost}");
         out += &self.copies.as_ref().map_or_else(String::new, Copies::table);
+        if let Some(Started { seated_from_parked, seated_from_waiting, otherwise }) = self.started {
+            let _ = writeln!(
+                out,
+                "  ranks started from a parked standby {seated_from_parked}, from one that waited {seated_from_waiting}, otherwise {otherwise}"
+            );
+        }
         out + &self.ending()
     }
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 FROM_ANOTHER = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 SAMPLERS = "torch.utils.data.distributed"
+LOADERS = "torch.utils.data.dataloader"
 # Modules of torch's to which the rank makes no difference while there are no peers, and one whose objects get it later.
 NEUTRAL = ("torch.distributed.distributed_c10d", "torch.nn.parallel.distributed", "torch._utils_internal", SAMPLERS)
 samplers = []  # weak references to those that were made before the rank was known
@@ -67,13 +68,24 @@ def wait_for_rank(module):
     def known(group=None):
         if runs_ahead():
             asks = sys._getframe(1)
-            if asks.f_globals.get("__name__") not in NEUTRAL:
+            if asks.f_globals.get("__name__") not in NEUTRAL and not is_plain_loader(asks):
                 sys.modules["_taskd_ahead"].park("asks for its rank")
             elif asks.f_globals["__name__"] == SAMPLERS and "self" in asks.f_locals:
                 samplers.append(weakref.ref(asks.f_locals["self"]))
         return get_rank(group)
 
     module.get_rank = known
+
+
+def is_plain_loader(asks):
+    """Whether a DataLoader asks that will not use the answer: it has the rank for pipes that it shards, and workers, which it forks
+    next, may ask themselves."""
+    if asks.f_globals.get("__name__") != LOADERS:
+        return False
+    data = sys.modules["torch.utils.data"]
+    batches = asks.f_back.f_locals.get("self")
+    is_pipe = isinstance(getattr(batches, "_dataset", None), (data.IterDataPipe, data.MapDataPipe))
+    return getattr(batches, "_num_workers", None) == 0 and not is_pipe
 
 
 def seat_samplers():

@@ -14,7 +14,7 @@ use taskd_core::trace::{Signal, TraceSource};
 use taskd_pytorch::TorchLauncher;
 
 /// Everything that is waited for comes in far less, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Job {
     dir: tempfile::TempDir,
@@ -24,7 +24,9 @@ pub(crate) struct Job {
 pub(crate) struct Launched {
     launcher: TorchLauncher<LocalLauncher>,
     procs: Vec<ProcId>,
-    pub(crate) threads: Option<&'static str>,
+    pub(crate) program: &'static str,
+    /// How many threads the job wants, by the variables that say so.
+    pub(crate) threads: Vec<(&'static str, &'static str)>,
 }
 
 impl Job {
@@ -34,10 +36,18 @@ impl Job {
         Job { dir, python }
     }
 
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn python(&self) -> &str {
+        self.python.to_str().unwrap()
+    }
+
     pub(crate) async fn launch(&self, standbys: Standbys) -> Launched {
         let local = LocalLauncher::builder(self.dir.path().join("run")).build().await.unwrap();
         let launcher = TorchLauncher::new(local, self.dir.path().join("torch")).standbys(standbys);
-        Launched { launcher, procs: Vec::new(), threads: Some("1") }
+        Launched { launcher, procs: Vec::new(), program: "train.py", threads: vec![("OMP_NUM_THREADS", "1")] }
     }
 
     /// What a rank has written.
@@ -74,11 +84,8 @@ impl Job {
 impl Launched {
     /// Starts so many ranks; when the order was given.
     pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
-        let python = job.python.to_str().unwrap();
-        let mut spec = WorkerSpec::new([python, "train.py", &steps.to_string()]).with_cwd(job.dir.path());
-        if let Some(threads) = self.threads {
-            spec = spec.with_env("OMP_NUM_THREADS", threads);
-        }
+        let mut spec = WorkerSpec::new([job.python(), self.program, &steps.to_string()]).with_cwd(job.dir.path());
+        spec = self.threads.iter().fold(spec, |spec, (name, value)| spec.with_env(*name, *value));
         let spec = Arc::new(spec);
         let member = |_| Member { incarnation: Incarnation(incarnation), node: None, device: None };
         let mut world = World::first((0..ranks).map(|rank| (Rank(rank), member(rank))).collect());

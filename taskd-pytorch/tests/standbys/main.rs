@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod as_new;
 mod job;
+mod replaced;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -19,10 +21,25 @@ use taskd_core::launch::python::Standbys;
 /// A test by its name.
 type Test = (&'static str, fn(Job));
 
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 8] = [
     ("seated_ranks_train_as_those_that_were_started", |job| run(seated_ranks_train_as_those_that_were_started(job))),
     ("a_rank_has_the_jobs_threads", |job| run(a_rank_has_the_jobs_threads(job))),
     ("whole_restarts_are_fast", |job| run(whole_restarts_are_fast(job))),
+    ("a_seated_interpreter_with_torch_is_as_one_that_was_started", |job| {
+        run(as_new::a_seated_interpreter_with_torch_is_as_one_that_was_started(job))
+    }),
+    ("a_parked_standby_takes_the_place_of_a_killed_rank", |job| {
+        run(replaced::a_parked_standby_takes_the_place_of_a_killed_rank(job))
+    }),
+    ("a_sampler_made_before_the_rank_is_known_gets_its_part", |job| {
+        run(replaced::a_sampler_made_before_the_rank_is_known_gets_its_part(job))
+    }),
+    ("a_script_that_asks_for_its_rank_early_parks_there", |job| {
+        run(replaced::a_script_that_asks_for_its_rank_early_parks_there(job))
+    }),
+    ("a_pre_started_standby_takes_the_place_of_a_killed_rank", |job| {
+        run(replaced::a_pre_started_standby_takes_the_place_of_a_killed_rank(job))
+    }),
 ];
 
 fn main() -> ExitCode {
@@ -78,10 +95,19 @@ async fn seated_ranks_train_as_those_that_were_started(job: Job) {
     launched.end().await;
 }
 
+/// Whatever the job's variables say: what each library computes with is what it computes with in a process that has read them itself.
 async fn a_rank_has_the_jobs_threads(job: Job) {
-    for (threads, ahead) in [(Some("2"), 1), (None, 1)] {
-        let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(ahead)).await;
-        launched.threads = threads;
+    let [omp, mkl, blas] = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+    let cases = [
+        vec![(omp, "2")],
+        vec![],
+        vec![(omp, "2"), (mkl, "1"), (blas, "1")],
+        vec![(mkl, "1")],
+        vec![(omp, "100000")], // more than there are cores
+    ];
+    for threads in cases {
+        let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(1)).await;
+        launched.threads.clone_from(&threads);
         let mut told = Vec::new();
         for incarnation in 1..=2 {
             launched.start(&job, incarnation, 1, 2).await;
@@ -91,11 +117,16 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
         }
         assert_eq!(launched.counters().await.standbys_seated, 1);
         assert_eq!(told[1]["is_warm"], true);
-        for same in ["threads", "interop", "omp", "total"] {
+        println!("{threads:?}: {} of {} CPUs", told[1]["libraries"], told[1]["cpus"]);
+        for same in ["threads", "libraries", "interop", "omp", "total"] {
             assert_eq!(told[1][same], told[0][same], "{same} where the job says {threads:?}");
         }
-        if let Some(threads) = threads {
-            assert_eq!(told[1]["threads"].to_string(), threads);
+        let libraries = told[1]["libraries"].as_object().unwrap();
+        for asked in ["omp_get_max_threads", "MKL_Get_Max_Threads", "scipy_openblas_get_num_threads64_"] {
+            assert!(libraries.contains_key(asked), "{asked} is in no library of this torch: {libraries:?}");
+        }
+        if threads == [(omp, "2")] && told[1]["cpus"].as_u64() >= Some(2) {
+            assert!(libraries.values().all(|number| number == 2), "the template's are 1: {libraries:?}");
         }
         launched.end().await;
         job.clear();

@@ -4,6 +4,7 @@ import time
 
 BEGUN = time.monotonic_ns()
 
+import ctypes
 import json
 import os
 import sys
@@ -16,6 +17,26 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 IMPORTED = time.monotonic_ns()
+# What says with how many threads a library would compute, and how the name of its file begins.
+ASKS = (
+    ("libgomp", "omp_get_max_threads"),
+    ("libtorch_cpu", "MKL_Get_Max_Threads"),
+    ("libscipy_openblas", "scipy_openblas_get_num_threads64_"),
+)
+
+
+def libraries():
+    with open("/proc/self/maps") as maps:
+        paths = {line.split()[-1] for line in maps if ".so" in line}
+    found = {}
+    for path in paths:
+        for prefix, name in ASKS:
+            if os.path.basename(path).startswith(prefix):
+                ask = getattr(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY), name, None)
+                found.update({name: ask()} if ask else {})
+    return found
+
+
 STEPS = int(sys.argv[1])
 drawn = [float(torch.rand(1)), float(numpy.random.random())]
 seed_was = torch.initial_seed()
@@ -50,6 +71,8 @@ with open(out + ".new", "w") as file:
             drawn=drawn,
             seed_was=str(seed_was),
             threads=torch.get_num_threads(),
+            libraries=libraries(),
+            cpus=len(os.sched_getaffinity(0)),
             interop=torch.get_num_interop_threads(),
             omp=os.environ.get("OMP_NUM_THREADS"),
             tasks=len(os.listdir("/proc/self/task")),

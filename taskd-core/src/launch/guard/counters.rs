@@ -34,6 +34,9 @@ pub struct GuardCounters {
     pub standbys_parked: u64,
     /// Processes that were started by seating a standby.
     pub standbys_seated: u64,
+    /// Those of them whose standby had run the program ahead.
+    #[serde(default)]
+    pub standbys_seated_parked: u64,
     /// Processes that a standby could have stood in for, but were started in the usual way: none waited then.
     pub standbys_missed: u64,
     /// Standbys and templates that were given up: they refused, failed, did not answer, or nobody was like them any more.

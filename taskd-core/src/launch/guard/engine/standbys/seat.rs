@@ -63,9 +63,11 @@ impl Engine {
         let ahead = joins(order, spec).then(|| like.ahead(order, spec));
         if let Some((line, Some(proof))) = line {
             while let Some(key) = self.standbys.next_of(line, slot, ahead.as_ref()) {
+                let has_run_ahead = self.standbys.get(key).is_some_and(|standby| standby.ahead.is_some());
                 match self.try_to_seat(key, &like, &proof, order, spec) {
                     Ok(spawned) => {
                         self.counters.standbys_seated += 1;
+                        self.counters.standbys_seated_parked += u64::from(has_run_ahead);
                         self.standbys
                             .line(line)
                             .into_iter()

@@ -33,6 +33,9 @@ impl Engine {
         for death in self.deaths.take() {
             if self.procs.advance(death.key, Phase::Dead(death.how)) {
                 self.counters.deaths += 1;
+                // Where the guard is the program's own thread somebody else may have reaped it.
+                let dying = self.procs.get(death.key).filter(|_| self.signals.is_some());
+                dying.into_iter().for_each(|proc| sys::hurry_end(proc.pid));
             }
         }
         self.tell_owner();

@@ -13,5 +13,5 @@ mod signals;
 pub(super) use descriptors::keep_only_stdin;
 pub(super) use ended::{Ended, how_ended, next_ended};
 pub(super) use fork::{BeforeExec, before_exec, fork_program, leave_parent, use_one_heap};
-pub(super) use schedule::{hurry, may_undo_nice, schedule_process};
+pub(super) use schedule::{hurry, hurry_end, may_undo_nice, schedule_process};
 pub(super) use signals::{InitSignal, ignore_terminal_signals, next_init_signal, read_signals, take_signals};

@@ -28,6 +28,18 @@ pub(in crate::launch::guard) fn schedule_process(pid: Pid, nice: i32) -> io::Res
     schedule(Some(pid), nice, USUAL_TURN_NS)
 }
 
+/// The nice value of whoever is to run ahead of all others.
+const FIRST: i32 = -20;
+
+/// Has the threads of a process that is dying run ahead of all others on busy cores: they only give its memory back, and until then
+/// nobody can take its place. Without the privilege for that everything stays as it was.
+pub(in crate::launch::guard) fn hurry_end(pid: Pid) {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten();
+    for thread in threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)) {
+        let _ = rustix::process::setpriority_process(Some(thread), FIRST); // one may be gone by now
+    }
+}
+
 /// Whether a process that we slow down can have its turns back: not without the privilege for that.
 pub(in crate::launch::guard) fn may_undo_nice(nice: i32, slow: i32) -> bool {
     let trial = move || {
@@ -61,6 +73,22 @@ pub(super) fn schedule(thread: Option<Pid>, nice: i32, turn_ns: u64) -> io::Resu
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn whoever_dies_runs_ahead_of_others_where_that_is_allowed() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let usual = rustix::process::getpriority_process(Some(pid)).unwrap();
+        hurry_end(pid);
+        let expected = if may_undo_nice(FIRST, usual) { FIRST } else { usual };
+        assert_eq!(rustix::process::getpriority_process(Some(pid)).unwrap(), expected);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        hurry_end(pid); // nobody has that number
+    }
+
     #[test]
     fn a_structure_is_as_the_kernel_reads_it() {
         assert_eq!(size_of::<libc::sched_attr>(), 48); // the first version: later kernels take it, too

@@ -24,7 +24,7 @@ impl Listing {
     pub(crate) fn new_since(&self, before: &Listing, mark: &str, pids: impl Iterator<Item = i32>) -> Vec<String> {
         let pids: BTreeSet<String> = pids.map(|pid| pid.to_string()).collect();
         let is_ours = |name: &str| {
-            name.contains(mark) || name.split(|c: char| !c.is_ascii_digit()).any(|number| pids.contains(number))
+            name.contains(mark) || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|number| pids.contains(number))
         };
         let new = self.0.difference(&before.0);
         let named = new.filter(|path| path.file_name().is_some_and(|name| is_ours(&name.to_string_lossy())));
@@ -40,8 +40,14 @@ mod tests {
     fn only_what_is_new_and_ours_is_a_leak() {
         let listing = |paths: &[&str]| Listing(paths.iter().map(PathBuf::from).collect());
         let before = listing(&["/dev/shm/torch_77_1", "/tmp/x"]);
-        let after =
-            listing(&["/dev/shm/torch_77_1", "/dev/shm/torch_77_2", "/dev/shm/torch_778", "/tmp/run-mark", "/tmp/y"]);
+        let after = listing(&[
+            "/dev/shm/torch_77_1",
+            "/dev/shm/torch_77_2",
+            "/dev/shm/torch_778",
+            "/tmp/run-mark",
+            "/tmp/y",
+            "/tmp/tmp6pi77vr",
+        ]);
         let leaks = after.new_since(&before, "mark", [77].into_iter());
         assert_eq!(leaks, ["/dev/shm/torch_77_2", "/tmp/run-mark"]);
     }

@@ -16,6 +16,8 @@ pub use meeting::{STORE, with_store};
 ///
 /// - Every rank gets torchrun's whole worker environment; what the order itself sets wins. `${local_rank}` in its
 ///   arguments is replaced. Services pass through unchanged.
+/// - What glibc's `malloc` gets is in huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), unless the variable is set: the memory
+///   of a rank that dies is given back in a fraction of the time, and its successor waits for that. `glibc.malloc.hugetlb=0` turns it off.
 /// - Each generation has a `MASTER_PORT` of its own, and rank 0's worker hosts the store there
 ///   (`TORCHELASTIC_USE_AGENT_STORE=False`), so that no generation ever meets the leftovers of another. The port is kept
 ///   from other programs, by a bound socket, for as long as the generation lasts; where the race for it is lost all the

@@ -159,6 +159,10 @@ class Engine:
         """The commit window opens."""
         if not self.in_window and self.reducers.is_settled(self.loop.number):
             self.loop.keep_opened()
+        self.keep_undo()
+
+    def keep_undo(self):
+        """Copies what the window is to change, where something in it may fail."""
         if self.needs_undo:
             leaves = self.state_.leaves()
             size = sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())

@@ -360,7 +360,7 @@ def state_too_large_to_undo():
     engine = types.SimpleNamespace(needs_undo=True, undo=None, told_no_undo=False, state_=state)
     engine.say_no_undo = lambda size: _engine.Engine.say_no_undo(engine, size)
     for _ in range(3):
-        _engine.Engine.opened(engine)
+        _engine.Engine.keep_undo(engine)
     return {"said": said, "undo": engine.undo}
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import types
 
-from taskd import _copy, _frames, _keep, _link, _loop, _session
+from taskd import _beforehand, _copy, _frames, _keep, _link, _loop, _session
 
 SOON_SECONDS = 10
 said = []
@@ -268,6 +268,28 @@ def kept(directory):
     return found
 
 
+# Steps that are done beforehand.
+
+
+def not_taken_back():
+    """A step was done beforehand that the others have not completed, and a double of the engine refuses to put it back."""
+    asked = []
+
+    def put_back(note):
+        asked.append(note)
+        raise _session.Refused("the average has changed")
+
+    loop = types.SimpleNamespace(number=3, noted=15, note="note", engine=types.SimpleNamespace(put_back=put_back))
+    loop.beforehand = _beforehand.Beforehand(loop, 15)
+    refused = []
+    for _ in range(2):  # ahead of the repair, and in it
+        try:
+            loop.beforehand.holds_for(15)
+        except _session.Refused as error:
+            refused.append(str(error))
+    return {"refused": refused, "asked": asked, "noted": loop.noted}
+
+
 # Copies.
 
 
@@ -317,6 +339,7 @@ def main():
         "stands": failure_that_was_given_up,
         "kept": lambda: kept(directory),
         "descriptors": server_without_descriptors,
+        "beforehand": not_taken_back,
     }
     found = {}
     for name in sys.argv[2:] or scenarios:

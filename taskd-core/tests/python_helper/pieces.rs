@@ -62,6 +62,13 @@ fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them
 }
 
 #[test]
+fn what_cannot_be_taken_back_is_refused_each_time_it_is_asked() {
+    let found = found("beforehand");
+    let why = "the average has changed";
+    assert_eq!(found, json!({"refused": [why, why], "asked": ["note", "note"], "noted": 15}));
+}
+
+#[test]
 fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
     let found = found("descriptors");
     let said = "this rank's state cannot be asked for: [Errno 24] Too many open files";

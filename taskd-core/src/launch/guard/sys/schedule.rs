@@ -1,6 +1,6 @@
 //! When the scheduler runs a thread: its nice value, and how long its turns are.
 //!
-//! It never chooses either.
+//! It never chooses whose.
 #![allow(unsafe_code)]
 
 use rustix::process::Pid;

@@ -87,6 +87,7 @@ def warm():
         return "%s: %s" % (type(error).__name__, error)
     finally:
         leave()
+        keep_first_group()
 
 
 def distributed():
@@ -128,6 +129,22 @@ def train(dist):
         dist.all_reduce(torch.ones(1))
         dist.broadcast_object_list([None])
         dist.barrier()
+
+
+def keep_first_group():
+    """In a new process the functions of `BEFORE_A_GROUP` keep the first default group, to the end: it is not DDP that takes it down,
+    which does so with the interpreter's lock and hangs if a thread of gloo's wants that."""
+    module, kept = sys.modules.get("torch.distributed.distributed_c10d"), []
+    update = getattr(module, "_update_default_pg", None)
+    if update is None:
+        return
+
+    def _update_default_pg(group):
+        if group is not None and not kept:
+            kept.append(group)
+        return update(group)
+
+    module._update_default_pg = _update_default_pg
 
 
 def leave():

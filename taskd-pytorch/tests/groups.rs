@@ -136,6 +136,15 @@ fn ranges_end_when_works_complete_and_no_process_is_held_up() {
     }
 }
 
+/// A deadlock, or an abort, of torch's own: its thread wants the interpreter's lock from a process that is ending.
+#[test]
+fn a_process_ends_though_a_thread_of_gloos_is_late() {
+    let Some(found) = findings("a_process_ends_though_a_thread_of_gloos_is_late", "late.py") else { return };
+    for (program, code) in each(&found) {
+        assert_eq!(code, 7, "{program}: {found}");
+    }
+}
+
 #[test]
 fn compiled_code_is_the_same_and_its_operations_are_recorded() {
     let test = "compiled_code_is_the_same_and_its_operations_are_recorded";

@@ -5,8 +5,9 @@ its place in torch's tables: a subclass of ProcessGroup, so that DDP's reducer a
 from C++, come through it as well. Each call goes on to the inner group as it came, and what that returns or raises goes
 back as it is. Whatever else is asked of the group the inner one answers; C++ finds the same backends in both.
 
-It never changes arguments, results or exceptions. A group that it cannot stand around stays as torch made it, and that
-is reported; after a failure of its own nothing is recorded any more, and the calls go on.
+It never changes arguments, results or exceptions; what gloo works at it keeps for a moment longer (`_latest`). A group
+that it cannot stand around stays as torch made it, and that is reported; after a failure of its own nothing is recorded
+any more, and the calls go on.
 
 What it does not see is what C++ calls for in ways that torch lets no Python class override. Of torch's own callers that
 are the `out` variants of functional collectives, which compiled code may use.
@@ -19,6 +20,7 @@ from taskd._group_calls import CALLS
 from taskd._group_names import with_members
 from taskd._group_recorder import Numbers, Recorder
 from taskd._kinds import COMMUNICATION as KIND
+from taskd._latest import latest
 
 # What the group in front answers itself, beside the calls; all else that Python asks of it goes to the one inside.
 OWN = {"BackendType", "Options", "rank", "size", "boxed", "unbox", "_id", "_pybind11_conduit_v1_"}
@@ -155,6 +157,7 @@ def recorded(name, recorder):
     """The method of that name, which records its call and passes it on."""
     call = CALLS[name]
     begin, end_with, passed_to = recorder.beginner(name, call), recorder.ender(call), attrgetter(name)
+    keep = latest.append
 
     def method(self, *args, **kwargs):
         range_id = begin(self, args, kwargs)
@@ -163,6 +166,8 @@ def recorded(name, recorder):
         except BaseException:
             recorder.end(range_id)
             raise
+        if self._numbers.is_on_host:
+            keep((args, kwargs))
         if range_id:
             end_with(work, range_id, self, args, kwargs)
         return work

@@ -110,6 +110,17 @@ fn who_is_gone_with_a_host_is_decided_as_soon_as_nothing_seems_to_run_there() {
 }
 
 #[test]
+fn ranks_that_die_with_their_guard_are_one_fault_as_nobody_reached_them_before() {
+    let mut bench = linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), [Point::Loop; 3]);
+    bench.give(link(1, 1, None));
+    bench.give(link(2, 1, None));
+    assert!(!is_decided(&bench.tell_on("b", 1, killed())));
+    let decided = bench.tell_on("b", 2, killed());
+    assert!(is_decided(&decided), "nothing is left to wait for");
+    assert_eq!(stopped(&decided), [1, 2].map(|rank| ProcId::rank(rank, 1)), "both in one plan, and rank 0 trains on");
+}
+
+#[test]
 fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
     let cut = || {
         let mut bench = linked(Bench::new(3, |_| ()).up(), [Point::Loop; 3]);

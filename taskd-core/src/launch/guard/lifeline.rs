@@ -145,7 +145,7 @@ fn wait_until_released(page: &Fields, ended: &AtomicBool) -> bool {
 }
 
 /// How the process is ending; `None` where that must wait for its exit: see the module's documentation.
-fn how_it_ended(pid: Pid, start_time: u64) -> Option<Termination> {
+pub(crate) fn how_it_ended(pid: Pid, start_time: u64) -> Option<Termination> {
     let Some(stat) = Stat::read(pid).filter(|stat| stat.start_time == start_time) else {
         return Some(Termination::Unknown);
     };

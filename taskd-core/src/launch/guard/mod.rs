@@ -43,3 +43,4 @@ pub use counters::GuardCounters;
 pub(crate) use entry::{GUARD_NAME, init_was_called, run_in_thread};
 pub use entry::{init, main};
 pub use init::run_as_init;
+pub(crate) use lifeline::how_it_ended;

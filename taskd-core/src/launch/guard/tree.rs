@@ -106,6 +106,12 @@ impl Census {
 }
 
 impl Member {
+    /// Whether it has not ended.
+    fn is_there(self) -> bool {
+        let stat = Pid::from_raw(self.pid).and_then(Stat::read);
+        stat.is_some_and(|stat| stat.start_time == self.start_time && !stat.is_zombie())
+    }
+
     /// Kills it, if it is still there; never another process that has got its number.
     pub(crate) fn kill(self) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
@@ -140,10 +146,16 @@ pub(crate) fn remove_all(job: &JobId, limit: Duration) {
     loop {
         left = Census::take().members(&wanted, None, &left);
         left.iter().copied().for_each(Member::kill);
-        if left.is_empty() || Instant::now() >= until {
+        if left.is_empty() {
             return;
         }
-        std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child
-        pause = (pause * 5 / 4).min(Duration::from_millis(100));
+        // Only at these, until they are gone: to look at all processes takes time from cores that give their memory back.
+        while left.iter().any(|member| member.is_there()) {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child
+            pause = (pause * 5 / 4).min(Duration::from_millis(100));
+        }
     }
 }

@@ -5,7 +5,7 @@
 use super::guards::Past;
 use crate::job::{Exit, Incarnation, Name, NodeId, ProcId, Role, Termination};
 use crate::launch::guard::wire::{JobId, ProcReport};
-use crate::launch::{Change, ChangeLog, LaunchError, NodeState, NodeStatus, Phase, ProcStatus};
+use crate::launch::{Change, ChangeLog, LaunchError, LinkStatus, NodeState, NodeStatus, Phase, ProcStatus};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -54,14 +54,22 @@ impl History {
         }
     }
 
-    /// The guard died, and everything with it: what had not exited has now, and nobody knows how.
+    /// The guard died, and everything with it: what had not exited has now, and nobody knows how, unless it was seen dying.
     pub(super) fn lose_all(&self) {
         let running: Vec<ProcReport> =
             self.book().reports.values().filter(|report| !report.phase.is_exited()).cloned().collect();
         for mut report in running {
-            report.phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
+            let how = report.phase.termination().unwrap_or(Termination::Unknown);
+            report.phase = Phase::Exited(Box::new(Exit::new(how)));
             report.page = None;
             self.learn(report);
+        }
+    }
+
+    /// Nobody can be told anything any more.
+    pub(super) fn unlink_all(&self) {
+        for LinkStatus { proc, .. } in self.log.listing().links.into_iter().filter(|link| link.linked.is_some()) {
+            self.log.push(Change::Link(LinkStatus { proc, linked: None }));
         }
     }
 

@@ -4,6 +4,7 @@
 //! It decides nothing: calls go out in the order in which they come, news goes into the history as it is.
 
 use super::builder::{LocalError, LocalLauncherBuilder};
+use super::deaths;
 use super::guards::{self, Connection, Past};
 use super::history::History;
 use super::orders::Ground;
@@ -206,11 +207,19 @@ impl Task {
 
     /// To the same guard, or to a new one; then what died with the old one is reported first.
     async fn reconnect(&self) -> Result<Connection, LocalError> {
-        connect(&self.config, || {
+        let connected = connect(&self.config, || {
             self.history.lose_all();
             self.history.past()
-        })
-        .await
+        });
+        let told = async {
+            deaths::tell(&self.history).await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            never = told => never,
+            connected = connected => connected,
+        }
     }
 
     /// There is no guard and none can be started: nothing runs. Each start tries again.

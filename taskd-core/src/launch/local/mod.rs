@@ -4,6 +4,7 @@
 //! ([`guard`](super::guard)).
 
 mod builder;
+mod deaths;
 mod guards;
 mod heartbeats;
 mod history;

@@ -1,0 +1,110 @@
+//! What becomes of processes whose guard is gone: they die with it, and that is told before their memory is given back.
+//!
+//! It kills nobody, and never takes one for dead of whom the kernel does not say so.
+
+use super::history::History;
+use crate::job::Termination;
+use crate::launch::Phase;
+use crate::launch::guard::how_it_ended;
+use crate::launch::guard::proc_fs::Stat;
+use crate::launch::guard::wire::ProcReport;
+use rustix::process::{Pid, Signal};
+use std::time::Duration;
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Returns when all that runs is dying, and has told of it then. First that nobody can be told anything there any more, and ranks
+/// last: so the kernel waits for all of these deaths, which come at once, in place of answering one as if others could go on.
+pub(super) async fn tell(history: &History) {
+    loop {
+        let running = history.running();
+        let dying: Option<Vec<Termination>> = running.iter().map(how_it_dies).collect();
+        if let Some(dying) = dying {
+            history.unlink_all();
+            for (report, how) in running.into_iter().zip(dying).rev() {
+                history.learn(ProcReport { phase: Phase::Dead(how), ..report });
+            }
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// How it ends, if it is certain that none of its threads comes back to the program.
+fn how_it_dies(report: &ProcReport) -> Option<Termination> {
+    let pid = i32::try_from(report.pid).ok().and_then(Pid::from_raw)?;
+    // Shown from the moment in which SIGKILL was sent (newer kernels), before any thread has got round to dying.
+    let is_killed = |stat: Stat| stat.start_time == report.start_time && stat.exit_code == Signal::KILL.as_raw();
+    if Stat::read(pid).is_some_and(is_killed) {
+        return Some(Termination::Signal { number: Signal::KILL.as_raw(), core_dumped: false });
+    }
+    how_it_ended(pid, report.start_time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Generation, Incarnation, Name, NodeId, ProcId, Rank, Role};
+    use crate::launch::guard::wire::JobId;
+    use crate::launch::{Change, LinkStatus, Linked, Point};
+    use std::collections::BTreeSet;
+    use std::process::{Child, Command, Stdio};
+
+    const KILLED: Phase = Phase::Dead(Termination::Signal { number: 9, core_dumped: false });
+
+    fn start(history: &History, rank: u32) -> Child {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let start_time = Stat::read(Pid::from_child(&child)).unwrap().start_time;
+        let proc = ProcId { role: Role::Rank(Rank(rank)), incarnation: Incarnation(1) };
+        history.learn(ProcReport { proc, pid: child.id(), start_time, phase: Phase::Running, page: None });
+        child
+    }
+
+    fn phases(history: &History) -> Vec<Phase> {
+        history.reports().into_iter().map(|report| report.phase).collect()
+    }
+
+    fn link(history: &History, rank: u32) {
+        let linked = Linked {
+            generation: Generation(1),
+            framework: Name::new("test"),
+            can: BTreeSet::new(),
+            at: Point::Loop,
+            state_bytes: None,
+            cannot: None,
+            sharded: Vec::new(),
+        };
+        assert!(history.log.push(Change::Link(LinkStatus { proc: ProcId::rank(rank, 1), linked: Some(linked) })));
+    }
+
+    #[tokio::test]
+    async fn deaths_are_told_together_and_nobody_is_dead_who_runs() {
+        let history = History::new(JobId("job".into()), NodeId(Name::new("here")), 8);
+        let mut ranks = [start(&history, 0), start(&history, 1)];
+        [0, 1].into_iter().for_each(|rank| link(&history, rank));
+        let before = history.log.listing().revision;
+        ranks[0].kill().unwrap();
+        let telling = tell(&history);
+        tokio::pin!(telling);
+        ranks[0].wait().unwrap();
+        let waited = tokio::time::timeout(LOOK_EVERY * 20, &mut telling).await;
+        assert!(waited.is_err() && phases(&history) == [Phase::Running, Phase::Running], "one of them runs");
+        ranks[1].kill().unwrap();
+        telling.await;
+        let told = history.log.after(before).await.unwrap().0;
+        let is_cut = |change: &Change| matches!(change, Change::Link(LinkStatus { linked: None, .. }));
+        assert!(told.len() == 4 && told[..2].iter().all(is_cut), "nobody is reached any more, and then: {told:?}");
+        let dead = [Phase::Dead(Termination::Unknown), KILLED]; // how one ended that was reaped nobody can say
+        assert_eq!(phases(&history), dead);
+        history.lose_all();
+        let how: Vec<_> = phases(&history).iter().map(|phase| (phase.is_exited(), phase.termination())).collect();
+        assert_eq!(how, dead.map(|phase| (true, phase.termination())), "what is known of the end is not forgotten");
+        ranks[1].wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn where_nothing_runs_there_is_nothing_to_tell() {
+        tell(&History::new(JobId("job".into()), NodeId(Name::new("here")), 8)).await;
+    }
+}

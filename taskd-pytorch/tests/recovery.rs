@@ -447,7 +447,8 @@ fn a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_t
     let test =
         "a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted";
     let Some(found) = findings(test, "beforehand") else { return };
-    for (case, step) in [("parked", 16), ("started", 16), ("not completed", 15), ("fails", 16)] {
+    for (case, step) in [("parked", 16), ("started", 16), ("on another host", 16), ("not completed", 15), ("fails", 16)]
+    {
         let case = &found[case];
         assert_eq!((&case["step"], &case["done"]), (&json!(step), &json!([[], [], [15], []])), "{case:#}");
         for what in ["digests", "losses"] {

@@ -1,6 +1,6 @@
 //! What processes hold that live through many recoveries: memory, descriptors and threads, from /proc.
 
-use crate::outside::census::{Part, Process};
+use crate::outside::census::{Part, Process, parent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,17 +17,19 @@ struct Holds {
     rss_kib: i64,
     fds: i64,
     threads: i64,
+    /// Ranks that are its children: a guard holds descriptors for each.
+    ranks: usize,
 }
 
 impl Holds {
-    fn of(pid: i32) -> Option<Holds> {
+    fn of(pid: i32, ranks: usize) -> Option<Holds> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse().ok()
         };
         let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
-        Some(Holds { rss_kib: field("VmRSS:")?, fds: fds.try_into().ok()?, threads: field("Threads:")? })
+        Some(Holds { rss_kib: field("VmRSS:")?, fds: fds.try_into().ok()?, threads: field("Threads:")?, ranks })
     }
 }
 
@@ -38,7 +40,8 @@ pub(crate) struct Growth {
 }
 
 /// By how much the process grew most that grew most, from the first third of its recoveries to the last, and who that was. Of each third
-/// the least counts: what comes and goes, as the ranks of a guard's host do, is no growth, and what leaks is in the least as well.
+/// the least counts: what comes and goes is no growth, and what leaks is in the least as well. A guard is compared with itself when it
+/// had as many ranks: where hosts are lost all ranks of a job come to it, and leave it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Grown {
     pub(crate) rss_growth_kib: i64,
@@ -61,7 +64,8 @@ impl Growth {
                 Part::Other if Some(process.pid) == supervisor => "supervisor",
                 Part::Other => continue,
             };
-            if let Some(holds) = Holds::of(process.pid) {
+            let is_its = |one: &&Process| one.rank().is_some() && parent(one.pid) == Some(process.pid);
+            if let Some(holds) = Holds::of(process.pid, processes.iter().filter(is_its).count()) {
                 self.lives.entry((process.pid, what)).or_default().push(holds);
             }
         }
@@ -78,8 +82,9 @@ impl Growth {
             rss_kib: most.rss_kib.max(one.rss_kib),
             fds: most.fds.max(one.fds),
             threads: most.threads.max(one.threads),
+            ranks: most.ranks.max(one.ranks),
         });
-        let Holds { rss_kib, fds, threads } = most;
+        let Holds { rss_kib, fds, threads, .. } = most;
         format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
     }
 
@@ -94,8 +99,10 @@ impl Growth {
                 continue;
             }
             let third = life.len() / 3;
-            let by =
-                |field: fn(&Holds) -> i64| least(&life[life.len() - third..], field) - least(&life[..third], field);
+            let by = |field: fn(&Holds) -> i64| {
+                let (first, last) = (least(&life[..third], field), least(&life[life.len() - third..], field));
+                first.iter().filter_map(|(ranks, first)| Some(last.get(ranks)? - first)).max().unwrap_or_default()
+            };
             let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
             let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
             for ((found, most), who) in found.into_iter().zip(most).zip(&mut grown.by) {
@@ -113,8 +120,14 @@ fn is_there(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-fn least(life: &[Holds], field: fn(&Holds) -> i64) -> i64 {
-    life.iter().map(field).min().unwrap_or_default()
+/// By how many ranks it had.
+fn least(life: &[Holds], field: fn(&Holds) -> i64) -> BTreeMap<usize, i64> {
+    let mut least = BTreeMap::new();
+    for holds in life {
+        let known = least.entry(holds.ranks).or_insert(i64::MAX);
+        *known = field(holds).min(*known);
+    }
+    least
 }
 
 #[cfg(test)]
@@ -123,7 +136,8 @@ mod tests {
 
     #[test]
     fn growth_is_from_the_first_third_to_the_last_of_who_grew_most() {
-        let life = |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4 }).collect();
+        let life =
+            |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4, ranks: 0 }).collect();
         let mut growth = Growth::default();
         growth
             .lives
@@ -133,5 +147,23 @@ mod tests {
         assert_eq!((grown.rss_growth_kib, grown.fd_growth, grown.thread_growth), (50, 0, 0));
         assert_eq!(grown.by[0], "rank, process 1, over 15 recoveries");
         assert_eq!(grown.lived["rank"], 16);
+    }
+
+    #[test]
+    fn a_guard_to_which_ranks_have_come_is_compared_with_itself_when_it_had_as_many() {
+        let life = |leaks: i64| {
+            let holds = |at: i64, ranks: i64| Holds {
+                rss_kib: 1,
+                fds: 20 + 6 * ranks + at * leaks,
+                threads: 4,
+                ranks: usize::try_from(ranks).unwrap_or_default(),
+            };
+            (0..25).map(|at| holds(at, if at < 12 { at % 3 } else { 1 + at % 4 })).collect()
+        };
+        for leaks in [0, 1] {
+            let growth = Growth { lives: [((1, "guard"), life(leaks))].into() };
+            let grown = growth.grown().fd_growth;
+            assert!((16 * leaks..=20 * leaks).contains(&grown), "{grown} where it leaks {leaks} in each recovery");
+        }
     }
 }

@@ -129,6 +129,7 @@ fn part(pid: i32, environ: &BTreeMap<&[u8], &[u8]>) -> Part {
 /// The few fields of `/proc/PID/stat` that are needed.
 struct Stat {
     state: char,
+    parent: i32,
     session: i32,
     start_time: u64,
 }
@@ -140,10 +141,16 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3);
         Some(Stat {
             state: field(3)?.chars().next()?,
+            parent: field(4)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
             start_time: field(22)?.parse().ok()?,
         })
     }
+}
+
+/// Whose child a process is.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    Stat::read(pid).map(|stat| stat.parent)
 }
 
 /// Whether a process has begun to load torch's libraries.

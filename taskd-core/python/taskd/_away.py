@@ -2,7 +2,8 @@
 
 Each rank of a job of several hosts listens, and sends what it keeps to the next ranks on other hosts, each on another one if there are
 so many; where there are none, to the next ranks. Who they are stands in the store of a generation, and so does what was kept of
-others, once the next one is joined: whoever comes in the place of a lost rank finds it there.
+others, once the next one is joined: whoever comes in the place of a lost rank finds it there, and before that in their memory, if it
+comes on the host of one of them.
 
 Nobody waits for it: what a connection does not take at once a thread sends, the newest of it. A rank that is lost together with both of
 those that have it starts with the numbers of a peer.
@@ -18,7 +19,6 @@ from taskd import _copy, _keep, _link
 HEAD = struct.Struct("<%dsIqII" % _copy.TOKEN_BYTES)  # token, rank, step, what, bytes
 KEPT = "taskd/kept/%d/%d/%d"  # rank, step, what
 COPIES = 2  # ranks that have what a rank keeps: it may be lost together with one of them
-HELD_MAX = 128  # ranks of which something is held: as many as the two hosts before have
 LOOK_SECONDS = 0.05  # between two looks for another rank
 LOOKS_MAX = 600  # a rank may start later than others
 SEND_SECONDS = 5  # a neighbour that takes nothing for so long is left
@@ -26,20 +26,21 @@ AGAIN_SECONDS = 1  # between two tries to reach one
 
 
 class Away:
-    def __init__(self, first_meeting):
-        """`first_meeting()` tells the store of the generation that this process has started in, its rank there, and all ranks; None: it
+    def __init__(self, keep, first_meeting):
+        """`keep` has what is held of others. `first_meeting()` tells the store of the generation that this process has started in, its rank there, and all ranks; None: it
         has yet to join."""
         import _queue
         import _socket
         import _thread
 
         self.token = os.urandom(_copy.TOKEN_BYTES)
-        self.lock = _thread.allocate_lock()  # of held and kept, and of what is new for the peers
+        self.lock = _thread.allocate_lock()  # of kept, and of what is new for the peers
+        self.holding = _thread.allocate_lock()  # of held
         self.sending = _thread.allocate_lock()  # of peers, and what is on its way to them
         self.peers = []  # who has what this rank keeps
         self.lacks = True  # one of them is missing
-        self.held = {}  # by rank: what `Keep` has there, by slot: (step, what, bytes)
-        self.kept = {}  # the same of this rank
+        self.keep, self.held = keep, keep.held
+        self.kept = {}  # of this rank: what `Keep` has, by kind and by whether the step is odd: (step, what, bytes)
         self.news = _queue.SimpleQueue()  # of a generation, or None: there is something to send
         self.newest = None  # the store of the newest generation
         self.refused = set()  # ranks of which nothing is held, since there are too many
@@ -51,7 +52,7 @@ class Away:
 
     def write(self, step, what, data):
         """Something that is kept from now on. It is on its way then, unless the connection is full, or is being made."""
-        slot = _keep.slot(step, what)
+        slot = what, step % 2
         with self.lock:
             self.kept[slot] = step, what, data
             for peer in self.peers:
@@ -87,9 +88,9 @@ class Away:
         self.tell(store, rank)
         with self.lock:
             self.newest = store
-            held = [(of, *one) for of, slots in self.held.items() for one in slots.values()]
-        for of, step, what, data in held:  # each by itself: a store takes no value that is much longer than one of them
-            store.set(KEPT % (of, step, what), data)
+        for at, of in enumerate(self.held.ranks()):
+            for step, what, data in _keep.everything(self.held.area(at)) if of is not None else ():
+                store.set(KEPT % (of, step, what), data)  # each by itself: a store takes no value that is much longer than one
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):
@@ -218,7 +219,7 @@ class Away:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
             while True:
                 token, rank, step, what, length = HEAD.unpack(_copy.exactly(peer, HEAD.size))
-                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or what not in _keep.KINDS:
+                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or what not in _keep.KINDS + (_keep.OPENED,):
                     return
                 data = _copy.exactly(peer, length)
                 self.hold(rank, step, what, data)
@@ -228,21 +229,17 @@ class Away:
             peer.close()
 
     def hold(self, rank, step, what, data):
-        with self.lock:
-            if rank in self.held or len(self.held) < HELD_MAX:
-                self.held.setdefault(rank, {})[_keep.slot(step, what)] = step, what, data
-                return
-            is_new = rank not in self.refused
-            self.refused.add(rank)
+        with self.holding:
+            area = self.held.of(rank) or self.held.begin(rank)
+            if area is not None and what == _keep.OPENED:
+                self.keep.keeps(area.opens, step, 0)
+            elif area is not None:
+                self.keep.keeps(area.write, step, what, data)
+            is_new = area is None and rank not in self.refused
+            if is_new:
+                self.refused.add(rank)
         if is_new:
-            _link.say("what only rank %d has is not held here: there are %d others" % (rank, HELD_MAX))
-
-
-    def holds(self, rank, step, what):
-        """What is held here of another rank's step; None where nothing is."""
-        with self.lock:
-            found = self.held.get(rank, {}).get(_keep.slot(step, what))
-        return found[2] if found is not None and found[0] == step else None
+            _link.say("what only rank %d has is not held here: there are %d others" % (rank, _keep.HELD_MAX))
 
 
 class Peer:

@@ -4,13 +4,15 @@ A file (TASKD_KEEP, on a file system in memory) with the newest two steps that w
 and the buffers and random numbers when its forward pass was done. Whoever takes the place of a rank that was killed goes on from there. What was
 not written whole is not read. Behind them stands of which step the commit window was opened last.
 
-Where a job has several hosts, two other ranks keep it as well (`_away`): a successor may come on another host.
+Where a job has several hosts, two other ranks keep it as well (`_away`), behind what is their own: a successor may come on another
+host, and finds it there if one of these two is on it.
 
 It never waits for a disk, and a program without such a file goes without: its successor then gets the random numbers and the
 place of a peer.
 """
 
 import os
+import re
 import struct
 import zlib
 
@@ -18,27 +20,105 @@ from taskd import _link
 
 SLOT_BYTES = 4 << 20  # of which the file takes what is written
 KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and what its forward pass has left
+OPENED = 2  # that the commit window of a step was opened
 HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
 MARK = b"TASKDKP1"
-OPENED = struct.Struct("<8sqq")  # mark, step, process
-OPENED_AT = 4 * SLOT_BYTES
-FILE_BYTES = OPENED_AT + 4096
+WINDOW = struct.Struct("<8sqq")  # mark, step, process
+WINDOW_AT = 4 * SLOT_BYTES
+AREA_BYTES = WINDOW_AT + 4096  # what is kept of one rank
+HELD_MAX = 128  # ranks of which something is held: as many as the two hosts before have
+HELD = struct.Struct("<%di" % HELD_MAX)  # whose each further area is: the rank and one, or nothing
+AREAS_AT = AREA_BYTES + 4096
+
+
+class Area:
+    """What is kept of one rank: a part of the file."""
+
+    def __init__(self, fd, at=0):
+        self.fd, self.at = fd, at
+
+    def write(self, step, what, data):
+        head = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
+        os.pwritev(self.fd, [head, data], self.at + slot(step, what) * SLOT_BYTES)
+
+    def read(self, step, what):
+        """None where nothing is, or where it is not whole."""
+        found = self.look(slot(step, what))
+        return found[1] if found is not None and found[0] == step else None
+
+    def look(self, slot):
+        """`(step, bytes)` of what fills it."""
+        at = self.at + slot * SLOT_BYTES
+        head = os.pread(self.fd, HEAD.size, at)
+        mark, step, length, checksum = HEAD.unpack(head) if len(head) == HEAD.size else (b"", 0, 0, 0)
+        if mark != MARK or HEAD.size + length > SLOT_BYTES:
+            return None
+        data = os.pread(self.fd, length, at + HEAD.size)
+        return (step, data) if len(data) == length and zlib.crc32(data) == checksum else None
+
+    def opens(self, step, process):
+        os.pwrite(self.fd, WINDOW.pack(MARK, step, process), self.at + WINDOW_AT)
+
+    def opened(self):
+        """`(step, process)`; None where no window was opened."""
+        found = os.pread(self.fd, WINDOW.size, self.at + WINDOW_AT)
+        mark, *of = WINDOW.unpack(found) if len(found) == WINDOW.size else (b"",)
+        return tuple(of) if mark == MARK else None
+
+    def forget(self):
+        for at in [slot * SLOT_BYTES for slot in range(4)] + [WINDOW_AT]:
+            os.pwrite(self.fd, b"\0" * 8, self.at + at)
+
+
+class Held:
+    """What a rank holds of others, behind its own."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+    def ranks(self):
+        """Whose each area is, None for one that is free."""
+        found = os.pread(self.fd, HELD.size, AREA_BYTES).ljust(HELD.size, b"\0")
+        return [one - 1 if one else None for one in HELD.unpack(found)]
+
+    def of(self, rank):
+        """None where nothing is held of it."""
+        ranks = self.ranks()
+        return self.area(ranks.index(rank)) if rank in ranks else None
+
+    def begin(self, rank):
+        """Nothing is held of it yet. None where there are too many others."""
+        ranks = self.ranks()
+        if None not in ranks:
+            return None
+        at = ranks.index(None)
+        self.area(at).forget()  # who had this place before
+        os.pwrite(self.fd, struct.pack("<i", rank + 1), AREA_BYTES + at * 4)
+        return self.area(at)
+
+    def area(self, at):
+        return Area(self.fd, AREAS_AT + at * AREA_BYTES)
+
+    def forget(self):
+        os.pwrite(self.fd, bytes(HELD.size), AREA_BYTES)
 
 
 class Keep:
-    def __init__(self, path):
-        import mmap
+    fd = -1
 
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(fd).st_size != FILE_BYTES:
-                os.ftruncate(fd, FILE_BYTES)
-            self.memory = mmap.mmap(fd, FILE_BYTES)
-        finally:
-            os.close(fd)
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.own, self.held = Area(self.fd), Held(self.fd)
         self.too_long = 0  # steps of which nothing could be kept
+        self.said = False  # that nothing can be kept any more
         self.away = None  # who sends it to another rank
-        self.elsewhere = None  # who tells what other ranks had of this one when it came: `(step, what)` to bytes, or to None
+        # Of a newcomer, what other ranks had of this one:
+        self.elsewhere = None  # all of them, once it has joined: `(step, what)` to bytes, or to None
+        self.beside = {}  # those on this host: `(step, what)` to bytes
+
+    def __del__(self, close=os.close):
+        if self.fd >= 0:
+            close(self.fd)
 
     def write(self, step, what, data):
         """Keeps something of a step, beside that of the step before; whether it fits."""
@@ -46,11 +126,17 @@ class Keep:
             return False
         if self.away is not None:
             self.away.write(step, what, data)
-        at = slot(step, what) * SLOT_BYTES
-        self.memory[at : at + 8] = b"\0" * 8  # nothing, while it is written
-        self.memory[at + HEAD.size : at + HEAD.size + len(data)] = data
-        self.memory[at : at + HEAD.size] = HEAD.pack(MARK, step, len(data), zlib.crc32(data))
+        self.keeps(self.own.write, step, what, data)
         return True
+
+    def keeps(self, write, *what):
+        """No step fails because there is no room."""
+        try:
+            write(*what)
+        except OSError as error:
+            if not self.said:
+                _link.say("nothing is kept for a successor of this rank any more, which takes a peer's random numbers: %s" % error)
+            self.said = True
 
     def lacks(self, length):
         """A step of which nothing fits: counts it, and says so the first time."""
@@ -60,30 +146,36 @@ class Keep:
             _link.say("%d bytes of random numbers and places in the data, and %d fit: a successor takes a peer's" % numbers)
 
     def forget(self):
-        """Nothing of an earlier process is to be taken for this one's."""
-        for at in [slot * SLOT_BYTES for slot in range(4)] + [OPENED_AT]:
-            self.memory[at : at + 8] = b"\0" * 8
+        """Nothing of an earlier process is to be taken for this one's, or for what others have sent to it."""
+        self.keeps(self.own.forget)
+        self.keeps(self.held.forget)
+
+    def looks_beside(self, rank):
+        """Whoever was this rank before may have been on another host."""
+        self.beside = left_by(rank)
+
+    def has_come(self):
+        """From here on this rank needs nothing of its predecessor."""
+        self.elsewhere, self.beside = None, {}
 
     def opens(self, step):
         """The commit window of a step was opened: all that this rank has computed of it is there, and the others can complete it."""
-        OPENED.pack_into(self.memory, OPENED_AT, MARK, step, os.getpid())
+        if self.away is not None:
+            self.away.write(step, OPENED, b"")
+        self.keeps(self.own.opens, step, os.getpid())
 
     def opened(self):
-        """`(step, process)` of the window that was opened last; None where there is none."""
-        mark, *of = OPENED.unpack_from(self.memory, OPENED_AT)
-        return tuple(of) if mark == MARK else None
+        """`(step, process)` of the window that was opened last; None where there is none. Of one on another host the process is 0."""
+        windows = [(step, 0) for step, what in self.beside if what == OPENED] + [self.own.opened() or (-1, 0)]
+        newest = max(windows)
+        return newest if newest[0] >= 0 else None
 
     def read(self, step, what):
         """What was kept of a step; None where nothing is."""
         kept = self.elsewhere(step, what) if self.elsewhere is not None else None
-        if kept is not None:
-            return kept
-        at = slot(step, what) * SLOT_BYTES
-        mark, of_step, length, checksum = HEAD.unpack_from(self.memory, at)
-        if mark != MARK or of_step != step or HEAD.size + length > SLOT_BYTES:
-            return None
-        data = self.memory[at + HEAD.size : at + HEAD.size + length]
-        return data if zlib.crc32(data) == checksum else None
+        if kept is None:
+            kept = self.beside.get((step, what))
+        return self.own.read(step, what) if kept is None else kept
 
 
 def slot(step, what):
@@ -92,19 +184,45 @@ def slot(step, what):
 
 
 def left_by(rank):
-    """The memory of another rank, where it is beside that of this one, and tells by its name whose it is; else None."""
-    import re
-
-    directory = os.path.dirname(os.environ.get("TASKD_KEEP") or "")
-    is_its = re.compile(r"keep-%d( \(deleted\))?$" % rank).search
+    """What is kept of another rank by those whose memory is beside that of this one and tells by its name whose it is: its own, and
+    what others hold of it. `(step, what)` to bytes."""
+    directory, found = os.path.dirname(os.environ.get("TASKD_KEEP") or ""), {}
     try:
-        for name in os.listdir(directory) if directory else ():
-            path = os.path.join(directory, name)
-            if is_its(os.readlink(path) if os.path.islink(path) else name):
-                return Keep(path)
-    except (OSError, ValueError):
-        pass  # its holder is going as well
-    return None
+        names = os.listdir(directory) if directory else ()
+    except OSError:
+        return found  # its holder is going as well
+    for name in names:
+        path = os.path.join(directory, name)
+        try:
+            whose = re.search(r"keep-(\d+)( \(deleted\))?$", os.readlink(path) if os.path.islink(path) else name)
+            if whose is not None:
+                found.update(read_all(path, rank, int(whose.group(1)) == rank))
+        except OSError:
+            pass  # closed meanwhile
+    return found
+
+
+def read_all(path, rank, is_its):
+    """What a file has of a rank."""
+    fd, found = os.open(path, os.O_RDONLY | os.O_CLOEXEC), {}
+    try:
+        area = Area(fd) if is_its else Held(fd).of(rank)
+        for step, what, data in everything(area) if area is not None else ():
+            found[step, what] = data
+    finally:
+        os.close(fd)
+    return found
+
+
+def everything(area):
+    """`(step, what, bytes)` of all that an area has."""
+    for at in range(4):
+        kept = area.look(at)
+        if kept is not None:
+            yield kept[0], at % 2, kept[1]
+    window = area.opened()
+    if window is not None:
+        yield window[0], OPENED, b""
 
 
 def opened():

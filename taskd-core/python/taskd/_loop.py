@@ -147,9 +147,9 @@ class Loop:
             self.leaving = _leaving.watched(self)
             self.keep = _keep.opened()
             if self.keep is not None:
-                self.keep.away = self.engine.away()
                 if not self.is_new:
                     self.keep.forget()
+                self.keep.away = self.engine.away(self.keep)
             if not self.is_new:
                 self.keep_copies()
         if self.with_rank is not None:

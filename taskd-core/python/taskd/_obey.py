@@ -140,6 +140,8 @@ def resume(loop, generation, order):
     loop.tainted = False
     if loop.is_new:
         loop.is_new = False
+        if loop.keep is not None:
+            loop.keep.has_come()
         loop.keep_copies()
         loop.session.at("loop")
     elif loop.memory is not None:

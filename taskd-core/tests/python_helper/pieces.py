@@ -246,7 +246,7 @@ def kept(directory):
 
         note = types.SimpleNamespace(random=b"random numbers")
         engine = types.SimpleNamespace(
-            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size, away=lambda: None
+            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size
         )
         session = types.SimpleNamespace(engine=engine, given_up=False, attention=False)
         loop = _loop.Loop(session, {}, None, None, 0, (), None)
@@ -266,6 +266,53 @@ def kept(directory):
             "said": list(said),
         }
     return found
+
+
+def held(directory):
+    """What two ranks hold of one that was on another host, and what whoever comes in its place finds beside its own memory."""
+    os.environ["TASKD_KEEP"] = os.path.join(directory, "keep-7")  # its own, of when it was here before
+    own = _keep.opened()
+    own.write(2, _keep.START, b"long ago")
+    own.opens(2)
+    first, second = (_keep.Keep(os.path.join(directory, "keep-%d" % rank)) for rank in (1, 2))
+    for keep, step in ((first, 4), (second, 5)):
+        area = keep.held.begin(7)
+        area.write(step, _keep.START, b"start %d" % step)
+        area.write(step, _keep.FORWARD, b"forward %d" % step)
+        area.opens(step, 0)
+    at = second.held.of(7).at + _keep.slot(5, _keep.FORWARD) * _keep.SLOT_BYTES + _keep.HEAD.size
+    before = own.opened()[0], own.read(5, _keep.START)
+    own.looks_beside(7)
+    found = {
+        "before": str(before),
+        "opened": own.opened(),
+        "read": [str(own.read(step, what)) for step in (2, 4, 5) for what in _keep.KINDS],
+        "of another": sorted(_keep.left_by(3)),
+    }
+    os.pwrite(second.fd, b"torn", at)
+    own.looks_beside(7)
+    found["torn"] = own.read(5, _keep.FORWARD)
+    own.has_come()
+    found["has come"] = own.opened()[0]
+    ranks = [first.held.begin(rank) is not None for rank in range(100, 100 + _keep.HELD_MAX)]
+    found["fit"], found["refused"] = ranks.count(True) + 1, first.held.begin(300) is None
+    first.forget()
+    found["forgotten"] = sorted({one for one in first.held.ranks() if one is not None}), first.held.begin(8).read(4, _keep.START)
+    return found
+
+
+def full(directory):
+    """The file cannot grow: no step fails of it, and it is said once."""
+    del said[:]
+    keep = _keep.Keep(os.path.join(directory, "keep-9"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        fits = [keep.write(step, _keep.START, b"data") for step in (1, 2)]
+        keep.opens(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return {"fits": fits, "said": list(said), "read": keep.read(1, _keep.START), "opened": keep.opened()}
 
 
 # Steps that are done beforehand.
@@ -338,6 +385,8 @@ def main():
         "left": loop_that_is_left_as_a_copy_is_declared,
         "stands": failure_that_was_given_up,
         "kept": lambda: kept(directory),
+        "held": lambda: held(directory),
+        "full": lambda: full(directory),
         "descriptors": server_without_descriptors,
         "beforehand": not_taken_back,
     }

@@ -62,6 +62,25 @@ fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them
 }
 
 #[test]
+fn what_ranks_hold_of_one_of_another_host_is_found_by_whoever_takes_its_place_beside_them() {
+    let found = found("held");
+    let read = ["b'long ago'", "None", "b'start 4'", "b'forward 4'", "b'start 5'", "b'forward 5'"];
+    assert_eq!(found["read"], json!(read), "its own, of when it was here, and what both hold: {found:#}");
+    assert_eq!((&found["before"], &found["opened"]), (&json!("(2, None)"), &json!([5, 0])), "the newest is its window");
+    assert_eq!(found["of another"], json!([]));
+    assert_eq!((&found["torn"], &found["has come"]), (&json!(null), &json!(2)));
+    assert_eq!((&found["fit"], &found["refused"]), (&json!(128), &json!(true)), "there is a bound: {found:#}");
+    assert_eq!(found["forgotten"], json!([[], null]), "nothing of who had an area before is its next one's");
+}
+
+#[test]
+fn no_step_fails_because_nothing_can_be_kept_any_more() {
+    let found = found("full");
+    let said = "nothing is kept for a successor of this rank any more, which takes a peer's random numbers: [Errno 27] File too large";
+    assert_eq!(found, json!({"fits": [true, true], "said": [said], "read": null, "opened": null}));
+}
+
+#[test]
 fn what_cannot_be_taken_back_is_refused_each_time_it_is_asked() {
     let found = found("beforehand");
     let why = "the average has changed";

@@ -37,7 +37,7 @@ def write(engine, loop, order):
         "devices": {path: leaf.device.type for path, leaf in own.items()},
         "rest": engine.state_.rest() if part == 0 else None,
         "private": loop.private(),
-        "left": {rank: left_by(engine, rank, step) for rank in order.get("without", ())},
+        "left": {rank: left_by(rank, step) for rank in order.get("without", ())},
     }
     directory = order["dir"].rstrip("/")
     name = "%s.part-%d-of-%d.pt" % (engine.session.proc.rpartition(".")[0] or "rank", part, of)
@@ -49,17 +49,11 @@ def write(engine, loop, order):
     return {"part": written, "saved_bytes": written["bytes"], "saved_ms": round((time.monotonic() - before) * 1000, 3)}
 
 
-def left_by(engine, rank, step):
+def left_by(rank, step):
     """What only another rank has had, with which the step began, or the one before, which it may have left in its middle: in the
-    memory of this host, or of this rank."""
-    keep, found = _keep.left_by(rank), {}
-    for one in ((step - 1, _keep.START), (step - 1, _keep.FORWARD), (step, _keep.START)):
-        data = keep.read(*one) if keep is not None else None
-        if data is None and engine.away_ is not None:
-            data = engine.away_.holds(rank, *one)
-        if data is not None:
-            found[one] = data
-    return found
+    memory of ranks of this host."""
+    wanted = (step - 1, _keep.START), (step - 1, _keep.FORWARD), (step, _keep.START)
+    return {of: data for of, data in _keep.left_by(rank).items() if of in wanted}
 
 
 def reason(error):

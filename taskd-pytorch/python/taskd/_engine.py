@@ -71,11 +71,14 @@ class Engine:
                 spec.rank = int(os.environ["RANK"])
         _begin_alone.seat_samplers()
 
-    def away(self):
+    def away(self, keep):
         """Where another rank keeps what only this one has: where the job has several hosts."""
         if self.away_ is None and os.environ.get("TASKD_AWAY"):
+            is_newcomer = self.is_newcomer()
+            if is_newcomer:
+                keep.looks_beside(int(os.environ["RANK"]))
             try:
-                self.away_ = _away.Away(None if self.is_newcomer() else self.first_meeting)
+                self.away_ = _away.Away(keep, None if is_newcomer else self.first_meeting)
             except (OSError, RuntimeError) as error:
                 _link.say("what only this rank has is kept on its own host alone: %s" % error)
         return self.away_

@@ -6,6 +6,7 @@ import os
 import random
 
 import torch
+from hosts import OnTwoHosts
 from programs import Digits, Losses, Once, begin, dies, digest, net, noise, steps
 from stand_in import StandIn
 from torch.nn.parallel import DistributedDataParallel
@@ -60,15 +61,17 @@ def ending():
     return {"digest": digest(model, optimizer), "losses": losses, "done": done}
 
 
-def lost(undisturbed, verdict, parked, **befalls):
+def lost(undisturbed, verdict, parked, kind=StandIn, **befalls):
     """Which step the newcomer has done beforehand stands in `done`."""
     reference = undisturbed(ending, STEPS)
-    with StandIn(4, ending, STEPS=str(STEPS), **befalls) as world:
+    with kind(4, ending, STEPS=str(STEPS), **befalls) as world:
         for name in ("DIE", "EARLY"):
             world.environment.pop(name, None)  # who comes in its place lives
         if parked:
             world.park(VICTIM)
         world.pump(world.world[VICTIM].process.ended, "rank %d dies" % VICTIM, again=False)
+        if kind is OnTwoHosts:
+            world.host_of[VICTIM] = 1 - world.host_of[VICTIM]
         phases = [world.recover([VICTIM])]
         found = world.finish()
         return dict(verdict(reference, found, phases, world), done=[one["done"] for one in found], step=phases[0]["step"])
@@ -80,5 +83,6 @@ def cases(undisturbed, verdict):
         "parked": lost(undisturbed, verdict, True, DIE=at),
         "started": lost(undisturbed, verdict, False, DIE=at),
         "not completed": lost(undisturbed, verdict, False, EARLY=at),
+        "on another host": lost(undisturbed, verdict, False, OnTwoHosts, DIE=at),
         "fails": lost(undisturbed, verdict, False, DIE=at, FAILS="1"),
     }

@@ -21,7 +21,8 @@ class OnTwoHosts(StandIn):
         control = "%s.%s" % (self.path, host)
         if not os.path.lexists(control):
             os.symlink(self.path, control)
-        return {"TASKD_CONTROL": control, "KEEP": "keep.%s" % host}
+            os.mkdir(os.path.join(self.directory.name, host))
+        return {"TASKD_CONTROL": control, "KEEP": "%s/keep" % host}
 
 
 def lose_host(world, dice, and_one_more=False):

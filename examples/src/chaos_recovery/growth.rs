@@ -17,19 +17,19 @@ struct Holds {
     rss_kib: i64,
     fds: i64,
     threads: i64,
-    /// Ranks that are its children: a guard holds descriptors for each.
-    ranks: usize,
+    /// Processes that are its children, ranks and standbys: a guard holds descriptors for each.
+    children: usize,
 }
 
 impl Holds {
-    fn of(pid: i32, ranks: usize) -> Option<Holds> {
+    fn of(pid: i32, children: usize) -> Option<Holds> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse().ok()
         };
         let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
-        Some(Holds { rss_kib: field("VmRSS:")?, fds: fds.try_into().ok()?, threads: field("Threads:")?, ranks })
+        Some(Holds { rss_kib: field("VmRSS:")?, fds: fds.try_into().ok()?, threads: field("Threads:")?, children })
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Growth {
 
 /// By how much the process grew most that grew most, from the first third of its recoveries to the last, and who that was. Of each third
 /// the least counts: what comes and goes is no growth, and what leaks is in the least as well. A guard is compared with itself when it
-/// had as many ranks: where hosts are lost all ranks of a job come to it, and leave it again.
+/// had as many children: where hosts are lost all ranks of a job come to it, and standbys for them, and leave it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Grown {
     pub(crate) rss_growth_kib: i64,
@@ -64,7 +64,7 @@ impl Growth {
                 Part::Other if Some(process.pid) == supervisor => "supervisor",
                 Part::Other => continue,
             };
-            let is_its = |one: &&Process| one.rank().is_some() && parent(one.pid) == Some(process.pid);
+            let is_its = |one: &&Process| parent(one.pid) == Some(process.pid);
             if let Some(holds) = Holds::of(process.pid, processes.iter().filter(is_its).count()) {
                 self.lives.entry((process.pid, what)).or_default().push(holds);
             }
@@ -82,7 +82,7 @@ impl Growth {
             rss_kib: most.rss_kib.max(one.rss_kib),
             fds: most.fds.max(one.fds),
             threads: most.threads.max(one.threads),
-            ranks: most.ranks.max(one.ranks),
+            children: most.children.max(one.children),
         });
         let Holds { rss_kib, fds, threads, .. } = most;
         format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
@@ -101,7 +101,7 @@ impl Growth {
             let third = life.len() / 3;
             let by = |field: fn(&Holds) -> i64| {
                 let (first, last) = (least(&life[..third], field), least(&life[life.len() - third..], field));
-                first.iter().filter_map(|(ranks, first)| Some(last.get(ranks)? - first)).max().unwrap_or_default()
+                first.iter().filter_map(|(children, first)| Some(last.get(children)? - first)).max().unwrap_or_default()
             };
             let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
             let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
@@ -120,11 +120,11 @@ fn is_there(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// By how many ranks it had.
+/// By how many children it had.
 fn least(life: &[Holds], field: fn(&Holds) -> i64) -> BTreeMap<usize, i64> {
     let mut least = BTreeMap::new();
     for holds in life {
-        let known = least.entry(holds.ranks).or_insert(i64::MAX);
+        let known = least.entry(holds.children).or_insert(i64::MAX);
         *known = field(holds).min(*known);
     }
     least
@@ -136,8 +136,9 @@ mod tests {
 
     #[test]
     fn growth_is_from_the_first_third_to_the_last_of_who_grew_most() {
-        let life =
-            |rss: &[i64]| rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4, ranks: 0 }).collect();
+        let life = |rss: &[i64]| {
+            rss.iter().map(|rss_kib| Holds { rss_kib: *rss_kib, fds: 9, threads: 4, children: 0 }).collect()
+        };
         let mut growth = Growth::default();
         growth
             .lives
@@ -156,7 +157,7 @@ mod tests {
                 rss_kib: 1,
                 fds: 20 + 6 * ranks + at * leaks,
                 threads: 4,
-                ranks: usize::try_from(ranks).unwrap_or_default(),
+                children: usize::try_from(ranks).unwrap_or_default(),
             };
             (0..25).map(|at| holds(at, if at < 12 { at % 3 } else { 1 + at % 4 })).collect()
         };

@@ -27,8 +27,8 @@ AGAIN_SECONDS = 1  # between two tries to reach one
 
 class Away:
     def __init__(self, keep, first_meeting):
-        """`keep` has what is held of others. `first_meeting()` tells the store of the generation that this process has started in, its rank there, and all ranks; None: it
-        has yet to join."""
+        """`keep` has room for what is held of others. `first_meeting()` tells the store of the generation that this process has started
+        in, its rank there, and all ranks; None: it has yet to join."""
         import _queue
         import _socket
         import _thread
@@ -90,7 +90,8 @@ class Away:
             self.newest = store
         for at, of in enumerate(self.held.ranks()):
             for step, what, data in _keep.everything(self.held.area(at)) if of is not None else ():
-                store.set(KEPT % (of, step, what), data)  # each by itself: a store takes no value that is much longer than one
+                if what in _keep.KINDS:  # each by itself: a store takes no value that is much longer than one of them
+                    store.set(KEPT % (of, step, what), data)
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):
@@ -219,7 +220,8 @@ class Away:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
             while True:
                 token, rank, step, what, length = HEAD.unpack(_copy.exactly(peer, HEAD.size))
-                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or what not in _keep.KINDS + (_keep.OPENED,):
+                is_known = what in _keep.KINDS or what == _keep.OPENED
+                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or not is_known:
                     return
                 data = _copy.exactly(peer, length)
                 self.hold(rank, step, what, data)
@@ -228,18 +230,20 @@ class Away:
         finally:
             peer.close()
 
-    def hold(self, rank, step, what, data):
+    def hold(self, rank, *of):
         with self.holding:
-            area = self.held.of(rank) or self.held.begin(rank)
-            if area is not None and what == _keep.OPENED:
-                self.keep.keeps(area.opens, step, 0)
-            elif area is not None:
-                self.keep.keeps(area.write, step, what, data)
-            is_new = area is None and rank not in self.refused
-            if is_new:
-                self.refused.add(rank)
-        if is_new:
-            _link.say("what only rank %d has is not held here: there are %d others" % (rank, _keep.HELD_MAX))
+            self.keep.keeps(self.put, rank, *of)
+
+    def put(self, rank, step, what, data):
+        area = self.held.of(rank) or self.held.begin(rank)
+        if area is None:
+            if rank not in self.refused:
+                _link.say("what only rank %d has is not held here: there are %d others" % (rank, _keep.HELD_MAX))
+            self.refused.add(rank)
+        elif what == _keep.OPENED:
+            area.opens(step, 0)
+        else:
+            area.write(step, what, data)
 
 
 class Peer:

@@ -14,6 +14,7 @@ place of a peer.
 import os
 import re
 import struct
+import time
 import zlib
 
 from taskd import _link
@@ -23,7 +24,8 @@ KINDS = START, FORWARD = 0, 1  # what belongs to the start of a step, and what i
 OPENED = 2  # that the commit window of a step was opened
 HEAD = struct.Struct("<8sqII")  # mark, step, bytes, checksum
 MARK = b"TASKDKP1"
-WINDOW = struct.Struct("<8sqq")  # mark, step, process
+WINDOW = struct.Struct("<8sqqd")  # mark, step, process, when
+WINDOW_SECONDS = 60  # older ones are of when the rank was here before
 WINDOW_AT = 4 * SLOT_BYTES
 AREA_BYTES = WINDOW_AT + 4096  # what is kept of one rank
 HELD_MAX = 128  # ranks of which something is held: as many as the two hosts before have
@@ -57,13 +59,13 @@ class Area:
         return (step, data) if len(data) == length and zlib.crc32(data) == checksum else None
 
     def opens(self, step, process):
-        os.pwrite(self.fd, WINDOW.pack(MARK, step, process), self.at + WINDOW_AT)
+        os.pwrite(self.fd, WINDOW.pack(MARK, step, process, time.monotonic()), self.at + WINDOW_AT)
 
     def opened(self):
-        """`(step, process)`; None where no window was opened."""
+        """`(step, process)`; None where no window was opened of late."""
         found = os.pread(self.fd, WINDOW.size, self.at + WINDOW_AT)
-        mark, *of = WINDOW.unpack(found) if len(found) == WINDOW.size else (b"",)
-        return tuple(of) if mark == MARK else None
+        mark, step, process, when = WINDOW.unpack(found) if len(found) == WINDOW.size else (b"", 0, 0, 0)
+        return (step, process) if mark == MARK and time.monotonic() - when < WINDOW_SECONDS else None
 
     def forget(self):
         for at in [slot * SLOT_BYTES for slot in range(4)] + [WINDOW_AT]:
@@ -135,7 +137,7 @@ class Keep:
             write(*what)
         except OSError as error:
             if not self.said:
-                _link.say("nothing is kept for a successor of this rank any more, which takes a peer's random numbers: %s" % error)
+                _link.say("what only a rank has cannot be kept here any more, and a successor takes a peer's: %s" % error)
             self.said = True
 
     def lacks(self, length):
@@ -215,7 +217,7 @@ def read_all(path, rank, is_its):
 
 
 def everything(area):
-    """`(step, what, bytes)` of all that an area has."""
+    """`(step, what, bytes)` of all that an area has, the window at last."""
     for at in range(4):
         kept = area.look(at)
         if kept is not None:

@@ -289,6 +289,9 @@ def held(directory):
         "read": [str(own.read(step, what)) for step in (2, 4, 5) for what in _keep.KINDS],
         "of another": sorted(_keep.left_by(3)),
     }
+    passing, _keep.WINDOW_SECONDS = _keep.WINDOW_SECONDS, 0
+    own.looks_beside(7)
+    found["late"], _keep.WINDOW_SECONDS = own.opened(), passing
     os.pwrite(second.fd, b"torn", at)
     own.looks_beside(7)
     found["torn"] = own.read(5, _keep.FORWARD)

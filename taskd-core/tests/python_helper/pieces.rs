@@ -67,6 +67,7 @@ fn what_ranks_hold_of_one_of_another_host_is_found_by_whoever_takes_its_place_be
     let read = ["b'long ago'", "None", "b'start 4'", "b'forward 4'", "b'start 5'", "b'forward 5'"];
     assert_eq!(found["read"], json!(read), "its own, of when it was here, and what both hold: {found:#}");
     assert_eq!((&found["before"], &found["opened"]), (&json!("(2, None)"), &json!([5, 0])), "the newest is its window");
+    assert_eq!(found["late"], json!(null), "it may have been here before, and have gone on elsewhere since: {found:#}");
     assert_eq!(found["of another"], json!([]));
     assert_eq!((&found["torn"], &found["has come"]), (&json!(null), &json!(2)));
     assert_eq!((&found["fit"], &found["refused"]), (&json!(128), &json!(true)), "there is a bound: {found:#}");
@@ -76,7 +77,8 @@ fn what_ranks_hold_of_one_of_another_host_is_found_by_whoever_takes_its_place_be
 #[test]
 fn no_step_fails_because_nothing_can_be_kept_any_more() {
     let found = found("full");
-    let said = "nothing is kept for a successor of this rank any more, which takes a peer's random numbers: [Errno 27] File too large";
+    let said =
+        "what only a rank has cannot be kept here any more, and a successor takes a peer's: [Errno 27] File too large";
     assert_eq!(found, json!({"fits": [true, true], "said": [said], "read": null, "opened": null}));
 }
 

@@ -84,7 +84,9 @@ async fn when_the_guard_is_killed_nothing_of_it_is_left() {
     all.push(pid_of(&job.launcher, &second[0]).await);
     send(guard_pid(&job.path("run")), Signal::KILL);
     eventually("everything is gone", || (!all.iter().any(|pid| is_alive(*pid))).then_some(())).await;
-    assert_eq!(exit_of(&job.launcher, &second[0]).await.how, Termination::Unknown);
+    let how = exit_of(&job.launcher, &second[0]).await.how;
+    let died_with_it = matches!(how, Termination::Signal { number: 9, .. } | Termination::Unknown);
+    assert!(died_with_it, "{how}: as what it was seen dying, if it was seen");
     // And the next guard has standbys of its own.
     let third = job.start(3, [job.program("import time; time.sleep(600)")]).await;
     job.standbys(2).await;

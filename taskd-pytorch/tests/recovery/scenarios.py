@@ -27,6 +27,7 @@ from stand_in import Again, Failed, StandIn
 
 SEED = int(os.environ.get("TASKD_SEED", "1"))
 FAULTS = 12 if SOAK else 3
+FEW_STEPS = 120 if SOAK else 60  # for programs whose steps are slow
 PAUSE_STEPS = 3  # between two faults
 
 
@@ -203,7 +204,7 @@ def shuffled():
     """A loader with random numbers of its own: in its first epoch and in later ones."""
     for environment in ({}, {"REPLACED": "1"}, {"WORKERS": "2"}):
         for fault in (kill, retry):
-            yield "%s %s" % (fault.__name__, environment), compared(owns.shuffled, fault, steps=60, **environment)
+            yield "%s %s" % (fault.__name__, environment), compared(owns.shuffled, fault, steps=FEW_STEPS, **environment)
 
 
 def together(verdicts):
@@ -374,7 +375,7 @@ def refused_by(program, **environment):
 def changed_in_place():
     """A program that changes its batches in place, in a step that is done again."""
     for fault in (kill, retry):
-        yield fault.__name__, compared(programs.accumulated, fault, steps=60, IN_PLACE="1")
+        yield fault.__name__, compared(programs.accumulated, fault, steps=FEW_STEPS, IN_PLACE="1")
 
 
 def not_kept(step, **environment):
@@ -530,7 +531,7 @@ def early_in_all_programs():
 
 def other_settings():
     """Ranks of DDP that is set in other ways die, later."""
-    return [("%s" % settings, compared(programs.ddp, kill, steps=60, SETTINGS=json.dumps(settings))) for settings in SETTINGS[1:]]
+    return [("%s" % settings, compared(programs.ddp, kill, steps=FEW_STEPS, SETTINGS=json.dumps(settings))) for settings in SETTINGS[1:]]
 
 
 def many():
@@ -740,7 +741,7 @@ SCENARIOS = {
     "too_many": lambda: not_kept(5, KEPT="2"),
     "between_passes": lambda: died_at(programs.accumulated, 2, 10, LOGGED="1"),
     "two_in_a_row": lambda: died_at(programs.ddp, 2, 16, cut="1:15"),
-    "loader": lambda: compared(programs.accumulated, kill, steps=60, WORKERS="2"),
+    "loader": lambda: compared(programs.accumulated, kill, steps=FEW_STEPS, WORKERS="2"),
     "other_hosts": lambda: on_other_hosts(programs.accumulated),
     "host_and_holder": lambda: on_other_hosts(programs.accumulated, and_one_more=True),
     "gan": lambda: compared(programs.gan, kill),
@@ -761,9 +762,9 @@ SCENARIOS = {
     "early": lambda: together(early_in_all_programs()),
     "first_cut": lambda: injected(programs.ddp, at=0),
     "late_write": lambda: injected(programs.gan),
-    "scaled": lambda: compared(programs.scaled, kill, steps=60),
-    "keeping": lambda: compared(owns.keeping, kill, steps=60),
-    "keeping_retry": lambda: compared(owns.keeping, retry, steps=60),
+    "scaled": lambda: compared(programs.scaled, kill, steps=FEW_STEPS),
+    "keeping": lambda: compared(owns.keeping, kill, steps=FEW_STEPS),
+    "keeping_retry": lambda: compared(owns.keeping, retry, steps=FEW_STEPS),
     "keeping_died": lambda: together(died_with_own_state()),
     "large_late": lambda: injected(owns.large, CHANGES="late", GIVES="tensors"),
     "large_early": lambda: refused_once(owns.large, CHANGES="early", GIVES="tensors"),

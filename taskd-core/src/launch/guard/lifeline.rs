@@ -12,7 +12,7 @@ use super::procs::Key;
 use crate::job::Termination;
 use crate::worker::page::{Fields, Page, state};
 use rustix::event::EventfdFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 use rustix::thread::futex::{self, Flags, OWNER_DIED, WAITERS};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -149,7 +149,9 @@ pub(crate) fn how_it_ended(pid: Pid, start_time: u64) -> Option<Termination> {
     let Some(stat) = Stat::read(pid).filter(|stat| stat.start_time == start_time) else {
         return Some(Termination::Unknown);
     };
-    if !stat.is_exiting() && !stat.is_zombie() {
+    // Newer kernels show it from the moment in which SIGKILL was sent, before any thread has got round to dying.
+    let is_killed = stat.exit_code == Signal::KILL.as_raw();
+    if !is_killed && !stat.is_exiting() && !stat.is_zombie() {
         return None; // exec
     }
     match decode(stat.exit_code) {

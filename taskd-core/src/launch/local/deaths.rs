@@ -6,13 +6,15 @@ use super::history::History;
 use crate::job::Termination;
 use crate::launch::Phase;
 use crate::launch::guard::how_it_ended;
-use crate::launch::guard::proc_fs::Stat;
 use crate::launch::guard::wire::ProcReport;
 use rustix::process::{Pid, Signal};
 use std::time::Duration;
 
-/// Between two looks.
+/// Between two looks, while there is no guard: some seconds at most ([`guards`](super::guards)).
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What a guard's end is for who dies with it.
+const KILLED: Termination = Termination::Signal { number: Signal::KILL.as_raw(), core_dumped: false };
 
 /// Returns when all that runs is dying, and has told of it then. First that nobody can be told anything there any more, and ranks
 /// last: so the kernel waits for all of these deaths, which come at once, in place of answering one as if others could go on.
@@ -31,27 +33,23 @@ pub(super) async fn tell(history: &History) {
     }
 }
 
-/// How it ends, if it is certain that none of its threads comes back to the program.
+/// How it ends, if it is certain that none of its threads comes back to the program. Only of who is killed is that told: a pipe to the
+/// guard that has broken, or a service that has gone first, lets programs end in ways for which they are not to be blamed.
 fn how_it_dies(report: &ProcReport) -> Option<Termination> {
     let pid = i32::try_from(report.pid).ok().and_then(Pid::from_raw)?;
-    // Shown from the moment in which SIGKILL was sent (newer kernels), before any thread has got round to dying.
-    let is_killed = |stat: Stat| stat.start_time == report.start_time && stat.exit_code == Signal::KILL.as_raw();
-    if Stat::read(pid).is_some_and(is_killed) {
-        return Some(Termination::Signal { number: Signal::KILL.as_raw(), core_dumped: false });
-    }
-    how_it_ended(pid, report.start_time)
+    let how = how_it_ended(pid, report.start_time)?;
+    Some(if how == KILLED { how } else { Termination::Unknown })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::{Generation, Incarnation, Name, NodeId, ProcId, Rank, Role};
+    use crate::launch::guard::proc_fs::Stat;
     use crate::launch::guard::wire::JobId;
     use crate::launch::{Change, LinkStatus, Linked, Point};
     use std::collections::BTreeSet;
     use std::process::{Child, Command, Stdio};
-
-    const KILLED: Phase = Phase::Dead(Termination::Signal { number: 9, core_dumped: false });
 
     fn start(history: &History, rank: u32) -> Child {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
@@ -81,26 +79,28 @@ mod tests {
     #[tokio::test]
     async fn deaths_are_told_together_and_nobody_is_dead_who_runs() {
         let history = History::new(JobId("job".into()), NodeId(Name::new("here")), 8);
-        let mut ranks = [start(&history, 0), start(&history, 1)];
+        let mut ranks = [start(&history, 0), start(&history, 1), start(&history, 2)];
         [0, 1].into_iter().for_each(|rank| link(&history, rank));
         let before = history.log.listing().revision;
         ranks[0].kill().unwrap();
         let telling = tell(&history);
         tokio::pin!(telling);
         ranks[0].wait().unwrap();
+        rustix::process::kill_process(Pid::from_child(&ranks[2]), Signal::PIPE).unwrap(); // its output went to the guard
         let waited = tokio::time::timeout(LOOK_EVERY * 20, &mut telling).await;
-        assert!(waited.is_err() && phases(&history) == [Phase::Running, Phase::Running], "one of them runs");
+        assert!(waited.is_err() && phases(&history).iter().all(|phase| *phase == Phase::Running), "one of them runs");
         ranks[1].kill().unwrap();
         telling.await;
         let told = history.log.after(before).await.unwrap().0;
         let is_cut = |change: &Change| matches!(change, Change::Link(LinkStatus { linked: None, .. }));
-        assert!(told.len() == 4 && told[..2].iter().all(is_cut), "nobody is reached any more, and then: {told:?}");
-        let dead = [Phase::Dead(Termination::Unknown), KILLED]; // how one ended that was reaped nobody can say
+        assert!(told.len() == 5 && told[..2].iter().all(is_cut), "nobody is reached any more, and then: {told:?}");
+        // How one ended that was reaped nobody can say, and one that the guard's end has hit in another way is not blamed for it.
+        let dead = [Termination::Unknown, KILLED, Termination::Unknown].map(Phase::Dead);
         assert_eq!(phases(&history), dead);
         history.lose_all();
         let how: Vec<_> = phases(&history).iter().map(|phase| (phase.is_exited(), phase.termination())).collect();
         assert_eq!(how, dead.map(|phase| (true, phase.termination())), "what is known of the end is not forgotten");
-        ranks[1].wait().unwrap();
+        ranks[1..].iter_mut().for_each(|rank| _ = rank.wait().unwrap());
     }
 
     #[tokio::test]

@@ -56,6 +56,7 @@ pub(crate) struct Grown {
 impl Growth {
     /// A recovery is over.
     pub(crate) fn sample(&mut self, processes: &[Process], supervisor: Option<i32>) {
+        let parents: Vec<i32> = processes.iter().filter_map(|process| parent(process.pid)).collect();
         for process in processes.iter().filter(|process| process.state != 'Z') {
             let what = match process.part {
                 Part::Rank { .. } => "rank",
@@ -64,8 +65,8 @@ impl Growth {
                 Part::Other if Some(process.pid) == supervisor => "supervisor",
                 Part::Other => continue,
             };
-            let is_its = |one: &&Process| parent(one.pid) == Some(process.pid);
-            if let Some(holds) = Holds::of(process.pid, processes.iter().filter(is_its).count()) {
+            let children = parents.iter().filter(|parent| **parent == process.pid).count();
+            if let Some(holds) = Holds::of(process.pid, children) {
                 self.lives.entry((process.pid, what)).or_default().push(holds);
             }
         }

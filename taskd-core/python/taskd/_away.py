@@ -88,10 +88,9 @@ class Away:
         self.tell(store, rank)
         with self.lock:
             self.newest = store
-        for at, of in enumerate(self.held.ranks()):
-            for step, what, data in _keep.everything(self.held.area(at)) if of is not None else ():
-                if what in _keep.KINDS:  # each by itself: a store takes no value that is much longer than one of them
-                    store.set(KEPT % (of, step, what), data)
+        for of, step, what, data in self.held.everything():
+            if what in _keep.KINDS:  # each by itself: a store takes no value that is much longer than one of them
+                store.set(KEPT % (of, step, what), data)
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):

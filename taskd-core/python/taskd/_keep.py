@@ -11,8 +11,8 @@ It never waits for a disk, and a program without such a file goes without: its s
 place of a peer.
 """
 
+import array
 import os
-import re
 import struct
 import time
 import zlib
@@ -29,8 +29,7 @@ WINDOW_SECONDS = 60  # older ones are of when the rank was here before
 WINDOW_AT = 4 * SLOT_BYTES
 AREA_BYTES = WINDOW_AT + 4096  # what is kept of one rank
 HELD_MAX = 128  # ranks of which something is held: as many as the two hosts before have
-HELD = struct.Struct("<%di" % HELD_MAX)  # whose each further area is: the rank and one, or nothing
-AREAS_AT = AREA_BYTES + 4096
+AREAS_AT = AREA_BYTES + 4096  # before them stands whose each further area is: the rank and one, or nothing
 
 
 class Area:
@@ -45,15 +44,15 @@ class Area:
 
     def read(self, step, what):
         """None where nothing is, or where it is not whole."""
-        found = self.look(slot(step, what))
-        return found[1] if found is not None and found[0] == step else None
+        found = self.look(slot(step, what), step)
+        return None if found is None else found[1]
 
-    def look(self, slot):
-        """`(step, bytes)` of what fills it."""
-        at = self.at + slot * SLOT_BYTES
+    def look(self, number, wanted=None):
+        """`(step, bytes)` of what fills a slot, if it is of the step that is wanted."""
+        at = self.at + number * SLOT_BYTES
         head = os.pread(self.fd, HEAD.size, at)
         mark, step, length, checksum = HEAD.unpack(head) if len(head) == HEAD.size else (b"", 0, 0, 0)
-        if mark != MARK or HEAD.size + length > SLOT_BYTES:
+        if mark != MARK or HEAD.size + length > SLOT_BYTES or wanted not in (None, step):
             return None
         data = os.pread(self.fd, length, at + HEAD.size)
         return (step, data) if len(data) == length and zlib.crc32(data) == checksum else None
@@ -68,7 +67,7 @@ class Area:
         return (step, process) if mark == MARK and time.monotonic() - when < WINDOW_SECONDS else None
 
     def forget(self):
-        for at in [slot * SLOT_BYTES for slot in range(4)] + [WINDOW_AT]:
+        for at in [number * SLOT_BYTES for number in range(4)] + [WINDOW_AT]:
             os.pwrite(self.fd, b"\0" * 8, self.at + at)
 
 
@@ -79,30 +78,38 @@ class Held:
         self.fd = fd
 
     def ranks(self):
-        """Whose each area is, None for one that is free."""
-        found = os.pread(self.fd, HELD.size, AREA_BYTES).ljust(HELD.size, b"\0")
-        return [one - 1 if one else None for one in HELD.unpack(found)]
+        """Whose each area is: the rank and one, or 0 for one that is free."""
+        found = array.array("i", bytes(4 * HELD_MAX))
+        os.preadv(self.fd, [found], AREA_BYTES)
+        return found
 
     def of(self, rank):
         """None where nothing is held of it."""
         ranks = self.ranks()
-        return self.area(ranks.index(rank)) if rank in ranks else None
+        return self.area(ranks.index(rank + 1)) if rank + 1 in ranks else None
 
     def begin(self, rank):
         """Nothing is held of it yet. None where there are too many others."""
         ranks = self.ranks()
-        if None not in ranks:
+        if 0 not in ranks:
             return None
-        at = ranks.index(None)
+        at = ranks.index(0)
         self.area(at).forget()  # who had this place before
-        os.pwrite(self.fd, struct.pack("<i", rank + 1), AREA_BYTES + at * 4)
+        ranks[at] = rank + 1
+        os.pwrite(self.fd, ranks, AREA_BYTES)
         return self.area(at)
 
     def area(self, at):
         return Area(self.fd, AREAS_AT + at * AREA_BYTES)
 
     def forget(self):
-        os.pwrite(self.fd, bytes(HELD.size), AREA_BYTES)
+        os.pwrite(self.fd, bytes(4 * HELD_MAX), AREA_BYTES)
+
+    def everything(self):
+        """`(rank, step, what, bytes)`."""
+        for at, of in enumerate(self.ranks()):
+            for one in everything(self.area(at)) if of else ():
+                yield (of - 1, *one)
 
 
 class Keep:
@@ -188,6 +195,8 @@ def slot(step, what):
 def left_by(rank):
     """What is kept of another rank by those whose memory is beside that of this one and tells by its name whose it is: its own, and
     what others hold of it. `(step, what)` to bytes."""
+    import re
+
     directory, found = os.path.dirname(os.environ.get("TASKD_KEEP") or ""), {}
     try:
         names = os.listdir(directory) if directory else ()

@@ -300,7 +300,7 @@ def held(directory):
     ranks = [first.held.begin(rank) is not None for rank in range(100, 100 + _keep.HELD_MAX)]
     found["fit"], found["refused"] = ranks.count(True) + 1, first.held.begin(300) is None
     first.forget()
-    found["forgotten"] = sorted({one for one in first.held.ranks() if one is not None}), first.held.begin(8).read(4, _keep.START)
+    found["forgotten"] = sorted(set(first.held.ranks()) - {0}), first.held.begin(8).read(4, _keep.START)
     return found
 
 

@@ -150,12 +150,12 @@ pub(crate) fn remove_all(job: &JobId, limit: Duration) {
             return;
         }
         // Only at these, until they are gone: to look at all processes takes time from cores that give their memory back.
-        while left.iter().any(|member| member.is_there()) {
-            if Instant::now() >= until {
-                return;
-            }
+        while Instant::now() < until && left.iter().any(|member| member.is_there()) {
             std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child
             pause = (pause * 5 / 4).min(Duration::from_millis(100));
+        }
+        if Instant::now() >= until {
+            return; // however many have come since
         }
     }
 }

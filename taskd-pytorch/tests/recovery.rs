@@ -119,6 +119,7 @@ ends_as_undisturbed! {
     ranks_of_which_some_have_made_their_buckets: "late",
     whatever_befalls_the_first_steps: "early",
     a_backward_pass_that_ends_in_its_middle_for_want_of_memory: "short_of_memory",
+    fsdp_that_shards_nothing_is_recovered_as_ddp_is: "fsdp_replicated",
     ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
 }
 
@@ -268,8 +269,10 @@ fn ranks_say_what_they_cannot_take_part_in_before_anything_has_failed() {
         }
         let (cannot, sharded) = of("zero");
         assert!(cannot.is_null() && sharded == &["optimizer"], "a failure that all survive can be mended: {found:#}");
-        let (cannot, sharded) = of("ddp");
-        assert!(cannot.is_null() && sharded.is_empty(), "{found:#}");
+        for name in ["ddp", "replicated"] {
+            let (cannot, sharded) = of(name);
+            assert!(cannot.is_null() && sharded.is_empty(), "{name}: {found:#}");
+        }
     }
 }
 
@@ -305,7 +308,13 @@ fn ranks_that_are_killed_are_replaced_with_the_recorder_on() {
 #[test]
 fn a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew() {
     let test = "a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew";
-    let Some(found) = findings(test, "smaller") else { return };
+    for scenario in ["smaller", "fsdp_smaller"] {
+        let Some(found) = findings(test, scenario) else { return };
+        is_shared_out_anew(&found);
+    }
+}
+
+fn is_shared_out_anew(found: &Value) {
     for (rank, places) in list(&found["places"]).iter().enumerate() {
         let is_new = rank == 1;
         let there = serde_json::json!([[rank, 4]]);

@@ -154,8 +154,9 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
     when taskd has done its own part of that name (see `taskd._callbacks`). If one raises, the recovery fails, and the next dearer
     one is tried.
 
-    Sharded state (FSDP, ZeroRedundancyOptimizer) has no copy on another rank. Of such a job a step that has failed while all
-    processes live can be done again, but a lost process cannot be replaced: that is told when the loop begins.
+    Sharded state (FSDP, ZeroRedundancyOptimizer) has no copy on another rank, so a lost process cannot be replaced: that is told
+    when the loop begins. With ZeroRedundancyOptimizer a step that has failed while all processes live can be done again. FSDP
+    that shards nothing (NO_SHARD) is recovered as DDP is.
 
     Without a supervisor it is a plain loop with the same results.
     """

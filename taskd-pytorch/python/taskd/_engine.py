@@ -8,8 +8,8 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _away, _begin_alone, _completer, _copied, _data, _groups_anew, _link, _newcomer, _notes, _random, _reducers
-from taskd import _state, _store, _transfer, _under_way, _unfinished
+from taskd import _away, _begin_alone, _completer, _copied, _data, _fsdp, _groups_anew, _link, _newcomer, _notes, _random
+from taskd import _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -234,6 +234,7 @@ class Engine:
         self.under_way.wait_for_ends(self.groups.release)
         if self.loop.tainted:
             self.unfinished.finish(self.reducers.modules())
+            _fsdp.leave_passes(self.state_.modules())
 
     def state(self):
         leaves = self.state_.leaves()
@@ -263,6 +264,7 @@ class Engine:
         self.rank = int(order["rank"])
         self.reducers.tell(self.loop.number, is_new)
         _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
+        _fsdp.become(dist.get_world_size(), self.state_.modules())
         if is_new and self.loop.keep is not None and self.away_ is not None:
             self.loop.keep.elsewhere = _away.kept_of(self.store, self.rank)
         if not is_new:  # who is new takes its place in the data from another

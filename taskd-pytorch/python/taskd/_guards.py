@@ -12,6 +12,7 @@ def install(after_import, session):
     guards = Guards(session)
     after_import("torch.autograd", guards.of_backward)
     after_import("torch.nn.parallel.distributed", guards.of_ddp)
+    after_import("torch.distributed.fsdp.fully_sharded_data_parallel", guards.of_fsdp)
     after_import("torch.optim.optimizer", guards.of_optimizers)
     after_import("torch.optim.lr_scheduler", guards.of_schedulers)
     after_import("torch.amp.grad_scaler", guards.of_scalers)
@@ -49,6 +50,15 @@ class Guards:
             self.session.engine.reducers.of(model).builtin.append(kind)
 
         ddp._register_builtin_comm_hook = functools.wraps(builtin)(register)
+
+    def of_fsdp(self, module):
+        fsdp = module.FullyShardedDataParallel
+
+        def before(loop, model, *_):
+            loop.engine.find("model", model)
+            return loop.goes_on() or True
+
+        fsdp.forward = self.around(fsdp.forward, before)
 
     def known(self, pre_forward):
         """What comes before a forward pass of DDP, of which its reducer's keeper hears wherever it is."""

@@ -10,7 +10,7 @@ import pickle
 
 import torch
 
-from taskd import _link, _values
+from taskd import _fsdp, _link, _values
 
 
 class State:
@@ -93,7 +93,8 @@ class State:
 
     def not_replicated(self):
         """Of what there is no copy on another rank, by name."""
-        return [name for name, what in self.named.items() if is_sharded(what)]
+        replicas = {id(one) for module in self.modules() if _fsdp.is_replica(module) for one in module.parameters()}
+        return [name for name, what in self.named.items() if is_sharded(what, replicas)]
 
 
 def contains(known, what):
@@ -104,12 +105,11 @@ def contains(known, what):
     return getattr(known, "optim", None) is what
 
 
-def is_sharded(what):
-    if isinstance(what, torch.nn.Module):
-        names = {type(part).__name__ for part in what.modules()}
-        if any(name.startswith("FullyShardedDataParallel") or name.startswith("FSDP") for name in names):
-            return True
-    return is_zero(what) or any(is_shard(one) for one in parameters_of(what))
+def is_sharded(what, replicas):
+    """Whether a rank has only a part of it. `replicas`: ids of FSDP's parameters of which each has all."""
+    if any(not _fsdp.keeps_all(part) for part in _fsdp.wrapped(what)):
+        return True
+    return is_zero(what) or any(is_shard(one) and id(one) not in replicas for one in parameters_of(what))
 
 
 def is_zero(what):

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 40] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 41] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -23,6 +23,7 @@ pub const PYTHON_FILES: [PythonFile; 40] = python_files! {
     "taskd/_engine.py"
     "taskd/_forward.py"
     "taskd/_framework.py"
+    "taskd/_fsdp.py"
     "taskd/_gloo.py"
     "taskd/_group_calls.py"
     "taskd/_group_ends.py"

@@ -481,23 +481,6 @@ def scaled():
     return {"digest": digest(model, optimizer, scaler), "losses": losses}
 
 
-def sharded(shard):
-    """A model of which each rank has a part."""
-    taskd, rank, size = begin()
-    torch.manual_seed(7)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
-    model = shard(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    torch.manual_seed(100 + rank)
-    state = {} if os.environ.get("UNNAMED") else {"model": model, "optimizer": optimizer}
-    for step in taskd.steps(state, until=steps()):
-        with step:
-            optimizer.zero_grad()
-            model(noise()).square().mean().backward()
-            optimizer.step()
-    return {}
-
-
 def other_backend():
     """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as NCCL's."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers it)
@@ -513,18 +496,6 @@ def other_backend():
             model(noise()).square().mean().backward()
             optimizer.step()
     return {}
-
-
-def fsdp():
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    return sharded(lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True))
-
-
-def fsdp2():
-    from torch.distributed.fsdp import fully_shard
-
-    return sharded(lambda model: fully_shard(model) or model)
 
 
 def zero():

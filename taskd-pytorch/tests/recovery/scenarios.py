@@ -16,6 +16,7 @@ import types
 
 import beforehand
 import dumps
+import fsdp
 import halves
 import hosts
 import owns
@@ -410,8 +411,9 @@ def limits():
     """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has asked."""
     said = {}
     for name, program, environment in (
-        ("fsdp", programs.fsdp, {}),
-        ("found", programs.fsdp2, {"UNNAMED": "1"}),
+        ("fsdp", fsdp.one, {}),
+        ("found", fsdp.two, {"UNNAMED": "1"}),
+        ("replicated", fsdp.replicated, {}),
         ("zero", programs.zero, {}),
         ("ddp", programs.ddp, {}),
     ):
@@ -772,10 +774,11 @@ SCENARIOS = {
     "large_copies": lambda: refused_once(owns.large, CHANGES="late", GIVES="copies"),
     "shuffled": lambda: together(shuffled()),
     "over_an_epochs_end": owns.over_an_epochs_end,
-    "fsdp": lambda: refused_by(programs.fsdp),
-    "fsdp2": lambda: refused_by(programs.fsdp2),
-    "fsdp_unnamed": lambda: refused_by(programs.fsdp, UNNAMED="1"),
-    "fsdp2_unnamed": lambda: refused_by(programs.fsdp2, UNNAMED="1"),
+    "fsdp": lambda: refused_by(fsdp.one),
+    "fsdp2": lambda: refused_by(fsdp.two),
+    "fsdp_unnamed": lambda: refused_by(fsdp.one, UNNAMED="1"),
+    "fsdp2_unnamed": lambda: refused_by(fsdp.two, UNNAMED="1"),
+    "fsdp_replicated": lambda: together(fsdp.cases(undisturbed, verdict, compared, kill, retry)),
     "zero": lambda: injected(programs.zero),
     "lost_shard": lost_shard,
     "many": many,
@@ -783,6 +786,7 @@ SCENARIOS = {
     "supervisor_gone": supervisor_gone,
     "asked_twice": asked_twice,
     "smaller": worlds.smaller,
+    "fsdp_smaller": lambda: worlds.smaller(FSDP="1"),
     "dump_restart": dumps.restarted,
     "dump_own": lambda: dumps.restarted(OWN="1"),
     "dump_lost": dumps.lost,

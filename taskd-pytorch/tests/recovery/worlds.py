@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from programs import begin, steps
 from stand_in import StandIn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 SAMPLES, BATCH = 400, 2
@@ -39,10 +40,16 @@ def calls(peer):
 
 
 def sharing():
-    """DDP over data that is shared out among the ranks. Each rank's gradient is the mean of its batch, and DDP's the mean of theirs."""
+    """DDP over data that is shared out among the ranks. Each rank's gradient is the mean of its batch, and DDP's the mean of theirs.
+    The same with FSDP that shards nothing."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    model = torch.nn.Linear(1, 1, bias=False)
+    if os.environ.get("FSDP"):
+        whole = {"device_id": torch.device("cpu"), "sharding_strategy": ShardingStrategy.NO_SHARD, "use_orig_params": True}
+        model = FullyShardedDataParallel(model, **whole)
+    else:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     data = Numbers()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
@@ -67,9 +74,9 @@ def sharing():
     return {"seen": seen, "called": called, "weight": weight, "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"]}
 
 
-def smaller():
+def smaller(**environment):
     """Rank 1 of 4 dies and is not replaced; some steps later it comes back."""
-    with StandIn(4, sharing, STEPS="120") as world:
+    with StandIn(4, sharing, STEPS="120", **environment) as world:
         world.until_step(10)
         world.world[1].process.kill()
         world.absent = {1}

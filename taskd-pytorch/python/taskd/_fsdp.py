@@ -1,0 +1,74 @@
+"""FSDP that shards nothing (NO_SHARD): all ranks have all of it, so it is recovered as DDP is. A pass of it that was given up in its
+middle is left here, as the end of a backward pass would, and the size of the world that it has noted becomes the present one.
+
+It goes by torch's own functions for this, which are not public. FSDP that shards has no replica: it is told apart here, and
+nothing is done to it.
+"""
+
+import torch
+
+from taskd._session import Refused
+
+
+def is_fsdp(part):
+    return type(part).__name__.startswith(("FullyShardedDataParallel", "FSDP"))
+
+
+def keeps_all(part):
+    """Whether each rank has all of it."""
+    return getattr(getattr(part, "sharding_strategy", None), "name", None) == "NO_SHARD"
+
+
+def wrapped(module):
+    """Its parts that FSDP has wrapped, the outer ones first; itself may be one."""
+    return [part for part in module.modules() if is_fsdp(part)] if isinstance(module, torch.nn.Module) else []
+
+
+def is_replica(module):
+    """Whether it is wrapped, and each rank has all of it."""
+    parts = wrapped(module)
+    return bool(parts) and all(keeps_all(part) for part in parts)
+
+
+def leave_passes(modules):
+    """Of these modules, what has begun a forward or backward pass has begun none."""
+    for module in filter(is_replica, modules):
+        for part in wrapped(module):
+            try:
+                leave_pass(part)
+            except Exception as error:
+                raise Refused("a pass of FSDP that was given up cannot be left (%s); restart this rank" % error)
+
+
+def leave_pass(part):
+    """What `_post_backward_final_callback` does to each part at the end of a backward pass, gradients aside: these are put back."""
+    from torch.distributed.fsdp import _common_utils, _runtime_utils
+
+    handle = part._handle
+    if handle is not None:
+        parameter = handle.flat_param
+        hook = vars(parameter).pop("_post_backward_hook_state", None)
+        if hook is not None:
+            hook[-1].remove()
+        parameter._post_backward_called = False
+        handle._ran_pre_backward_hook = handle._needs_pre_backward_unshard = handle._prefetched = False
+        handle._post_forward_index = None
+        handle._training_state = _common_utils.HandleTrainingState.IDLE
+        _runtime_utils._reshard(part, handle, False)  # the program's parameters are in its modules again, not views of them
+    part.training_state = _common_utils.TrainingState.IDLE
+    if part._is_root:
+        part._exec_order_data.next_iter()
+        part._post_backward_callback_queued = False
+
+
+def become(size, modules):
+    """The world has so many ranks now: they divide gradients by it."""
+    for module in filter(is_replica, modules):
+        for part in wrapped(module):
+            before = part._gradient_predivide_factor
+            if part.world_size != size and before * part._gradient_postdivide_factor == part.world_size:
+                from torch.distributed.algorithms._comm_hooks import default_hooks
+
+                part._gradient_predivide_factor = default_hooks.DefaultState._get_gradient_predivide_factor(size)
+                part._gradient_postdivide_factor = size / part._gradient_predivide_factor
+                part.world_size = size

@@ -220,11 +220,11 @@ def together(verdicts):
     return found
 
 
-def late(program, step, late, dead=(), **environment):
+def late(program, step, late, dead=(), kind=StandIn, **environment):
     """A step is given up in which one rank has done nothing and the others all that they can without it; these die in it."""
     happened = "step %d of %s, rank %d has not begun it, %s die" % (step, program.__name__, late, list(dead))
     reference = undisturbed(program, step + 10, **environment)
-    with StandIn(4, program, STEPS=str(step + 10), LATE="%d:%d" % (late, step), **environment) as world:
+    with kind(4, program, STEPS=str(step + 10), LATE="%d:%d" % (late, step), **environment) as world:
         world.until_step(step)
         until = time.monotonic() + 0.3
         world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
@@ -471,10 +471,12 @@ class OneIsOdd(OfThree):
 
 
 def of_three():
-    """Ranks are killed, and copy from three peers: memory to memory, and over TCP."""
-    found = compared(programs.ddp, kill, kind=OfThree)
-    over_tcp = compared(programs.ddp, kill, faults=1, kind=OfThree, TASKD_COPY="tcp")
-    return dict(together([("memory", found), ("tcp", over_tcp)]), given=[given(found), given(over_tcp)])
+    """Ranks are killed, and copy from three peers: at any moment; and where all others wait in one step, so that each of them gives,
+    memory to memory and over TCP."""
+    anywhen = compared(programs.ddp, kill, kind=OfThree)
+    at_one_step = [late(programs.ddp, 10, 1, dead=(1,), kind=OfThree, TASKD_COPY=way) for way in ("", "tcp")]
+    of_one_step = [given(found) for _, found in at_one_step]
+    return dict(together([("anywhen", anywhen), *at_one_step]), given=[given(anywhen), *of_one_step], of_one_step=of_one_step)
 
 
 def given(found):

@@ -34,11 +34,11 @@ in_loop()
 import time; time.sleep(600)
 ";
 
-fn asks(how: &str) -> String {
+pub(crate) fn asks(how: &str) -> String {
     format!("{IN_LOOP}{}", PROGRAM.replace("@ASKS", how))
 }
 
-fn joining(spec: &WorkerSpec) -> WorkerSpec {
+pub(crate) fn joining(spec: &WorkerSpec) -> WorkerSpec {
     spec.clone().with_env(JOIN_VARIABLE, "2")
 }
 
@@ -47,7 +47,7 @@ async fn is_parked(job: &Job, at: &str) {
     assert_eq!(job.counters().await.standbys_parked, 1);
 }
 
-async fn kill(job: &Job, procs: &[ProcId]) {
+pub(crate) async fn kill(job: &Job, procs: &[ProcId]) {
     job.launcher.stop(procs, Duration::ZERO).await.unwrap();
     for proc in procs {
         exit_of(&job.launcher, proc).await;
@@ -117,7 +117,7 @@ link.sendall(len(body).to_bytes(4, 'little') + body)
 ";
 
 /// Waits until so many have come as far as they can.
-async fn have_parked(job: &Job, count: u64) {
+pub(crate) async fn have_parked(job: &Job, count: u64) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while job.counters().await.standbys_parked != count {
         assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.said());

@@ -7,6 +7,7 @@ mod as_new;
 mod contract;
 mod ends;
 mod failures;
+mod gives_way;
 mod job;
 mod seated;
 #[path = "../local_launcher/support.rs"]

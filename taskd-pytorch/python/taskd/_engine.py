@@ -264,7 +264,7 @@ class Engine:
         self.rank = int(order["rank"])
         self.reducers.tell(self.loop.number, is_new)
         _data.World.becomes(before, dist.get_world_size(), dist.get_rank())
-        _fsdp.become(dist.get_world_size(), self.state_.modules())
+        _fsdp.look_at_groups(self.state_.modules())
         if is_new and self.loop.keep is not None and self.away_ is not None:
             self.loop.keep.elsewhere = _away.kept_of(self.store, self.rank)
         if not is_new:  # who is new takes its place in the data from another

@@ -1,5 +1,5 @@
 """FSDP that shards nothing (NO_SHARD): all ranks have all of it, so it is recovered as DDP is. A pass of it that was given up in its
-middle is left here, as the end of a backward pass would, and the size of the world that it has noted becomes the present one.
+middle is left here, as the end of a backward pass would, and the size of its group that it has noted becomes the present one.
 
 It goes by torch's own functions for this, which are not public. FSDP that shards has no replica: it is told apart here, and
 nothing is done to it.
@@ -30,14 +30,18 @@ def is_replica(module):
     return bool(parts) and all(keeps_all(part) for part in parts)
 
 
+def replicas(modules):
+    """All wrapped parts of those of these modules of which each rank has all."""
+    return [part for module in modules if is_replica(module) for part in wrapped(module)]
+
+
 def leave_passes(modules):
     """Of these modules, what has begun a forward or backward pass has begun none."""
-    for module in filter(is_replica, modules):
-        for part in wrapped(module):
-            try:
-                leave_pass(part)
-            except Exception as error:
-                raise Refused("a pass of FSDP that was given up cannot be left (%s); restart this rank" % error)
+    for part in replicas(modules):
+        try:
+            leave_pass(part)
+        except Exception as error:
+            raise Refused("a pass of FSDP that was given up cannot be left (%s); restart this rank" % error)
 
 
 def leave_pass(part):
@@ -61,14 +65,13 @@ def leave_pass(part):
         part._post_backward_callback_queued = False
 
 
-def become(size, modules):
-    """The world has so many ranks now: they divide gradients by it."""
-    for module in filter(is_replica, modules):
-        for part in wrapped(module):
-            before = part._gradient_predivide_factor
-            if part.world_size != size and before * part._gradient_postdivide_factor == part.world_size:
-                from torch.distributed.algorithms._comm_hooks import default_hooks
+def look_at_groups(modules):
+    """A part divides gradients by the size that its group had when it was made: by the present one from now on."""
+    for part in replicas(modules):
+        size = part.process_group.size()
+        if part.world_size != size:
+            from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
-                part._gradient_predivide_factor = default_hooks.DefaultState._get_gradient_predivide_factor(size)
-                part._gradient_postdivide_factor = size / part._gradient_predivide_factor
-                part.world_size = size
+            part.world_size = size
+            part._gradient_predivide_factor = DefaultState._get_gradient_predivide_factor(size)
+            part._gradient_postdivide_factor = size / part._gradient_predivide_factor

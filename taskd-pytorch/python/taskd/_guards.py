@@ -1,4 +1,4 @@
-"""Stands at the points of a step at which it can be given up: the forward pass of DDP, backward, the step of an optimizer, a
+"""Stands at the points of a step at which it can be given up: the forward pass of DDP and FSDP, backward, the step of an optimizer, a
 scheduler, a gradient scaler. There a step that is lost raises `StepAborted`, or does nothing where nobody would catch it.
 
 The same places tell which modules and optimizers a program uses. In place only where a supervisor is; without a step loop they
@@ -33,14 +33,10 @@ class Guards:
     def of_ddp(self, module):
         ddp = module.DistributedDataParallel
 
-        def before(loop, model, *_):
-            loop.engine.find("model", model)
-            return loop.goes_on() or True
-
         def after(loop, output, model, *_):
             loop.engine.unfinished.begins(model, module._find_tensors(output))
 
-        ddp._pre_forward = self.known(self.around(ddp._pre_forward, before))
+        ddp._pre_forward = self.known(self.around(ddp._pre_forward, forward))
         ddp._post_forward = self.around(ddp._post_forward, after=after)
 
         builtin = ddp._register_builtin_comm_hook
@@ -55,8 +51,7 @@ class Guards:
         fsdp = module.FullyShardedDataParallel
 
         def before(loop, model, *_):
-            loop.engine.find("model", model)
-            return loop.goes_on() or True
+            return model._is_root is False or forward(loop, model)  # an inner one's pass is a part of the outer one's
 
         fsdp.forward = self.around(fsdp.forward, before)
 
@@ -136,6 +131,12 @@ class Guards:
 
         guarded._torchdynamo_inline = function
         return guarded
+
+
+def forward(loop, model, *_):
+    """A forward pass of a whole model begins; it does in any case, where it does not raise."""
+    loop.engine.find("model", model)
+    return loop.goes_on() or True
 
 
 def kinds_of(base):

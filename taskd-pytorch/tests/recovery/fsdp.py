@@ -32,21 +32,27 @@ def sharded(shard):
 
 
 def one():
-    return sharded(lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True))
+    return sharded(lambda model: FullyShardedDataParallel(model, device_id=CPU, use_orig_params=True))
 
 
 def two():
     return sharded(lambda model: fully_shard(model) or model)
 
 
+def whole(module, flat=False):
+    """Each rank has all of it."""
+    no_shard = ShardingStrategy.NO_SHARD
+    return FullyShardedDataParallel(module, device_id=CPU, sharding_strategy=no_shard, use_orig_params=not flat)
+
+
 def replicated():
     """FSDP that shards nothing, one module inside of another. Its middle layer fails where WHERE says."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    settings = {"device_id": CPU, "sharding_strategy": ShardingStrategy.NO_SHARD, "use_orig_params": not os.environ.get("FLAT")}
-    middle = FullyShardedDataParallel(torch.nn.Linear(64, 64), **settings)
+    flat = bool(os.environ.get("FLAT"))
+    middle = whole(torch.nn.Linear(64, 64), flat)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), middle, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 16))
-    model = FullyShardedDataParallel(model, **settings)
+    model = whole(model, flat)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
     losses, cut, short, now = Losses(), Cut(rank), Once("SHORT", rank, has_no_memory), [-1]

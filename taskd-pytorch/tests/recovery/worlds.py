@@ -3,11 +3,11 @@
 import json
 import os
 
+import fsdp
 import torch
 import torch.distributed as dist
 from programs import begin, steps
 from stand_in import StandIn
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 SAMPLES, BATCH = 400, 2
@@ -45,11 +45,7 @@ def sharing():
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = torch.nn.Linear(1, 1, bias=False)
-    if os.environ.get("FSDP"):
-        whole = {"device_id": torch.device("cpu"), "sharding_strategy": ShardingStrategy.NO_SHARD, "use_orig_params": True}
-        model = FullyShardedDataParallel(model, **whole)
-    else:
-        model = DistributedDataParallel(model)
+    model = fsdp.whole(model) if os.environ.get("FSDP") else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     data = Numbers()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)

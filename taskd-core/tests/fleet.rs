@@ -189,6 +189,7 @@ impl Launcher for Notes {
                 state_bytes: None,
                 cannot: None,
                 sharded: Vec::new(),
+                digest: None,
             };
             changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));
         }

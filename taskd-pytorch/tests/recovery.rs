@@ -123,6 +123,24 @@ ends_as_undisturbed! {
     ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
 }
 
+/// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.
+#[test]
+fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_after_the_first() {
+    let test = "checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_after_the_first";
+    let Some(found) = findings(test, "checksums") else { return };
+    let steps = ["0", "1", "2", "4", "8"];
+    let rounds = |program: &str, [first, later]: [[u32; 3]; 2]| {
+        let expected = steps.map(|step| (step.to_owned(), json!(if step == "0" { first } else { later })));
+        assert_eq!(found[program], Value::Object(expected.into_iter().collect()), "{program}: {found:#}");
+    };
+    // How many checksums, how many different ones, how many groups of the framework.
+    rounds("ddp", [[2, 1, 1]; 2]);
+    rounds("ddp with broadcast", [[2, 1, 1]; 2]);
+    rounds("ddp, found", [[2, 1, 1]; 2]);
+    rounds("by hand", [[2, 1, 0]; 2]);
+    rounds("stages", [[2, 1, 0], [2, 2, 0]]);
+}
+
 #[test]
 fn an_operation_that_completes_late_has_not_failed() {
     let scenario = "completes_as_it_is_looked_at";
@@ -170,6 +188,12 @@ fn a_model_that_is_sharded_is_not_done_again_in_place() {
             format!("{what} is sharded (FSDP), and does not come back from a pass that was given up in its middle");
         is_refused("a_model_that_is_sharded_is_not_done_again_in_place", scenario, &why);
     }
+}
+
+#[test]
+fn a_pipeline_of_torchs_own_is_not_done_again_in_place() {
+    let why = "a stage of torch.distributed.pipelining keeps what a schedule has under way, and does not come back from a step";
+    is_refused("a_pipeline_of_torchs_own_is_not_done_again_in_place", "pipelined", why);
 }
 
 #[test]

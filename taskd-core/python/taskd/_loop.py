@@ -79,6 +79,7 @@ class Loop:
         self.state, self.data, self.until, self.number, self.retry_on = state, data, until, start, tuple(retry_on)
         self.with_rank = with_rank  # what the program does once its rank is known
         self.callbacks = _callbacks.checked(callbacks)
+        self.first = start
         self.committed = None
         self.kind = TRAIN
         self.window = BEFORE
@@ -210,6 +211,8 @@ class Loop:
                 self.note, self.noted = self.engine.note(), self.number
                 if self.keep is not None and self.kind == TRAIN:
                     self.keep_start()
+                if self.kind == TRAIN and not self.is_new:
+                    self.engine.prove(self)
                 if self.memory is not None and self.kind == TRAIN:
                     self.memory.begin(self.number, lambda: self.engine.copy(self))
         self.in_step = True

@@ -115,6 +115,7 @@ def repair(loop, generation, order):
         )
     elif order.get("put_back", True):
         loop.put_back()
+    answer["digest"] = loop.engine.digest(loop)
     if order.get("to"):  # what this rank is to give is in place now
         loop.engine.give(loop, order)
     call(loop.callbacks, "repair", step, givers[0] if givers else None, list(order.get("to") or []))

@@ -7,6 +7,7 @@ no framework: what is the framework's an *engine* does, which `_recovery.install
     told_sharded                 names of what no other rank has a copy of
     release()                    frees whoever waits inside of a group, from any thread; may be called again
     join(order, cancelled)       makes the groups anew; what is answered
+    prove(loop), digest(loop)    the checksum of the state: reported where a step begins, or given; None where there is none
     state()                      what the answer to give-up says of the state
     give(loop, order), take(loop, step, ranks, cancelled)   the two ends of a copy; the latter says how many bytes are of which rank
     dump(loop, order)            saves this rank's part of a dying checkpoint
@@ -54,6 +55,7 @@ class Session:
         self.began = None  # when this process became a rank
         self.place = SCRIPT
         self.state_bytes = None  # what the state took when this process came there
+        self.digest = None  # the checksum of the state that was reported last
         self.engine = self.loop = None
         self.loops = 0  # step loops that the program has begun
         self.came = self.came_in = False  # a newcomer that has been in its loop, and one that has joined the others
@@ -88,6 +90,7 @@ class Session:
                 "can": [name for name in CAN if not self.broken and name not in os.environ.get("TASKD_CANNOT", "").split(",")],
                 "at": self.place,
                 "state_bytes": self.state_bytes,
+                "digest": self.digest,
                 **self.limits(),
             }
         }
@@ -217,6 +220,11 @@ class Session:
             _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(place == LOOP)
         self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, **self.limits()}})
+
+    def proved(self, digest):
+        """The checksum of the state where a step begins: ranks that report the same one are replicas."""
+        self.digest = digest
+        self.link.send({"digest": digest})
 
     def knows_limits(self):
         """The framework has found out more of what it cannot do. Before the loop it is told on coming there."""

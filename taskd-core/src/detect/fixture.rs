@@ -6,7 +6,7 @@ use super::{FaultDetector, Finding, Findings};
 use crate::job::{
     Counted, Domain, ErrorReport, Exit, JobSpec, JobTime, Name, NodeId, Rank, Role, Termination, WorkerSpec,
 };
-use crate::kernel::{Proc, View};
+use crate::kernel::{Proc, Replicas, View};
 use crate::launch::{NodeState, NodeStatus, Phase};
 use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
 use std::collections::BTreeMap;
@@ -36,8 +36,15 @@ impl Scene {
             slots: *slots,
         };
         let nodes = hosts.iter().map(|h| (node(h.0), status(h))).collect();
-        let view =
-            View { now: JobTime::START, spec: Arc::new(spec), world, procs: BTreeMap::new(), nodes, mending: false };
+        let view = View {
+            now: JobTime::START,
+            spec: Arc::new(spec),
+            world,
+            procs: BTreeMap::new(),
+            nodes,
+            mending: false,
+            replicas: Replicas::default(),
+        };
         let mut scene = Scene { view };
         scene.run_all();
         scene

@@ -5,7 +5,7 @@
 use super::plans::PlanId;
 use super::{Branch, Command, Held, Input, Kernel, Outcome, Request, Start, State};
 use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Suspect};
-use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, World};
+use crate::job::{Counted, Domain, JobTime, Member, Name, ProcId, Rank, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, Proposal, Run, Stage};
 use serde::{Deserialize, Serialize};
@@ -179,6 +179,13 @@ impl Kernel {
             if let Some(known) = known.filter(|k| k.incarnation == member.incarnation) {
                 known.generation = world.generation(); // it lives on in the new world
             }
+        }
+        let before = self.state.view.world.members();
+        let lives_on = |(rank, member): (&Rank, &Member)| {
+            before.get(rank).is_some_and(|was| was.incarnation == member.incarnation)
+        };
+        if !world.members().iter().any(lives_on) {
+            self.state.view.replicas.start_again();
         }
         self.state.view.world = world;
         self.state.memory.new_world();

@@ -28,6 +28,9 @@ impl Kernel {
         }
         known.unlinked_at = if linked.is_none() { Some(now) } else { None };
         known.link.clone_from(linked);
+        if let (Some(rank), Some(digest)) = (proc.role.rank(), linked.as_ref().and_then(|link| link.digest.as_ref())) {
+            self.state.view.replicas.hear(rank, digest);
+        }
         self.has_word();
         if linked.as_ref().is_some_and(|link| link.at == Point::Parked) {
             let parked = |action: &Action| matches!(action, Action::Start { until: Ready::Parked, .. });

@@ -42,6 +42,7 @@ mod operator;
 mod order;
 mod output;
 mod plans;
+mod replicas;
 mod report;
 mod snapshot;
 mod status;
@@ -59,6 +60,7 @@ pub use operator::Paused;
 pub(crate) use order::NO_TRACE_CONTROL;
 pub use order::{Denial, Held, Order, Ordered, Taken};
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
+pub use replicas::{ReplicaFigures, Replicas};
 pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
 pub use snapshot::{RestoreError, Snapshot};
 pub use status::{JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine, ProcLine};
@@ -186,6 +188,7 @@ impl Kernel {
             procs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             mending: false,
+            replicas: Replicas::default(),
         };
         let budget = Budget::full(&view.spec.policy.budget);
         let state = State {

@@ -5,9 +5,9 @@
 use super::incidents::Open;
 use super::{Branch, Event, Kernel};
 use crate::detect::{Fault, Sound};
-use crate::job::{CommandId, Domain, IncidentId, Name, NodeId, ProcId};
+use crate::job::{CommandId, Domain, IncidentId, Name, NodeId, ProcId, Role};
 use crate::launch::Place;
-use crate::recover::{Action, Done, Failure, Need, Next, Proposal, Run, Stage};
+use crate::recover::{Action, Done, Failure, Need, Next, Output, Proposal, Run, Stage};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -152,6 +152,7 @@ impl Kernel {
                 })
             },
         );
+        self.hear_digests(id);
         if let Some(stage) = stage {
             self.announce(id.incident(), Event::StageDone { incident: id.incident(), stage });
         }
@@ -179,6 +180,19 @@ impl Kernel {
             self.enter_stage(id);
         } else {
             self.plan_done(id);
+        }
+    }
+
+    /// Takes the checksums into account that ranks have answered with in the stage that is over. Its strategy has compared them by then
+    /// with what was known before.
+    fn hear_digests(&mut self, id: PlanId) {
+        let Some(done) = self.state.plans.get(&id).and_then(|plan| plan.run.done.last()) else { return };
+        for (target, result) in done.iter().flat_map(|done| &done.results) {
+            if let (Domain::Process(Role::Rank(rank)), Ok(Output::Answered(answered))) = (target, result)
+                && let Some(digest) = &answered.digest
+            {
+                self.state.view.replicas.hear(*rank, digest);
+            }
         }
     }
 

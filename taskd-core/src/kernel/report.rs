@@ -3,7 +3,7 @@
 //! It only keeps books: nothing is decided from it.
 
 use super::explain::Archive;
-use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, State};
+use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, ReplicaFigures, State};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
@@ -114,6 +114,9 @@ pub struct JobReport {
     /// What checkpoints in the ranks' memory have cost, where they made any.
     #[serde(default)]
     pub memory: Option<MemoryFigures>,
+    /// What the checksums of the ranks' states have cost, where they reported any.
+    #[serde(default)]
+    pub replicas: Option<ReplicaFigures>,
     /// The incidents in the order in which they were closed.
     pub incidents: Vec<IncidentReport>,
     /// What was counted.
@@ -152,6 +155,7 @@ impl Kernel {
             ended,
             restarts: view.world.restarts(),
             memory: memory.figures(),
+            replicas: view.replicas.figures(),
             incidents: ledger.closed.iter().chain(ledger.open.values()).cloned().collect(),
             counts: counts.clone(),
         }

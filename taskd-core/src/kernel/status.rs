@@ -5,10 +5,10 @@
 use super::ending::Life;
 use super::operator::Paused;
 use super::report::IncidentReport;
-use super::{Kernel, MemoryFigures, State};
+use super::{Kernel, MemoryFigures, ReplicaFigures, State};
 use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role};
 use crate::launch::{NodeState, Phase, Point};
-use crate::recover::Beforehand;
+use crate::recover::{Beforehand, unproven};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,6 +50,12 @@ pub struct JobStatus {
     /// What those checkpoints have cost so far.
     #[serde(default)]
     pub memory: Option<MemoryFigures>,
+    /// What the checksums of the ranks' states have cost so far, where they report any.
+    #[serde(default)]
+    pub replicas: Option<ReplicaFigures>,
+    /// Why a rank has no proven replica, if one has none: a lost rank's state then comes from a checkpoint.
+    #[serde(default)]
+    pub unproven: Option<String>,
     /// Processes that do not run, the first [`NOT_RUNNING_SHOWN_MAX`].
     pub not_running: Vec<ProcLine>,
     /// The hosts.
@@ -135,6 +141,8 @@ impl Kernel {
             absent: view.world.absent().keys().copied().collect(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
             memory: memory.figures(),
+            replicas: view.replicas.figures(),
+            unproven: view.replicas.figures().and_then(|_| unproven(view)),
             in_memory: memory.whole.map(|whole| whole.step),
             in_loop: u32::try_from(in_loop.count()).unwrap_or(u32::MAX),
             steps,

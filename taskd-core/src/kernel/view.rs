@@ -1,5 +1,6 @@
 //! The job as it stands, for plugins: a level, not edges.
 
+use super::Replicas;
 use crate::job::{
     Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
 };
@@ -27,6 +28,9 @@ pub struct View {
     /// Whether something is being mended as the input comes: an incident is open whose decision is not held.
     #[serde(default)]
     pub mending: bool,
+    /// Which ranks have proved to hold the same state.
+    #[serde(default)]
+    pub replicas: Replicas,
 }
 
 /// The latest known process of a role: observed beside wanted.

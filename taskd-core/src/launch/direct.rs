@@ -251,6 +251,41 @@ pub struct Linked {
     /// Of what of its state no other process has a copy, by name, as far as its framework has found that out.
     #[serde(default)]
     pub sharded: Vec<String>,
+    /// The newest checksum of its parameters and optimizer state, by which ranks are [proved](crate::kernel::Replicas) to be replicas.
+    #[serde(default)]
+    pub digest: Option<StateDigest>,
+}
+
+/// Longest digest, and longest name of a group, in bytes.
+pub(crate) const DIGEST_BYTES_MAX: usize = 128;
+
+/// A checksum of a rank's parameters and optimizer state, as they are when it begins a step. Replicas have equal ones; buffers, random
+/// numbers and the position in the data, which may be each rank's own, are not in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StateDigest {
+    /// Counts the step loops of the program, from 1: steps of two loops have the same numbers.
+    #[serde(rename = "loop")]
+    pub loop_number: u64,
+    /// The step that begins with this state.
+    pub step: u64,
+    /// The checksum: equal text, equal state.
+    pub digest: String,
+    /// Names the group of ranks that the framework itself keeps equal, where it has one that holds all of this state: the process
+    /// group of a `DistributedDataParallel`. Ranks of one group give the same name.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// What it took to compute, in microseconds.
+    #[serde(default)]
+    pub took_us: u64,
+}
+
+impl StateDigest {
+    /// Whether its texts are within their bounds.
+    pub(crate) fn is_sound(&self) -> bool {
+        let fits = |text: &str| !text.is_empty() && text.len() <= DIGEST_BYTES_MAX;
+        fits(&self.digest) && self.group.as_deref().is_none_or(fits)
+    }
 }
 
 /// The link to a process, as its launcher sees it.
@@ -345,6 +380,9 @@ pub struct Answered {
     /// What was written, where the directive asks for it.
     #[serde(default)]
     pub part: Option<DumpPart>,
+    /// The checksum of the state that a [repair](Directive::Repair) has led to.
+    #[serde(default)]
+    pub digest: Option<StateDigest>,
 }
 
 /// Where a process stands in its training, after it has [given up](Directive::GiveUp).

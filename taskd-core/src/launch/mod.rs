@@ -20,7 +20,7 @@ pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 pub use direct::{
     Answered, CANNOT_VARIABLE, DUMP_VARIABLE, DirectBatch, Directive, DumpManifest, DumpPart, Endpoint, FIGURES_MAX,
     FailureKind, InMemory, JOIN_VARIABLE, LinkStatus, Linked, MEMORY_EVERY_VARIABLE, MEMORY_LATE_VARIABLE, MemoryCopy,
-    Peer, Point, Saying, StepFailure, Window, WorkerSaid, WorkerState,
+    Peer, Point, Saying, StateDigest, StepFailure, Window, WorkerSaid, WorkerState,
 };
 pub use fleet::Fleet;
 pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};

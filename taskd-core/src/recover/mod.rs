@@ -16,6 +16,7 @@ mod strategy;
 
 pub use coverage::{Covered, CoveredBy, Loss, coverage};
 pub use exit::ExitStrategy;
+pub(crate) use in_process::unproven;
 pub use in_process::{Dump, Grow, Recover, Retry, Shrink};
 pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal, Run, Stage};
 pub use restart::Restart;

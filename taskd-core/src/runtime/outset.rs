@@ -3,8 +3,9 @@
 //! It decides nothing: a decision asks each strategy itself.
 
 use crate::job::{Mode, Name};
+use crate::kernel::View;
 use crate::launch::LinkStatus;
-use crate::recover::{Beforehand, RecoveryStrategy, coverage};
+use crate::recover::{Beforehand, RecoveryStrategy, coverage, unproven};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most different things that ranks say of themselves that are told.
@@ -18,6 +19,8 @@ pub(super) struct Outset {
     cannot: BTreeMap<Name, String>,
     /// What ranks have said of themselves, as far as it was told.
     said: BTreeSet<String>,
+    /// The newest step at which all ranks have reported checksums of their state, and whether these prove a replica of each.
+    proven: Option<(u64, bool)>,
     is_told: bool,
 }
 
@@ -28,7 +31,7 @@ impl Outset {
         let names: Vec<Name> = strategies.iter().map(|strategy| strategy.name()).collect();
         let line = spec.policy.permissions(&names, &cannot);
         tracing::info!(job = %spec.name, ranks = spec.ranks, "the runtime starts; {line}");
-        Outset { is_told: spec.policy.mode == Mode::Observe, cannot, job, said: BTreeSet::new() }
+        Outset { is_told: spec.policy.mode == Mode::Observe, cannot, job, said: BTreeSet::new(), proven: None }
     }
 
     /// A rank has found out what of recoveries it cannot take part in: told once, whoever says it, and not when something has failed.
@@ -50,6 +53,36 @@ impl Outset {
         });
         let mut is_new = |what: String| self.said.len() < SAID_MAX && self.said.insert(what);
         cannot.chain(sharded).filter_map(|(what, told)| is_new(what).then_some(told)).collect()
+    }
+
+    /// All ranks have reported checksums of their state: reports whether each has a replica to be recovered from, once, and again when
+    /// that changes.
+    pub(super) fn look_at_replicas(&mut self, view: &View) {
+        match self.news_of_replicas(view) {
+            Some(Ok(line)) => tracing::info!("{line}"),
+            Some(Err(line)) => tracing::warn!("{line}"),
+            None => {}
+        }
+    }
+
+    fn news_of_replicas(&mut self, view: &View) -> Option<Result<String, String>> {
+        let step = view.replicas.complete_round(view.world.members().keys().copied())?;
+        if view.world.size() < 2 || self.proven.is_some_and(|(known, _)| known == step) {
+            return None;
+        }
+        let why = unproven(view);
+        let was = self.proven.replace((step, why.is_none())).map(|(_, proven)| proven);
+        if was == Some(why.is_none()) {
+            return None;
+        }
+        Some(match why {
+            None => Ok(format!(
+                "every rank has a proven replica: checksums of parameters and optimizer state are equal at step {step}"
+            )),
+            Some(why) => {
+                Err(format!("a lost rank's state cannot be taken from another, all start again instead: {why}"))
+            }
+        })
     }
 
     /// The launcher has said which hosts there are: tells the rest, once.
@@ -94,6 +127,7 @@ mod tests {
                 state_bytes: None,
                 cannot: cannot.map(str::to_owned),
                 sharded: sharded.iter().map(ToString::to_string).collect(),
+                digest: None,
             };
             outset.news_of(&LinkStatus { proc: ProcId::rank(rank, 1), linked: Some(linked) })
         };

@@ -300,7 +300,10 @@ impl Shell {
                 self.outset.hosts_are_known(self.kernel.strategies(), self.kernel.view().nodes.len());
                 listing.links.iter().for_each(|status| self.outset.rank_says(status));
             }
-            Input::Changed(Change::Link(status)) => self.outset.rank_says(status),
+            Input::Changed(Change::Link(status)) => {
+                self.outset.rank_says(status);
+                self.outset.look_at_replicas(self.kernel.view());
+            }
             _ => {}
         }
         let written = self.log.as_mut().and_then(|log| log.write(&self.kernel, now, &input, &commands));

@@ -6,7 +6,7 @@ use crate::job::{
     Domain, ErrorReport, Exit, GroupId, GroupKind, JobSpec, JobTime, Member, Name, NodeId, Rank, Role, Termination,
     WorkerSpec, World,
 };
-use crate::kernel::{Proc, View};
+use crate::kernel::{Proc, Replicas, View};
 use crate::launch::{NodeState, NodeStatus, Phase};
 use crate::trace::{Evidence, Exhibit, Ext, Extension, Observation, Signal, StepTimes};
 use bytes::Bytes;
@@ -88,6 +88,7 @@ impl Timeline {
             nodes: (0..ranks).map(|rank| (host(rank), status(host(rank)))).collect(),
             world: Arc::new(world),
             mending: false,
+            replicas: Replicas::default(),
         };
         let begun = Timeline { view, moments: Vec::new() };
         (0..ranks).fold(begun, |timeline, rank| timeline.rank(rank, Signal::Phase(Phase::Running)))

@@ -73,6 +73,40 @@ async fn newcomers_with_other_buckets_are_not_trained_with() {
     nobody_went_on_beside(dir.path(), &["join", "repair"]);
 }
 
+/// Whose copy went wrong, or is of another's state: none of the ranks resumes, and what was no replica is asked for no copy again.
+#[tokio::test]
+async fn a_newcomer_with_another_checksum_after_the_repair_is_not_trained_with_and_all_ranks_start_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "other-state")).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by restart");
+    let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
+    let [(tried, reason)] = &why.attempts[..] else { panic!("it is tried once: {:?}", why.attempts) };
+    assert_eq!(tried.as_str(), "recover-in-place");
+    assert!(reason.contains("rank 1 and rank 0 have different checksums"), "{reason}");
+    for proc in ["rank-0.1", "rank-2.1"] {
+        assert_eq!(told(dir.path(), proc), ["give-up", "join", "repair"], "{proc}");
+    }
+    let report = job.end().await;
+    assert_eq!(report.incidents[0].blamed, [Rank(1)], "for what was killed");
+}
+
+#[tokio::test]
+async fn where_no_rank_reports_a_checksum_none_is_copied_from_and_the_decision_gives_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = worker(dir.path()).with_env("LIMITS", r#"{"digest": null}"#);
+    let mut job = job_of_three(dir.path(), recover::defaults(), spec).await;
+    let before = job.linked().await;
+    send(before[&1], Signal::KILL);
+    assert_eq!(job.closed().await, "recovered by restart");
+    let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
+    let refused = why.refused.iter().find(|refusal| refusal.strategy == Name::new("recover-in-place"));
+    let reason = refused.map(|refusal| refusal.reason.as_str());
+    assert_eq!(reason, Some("no replica of rank 1 is proven: it has reported no checksum of its state"));
+    job.end().await;
+}
+
 /// Two newcomers have come so far, and survivors took no further step with either.
 fn nobody_went_on_beside(dir: &Path, newcomers: &[&str]) {
     for proc in ["rank-1.2", "rank-1.3"] {

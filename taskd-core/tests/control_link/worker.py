@@ -27,6 +27,11 @@ signal.signal(signal.SIGUSR1, lambda *_: failed.append(True))
 signal.signal(signal.SIGUSR2, lambda *_: ended.append(True))
 
 
+def digest(step, of):
+    """All ranks are replicas, in the words of their framework."""
+    return {"loop": 1, "step": step, "digest": of, "group": "all"}
+
+
 def at(offset, value):
     page[offset : offset + 8] = struct.pack("=Q", value)
 
@@ -41,6 +46,8 @@ class Link:
         can = ["give-up", "join", "repair", "resume", "dump", "seal"]
         hello = {"version": 1, "proc": PROC, "pid": os.getpid(), "generation": generation, "framework": "stand-in"}
         hello.update(can=can, at=point, later="a field of a later version")
+        if not JOINS:
+            hello["digest"] = digest(0, "equal")
         hello.update(json.loads(os.environ.get("LIMITS", "{}")))
         self.say({"hello": hello})
 
@@ -100,7 +107,7 @@ def do(order):
         return {"ok": {}}
     if name == "repair":
         step = what["step"] - 1
-        return {"ok": {"copied_bytes": 12}}
+        return {"ok": {"copied_bytes": 12, "digest": digest(step + 1, "odd" if ODD == "other-state" else "repaired")}}
     point, trains = "loop", True
     link.say({"at": {"point": point, **json.loads(os.environ.get("LATER_LIMITS", "{}"))}})
     return {"ok": {}}

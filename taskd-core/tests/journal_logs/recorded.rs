@@ -104,6 +104,7 @@ fn every_word(version: u32) -> Vec<Input> {
         state_bytes: Some(1 << 40),
         cannot: (at == Point::Parked).then(|| "it is sharded".into()),
         sharded: vec!["optimizer".into()],
+        digest: Some(digest()),
     };
     let say = |what| Input::Changed(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     let answer = |result| Saying::Answer { id: CommandId(u64::MAX), result };
@@ -121,6 +122,7 @@ fn every_word(version: u32) -> Vec<Input> {
             state: Some(state(window)),
             figures: [(Name::new("ms"), 0.5)].into(),
             part: Some(DumpPart { file: "part.pt".into(), bytes: 1 << 40, sha256: "0a".repeat(32) }),
+            digest: Some(digest()),
         })
     };
     let windows = [Window::Before, Window::Torn, Window::Closed].map(|window| say(answer(Ok(answered(window)))));
@@ -128,6 +130,10 @@ fn every_word(version: u32) -> Vec<Input> {
     let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));
     let is_back = link(Some(linked(Point::Script)));
     links.into_iter().chain(windows).chain([say(answer(Err("no".into()))), failed, link(None), is_back]).collect()
+}
+
+fn digest() -> StateDigest {
+    StateDigest { loop_number: 1, step: 12, digest: "0a".repeat(32), group: Some("dp".into()), took_us: u64::MAX }
 }
 
 fn step_failure(kind: FailureKind) -> StepFailure {

@@ -4,7 +4,12 @@ use crate::bench::*;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Shrink, StrategyExt as _};
+use taskd_core::recover::{Action, RecoveryStrategy, Restart, Shrink, StrategyExt as _};
+
+/// All ranks are of one data-parallel group.
+fn digest_at(step: u64, digest: &str) -> StateDigest {
+    StateDigest { loop_number: 1, step, digest: digest.into(), group: Some("dp".into()), took_us: 1 }
+}
 
 pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
     let linked = at.map(|at| Linked {
@@ -15,6 +20,7 @@ pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
         state_bytes: None,
         cannot: None,
         sharded: Vec::new(),
+        digest: (at == Point::Loop).then(|| digest_at(0, "equal")),
     });
     Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(rank, incarnation), linked }))
 }
@@ -146,8 +152,15 @@ fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
 
 /// Everybody does what it is told, until nobody is told anything any more.
 fn obey(bench: &mut Bench, commands: Vec<Command>) {
+    obey_with(bench, commands, |_| "repaired");
+}
+
+/// The same, where these are the checksums of the ranks' states after a repair. Returns what was commanded meanwhile.
+fn obey_with(bench: &mut Bench, commands: Vec<Command>, repaired: impl Fn(u32) -> &'static str) -> Vec<Command> {
     let mut open = commands;
+    let mut all = Vec::new();
     while let Some(command) = open.pop() {
+        all.push(command.clone());
         let Action::Direct(batch) = &command.action else { continue };
         for (proc, directive) in &batch.orders {
             let state = WorkerState {
@@ -160,21 +173,82 @@ fn obey(bench: &mut Bench, commands: Vec<Command>) {
                 sharded: Vec::new(),
             };
             let state = matches!(directive, Directive::GiveUp {}).then_some(state);
-            let result = Ok(Box::new(Answered { state, ..Answered::default() }));
+            let digest = proc.role.rank().filter(|_| matches!(directive, Directive::Repair { .. }));
+            let digest = digest.map(|rank| digest_at(5, repaired(rank.0)));
+            let result = Ok(Box::new(Answered { state, digest, ..Answered::default() }));
             let said = WorkerSaid { proc: proc.clone(), what: Saying::Answer { id: command.id, result } };
             open.extend(bench.give(Input::Changed(Change::Said(said))));
         }
     }
+    all
 }
 
-#[test]
-fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
-    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed(), Box::new(Replace)] };
-    let mut bench = Bench::with(3, |_| (), plugins).up();
+fn shrinking() -> Bench {
+    shrinking_or(Box::new(Replace))
+}
+
+fn shrinking_or(other: Box<dyn RecoveryStrategy>) -> Bench {
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed(), other] };
+    let mut bench = Bench::with(3, |policy| policy.ranks_min = 1, plugins).up();
     for rank in 0..3 {
         bench.give(link(rank, 1, Some(Point::Loop)));
     }
     bench.now = 100 * MS;
+    bench
+}
+
+#[test]
+fn replicas_that_differ_after_a_repair_do_not_train_on_and_all_ranks_start_again() {
+    let mut bench = shrinking_or(Restart::new().boxed());
+    let commands = bench.tell(1, 1, killed());
+    let commands = obey_with(&mut bench, commands, |rank| if rank == 0 { "this" } else { "that" });
+    let resumes = |command: &Command| matches!(&command.action, Action::Direct(batch) if batch.orders.iter().any(|(_, what)| what.name() == "resume"));
+    assert!(!commands.iter().any(resumes), "none of them trains on");
+    let failed = |commands: &[Command]| {
+        events(commands).into_iter().find_map(|event| match event {
+            Event::Failed { reason, .. } => Some(reason.clone()),
+            _ => None,
+        })
+    };
+    let why = failed(&commands).expect("the recovery fails");
+    assert!(why.contains("rank 0 and rank 2 have different checksums"), "{why}");
+    let commands = bench.at(130);
+    let decided = events(&commands).into_iter().find_map(|event| match event {
+        Event::Decided(decision) => Some(decision.clone()),
+        _ => None,
+    });
+    let decided = decided.expect("a decision");
+    assert_eq!(decided.chosen.map(|chosen| chosen.strategy), Some(Name::new("restart")), "{:?}", decided.refused);
+}
+
+#[test]
+fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
+    let mut bench = shrinking();
+    for (rank, state) in [(0, "stage 0"), (1, "stage 1"), (2, "stage 0")] {
+        let Input::Changed(Change::Link(mut status)) = link(rank, 1, Some(Point::Loop)) else { panic!("a link") };
+        status.linked.as_mut().expect("it is there").digest = Some(digest_at(1, state));
+        bench.give(Input::Changed(Change::Link(status)));
+    }
+    let status = bench.kernel.status();
+    assert!(
+        status
+            .unproven
+            .is_some_and(|why| why.contains("no replica of rank 1 is proven: no other rank has the checksum"))
+    );
+    assert_eq!(status.replicas.map(|figures| (figures.checks, figures.took_us)), Some((6, 6)));
+    let commands = bench.tell(1, 1, killed());
+    let decided = events(&commands).into_iter().find_map(|event| match event {
+        Event::Decided(decision) => Some(decision.clone()),
+        _ => None,
+    });
+    let decided = decided.expect("a decision");
+    assert_eq!(decided.chosen.map(|chosen| chosen.strategy), Some(Name::new("replace")));
+    assert!(decided.refused[0].reason.contains("no replica of rank 1 is proven"), "{:?}", decided.refused);
+}
+
+#[test]
+fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
+    let mut bench = shrinking();
     let commands = bench.tell(1, 1, Phase::Dead(Termination::Signal { number: 9, core_dumped: false }));
     obey(&mut bench, commands);
     let world = &bench.kernel.view().world;

@@ -246,7 +246,8 @@ def kept(directory):
 
         note = types.SimpleNamespace(random=b"random numbers")
         engine = types.SimpleNamespace(
-            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size
+            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size,
+            prove=lambda _: None
         )
         session = types.SimpleNamespace(engine=engine, given_up=False, attention=False)
         loop = _loop.Loop(session, {}, None, None, 0, (), None)

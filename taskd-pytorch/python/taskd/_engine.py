@@ -8,7 +8,7 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _away, _begin_alone, _completer, _copied, _data, _fsdp, _groups_anew, _link, _newcomer, _notes, _random
+from taskd import _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _newcomer, _notes, _random
 from taskd import _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
@@ -42,6 +42,8 @@ class Engine:
         self.needs_undo = True  # there are such; or nobody knows yet
         self.undo = None
         self.told_no_undo = False
+        self.digest_of = None  # (loop, step) of the checksum that was reported last
+        self.has_no_digest = False  # it could not be computed, which was reported
 
     # Of the process.
 
@@ -101,6 +103,8 @@ class Engine:
         self.state_.register(state)
         self.loop = loop
         self.say_what_is_sharded()
+        if self.cannot is not None:
+            _link.say("recovery in place is off: %s" % self.cannot)
 
     def leave(self):
         self.loop = None
@@ -120,6 +124,12 @@ class Engine:
             self.loop.note.modules_are_found(with_grads=True)
         elif self.loop.note is not None:
             self.loop.note.scalers_are_found()
+
+    def refuses(self, why):
+        """No step can be given up from here on; only the first reason is reported."""
+        if self.cannot is None:
+            self.cannot = why
+            self.session.knows_limits()
 
     def say_what_is_sharded(self):
         new = [name for name in self.state_.not_replicated() if name not in self.told_sharded]
@@ -141,6 +151,26 @@ class Engine:
             self.needs_undo = self.in_window
         return self.noter.note()
 
+    def prove(self, loop):
+        """Reports the checksum of what is here, where a step begins with which all ranks do."""
+        if _digest.is_due(loop.number, loop.first) and self.digest_of != (self.session.loops, loop.number):
+            digest = self.digest(loop)
+            if digest is not None:
+                self.digest_of = self.session.loops, loop.number
+                self.session.proved(digest)
+
+    def digest(self, loop):
+        """The checksum of what is here, and what else the supervisor has to know of it; None where there is none. Without it this rank
+        is nobody's replica."""
+        try:
+            return _digest.report(self, loop)
+        except Exception as error:
+            if not self.has_no_digest:
+                self.has_no_digest = True
+                why = "%s: %s" % (type(error).__name__, error)
+                _link.say("no checksum of this rank's state can be computed, so no other rank is proven to hold the same: %s" % why)
+            return None
+
     def backward(self):
         """A backward pass begins: the others cannot complete the step without it, and with it they can."""
         self.noter.backward = True
@@ -160,6 +190,8 @@ class Engine:
 
     def opened(self):
         """The commit window opens."""
+        if self.loop.number == self.loop.first:  # what the program does not register was found since the step began
+            self.prove(self.loop)
         if not self.in_window and self.reducers.is_settled(self.loop.number):
             self.loop.keep_opened()
         self.keep_undo()

@@ -47,11 +47,12 @@ def dial_in_time(rendezvous):
 
 def recover(after_import, session):
     """Called once, in the rank, where there is a supervisor: before the hooks."""
-    from taskd import _guards
+    from taskd import _guards, _unsupported
 
     for name in COMPILERS:
         after_import(name, hide_from_compiler)
     _guards.install(after_import, session)
+    _unsupported.install(after_import, session)
     after_import("torch.distributed.distributed_c10d", lambda module: stand_around_groups(module, session))
 
 

@@ -82,6 +82,17 @@ class State:
         plain = {name for name, what in self.named.items() if not isinstance(inner_of(what), (torch.nn.Module, torch.optim.Optimizer))}
         return {path for path, _ in self.buffers()} | {path for path in leaves if path.partition("/")[0] in plain}
 
+    def replicated(self):
+        """What replicas have the same of where they begin a step: parameters, and what optimizers keep of them."""
+        leaves = self.in_place()
+        own = self.own(leaves)
+        return {path: leaf for path, leaf in leaves.items() if path not in own}
+
+    def trained(self):
+        """The parameters of all modules and optimizers."""
+        for what in self.named.values():
+            yield from parameters_of(inner_of(what))
+
     def layout(self, leaves):
         """Names, shapes and types of all tensors that are filled in place, as one number."""
         digest = hashlib.sha256()

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 41] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 43] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -19,6 +19,7 @@ pub const PYTHON_FILES: [PythonFile; 41] = python_files! {
     "taskd/_copied.py"
     "taskd/_data.py"
     "taskd/_dial.py"
+    "taskd/_digest.py"
     "taskd/_dump.py"
     "taskd/_engine.py"
     "taskd/_forward.py"
@@ -50,6 +51,7 @@ pub const PYTHON_FILES: [PythonFile; 41] = python_files! {
     "taskd/_transfer.py"
     "taskd/_under_way.py"
     "taskd/_unfinished.py"
+    "taskd/_unsupported.py"
     "taskd/_until_exit.py"
     "taskd/_values.py"
 };

@@ -21,6 +21,7 @@ import halves
 import hosts
 import owns
 import programs
+import proofs
 import ranks
 import worlds
 from ranks import SOAK
@@ -369,6 +370,7 @@ def state_too_large_to_undo():
 def refused_by(program, **environment):
     """A program whose steps cannot be done again in the same processes."""
     with StandIn(4, program, STEPS="1000", **environment) as world:
+        world.are_replicas = False
         world.until_step(5)
         return recovered_or_refused(world, None)
 
@@ -797,6 +799,8 @@ SCENARIOS = {
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,
     "beforehand": lambda: beforehand.cases(undisturbed, verdict),
+    "checksums": proofs.all_programs,
+    "pipelined": lambda: refused_by(proofs.pipelined),
     "half_copied": lambda: halves.half_copied(undisturbed, verdict),
     "own_buffers": lambda: halves.with_own_buffers(undisturbed, verdict),
     "large_buffers": lambda: halves.with_own_buffers(undisturbed, verdict, MASKS="12"),

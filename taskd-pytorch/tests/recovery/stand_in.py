@@ -66,12 +66,14 @@ class Peer:
 
 class StandIn:
     is_a_stand_in = True
+    are_replicas = True  # their checksums are equal wherever all ranks have reported one
     givers = 1  # of how many peers a rank copies, where so many have the state
 
     def __init__(self, size, main, **environment):
         self.size, self.main = size, main
         self.directory = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.directory.name, "worker.sock")
+        self.digests = {}  # (loop, step): by rank
         self.store_pid, self.port = ranks.store_server()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self.listener.bind(self.path)
@@ -192,10 +194,19 @@ class StandIn:
     def take(self, peer, message):
         if "at" in message:
             peer.at, peer.limits = message["at"]["point"], message["at"]
+        elif "digest" in message:
+            self.proved(peer, message["digest"])
         elif "failed" in message:
             peer.failures.append(message["failed"])
         elif "answer" in message:
             self.answers[message["answer"]["id"]] = message["answer"]
+
+    def proved(self, peer, digest):
+        if peer in self.world:
+            known = self.digests.setdefault((digest["loop"], digest["step"]), {})
+            known[self.world.index(peer)] = digest
+            if self.are_replicas and len({(one["digest"], one["group"]) for one in known.values()}) > 1:
+                raise Failed("replicas have different checksums: %s" % known)
 
     def send(self, peer, message):
         try:
@@ -281,6 +292,8 @@ class StandIn:
             for giver in have[: self.givers]:
                 orders[giver]["to"].append(self.world.index(peer))
         repaired = self.all_do(here, "repair", orders.get)
+        if self.are_replicas and len({(one["digest"] or {}).get("digest") for one in repaired}) > 1:
+            raise Failed("replicas have different checksums after the repair: %s" % repaired)
         phase("repair")
         self.all_do(here, "resume", lambda peer: {"step": step})
         phase("resume")

@@ -292,6 +292,7 @@ fn input() -> impl Strategy<Value = Input> {
                 state_bytes: None,
                 cannot: None,
                 sharded: Vec::new(),
+                digest: None,
             };
             Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) }))
         }),

@@ -72,6 +72,7 @@ mod tests {
             state_bytes: None,
             cannot: None,
             sharded: Vec::new(),
+            digest: None,
         };
         assert!(history.log.push(Change::Link(LinkStatus { proc: ProcId::rank(rank, 1), linked: Some(linked) })));
     }

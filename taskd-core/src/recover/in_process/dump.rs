@@ -1,15 +1,16 @@
 //! Survivors save the newest step that is whole, before everybody starts again from it, or before the job ends; or because an
 //! operator asks for a checkpoint.
 
-use super::replicas::{replica_sets, told_sharded};
+use super::replicas::{proven_sets, told_sharded};
 use super::shares::{self, Shares};
 use super::{
-    GIVE_UP, JOIN, Limits, NEEDED, RESUME, can_be_told, give_up, join, may_still_run, repair_and_resume, states_of,
+    GIVE_UP, JOIN, Limits, NEEDED, REPAIR, RESUME, can_be_told, compare_replicas, give_up, join, may_still_run,
+    repair_and_resume, states_of,
 };
 use crate::detect::Sound;
 use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
 use crate::kernel::View;
-use crate::launch::{DirectBatch, Directive, DumpManifest, DumpPart, Phase};
+use crate::launch::{DirectBatch, Directive, DumpManifest, DumpPart, Phase, WorkerState};
 use crate::recover::exit::account;
 use crate::recover::restart::start_anew;
 use crate::recover::{
@@ -127,7 +128,7 @@ impl Dump {
 
     /// Those who gave up have said where they stand: who has the state to save writes.
     fn save(run: &Run, view: &View) -> Next {
-        let saved = match shares::plan(&states_of(&run.done), &view.world) {
+        let saved = match shares(run, view) {
             Ok(shares) => save_stage(&shares, view),
             Err(why) => Err(why),
         };
@@ -186,6 +187,7 @@ impl RecoveryStrategy for Dump {
                 Some(why) => Next::Undone(why),
                 None => Next::AsProposed,
             },
+            Some(name) if *name == REPAIR => compare_replicas(run, view),
             _ if self.then == Then::Restart => start_anew(run, view, Counted::No),
             _ => Next::AsProposed,
         }
@@ -213,12 +215,14 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
     let ranks = || view.world.members().keys().copied();
     let kept: BTreeSet<Rank> = ranks().filter(|rank| refusal(*rank).is_ok()).collect();
     let sharded = told_sharded(&kept, view);
-    for set in replica_sets(&view.world, sharded.is_some()) {
+    for set in proven_sets(view, sharded.is_some()) {
         if set.is_disjoint(&kept) {
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();
-            return Err(match sharded {
-                Some(what) => format!("{what} is sharded over the ranks, and {why}"),
-                None => format!("no replica is left that can save a checkpoint: {why}"),
+            let alone = set.first().filter(|_| set.len() == 1 && view.world.size() > 1);
+            return Err(match (sharded, alone) {
+                (Some(what), _) => format!("{what} is sharded over the ranks, and {why}"),
+                (None, Some(rank)) => format!("{why}, and {}", view.replicas.why_alone(*rank)),
+                (None, None) => format!("no replica is left that can save a checkpoint: {why}"),
             });
         }
     }
@@ -240,6 +244,17 @@ fn before_rest(stage: Stage, run: &Run) -> Next {
     Next::Instead([stage].into_iter().chain(rest).collect())
 }
 
+/// Who writes what, by what those who gave up have said.
+fn shares(run: &Run, view: &View) -> Result<Shares, String> {
+    let states = states_of(&run.done);
+    shares::plan(&states, sets(&states, view))
+}
+
+/// Ranks that hold the same state, as far as that is proven.
+fn sets(states: &BTreeMap<Rank, WorkerState>, view: &View) -> Vec<BTreeSet<Rank>> {
+    proven_sets(view, states.values().any(|state| !state.sharded.is_empty()))
+}
+
 fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
     let Shares { step, writers, .. } = shares;
     let root = view.spec.policy.dump_dir.as_ref().ok_or("the job names no directory for checkpoints any more")?;
@@ -256,8 +271,7 @@ fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
 
 fn seal_stage(run: &Run, view: &View) -> Result<Stage, String> {
     let Written { dir, step, parts } = written(run)?;
-    let is_sharded = states_of(&run.done).values().any(|state| !state.sharded.is_empty());
-    let sets = replica_sets(&view.world, is_sharded);
+    let sets = sets(&states_of(&run.done), view);
     let size = u32::try_from(view.world.places().count()).unwrap_or(u32::MAX);
     let manifest = DumpManifest { step, generation: view.world.generation(), size, sets, parts: parts.clone() };
     let first = parts.keys().next().and_then(|rank| view.world.proc(*rank)).ok_or("nobody has written a part")?;
@@ -312,9 +326,7 @@ fn what_failed(run: &Run, view: &View) -> Option<String> {
     let why = match sealed {
         Some(Ok(_)) => return None,
         Some(Err(why)) => why.to_string(),
-        None if done_in(run, SAVE).next().is_none() => {
-            shares::plan(&states_of(&run.done), &view.world).err().unwrap_or_default()
-        }
+        None if done_in(run, SAVE).next().is_none() => shares(run, view).err().unwrap_or_default(),
         None => written(run).err().unwrap_or_default(),
     };
     Some(format!("no checkpoint was saved, and the job goes on: {why}"))

@@ -20,7 +20,9 @@ mod shrink;
 pub use dump::Dump;
 pub use grow::Grow;
 pub use recover::Recover;
+use replicas::proven_sets;
 pub(super) use replicas::replica_sets;
+pub(crate) use replicas::unproven;
 pub use retry::Retry;
 pub use shrink::Shrink;
 
@@ -186,7 +188,46 @@ fn join_if_of_use(run: &Run, view: &View, limits: &Limits) -> Next {
 fn repairs(run: &Run, view: &View) -> Result<Repairs, String> {
     let states = states_of(&run.done);
     let newcomers = view.world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
-    repair::plan(&states, &newcomers, &view.world)
+    repair::plan(&states, &newcomers, &proven_sets(view, false), &view.world)
+}
+
+/// After a repair, and before any rank trains on: replicas have equal checksums. What the ranks have just answered is not in the view
+/// yet, so that it is compared with what was proved before.
+fn compare_replicas(run: &Run, view: &View) -> Next {
+    let done = || run.done.last().into_iter().flatten();
+    if run.ended_stage().is_none_or(|stage| stage.name != REPAIR) {
+        return Next::AsProposed;
+    }
+    let results = done().flat_map(|done| &done.results);
+    let digests: BTreeMap<Rank, Option<&str>> = results
+        .filter_map(|(target, result)| match (target, result) {
+            (Domain::Process(Role::Rank(rank)), Ok(super::Output::Answered(answered))) => {
+                Some((*rank, answered.digest.as_ref().map(|state| state.digest.as_str())))
+            }
+            _ => None,
+        })
+        .collect();
+    let copied = done().flat_map(|done| match &done.action {
+        Action::Direct(batch) => batch.orders.as_slice(),
+        _ => &[],
+    });
+    let copied = copied.filter_map(|(proc, what)| match what {
+        Directive::Repair { from, .. } => Some((proc.role.rank()?, from.first()?.rank)),
+        _ => None,
+    });
+    let sets = proven_sets(view, false);
+    let known = |rank: &Rank| digests.get(rank).is_some_and(Option::is_some);
+    let neighbours = sets.iter().flat_map(|set| {
+        let known: Vec<Rank> = set.iter().copied().filter(known).collect();
+        known.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
+    });
+    let differ = |(one, other): &(Rank, Rank)| digests.get(one) != digests.get(other);
+    match copied.chain(neighbours).find(differ) {
+        Some((one, other)) => Next::GiveUp(format!(
+            "{one} and {other} have different checksums of parameters and optimizer state after the repair: they are no replicas of each other"
+        )),
+        None => Next::AsProposed,
+    }
 }
 
 /// After the ranks have met: everybody to one step, and on.

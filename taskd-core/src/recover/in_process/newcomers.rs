@@ -2,7 +2,9 @@
 //!
 //! It chooses nobody and no place: that is said by who uses it.
 
-use super::{GIVE_UP, JOIN, Limits, START, give_up, join, join_if_of_use, repair_and_resume, repairs};
+use super::{
+    GIVE_UP, JOIN, Limits, START, compare_replicas, give_up, join, join_if_of_use, repair_and_resume, repairs,
+};
 use crate::detect::{Fault, Sound};
 use crate::job::{Counted, Domain, Incarnation, Member, ProcId, Rank, Ready, Role, WorkerSpec, World};
 use crate::kernel::View;
@@ -63,7 +65,7 @@ pub(super) fn advance(run: &Run, view: &View, limits: &Limits) -> Next {
             Ok(_) => Next::AsProposed,
             Err(why) => Next::GiveUp(why),
         },
-        _ => Next::AsProposed,
+        _ => compare_replicas(run, view),
     }
 }
 

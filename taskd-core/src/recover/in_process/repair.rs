@@ -3,7 +3,7 @@
 //! Pure arithmetic over their answers; it tells nobody.
 
 use super::givers::Givers;
-use super::replicas::{check_layouts, no_copy, replica_sets};
+use super::replicas::{check_layouts, no_copy};
 use crate::job::{Rank, World};
 use crate::launch::{Window, WorkerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,23 +34,24 @@ pub(super) struct Repairs {
 }
 
 /// The newest step that a whole replica can train next wins: those behind it, torn ones and newcomers copy from a replica
-/// that is there. What nobody copies is compared with nothing.
+/// that is there. What nobody copies is compared with nothing. `sets`: ranks that are proven to hold the same state.
 ///
 /// # Errors
 /// Why there is no such step: in one sentence.
 pub(super) fn plan(
     states: &BTreeMap<Rank, WorkerState>,
     newcomers: &BTreeSet<Rank>,
+    sets: &[BTreeSet<Rank>],
     world: &World,
 ) -> Result<Repairs, String> {
     let whole = states.iter().filter(|(rank, state)| state.is_whole() && !newcomers.contains(*rank));
     let step = whole.map(|(_, state)| state.next_step()).max();
     let step = step.ok_or("every replica was torn inside of its commit window: no state in memory is of one step")?;
     let mut places: BTreeMap<Rank, Place> = BTreeMap::new();
-    for set in replica_sets(world, false) {
+    for set in sets {
         let has_it = |state: &&WorkerState| state.is_whole() && state.next_step() == step;
         let state_of = |rank: &Rank| states.get(rank).filter(|_| !newcomers.contains(rank)).filter(has_it);
-        let members = set.into_iter().filter(|rank| world.members().contains_key(rank));
+        let members = set.iter().copied().filter(|rank| world.members().contains_key(rank));
         let (have, lack): (Vec<Rank>, Vec<Rank>) = members.partition(|rank| state_of(rank).is_some());
         let sources = have.iter().filter_map(|rank| Some((*rank, state_of(rank)?))).collect();
         let buckets = buckets_of(&sources);

@@ -1,6 +1,7 @@
 //! Which ranks hold the same state: from whom one could be given what it lacks, and why from nobody.
 //!
-//! Pure arithmetic; it tells nobody, and chooses no source.
+//! Ranks are replicas where the job's groups do not say otherwise *and* equal checksums prove it ([`Replicas`](crate::kernel::Replicas)).
+//! Pure arithmetic; it chooses no source.
 
 use crate::job::{GroupKind, JobSpec, Rank, Role, World};
 use crate::kernel::View;
@@ -22,6 +23,19 @@ pub(in crate::recover) fn replica_sets(world: &World, is_sharded: bool) -> Vec<B
     let grouped: BTreeSet<Rank> = sets.iter().flatten().copied().collect();
     sets.extend(all().filter(|rank| !grouped.contains(rank)).map(|rank| [rank].into()));
     sets
+}
+
+/// The same, as far as checksums prove it: a rank without a proof is a set of its own.
+pub(super) fn proven_sets(view: &View, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
+    replica_sets(&view.world, is_sharded).iter().flat_map(|set| view.replicas.split(set)).collect()
+}
+
+/// Why some rank of the world has no proven replica, if one has none though the job's groups do not rule it out.
+pub(crate) fn unproven(view: &View) -> Option<String> {
+    let declared = replica_sets(&view.world, false);
+    let several = declared.iter().filter(|set| set.len() > 1);
+    let alone = several.flat_map(|set| view.replicas.split(set)).find(|set| set.len() == 1)?;
+    alone.first().map(|rank| view.replicas.why_alone(*rank))
 }
 
 /// Whether some rank of such a job has another that holds the same state, as far as its groups say.
@@ -58,6 +72,13 @@ pub(super) fn can_give(kept: &BTreeSet<Rank>, coming: &BTreeSet<Rank>, view: &Vi
         }
         if let Some(what) = told_sharded(set.intersection(kept), view) {
             return Err(no_copy(what, *rank));
+        }
+        for proven in view.replicas.split(&set) {
+            match proven.intersection(coming).next() {
+                Some(rank) if proven.len() == 1 => return Err(view.replicas.why_alone(*rank)),
+                Some(rank) if proven.is_disjoint(kept) => return Err(format!("no replica of {rank} is left")),
+                _ => {}
+            }
         }
     }
     Ok(())

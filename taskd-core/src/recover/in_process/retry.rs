@@ -1,7 +1,8 @@
 //! Nobody is lost: the step is done again, by the same processes in new groups.
 
 use super::{
-    GIVE_UP, JOIN, Limits, cannot_meet, join_if_of_use, meet_anew, missing_services, repair_and_resume, survivors,
+    GIVE_UP, JOIN, Limits, cannot_meet, compare_replicas, join_if_of_use, meet_anew, missing_services,
+    repair_and_resume, survivors,
 };
 use crate::detect::{Damage, Sound};
 use crate::job::{Counted, Domain, Name};
@@ -86,7 +87,7 @@ impl RecoveryStrategy for Retry {
         match run.ended_stage().map(|stage| &stage.name) {
             Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
             Some(name) if *name == GIVE_UP => join_if_of_use(run, view, &self.limits),
-            _ => Next::AsProposed,
+            _ => compare_replicas(run, view),
         }
     }
 }

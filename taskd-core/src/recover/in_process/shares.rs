@@ -2,8 +2,8 @@
 //!
 //! Pure arithmetic over their answers; it tells nobody.
 
-use super::replicas::{check_layouts, replica_sets};
-use crate::job::{Rank, World};
+use super::replicas::check_layouts;
+use crate::job::Rank;
 use crate::launch::WorkerState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,13 +26,11 @@ pub(super) struct Shares {
 }
 
 /// The newest step of which the state of every rank is there, in the rank itself or in a replica. All who have it write: each
-/// has what no replica has as well, such as its random numbers.
+/// has what no replica has as well, such as its random numbers. `sets`: ranks that hold the same state, and each that no other does.
 ///
 /// # Errors
 /// Why there is no such step: in one sentence.
-pub(super) fn plan(states: &BTreeMap<Rank, WorkerState>, world: &World) -> Result<Shares, String> {
-    let is_sharded = states.values().any(|state| !state.sharded.is_empty());
-    let sets = replica_sets(world, is_sharded);
+pub(super) fn plan(states: &BTreeMap<Rank, WorkerState>, sets: Vec<BTreeSet<Rank>>) -> Result<Shares, String> {
     let whole = |set: &BTreeSet<Rank>, step: Option<u64>| {
         let of_set = states.iter().filter(|(rank, state)| set.contains(*rank) && state.is_whole());
         of_set.filter(|(_, s)| step.is_none_or(|step| s.next_step() == step)).map(|(rank, _)| *rank).collect::<Vec<_>>()

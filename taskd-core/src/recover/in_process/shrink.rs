@@ -1,9 +1,9 @@
 //! Lost ranks leave, and those who live go on without them.
 
 use super::newcomers::lost;
-use super::replicas::{replica_sets, told_sharded};
+use super::replicas::{proven_sets, told_sharded};
 use super::{
-    GIVE_UP, JOIN, Limits, cannot_shrink, join_if_of_use, may_still_run, meet_anew, missing_services,
+    GIVE_UP, JOIN, Limits, cannot_shrink, compare_replicas, join_if_of_use, may_still_run, meet_anew, missing_services,
     repair_and_resume, states_of, survivors,
 };
 use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
@@ -66,7 +66,7 @@ impl RecoveryStrategy for Shrink {
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         possible(self, view)?;
         let lost = lost(incident, view)?;
-        let leaving = with_replicas(&lost, &view.world)?;
+        let leaving = with_replicas(&lost, view)?;
         let kept = survivors(incident, view, &leaving)?;
         if let Some(what) = told_sharded(&kept, view) {
             return Err(a_part_is_lost(what));
@@ -97,7 +97,7 @@ impl RecoveryStrategy for Shrink {
                 None => join_if_of_use(run, view, &self.limits),
             },
             Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
-            _ => Next::AsProposed,
+            _ => compare_replicas(run, view),
         }
     }
 }
@@ -115,7 +115,8 @@ fn a_part_is_lost(what: &str) -> String {
 ///
 /// # Errors
 /// No whole replica is left.
-fn with_replicas(lost: &BTreeSet<Rank>, world: &World) -> Result<BTreeSet<Rank>, String> {
+fn with_replicas(lost: &BTreeSet<Rank>, view: &View) -> Result<BTreeSet<Rank>, String> {
+    let world = &view.world;
     let dp = || world.groups().iter().filter(|(id, _)| id.kind == GroupKind::Dp).map(|(_, ranks)| ranks);
     let places: BTreeSet<usize> = dp()
         .flat_map(|ranks| ranks.iter().enumerate())
@@ -126,7 +127,11 @@ fn with_replicas(lost: &BTreeSet<Rank>, world: &World) -> Result<BTreeSet<Rank>,
     let members = world.members();
     let leaving = lost.iter().chain(at_places).filter(|rank| members.contains_key(rank)).copied().collect();
     let no_replica = |set: &BTreeSet<Rank>| set.iter().all(|rank| leaving_or_absent(*rank, &leaving, world));
-    match replica_sets(world, false).iter().find(|set| no_replica(set)) {
+    match proven_sets(view, false).iter().find(|set| no_replica(set)) {
+        Some(set) if set.len() == 1 && world.size() > 1 => {
+            let why = set.first().map(|rank| view.replicas.why_alone(*rank)).unwrap_or_default();
+            Err(format!("no whole replica of the model is left: {why}"))
+        }
         Some(_) => Err("no whole replica of the model is left".into()),
         None => Ok(leaving),
     }

@@ -4,6 +4,7 @@ use crate::detect::{Damage, Fault, FaultClass, Sound, Suspect};
 use crate::job::{
     Counted, Generation, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, NodeId, Ready, WorkerSpec,
 };
+use crate::kernel::Replicas;
 use crate::launch::{Answered, JOIN_VARIABLE, Linked, NodeState, Phase, StartBatch, Window};
 use crate::recover::{Failure, Incident, Output, Proposal, RecoveryStrategy, Restart};
 use crate::testing::conformance;
@@ -13,6 +14,7 @@ pub(super) fn linked(mut scene: Scene) -> Scene {
     for rank in scene.view.world.members().keys().map(|rank| rank.0).collect::<Vec<_>>() {
         scene.proc(rank).link = Some(link(Point::Loop));
     }
+    scene.view.replicas = Replicas::proven(scene.view.world.members().keys().copied());
     scene
 }
 
@@ -26,6 +28,7 @@ pub(super) fn link(at: Point) -> Linked {
         state_bytes: None,
         cannot: None,
         sharded: Vec::new(),
+        digest: None,
     }
 }
 

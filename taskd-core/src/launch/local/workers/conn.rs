@@ -66,6 +66,8 @@ async fn listen(workers: &Workers, incoming: &mut Incoming, proc: &ProcId) -> io
             FromWorker::Failed(failed) => workers.failed(proc, failed),
             FromWorker::Answer(answer) => workers.answered(proc, answer),
             FromWorker::Memory(copy) => workers.says(proc, Saying::Memory(copy)),
+            FromWorker::Digest(digest) if digest.is_sound() => workers.has_digest(proc, digest),
+            FromWorker::Digest(_) => return Err(io::Error::other("a checksum of its state that is empty or too long")),
         }
     }
     Ok(())

@@ -8,6 +8,7 @@
 //! | `{"hello": {"version": 1, "proc": "rank-2.5", "pid": 7, "generation": 1, "framework": "pytorch", "can": [..], "at": "loop"}}` | first of all, and after every new connection |
 //! | `{"at": {"point": "loop", "cannot": "..", "sharded": ["optimizer"]}}` | it stands elsewhere now, or knows more of what it cannot do: why it cannot be kept, and what no other process has a copy of, both as in its hello |
 //! | `{"failed": {"kind": "collective", "step": 41, "message": ".."}}` | something failed, and it waits |
+//! | `{"digest": {"loop": 1, "step": 64, "digest": "9f..", "group": "3c..", "took_us": 310}}` | the checksum of its parameters and optimizer state at the start of a step |
 //! | `{"memory": {"generation": 1, "number": 3, "at": 60, "of": {"made_in": 1, "step": 60}, "whole": true, "bytes": 4096}}` | a copy of its state is in memory, or was left out |
 //! | `{"answer": {"id": 7, "ok": {"state": {..}, "joined_ms": 7.1}}}` or `{"answer": {"id": 7, "error": ".."}}` | to a directive |
 //!
@@ -17,7 +18,9 @@
 //! | `{"do": {"id": 7, "generation": 2, "what": {"give-up": {}}}}` | a [`Directive`] |
 
 use crate::job::{CommandId, Generation, Name};
-use crate::launch::{Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, MemoryCopy, Point, WorkerState};
+use crate::launch::{
+    Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, MemoryCopy, Point, StateDigest, WorkerState,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -47,6 +50,7 @@ pub(super) enum FromWorker {
     Failed(Failed),
     Answer(Answer),
     Memory(MemoryCopy),
+    Digest(StateDigest),
 }
 
 /// Who it says that it is.
@@ -61,6 +65,8 @@ pub(super) struct Hello {
     at: Point,
     #[serde(default)]
     state_bytes: Option<u64>,
+    #[serde(default)]
+    digest: Option<StateDigest>,
     #[serde(flatten)]
     limits: Limits,
 }
@@ -94,6 +100,7 @@ impl Hello {
             can: self.can.iter().take(CAN_MAX).cloned().collect(),
             at: self.at,
             state_bytes: self.state_bytes,
+            digest: self.digest.clone().filter(StateDigest::is_sound),
         }
     }
 }
@@ -132,6 +139,8 @@ struct Well {
     state: Option<WorkerState>,
     #[serde(default)]
     part: Option<DumpPart>,
+    #[serde(default)]
+    digest: Option<StateDigest>,
     #[serde(flatten)]
     others: BTreeMap<String, serde_json::Value>,
 }
@@ -144,9 +153,10 @@ impl Answer {
             (Some(Well { part: Some(part), .. }), None) if !part.is_sound() => {
                 Err(shortened(&format!("what it says of the file {} that it wrote cannot be", part.file)))
             }
-            (Some(Well { state, part, others }), None) => {
+            (Some(Well { state, part, digest, others }), None) => {
                 let figures = others.into_iter().filter_map(|(name, value)| Some((Name::from(name), value.as_f64()?)));
-                Ok(Box::new(Answered { state, figures: figures.take(FIGURES_MAX).collect(), part }))
+                let digest = digest.filter(StateDigest::is_sound);
+                Ok(Box::new(Answered { state, figures: figures.take(FIGURES_MAX).collect(), part, digest }))
             }
             (None, None) => Err("its answer says neither what came of it nor why nothing did".into()),
         }

@@ -11,8 +11,8 @@ use super::history::History;
 use crate::job::{CommandId, ProcId, Role};
 use crate::launch::guard::wire;
 use crate::launch::{
-    Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StepFailure,
-    WorkerSaid,
+    Change, DirectBatch, Directive, LaunchError, LinkStatus, Linked, Listing, Phase, Point, Saying, StateDigest,
+    StepFailure, WorkerSaid,
 };
 use frames::{Answer, Failed, Limits, ToWorker, shortened};
 use std::collections::BTreeMap;
@@ -212,6 +212,11 @@ impl Workers {
             (linked.cannot, linked.sharded) = (limits.cannot(), limits.sharded());
             linked.state_bytes = state_bytes.or(linked.state_bytes);
         });
+    }
+
+    /// A process has computed the checksum of its state.
+    fn has_digest(&self, proc: &ProcId, digest: StateDigest) {
+        self.change(proc, |linked| linked.digest = Some(digest));
     }
 
     fn change(&self, proc: &ProcId, change: impl FnOnce(&mut Linked)) {

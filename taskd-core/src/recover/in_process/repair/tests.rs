@@ -1,16 +1,26 @@
+use super::super::replicas::replica_sets;
 use super::super::tests::state;
 use super::*;
 use crate::detect::fixture::{Scene, node};
 use crate::job::{Counted, GroupId, GroupKind};
 use proptest::prelude::*;
 
+/// Where checksums prove what the groups say.
+fn plan_all(
+    states: &BTreeMap<Rank, WorkerState>,
+    newcomers: &BTreeSet<Rank>,
+    world: &World,
+) -> Result<Repairs, String> {
+    plan(states, newcomers, &replica_sets(world, false), world)
+}
+
 #[test]
 fn replicas_of_another_shape_are_no_replicas() {
     let world = Scene::of(3).view.world;
     let other = WorkerState { layout: "other".into(), ..state(5, Some(4), Window::Before) };
     let states = [(Rank(0), state(5, Some(4), Window::Before)), (Rank(1), other)].into();
-    assert!(plan(&states, &[Rank(2)].into(), &world).is_err_and(|why| why.contains("rank 0 and rank 1")));
-    let as_they_are = plan(&states, &BTreeSet::new(), &Scene::of(2).view.world).expect("nobody copies anything");
+    assert!(plan_all(&states, &[Rank(2)].into(), &world).is_err_and(|why| why.contains("rank 0 and rank 1")));
+    let as_they_are = plan_all(&states, &BTreeSet::new(), &Scene::of(2).view.world).expect("nobody copies anything");
     assert!(as_they_are.places.values().all(|place| place.from.is_empty() && place.put_back));
 }
 
@@ -23,7 +33,7 @@ fn who_copies_anyway_may_have_less_than_those_who_give() {
         (Rank(1), state(0, Some(0), Window::Closed)), // its optimizer has stepped once
         (Rank(2), state(1, Some(0), Window::Before)),
     ];
-    let repairs = plan(&states.into(), &BTreeSet::new(), &world).expect("rank 0 is given what the others have");
+    let repairs = plan_all(&states.into(), &BTreeSet::new(), &world).expect("rank 0 is given what the others have");
     assert_eq!((repairs.step, repairs.places[&Rank(0)].from.clone()), (1, vec![Rank(1)]));
 }
 
@@ -34,7 +44,7 @@ fn groups_of_replicas_have_states_and_buckets_of_their_own() {
     let first = state(5, Some(4), Window::Before);
     let second = WorkerState { layout: "another part".into(), buckets: vec![3, 2, 1], ..first.clone() };
     let states = [(Rank(0), first.clone()), (Rank(1), second), (Rank(2), first)].into();
-    let repairs = plan(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
+    let repairs = plan_all(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
     let buckets = |rank| repairs.places[&Rank(rank)].buckets.clone();
     assert_eq!((buckets(0), buckets(2)), (Some(vec![8, 4]), Some(vec![8, 4])));
     assert_eq!((buckets(1), buckets(3)), (Some(vec![3, 2, 1]), Some(vec![3, 2, 1])));
@@ -46,10 +56,10 @@ fn a_newcomer_copies_from_its_own_data_parallel_group_only() {
     let world = Scene::of(4).view.world.as_ref().clone().with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
     let before = state(5, Some(4), Window::Before);
     let states: BTreeMap<_, _> = [0, 1, 2].map(|rank| (Rank(rank), before.clone())).into();
-    let repairs = plan(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
+    let repairs = plan_all(&states, &[Rank(3)].into(), &world).expect("rank 1 is its replica");
     assert_eq!(repairs.places[&Rank(3)].from, [Rank(1)]);
     let states = [0, 2].map(|rank| (Rank(rank), before.clone())).into();
-    let why = plan(&states, &[Rank(1), Rank(3)].into(), &world).expect_err("none of group 1 is left");
+    let why = plan_all(&states, &[Rank(1), Rank(3)].into(), &world).expect_err("none of group 1 is left");
     assert!(why.contains("no replica of rank 1"), "{why}");
 }
 
@@ -61,7 +71,7 @@ fn large(bytes: u64) -> WorkerState {
 fn givers(world: &World, lack: &[u32], bytes: u64) -> Vec<Vec<u32>> {
     let lack: BTreeSet<Rank> = lack.iter().copied().map(Rank).collect();
     let there = world.members().keys().filter(|rank| !lack.contains(rank));
-    let repairs = plan(&there.map(|rank| (*rank, large(bytes))).collect(), &lack, world).expect("they have it");
+    let repairs = plan_all(&there.map(|rank| (*rank, large(bytes))).collect(), &lack, world).expect("they have it");
     for (rank, place) in &repairs.places {
         assert!(place.from.iter().all(|giver| repairs.places[giver].to.contains(rank)), "each knows to whom it gives");
     }
@@ -112,7 +122,7 @@ proptest! {
         let known: BTreeMap<Rank, WorkerState> =
             states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
         let newcomers = world.members().keys().filter(|rank| !known.contains_key(rank)).copied().collect();
-        let planned = plan(&known, &newcomers, &world);
+        let planned = plan_all(&known, &newcomers, &world);
         let Ok(Repairs { step, places, .. }) = planned else {
             prop_assert!(known.values().all(|state| !state.is_whole()), "it gave up although a replica was whole");
             return Ok(());

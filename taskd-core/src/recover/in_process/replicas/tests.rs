@@ -1,10 +1,11 @@
 use super::super::tests::{
     after, directives, entered, frozen, incident, killed, link, linked, names, shrunk, state, survived, wish_to_grow,
 };
-use super::super::{Directive, Grow, JOIN, Recover, Retry, Shrink};
+use super::super::{Directive, Dump, Grow, JOIN, Recover, Retry, Shrink};
 use super::*;
 use crate::detect::fixture::Scene;
-use crate::job::{GroupId, World};
+use crate::job::{GroupId, JobSpec, World};
+use crate::kernel::Replicas;
 use crate::launch::{Linked, Point, Window};
 use crate::recover::{Next, RecoveryStrategy};
 use std::collections::BTreeMap;
@@ -87,4 +88,22 @@ fn nobody_takes_the_place_of_a_rank_of_which_no_replica_is_left() {
     faults.push(killed(&mut scene, 3));
     let why = recover.propose(&incident(faults), &scene.view).map(drop).expect_err("nobody has their state");
     assert_eq!(why, "no replica of rank 1 is left");
+}
+
+#[test]
+fn a_rank_without_a_proven_replica_is_replaced_by_none_and_the_reason_is_given() {
+    let mut scene = linked(Scene::of(3));
+    let faults = incident(vec![killed(&mut scene, 1)]);
+    scene.view.replicas = Replicas::proven([Rank(0), Rank(2)]);
+    let why = "no replica of rank 1 is proven: it has reported no checksum of its state";
+    assert_eq!(unproven(&scene.view), Some(why.into()));
+    let refused =
+        |strategy: &dyn RecoveryStrategy| strategy.propose(&faults, &scene.view).map(drop).expect_err("refused");
+    assert_eq!(refused(&Recover::in_place()), why);
+    assert_eq!(refused(&Shrink::new()), format!("no whole replica of the model is left: {why}"));
+    let mut spec = JobSpec::clone(&scene.view.spec);
+    spec.policy.dump_dir = Some("/checkpoints".into());
+    scene.view.spec = Arc::new(spec);
+    let dump = Dump::and_restart().propose(&faults, &scene.view).map(drop);
+    assert_eq!(dump, Err(format!("rank 1 is lost, and {why}")), "nothing of it is there to be saved");
 }

@@ -5,7 +5,7 @@ use crate::job::{
     Domain, ErrorReport, Exit, GroupId, GroupKind, Incarnation, IncidentId, JobSpec, JobTime, Name, NodeId, Rank, Role,
     Termination,
 };
-use crate::kernel::{Proc, View};
+use crate::kernel::{Proc, Replicas, View};
 use crate::launch::{Linked, NodeState, Phase, Point};
 use crate::recover::{Action, Incident, Proposal};
 use crate::testing::Timeline;
@@ -155,7 +155,9 @@ fn linked(timeline: Timeline) -> Timeline {
             state_bytes: Some(64),
             cannot: None,
             sharded: Vec::new(),
+            digest: None,
         };
+        view.replicas = Replicas::proven(view.world.members().keys().copied());
         let runs = |proc: &&mut Proc| proc.phase == Phase::Running;
         view.procs.values_mut().filter(runs).for_each(|proc| proc.link = Some(link.clone()));
     })

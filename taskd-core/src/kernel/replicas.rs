@@ -1,0 +1,325 @@
+//! Which ranks have proved that they hold the same parameters and optimizer state: from the checksums that they report.
+//!
+//! It is data with questions: it chooses no rank to copy from, and computes no checksum.
+//!
+//! Ranks report a checksum at the same steps (the first of a loop, and others from then on). Those of one step are a *round*. Ranks with
+//! equal checksums in a round are of one *class*, until a later round shows otherwise; a rank that reports nothing in a round keeps its
+//! class, unless that class falls apart without it. Two ranks of a class are proven replicas when
+//!
+//! - both name the same group of their framework (`DistributedDataParallel`'s, say), which keeps its members equal, or
+//! - the state of the class has changed since its first round: stages of a pipeline that were initialized alike differ after one step.
+
+use crate::job::Rank;
+use crate::launch::StateDigest;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rounds that are kept one by one. A rank that is further behind than that has its checksum dropped, which is counted.
+const ROUNDS_MAX: usize = 4;
+
+/// A round: the loop of the program, and the step.
+type At = (u64, u64);
+
+/// What the checksums of all ranks have shown so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Replicas {
+    /// The newest rounds, oldest first, with each rank's checksum.
+    rounds: Vec<(At, BTreeMap<Rank, String>)>,
+    /// What all older rounds come to.
+    classes: Classes,
+    /// The framework's own group of each rank, as it was named last.
+    groups: BTreeMap<Rank, String>,
+    /// What it has cost.
+    figures: ReplicaFigures,
+}
+
+/// What the checksums of ranks' states have cost a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ReplicaFigures {
+    /// Checksums that ranks have reported.
+    pub checks: u64,
+    /// What all of them took the ranks to compute, in microseconds.
+    pub took_us: u64,
+    /// Checksums that came too late to be compared.
+    pub late: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Classes {
+    of: BTreeMap<Rank, u64>,
+    all: BTreeMap<u64, Class>,
+    next: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Class {
+    digest: String,
+    at: At,
+    /// The checksum has changed since the class was seen first.
+    moved: bool,
+}
+
+/// What makes ranks replicas: equal keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Class(u64),
+    Group(u64, String),
+    Alone(Rank),
+}
+
+impl Replicas {
+    /// Ranks that have named one group of their framework, and have all reported the same checksum. For tests and simulations.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn proven(ranks: impl IntoIterator<Item = Rank>) -> Replicas {
+        let mut replicas = Replicas::default();
+        for rank in ranks {
+            let group = Some("all".to_owned());
+            replicas.hear(rank, &StateDigest { loop_number: 1, step: 0, digest: "equal".into(), group, took_us: 0 });
+        }
+        replicas
+    }
+
+    /// A rank reports its checksum.
+    pub(crate) fn hear(&mut self, rank: Rank, state: &StateDigest) {
+        let at = (state.loop_number, state.step);
+        if self.rounds.iter().any(|(known, seen)| *known == at && seen.get(&rank) == Some(&state.digest)) {
+            return; // a link that came back reports it again
+        }
+        self.figures.checks = self.figures.checks.saturating_add(1);
+        self.figures.took_us = self.figures.took_us.saturating_add(state.took_us);
+        if self.rounds.last().is_some_and(|((newest, _), _)| *newest < at.0) {
+            self.start_again(); // the state of another loop may be of other objects
+        }
+        let is_late = |(oldest, _): &(At, _)| at < *oldest && self.rounds.len() == ROUNDS_MAX;
+        if self.rounds.first().is_some_and(is_late) || at <= self.classes.newest() {
+            self.figures.late = self.figures.late.saturating_add(1);
+            return;
+        }
+        match &state.group {
+            Some(group) => _ = self.groups.insert(rank, group.clone()),
+            None => _ = self.groups.remove(&rank),
+        }
+        let place = self.rounds.partition_point(|(known, _)| *known < at);
+        if self.rounds.get(place).is_none_or(|(known, _)| *known != at) {
+            self.rounds.insert(place, (at, BTreeMap::new()));
+        }
+        self.rounds[place].1.insert(rank, state.digest.clone());
+        if self.rounds.len() > ROUNDS_MAX {
+            let (at, round) = self.rounds.remove(0);
+            self.classes.fold(at, &round);
+        }
+    }
+
+    /// All ranks start again: what was proved was proved of their predecessors.
+    pub(crate) fn start_again(&mut self) {
+        *self = Replicas { figures: self.figures, ..Replicas::default() };
+    }
+
+    /// What it has cost so far, if any rank has reported a checksum.
+    pub(crate) fn figures(&self) -> Option<ReplicaFigures> {
+        (self.figures.checks > 0).then_some(self.figures)
+    }
+
+    /// The step of the newest round in which all of these ranks have reported, if that is the newest round.
+    pub(crate) fn complete_round(&self, mut ranks: impl Iterator<Item = Rank>) -> Option<u64> {
+        let ((_, step), round) = self.rounds.last()?;
+        ranks.all(|rank| round.contains_key(&rank)).then_some(*step)
+    }
+
+    /// Splits a set of ranks into sets of proven replicas. A rank without a proof is a set of its own.
+    #[must_use]
+    pub fn split(&self, ranks: &BTreeSet<Rank>) -> Vec<BTreeSet<Rank>> {
+        let classes = self.now();
+        let mut sets: BTreeMap<Key, BTreeSet<Rank>> = BTreeMap::new();
+        for rank in ranks {
+            sets.entry(self.key(*rank, &classes)).or_default().insert(*rank);
+        }
+        sets.into_values().collect()
+    }
+
+    /// Why no other rank is proven to hold what this one holds, in one sentence.
+    #[must_use]
+    pub fn why_alone(&self, rank: Rank) -> String {
+        let classes = self.now();
+        let Some((number, class)) = classes.class(rank) else {
+            return format!("no replica of {rank} is proven: it has reported no checksum of its state");
+        };
+        let step = class.at.1;
+        let peer = classes.of.iter().find(|(other, of)| **other != rank && **of == number).map(|(other, _)| other);
+        match peer {
+            None => {
+                format!("no replica of {rank} is proven: no other rank has the checksum of its state at step {step}")
+            }
+            Some(peer) => format!(
+                "no replica of {rank} is proven: {peer} has the same checksum at step {step}, but nothing has been trained since the \
+                 first one, and no group of the framework (as DistributedDataParallel's) holds all of their state"
+            ),
+        }
+    }
+
+    /// All rounds taken into account.
+    fn now(&self) -> Classes {
+        let mut classes = self.classes.clone();
+        self.rounds.iter().for_each(|(at, round)| classes.fold(*at, round));
+        classes
+    }
+
+    fn key(&self, rank: Rank, classes: &Classes) -> Key {
+        match (classes.class(rank), self.groups.get(&rank)) {
+            (Some((number, class)), _) if class.moved => Key::Class(number),
+            (Some((number, _)), Some(group)) => Key::Group(number, group.clone()),
+            _ => Key::Alone(rank),
+        }
+    }
+}
+
+impl Classes {
+    fn class(&self, rank: Rank) -> Option<(u64, &Class)> {
+        let number = *self.of.get(&rank)?;
+        Some((number, self.all.get(&number)?))
+    }
+
+    /// The newest round that is in.
+    fn newest(&self) -> At {
+        self.all.values().map(|class| class.at).max().unwrap_or_default()
+    }
+
+    /// Takes a round into account, which is newer than all before.
+    fn fold(&mut self, at: At, round: &BTreeMap<Rank, String>) {
+        let mut equal: BTreeMap<&str, BTreeSet<Rank>> = BTreeMap::new();
+        for (rank, digest) in round {
+            equal.entry(digest).or_default().insert(*rank);
+        }
+        let classes_of = |ranks: &BTreeSet<Rank>| ranks.iter().filter_map(|rank| self.of.get(rank).copied()).collect();
+        let before: Vec<BTreeSet<u64>> = equal.values().map(classes_of).collect();
+        for ((digest, ranks), was) in equal.iter().zip(&before) {
+            let only = was.first().copied().filter(|_| was.len() == 1);
+            let kept = only.filter(|number| before.iter().filter(|others| others.contains(number)).count() == 1);
+            let number = kept.unwrap_or_else(|| {
+                self.next += 1;
+                self.next
+            });
+            let moved = kept.and_then(|number| self.all.get(&number)).is_some_and(|c| c.moved || c.digest != **digest);
+            self.all.insert(number, Class { digest: (*digest).to_owned(), at, moved });
+            self.of.extend(ranks.iter().map(|rank| (*rank, number)));
+        }
+        let used: BTreeSet<u64> = self.of.values().copied().collect();
+        self.all.retain(|number, _| used.contains(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(replicas: &mut Replicas, step: u64, digests: &[(u32, &str)]) {
+        for (rank, digest) in digests {
+            let digest = (*digest).to_owned();
+            replicas.hear(Rank(*rank), &StateDigest { loop_number: 1, step, digest, group: None, took_us: 7 });
+        }
+    }
+
+    fn declare(replicas: &mut Replicas, step: u64, digests: &[(u32, &str, &str)]) {
+        for (rank, digest, group) in digests {
+            let (digest, group) = ((*digest).to_owned(), Some((*group).to_owned()));
+            replicas.hear(Rank(*rank), &StateDigest { loop_number: 1, step, digest, group, took_us: 7 });
+        }
+    }
+
+    fn sets(replicas: &Replicas, ranks: u32) -> Vec<Vec<u32>> {
+        let sets = replicas.split(&(0..ranks).map(Rank).collect());
+        let mut sets: Vec<Vec<u32>> =
+            sets.into_iter().map(|set| set.into_iter().map(|rank| rank.0).collect()).collect();
+        sets.sort();
+        sets
+    }
+
+    #[test]
+    fn without_a_checksum_no_rank_has_a_replica() {
+        let replicas = Replicas::default();
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        assert!(replicas.why_alone(Rank(1)).contains("it has reported no checksum"));
+        assert_eq!(replicas.figures(), None);
+    }
+
+    #[test]
+    fn members_of_one_group_with_equal_checksums_are_replicas_at_once() {
+        let mut replicas = Replicas::default();
+        declare(&mut replicas, 0, &[(0, "a", "dp"), (1, "a", "dp"), (2, "b", "dp")]);
+        assert_eq!(sets(&replicas, 3), [vec![0, 1], vec![2]]);
+        assert!(replicas.why_alone(Rank(2)).contains("no other rank has the checksum of its state at step 0"));
+    }
+
+    #[test]
+    fn stages_that_were_initialized_alike_are_no_replicas_before_they_have_trained_nor_after() {
+        let mut replicas = Replicas::default();
+        say(&mut replicas, 0, &[(0, "same"), (1, "same")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        assert!(replicas.why_alone(Rank(0)).contains("nothing has been trained since"));
+        say(&mut replicas, 1, &[(0, "first"), (1, "second")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        say(&mut replicas, 2, &[(0, "x"), (1, "y")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+    }
+
+    #[test]
+    fn equal_checksums_that_have_changed_prove_replicas_without_a_group() {
+        let mut replicas = Replicas::default();
+        say(&mut replicas, 0, &[(0, "a"), (1, "a"), (2, "a"), (3, "a")]);
+        say(&mut replicas, 1, &[(0, "b"), (1, "c"), (2, "b"), (3, "c")]); // two stages of two replicas each
+        assert_eq!(sets(&replicas, 4), [[0], [1], [2], [3]], "their classes are new");
+        say(&mut replicas, 2, &[(0, "d"), (1, "e"), (2, "d"), (3, "e")]);
+        assert_eq!(sets(&replicas, 4), [[0, 2], [1, 3]]);
+    }
+
+    #[test]
+    fn a_lost_rank_keeps_its_class_while_the_others_of_it_agree() {
+        let mut replicas = Replicas::default();
+        for (step, digest) in (0..20).zip("abcdefghijklmnopqrst".chars()) {
+            let digest = digest.to_string();
+            let all = [(0, &*digest), (1, &*digest), (2, &*digest)];
+            say(&mut replicas, step, if step < 3 { &all } else { &all[1..] });
+        }
+        assert_eq!(sets(&replicas, 3), [[0, 1, 2]]);
+        say(&mut replicas, 20, &[(1, "x"), (2, "y")]);
+        assert_eq!(sets(&replicas, 3), [[0], [1], [2]], "of which of the two it was a replica is unknown");
+    }
+
+    #[test]
+    fn a_replica_that_differs_once_is_one_again_when_its_state_was_copied() {
+        let mut replicas = Replicas::default();
+        say(&mut replicas, 0, &[(0, "a"), (1, "a")]);
+        say(&mut replicas, 1, &[(0, "b"), (1, "b")]);
+        say(&mut replicas, 2, &[(0, "c"), (1, "broken")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        say(&mut replicas, 3, &[(0, "d"), (1, "d")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        say(&mut replicas, 4, &[(0, "e"), (1, "e")]);
+        assert_eq!(sets(&replicas, 2), [[0, 1]]);
+    }
+
+    #[test]
+    fn another_loop_and_a_start_of_all_ranks_begin_without_a_proof() {
+        let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
+        assert_eq!(sets(&replicas, 2), [[0, 1]]);
+        replicas.hear(Rank(0), &StateDigest { loop_number: 2, step: 0, digest: "z".into(), group: None, took_us: 0 });
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
+        replicas.start_again();
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        assert_eq!(replicas.figures().map(|figures| figures.checks), Some(2), "what it has cost stays");
+    }
+
+    #[test]
+    fn a_checksum_that_is_repeated_counts_once_and_one_that_is_too_late_is_counted_as_such() {
+        let mut replicas = Replicas::default();
+        for step in 0..10 {
+            say(&mut replicas, step, &[(0, "a"), (0, "a")]);
+        }
+        say(&mut replicas, 2, &[(1, "a")]);
+        let figures = replicas.figures().expect("there were some");
+        assert_eq!((figures.checks, figures.took_us, figures.late), (11, 77, 1));
+    }
+}

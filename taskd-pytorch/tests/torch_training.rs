@@ -36,17 +36,18 @@ torch.manual_seed(7)
 random.seed(rank)
 net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
 # Where all start again DDP's buckets must not be made anew in the second step: it would be another one.
-model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew')
+kept = {'broadcast_buffers': False} if os.environ['OWN_BUFFERS'] else {}  # what BatchNorm has seen is each rank's own then
+model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew', **kept)
 if os.environ['ZERO']:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
 else:
     optimizer = torch.optim.Adam(model.parameters())
+is_odd = os.environ['ODD'] == str(rank) and 'TASKD_JOIN' in os.environ  # in the place of a lost one, while others live
+average = torch.nn.Linear(32, 5 if is_odd else 4)
 torch.manual_seed(100 + rank)
 loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=True)
 mark = lambda name: os.environ['RESULT'] + name
-is_odd = os.environ['ODD'] == str(rank) and 'TASKD_JOIN' in os.environ  # in the place of a lost one, while others live
-average = torch.nn.Linear(32, 5 if is_odd else 4)
 ballast = torch.nn.ParameterList([torch.zeros(int(os.environ['BALLAST_MIB']) << 18)])  # to copy it takes a while
 state = {'model': model, 'optimizer': optimizer, 'average': average, 'ballast': ballast}
 start = taskd.load_dump(state) or 0
@@ -101,6 +102,46 @@ for one in list(net.state_dict().values()) + [v for s in getattr(optimizer, 'opt
 open(os.environ['RESULT'] + '.' + str(rank), 'w').write('%d %s' % (start, digest.hexdigest()))
 ";
 
+/// A pipeline by hand, whose stages have one shape and begin with the same parameters. Ranks are killed as in the other program.
+const STAGES: &str = "
+import hashlib, os, torch, torch.distributed as dist, taskd
+dist.init_process_group('gloo')
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(7)
+stage = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16))
+optimizer = torch.optim.Adam(stage.parameters(), lr=1e-2)
+given = torch.randn(32, 16)
+def die(step):
+    name = '%d:%d' % (rank, step.number)
+    mark = os.environ['RESULT'] + name
+    if name in os.environ['DIE'].split() and not step.warming and not os.path.exists(mark):
+        open(mark, 'w').close()
+        os.kill(os.getpid(), 9)
+for step in taskd.steps({'model': stage, 'optimizer': optimizer}, until=40):
+    with step:
+        optimizer.zero_grad()
+        die(step)
+        before = given if rank == 0 else torch.empty(32, 16)
+        if rank > 0:
+            dist.recv(before, rank - 1)
+            before.requires_grad_(True)
+        after = stage(before)
+        if rank + 1 < size:
+            dist.send(after.detach(), rank + 1)
+            grad = torch.empty_like(after)
+            dist.recv(grad, rank + 1)
+            after.backward(grad)
+        else:
+            (after - given.sin()).square().mean().backward()
+        if rank > 0:
+            dist.send(before.grad, rank - 1)
+        optimizer.step()
+digest = hashlib.sha256()
+for one in list(stage.state_dict().values()) + [v for s in optimizer.state.values() for v in s.values()]:
+    digest.update(one.numpy().tobytes())
+open(os.environ['RESULT'] + '.' + str(rank), 'w').write('0 %s' % digest.hexdigest())
+";
+
 /// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one step die at once.
 async fn train(
     python: &Path,
@@ -143,12 +184,14 @@ fn results(dir: &Path, report: &JobReport) -> Vec<(u64, String)> {
 async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl FnOnce(&mut JobSpec)) -> Runtime {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
     let local = Arc::new(local);
-    let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", TRAIN])
+    let program = if env.iter().any(|(name, _)| *name == "STAGES") { STAGES } else { TRAIN };
+    let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", program])
         .with_env("OMP_NUM_THREADS", "1")
         .with_env("DIE", "")
         .with_env("DIE_SAVING", "")
         .with_env("BUCKETS", "")
         .with_env("ZERO", "")
+        .with_env("OWN_BUFFERS", "")
         .with_env("SHORT", "")
         .with_env("HOLD", "")
         .with_env("ODD", "")
@@ -219,10 +262,10 @@ async fn reach(handle: &RuntimeHandle, steps: u64) {
 }
 
 /// What shows in the bits, of all that a job can be told.
-const SHOWS: [&str; 2] = ["BUCKETS", "ZERO"];
+const SHOWS: [&str; 4] = ["BUCKETS", "ZERO", "OWN_BUFFERS", "STAGES"];
 
 /// With what the ranks of a job end that nothing befalls: as usual, and with each of these.
-static UNDISTURBED: [OnceCell<Vec<String>>; 3] = [const { OnceCell::const_new() }; 3];
+static UNDISTURBED: [OnceCell<Vec<String>>; 5] = [const { OnceCell::const_new() }; 5];
 
 #[tokio::test]
 async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
@@ -234,6 +277,37 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
     assert_eq!(strategies, [Some(Name::new("recover-in-place")), Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
+}
+
+#[tokio::test]
+async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike() {
+    let test = "a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike";
+    let Some(python) = support::torch_python(test) else { return };
+    for die in ["1:2", "0:1", "2:20"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (report, _) = ends_as_undisturbed(&python, dir.path(), &[("DIE", die), ("STAGES", "1")], |_| ()).await;
+        let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+        assert_eq!(strategies, [Some(Name::new("restart"))], "{die}: {report:#?}");
+        let refused = fs::read_to_string(dir.path().join("refused")).unwrap();
+        for strategy in ["recover-in-place", "shrink"] {
+            let why = refused.lines().find(|line| line.starts_with(&format!("{strategy}: "))).unwrap_or_default();
+            assert!(why.contains("is proven"), "{die}: {strategy}: {refused}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn replicas_with_buffers_of_their_own_are_recovered_in_place() {
+    let test = "replicas_with_buffers_of_their_own_are_recovered_in_place";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (report, starts) =
+        ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23"), ("OWN_BUFFERS", "1")], |_| ()).await;
+    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+    assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
+    assert_eq!(starts, [0; RANKS as usize]);
+    let checks = report.replicas.expect("ranks have reported checksums");
+    println!("{} checksums took {} us each", checks.checks, checks.took_us / checks.checks);
 }
 
 #[tokio::test]

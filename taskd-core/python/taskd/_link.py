@@ -7,11 +7,13 @@ to a supervisor that is gone is dropped, but for the failure that still stands: 
 
 import os
 import sys
+import time
 from collections import deque
 
 from taskd import _frames
 
 BACKOFF_FIRST_MS, BACKOFF_MAX_MS = 50, 1000
+FLUSH_SECONDS = 0.2  # that the program waits at most for what is to be sent
 OUTBOX_MAX = 256  # messages that wait to be sent; of more the newest is dropped, and counted
 UNSENT_BYTES_MAX = 1 << 20  # of messages that a supervisor does not read; of more, messages wait in the outbox
 READ_BYTES = 65536
@@ -31,6 +33,7 @@ class Link:
         self.outbox = deque()
         self.standing = None  # the failure that is to be told to every new supervisor
         self.socket = None
+        self.is_sent = True  # all of it
         self.counts = {"connected": 0, "dropped": 0, "garbage": 0, "failed": 0}
         self.wake_read, self.wake_write = os.pipe()
         for fd in (self.wake_read, self.wake_write):
@@ -63,10 +66,17 @@ class Link:
             self.drop("%d messages wait for the supervisor, which does not read" % OUTBOX_MAX)
             return
         self.outbox.append(message)
+        self.is_sent = False
         try:
             os.write(self.wake_write, b"\0")
         except OSError:
             pass  # full: it wakes up anyway
+
+    def flush(self):
+        """Waits, within a bound, until all is sent: a process that is killed then has said it."""
+        limit = time.monotonic() + FLUSH_SECONDS
+        while not self.is_sent and time.monotonic() < limit:
+            time.sleep(0.0005)
 
     def drop(self, why):
         """Counts a message that is not sent, and says so the first time."""
@@ -136,6 +146,7 @@ class Link:
         while True:
             while self.outbox and len(unsent) < UNSENT_BYTES_MAX:
                 unsent += self.packed(self.outbox.popleft())
+            self.is_sent = not unsent and not self.outbox
             poll.register(fd, select.POLLIN | (select.POLLOUT if unsent else 0))
             ready = dict(poll.poll(None if greeted else GREETING_MS))
             if not ready and not greeted:
@@ -171,8 +182,6 @@ class Link:
 
 
 def sleep_ms(milliseconds):
-    import time
-
     time.sleep(milliseconds / 1000.0)
 
 

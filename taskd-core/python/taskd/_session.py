@@ -221,10 +221,13 @@ class Session:
         self.page.stands_in_loop(place == LOOP)
         self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, **self.limits()}})
 
-    def proved(self, digest):
-        """The checksum of the state where a step begins: ranks that report the same one are replicas."""
+    def proved(self, digest, is_first):
+        """The checksum of the state where a step begins: ranks that report the same one are replicas. The first one of a loop is with the
+        supervisor before anything is trained: without it nobody could take this rank's place."""
         self.digest = digest
         self.link.send({"digest": digest})
+        if is_first:
+            self.link.flush()
 
     def knows_limits(self):
         """The framework has found out more of what it cannot do. Before the loop it is told on coming there."""

@@ -157,7 +157,7 @@ class Engine:
             digest = self.digest(loop)
             if digest is not None:
                 self.digest_of = self.session.loops, loop.number
-                self.session.proved(digest)
+                self.session.proved(digest, loop.number == loop.first)
 
     def digest(self, loop):
         """The checksum of what is here, and what else the supervisor has to know of it; None where there is none. Without it this rank

@@ -89,8 +89,8 @@ class State:
         return {path: leaf for path, leaf in leaves.items() if path not in own}
 
     def trained(self):
-        """The parameters of all modules and optimizers."""
-        for what in self.named.values():
+        """The parameters that optimizers change; those of all modules where no optimizer is known yet."""
+        for what in self.optimizers() or self.modules():
             yield from parameters_of(inner_of(what))
 
     def layout(self, leaves):

@@ -66,11 +66,12 @@ impl RecoveryStrategy for Shrink {
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         possible(self, view)?;
         let lost = lost(incident, view)?;
-        let leaving = with_replicas(&lost, view)?;
-        let kept = survivors(incident, view, &leaving)?;
-        if let Some(what) = told_sharded(&kept, view) {
+        let lives = view.world.members().keys().filter(|rank| !lost.contains(rank));
+        if let Some(what) = told_sharded(lives, view) {
             return Err(a_part_is_lost(what));
         }
+        let leaving = with_replicas(&lost, view)?;
+        let kept = survivors(incident, view, &leaving)?;
         let least = view.spec.policy.ranks_min.max(1);
         if kept.len() < least as usize {
             return Err(format!("{} ranks would be left, and the job wants {least} at least", kept.len()));

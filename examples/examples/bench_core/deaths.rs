@@ -181,7 +181,7 @@ impl Job<'_> {
                         Phase::Exited(_) => return Ok((dead, now)),
                         Phase::Pending(_) | Phase::Running => (),
                     },
-                    Change::Proc(_) | Change::Node(_) | Change::Link(_) | Change::Said(_) => (),
+                    Change::Proc(_) | Change::Node(_) | Change::Link(_) | Change::Said(_) | Change::Guard(_) => (),
                 }
             }
         }

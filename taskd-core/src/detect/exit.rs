@@ -29,6 +29,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// | end | confidence, permille | class |
 /// |---|---|---|
 /// | the script's do-not-restart code | 1000 | program |
+/// | together with the guard of its host, whatever it says | 100: a victim | exit |
 /// | error report of a follow-up error | 100: a victim | exit |
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |
@@ -99,8 +100,10 @@ impl ExitDetector {
 
     fn died(&mut self, role: &Role, proc: &Proc, how: Termination, view: &View, out: &mut Findings) {
         let explained = self.state.is_explained(proc);
+        let is_explained = proc.unguarded; // by its guard's end, which is blamed: nothing else needs to be known
         let waits = match how {
             Termination::Code(0) => return,
+            _ if is_explained => false,
             Termination::Code(_) => !explained,
             Termination::Signal { .. } => false,
             Termination::Unknown => true,
@@ -125,7 +128,7 @@ impl ExitDetector {
         let end = End { incarnation: proc.incarnation, since, exit: exit.clone(), explained };
         let mut class = None;
         if !exit.how.is_success() {
-            if blamed.is_none() && !explained && !state.awaited.is_empty() && !end.judge(view).is_cause() {
+            if blamed.is_none() && !explained && !state.awaited.is_empty() && !end.judge(proc, view).is_cause() {
                 state.held.insert(role.clone(), end);
                 return;
             }
@@ -154,6 +157,9 @@ impl FaultDetector for ExitDetector {
         }
         let Some(proc) = unexpected(role, o.incarnation, view) else { return };
         let explained = self.state.explained;
+        if proc.unguarded {
+            self.state.explained = self.state.explained.max(Some(proc.generation)); // others fail for want of it
+        }
         match phase {
             Phase::Dead(how) => self.died(role, proc, *how, view, out),
             Phase::Exited(exit) => self.exited(role, proc, exit, view, out),
@@ -218,7 +224,7 @@ impl State {
     /// Blames an end, unless it has become nobody's business; says as what.
     fn blame(&mut self, role: &Role, end: &End, view: &View, out: &mut Findings) -> Option<FaultClass> {
         let proc = unexpected(role, Some(end.incarnation), view)?;
-        let verdict = end.judge(view);
+        let verdict = end.judge(proc, view);
         if verdict.is_cause() {
             self.explained = self.explained.max(Some(proc.generation));
         }
@@ -229,7 +235,10 @@ impl State {
 }
 
 impl End {
-    fn judge(&self, view: &View) -> judge::Verdict {
+    fn judge(&self, proc: &Proc, view: &View) -> judge::Verdict {
+        if proc.unguarded {
+            return judge::with_its_guard();
+        }
         judge(self.exit.how, self.exit.error.as_deref(), self.explained, view.spec.policy.do_not_restart_code)
     }
 }

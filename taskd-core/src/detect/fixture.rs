@@ -44,6 +44,7 @@ impl Scene {
             nodes,
             mending: false,
             replicas: Replicas::default(),
+            guards: BTreeMap::new(),
         };
         let mut scene = Scene { view };
         scene.run_all();
@@ -65,6 +66,7 @@ impl Scene {
                 progress_at: *now,
                 link: None,
                 unlinked_at: None,
+                unguarded: false,
             };
             procs.insert(Role::Rank(*rank), proc);
         }

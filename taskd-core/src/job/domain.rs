@@ -25,6 +25,8 @@ pub enum Domain {
     Group(GroupId),
     /// A plugin of the runtime itself.
     Plugin(Name),
+    /// What starts, stops and reaps the processes of a host: they end with it.
+    Guard(NodeId),
 }
 
 impl fmt::Display for Domain {
@@ -36,6 +38,7 @@ impl fmt::Display for Domain {
             Domain::Process(role) => role.fmt(f),
             Domain::Group(group) => group.fmt(f),
             Domain::Plugin(name) => write!(f, "plugin {name}"),
+            Domain::Guard(node) => write!(f, "the guard of {node}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::job::{JobTime, ProcId};
 use crate::kernel::{Command, Decision, Event, Input, Order, Ordered, Request};
-use crate::launch::{Change, LinkStatus, Saying, WorkerSaid};
+use crate::launch::{Change, GuardState, LinkStatus, Saying, WorkerSaid};
 use crate::recover::Action;
 use crate::trace::{Observation, Signal};
 use std::collections::BTreeMap;
@@ -25,6 +25,14 @@ pub(crate) fn input(input: &Input) -> String {
             format!("changed: {proc} is linked, in {}, at {:?}", link.generation, link.at)
         }
         Input::Changed(Change::Said(said)) => saying(said),
+        Input::Changed(Change::Guard(guard)) => {
+            let state = match &guard.state {
+                GuardState::Answers => "answers".to_owned(),
+                GuardState::Silent(why) => format!("does not answer: {why}"),
+                GuardState::Gone(end) => format!("is gone: {}", end.why),
+            };
+            format!("changed: guard {} of {} {state}", guard.pid, guard.node)
+        }
         Input::Answered { id, results } => {
             let failed: Vec<String> =
                 results.iter().filter_map(|(d, r)| Some(format!("{d}: {}", r.as_ref().err()?))).collect();

@@ -8,7 +8,7 @@ use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Ro
 use crate::launch::StartBatch;
 use crate::recover::{Action, Failure, Output};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,13 +169,15 @@ impl Kernel {
     pub(super) fn time_out(&mut self) {
         let now = self.now();
         let (mut silent, mut late) = (Vec::new(), Vec::new());
+        let is_due = |pending: &Pending| pending.due <= now && !pending.waiting.is_empty() && !self.is_held_up(pending);
+        let due = self.state.pending.iter().filter(|(_, p)| is_due(p)).map(|(id, _)| *id).collect::<BTreeSet<_>>();
         let State { pending, starting, .. } = &mut self.state;
         let never_told_of = |target: &Domain, incarnation: Option<Incarnation>| {
             let (Domain::Process(role), Some(incarnation)) = (target, incarnation) else { return false };
             let proc = ProcId { role: role.clone(), incarnation };
             starting.values().any(|procs| procs.contains(&proc))
         };
-        for (command, pending) in pending.iter_mut().filter(|(_, p)| p.due <= now && !p.waiting.is_empty()) {
+        for (command, pending) in pending.iter_mut().filter(|(id, _)| due.contains(id)) {
             late.push(*command);
             for (target, incarnation) in std::mem::take(&mut pending.waiting) {
                 let result = match &pending.action {

@@ -5,7 +5,7 @@
 use super::arbiter::{Bench, Price, Verdict, arbitrate};
 use super::incidents::{Hold, Open};
 use super::plans::PlanId;
-use super::{Branch, Chosen, Decision, Event, Held, Kernel, View};
+use super::{Branch, Chosen, Decision, Event, Held, Kernel, Proc, View};
 use crate::detect::Fault;
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, RemovalCap, Role};
 use crate::recover::Action;
@@ -52,6 +52,10 @@ impl Kernel {
             self.close(id, "another recovery has replaced what was blamed", None);
             return true;
         }
+        if self.awaits_guard(id) {
+            self.set_decide_at(id, None);
+            return true;
+        }
         if let Some(until) = self.awaits_word(id) {
             self.state.counts.branch(Branch::AwaitedWord);
             self.set_decide_at(id, Some(until));
@@ -71,6 +75,10 @@ impl Kernel {
         let stands = |fault: &Fault| {
             if let Domain::Node(node) | Domain::Device(node, _) = &fault.prime().domain {
                 return !self.ranks_on(node).is_empty();
+            }
+            if let Domain::Guard(node) = &fault.prime().domain {
+                let ends_with_it = |proc: &Proc| proc.unguarded && proc.node.as_ref() == Some(node);
+                return fault.prime().damage.still_trains() || view.procs.values().any(ends_with_it);
             }
             let member = match &fault.prime().domain {
                 Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),

@@ -2,6 +2,7 @@
 //!
 //! It never proposes a recovery: when an incident's window is over, the `arbiter` is asked.
 
+use super::guards::is_silence_of_guard;
 use super::{Branch, Chosen, Drop, Event, Held, Kernel, Proc, State, View, plans};
 use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq, Termination};
@@ -69,7 +70,7 @@ impl Open {
     /// Causes and failed attempts. A recovery that is planned anew only because of more victims is not paid for again:
     /// one death in a large job would use up what is there for many.
     pub(super) fn worth(&self) -> usize {
-        let causes = self.incident.faults.iter().filter(|f| f.prime().is_cause()).count();
+        let causes = self.incident.faults.iter().filter(|f| f.prime().is_cause() && !is_silence_of_guard(f)).count();
         (causes + self.incident.attempts.len()).max(1)
     }
 
@@ -245,7 +246,8 @@ impl Kernel {
             counts.branch(Branch::Absorbed);
         }
         let changes_nothing = plans.get(&PlanId::Recovery(id)).is_some_and(|plan| plan.replaces(&fault))
-            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_more_than_a_wish(open, &fault);
+            || open.held.as_ref().is_some_and(|hold| hold.covers(&fault)) && !is_more_than_a_wish(open, &fault)
+            || plans.contains_key(&PlanId::Recovery(id)) && is_silence_of_guard(&fault); // what is under way waits for it
         if open.incident.faults.len() >= FAULTS_PER_INCIDENT_MAX {
             counts.drop(Drop::IncidentBound);
         }
@@ -360,14 +362,21 @@ impl Kernel {
     }
 }
 
-/// Whose processes these faults say are gone, if there is no doubt of any: it was killed, or everything on its host is gone with
-/// whatever guarded it. While something seems to run there the rest of the host's ends is still to be told.
+/// Whose processes these faults say are gone, if there is no doubt of any: it was killed, or everything on its host is gone with its
+/// guard. While something seems to run there the rest of the host's ends is still to be told.
 fn lost_for_sure<'a>(faults: impl Iterator<Item = &'a Fault>, view: &View) -> Option<BTreeSet<&'a Role>> {
     let (mut lost, mut gone) = (BTreeSet::new(), BTreeSet::new());
     for suspect in faults.map(Fault::prime) {
+        if let Domain::Guard(node) = &suspect.domain
+            && suspect.damage.process == Sound::No
+        {
+            gone.insert(node);
+            continue;
+        }
         let Domain::Process(role) = &suspect.domain else { return None };
         let proc = view.proc(role).filter(|_| suspect.damage == Damage::PROCESS_GONE)?;
         match proc.phase.termination() {
+            Some(_) if proc.unguarded => _ = gone.insert(proc.node.as_ref()?),
             Some(Termination::Unknown) => _ = gone.insert(proc.node.as_ref()?),
             _ if suspect.is_certain() => {}
             _ => return None,

@@ -30,6 +30,9 @@ enum Known {
 
 impl Kernel {
     pub(super) fn listed(&mut self, listing: &Listing) {
+        for guard in &listing.guards {
+            self.guard_told(guard);
+        }
         for node in &listing.nodes {
             self.note_node(node);
         }
@@ -70,6 +73,7 @@ impl Kernel {
             Change::Node(node) => self.note_node(node),
             Change::Link(status) => self.linked(status),
             Change::Said(said) => self.said(said),
+            Change::Guard(status) => self.guard_told(status),
         }
     }
 

@@ -31,6 +31,7 @@ mod counts;
 mod decide;
 mod ending;
 mod explain;
+mod guards;
 mod incidents;
 mod input;
 mod intake;
@@ -168,6 +169,9 @@ struct State {
     /// What ranks have in memory.
     #[serde(default)]
     memory: Memory,
+    /// Hosts whose guard does not answer, and since when.
+    #[serde(default)]
+    silent_guards: BTreeMap<NodeId, JobTime>,
 }
 
 impl fmt::Debug for Kernel {
@@ -189,6 +193,7 @@ impl Kernel {
             nodes: BTreeMap::new(),
             mending: false,
             replicas: Replicas::default(),
+            guards: BTreeMap::new(),
         };
         let budget = Budget::full(&view.spec.policy.budget);
         let state = State {
@@ -214,6 +219,7 @@ impl Kernel {
             removals: VecDeque::new(),
             switches: Switches::default(),
             memory: Memory::default(),
+            silent_guards: BTreeMap::new(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {
@@ -269,7 +275,8 @@ impl Kernel {
         }
         let detectors = self.detectors.iter().filter_map(Slot::deadline);
         let decisions = self.state.incidents.values().filter_map(|open| open.decide_at);
-        let answers = self.state.pending.values().filter(|p| !p.waiting.is_empty()).map(|p| p.due);
+        let answers =
+            self.state.pending.values().filter(|p| !p.waiting.is_empty() && !self.is_held_up(p)).map(|p| p.due);
         detectors.chain(decisions).chain(answers).min()
     }
 

@@ -4,7 +4,7 @@ use super::Replicas;
 use crate::job::{
     Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
 };
-use crate::launch::{Linked, NodeState, NodeStatus, Phase, Point};
+use crate::launch::{GuardState, GuardStatus, Linked, NodeState, NodeStatus, Phase, Point};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,9 @@ pub struct View {
     /// Which ranks have proved to hold the same state.
     #[serde(default)]
     pub replicas: Replicas,
+    /// The guards of the hosts' processes, as the launcher tells of them.
+    #[serde(default)]
+    pub guards: BTreeMap<NodeId, GuardStatus>,
 }
 
 /// The latest known process of a role: observed beside wanted.
@@ -60,6 +63,9 @@ pub struct Proc {
     /// Since when it has no control link any more; nothing while there is one, and where there never was.
     #[serde(default)]
     pub unlinked_at: Option<JobTime>,
+    /// The guard of its host went while it ran: it ends with its guard, and its end is not its own.
+    #[serde(default)]
+    pub unguarded: bool,
 }
 
 impl Proc {
@@ -77,6 +83,7 @@ impl Proc {
             progress_at: now,
             link: None,
             unlinked_at: None,
+            unguarded: false,
         }
     }
 }
@@ -175,7 +182,7 @@ impl View {
     #[must_use]
     pub fn node_of<'a>(&'a self, domain: &'a Domain) -> Option<&'a NodeId> {
         match domain {
-            Domain::Node(node) | Domain::Device(node, _) => Some(node),
+            Domain::Node(node) | Domain::Device(node, _) | Domain::Guard(node) => Some(node),
             Domain::Process(role) => self.procs.get(role)?.node.as_ref(),
             _ => None,
         }
@@ -219,6 +226,7 @@ impl View {
         match (outer, inner) {
             (Domain::Group(group), Domain::Process(Role::Rank(rank))) => self.world.group(group).contains(rank),
             (Domain::Node(node), inner) => self.node_of(inner) == Some(node),
+            (Domain::Guard(node), Domain::Process(_)) => self.node_of(inner) == Some(node),
             (Domain::Device(..), Domain::Process(Role::Rank(rank))) => self.device_of(*rank).as_ref() == Some(outer),
             _ => false,
         }
@@ -228,6 +236,11 @@ impl View {
     #[must_use]
     pub fn overlap(&self, a: &Domain, b: &Domain) -> bool {
         self.contains(a, b) || self.contains(b, a)
+    }
+
+    /// Hosts whose guard is there and does not answer: nothing can be started or stopped on them until it does.
+    pub fn silent_guards(&self) -> impl Iterator<Item = &NodeId> + '_ {
+        self.guards.values().filter(|guard| matches!(guard.state, GuardState::Silent(_))).map(|guard| &guard.node)
     }
 
     /// Hosts on which something new may start.

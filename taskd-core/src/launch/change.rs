@@ -199,6 +199,48 @@ pub struct NodeStatus {
     pub slots: u32,
 }
 
+/// Whether the guard of a host's processes can be relied on: the process that starts, stops and reaps them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum GuardState {
+    /// It answers.
+    Answers,
+    /// It is there and does not answer, with what is known of why: what it guards goes on, and nothing can be started or stopped there.
+    Silent(String),
+    /// It is gone, or ends although its owner has not asked for that, with what is known of why: what it guards ends with it.
+    Gone(GuardEnd),
+}
+
+/// How a guard has ended, where its owner had not asked for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuardEnd {
+    /// What is known of it, in one sentence.
+    pub why: String,
+    /// It ended as it had been told to, because no owner came back in time: recoveries from that are free.
+    #[serde(default)]
+    pub was_agreed: bool,
+}
+
+/// The guard of one host's processes, as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GuardStatus {
+    /// Whose processes it guards.
+    pub node: NodeId,
+    /// Tells one guard from the next: its pid and start time. What an earlier one guarded has ended with that one.
+    pub instance: Name,
+    /// Its process id.
+    pub pid: u32,
+    /// Whether it can be relied on.
+    pub state: GuardState,
+    /// How the one before it on this host has ended, where that is known.
+    #[serde(default)]
+    pub before: Option<GuardEnd>,
+}
+
 /// One thing that changed at a launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -211,6 +253,8 @@ pub enum Change {
     Link(LinkStatus),
     /// What a process says of itself. Told once: no listing repeats it.
     Said(WorkerSaid),
+    /// The guard of a host's processes. One that is gone comes before the ends of what it guarded.
+    Guard(GuardStatus),
 }
 
 /// A place in a launcher's history. `epoch` changes when that history begins anew.
@@ -234,6 +278,9 @@ pub struct Listing {
     /// The links to processes that run.
     #[serde(default)]
     pub links: Vec<LinkStatus>,
+    /// The guards of the hosts' processes, where the launcher has such.
+    #[serde(default)]
+    pub guards: Vec<GuardStatus>,
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! It starts and stops nothing and talks to nobody. A launcher pushes what it sees and serves `list`, `watch` and
 //! `acknowledge` from here; forward-only phases and exits that are told exactly once come with it.
 
-use super::{Change, LaunchError, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision};
+use super::{
+    Change, GuardStatus, LaunchError, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision,
+};
 use crate::job::{Incarnation, NodeId, ProcId, Role};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -181,6 +183,7 @@ struct History {
     /// What is, with the `seq` that made it so.
     procs: BTreeMap<ProcId, (u64, ProcStatus)>,
     nodes: BTreeMap<NodeId, (u64, NodeStatus)>,
+    guards: BTreeMap<NodeId, GuardStatus>,
     /// The links to processes that have not exited.
     links: BTreeMap<ProcId, LinkStatus>,
     /// Those of `procs` that have exited, oldest first.
@@ -199,6 +202,7 @@ impl History {
             changes: VecDeque::new(),
             procs: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            guards: BTreeMap::new(),
             links: BTreeMap::new(),
             exits: BTreeMap::new(),
             over: BTreeMap::new(),
@@ -232,6 +236,7 @@ impl History {
                 let lives = self.procs.get(&said.proc).is_some_and(|(_, proc)| !proc.phase.is_exited());
                 (!lives).then_some(&mut self.counts.backwards)
             }
+            Change::Guard(new) => (self.guards.get(&new.node) == Some(new)).then_some(&mut self.counts.repeated),
         };
         if let Some(counter) = dropped {
             *counter += 1;
@@ -242,6 +247,7 @@ impl History {
             Change::Proc(status) => self.set_proc(status.clone()),
             Change::Node(status) => self.set_node(status.clone()),
             Change::Link(status) => _ = self.links.insert(status.proc.clone(), status.clone()),
+            Change::Guard(status) => _ = self.guards.insert(status.node.clone(), status.clone()),
             Change::Said(_) => {}
         }
         self.changes.push_back(change);
@@ -302,6 +308,7 @@ impl History {
             procs: self.procs.values().map(|(_, status)| status.clone()).collect(),
             nodes: self.nodes.values().map(|(_, status)| status.clone()).collect(),
             links: self.links.values().cloned().collect(),
+            guards: self.guards.values().cloned().collect(),
         }
     }
 

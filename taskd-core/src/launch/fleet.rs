@@ -79,7 +79,9 @@ impl Shared {
         let listing = self.parts[part].list().await?;
         let nodes = listing.nodes.iter().cloned().map(Change::Node);
         let procs = listing.procs.iter().cloned().map(Change::Proc);
-        self.take(nodes.chain(procs).chain(listing.links.iter().cloned().map(Change::Link)));
+        let guards = listing.guards.iter().cloned().map(Change::Guard);
+        let links = listing.links.iter().cloned().map(Change::Link);
+        self.take(guards.chain(nodes).chain(procs).chain(links)); // a guard that is gone explains the ends of what it guarded
         Ok(listing)
     }
 

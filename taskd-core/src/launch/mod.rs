@@ -15,7 +15,10 @@ mod pages;
 pub mod python;
 mod ticks;
 
-pub use change::{Change, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision, StartBatch, StartOrder};
+pub use change::{
+    Change, GuardEnd, GuardState, GuardStatus, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision,
+    StartBatch, StartOrder,
+};
 pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 pub use direct::{
     Answered, CANNOT_VARIABLE, DUMP_VARIABLE, DirectBatch, Directive, DumpManifest, DumpPart, Endpoint, FIGURES_MAX,

@@ -354,6 +354,13 @@ impl Incident {
                     let ranks = view.world.members().keys();
                     lost.extend(ranks.filter(|r| view.contains(outer, &Domain::Process(Role::Rank(**r)))));
                 }
+                Domain::Guard(node) => {
+                    let ends_with_it = |rank: &Rank| {
+                        let proc = view.proc(&Role::Rank(*rank));
+                        proc.is_some_and(|proc| proc.unguarded && proc.node.as_ref() == Some(node))
+                    };
+                    lost.extend(view.world.members().keys().copied().filter(ends_with_it));
+                }
                 _ => {}
             }
         }

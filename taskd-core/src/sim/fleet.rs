@@ -113,6 +113,6 @@ impl Fleet {
         let known = self.procs.iter().filter(|(_, p)| !p.forgotten);
         let procs = known.filter_map(|(id, _)| self.status(id)).collect();
         let nodes = (0..self.hosts.len()).map(|h| self.node_status(h)).collect();
-        Listing { revision: Revision { epoch: 1, seq: self.revision }, procs, nodes, links: Vec::new() }
+        Listing { revision: Revision { epoch: 1, seq: self.revision }, procs, nodes, ..Listing::default() }
     }
 }

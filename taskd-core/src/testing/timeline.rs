@@ -79,6 +79,7 @@ impl Timeline {
             progress_at: JobTime::START,
             link: None,
             unlinked_at: None,
+            unguarded: false,
         };
         let status = |node| NodeStatus { node, state: NodeState::Ready, slots: RANKS_PER_HOST };
         let view = View {
@@ -89,6 +90,7 @@ impl Timeline {
             world: Arc::new(world),
             mending: false,
             replicas: Replicas::default(),
+            guards: BTreeMap::new(),
         };
         let begun = Timeline { view, moments: Vec::new() };
         (0..ranks).fold(begun, |timeline, rank| timeline.rank(rank, Signal::Phase(Phase::Running)))

@@ -76,7 +76,7 @@ fn every_input(version: u32) -> Vec<Input> {
     let revision = Revision { epoch: 3, seq: 1 << 40 };
     vec![
         Input::Changed(Change::Node(nodes[0].clone())),
-        Input::Listed(Listing { revision, procs: every_status(), nodes, links: Vec::new() }),
+        Input::Listed(Listing { revision, procs: every_status(), nodes, ..Listing::default() }),
         Input::Answered { id: stale, results },
         Input::Requested(Request::Fault(Box::new(fault))),
         Input::Requested(Request::PluginFailed { plugin: Name::new("p"), what: "it panicked".into() }),

@@ -71,6 +71,16 @@ pub(in crate::detect) fn judge(
     }
 }
 
+/// What the end of a process says whose guard went while it ran: Linux kills it then, or it fails for want of whoever takes its output.
+pub(super) const fn with_its_guard() -> Verdict {
+    Verdict {
+        class: FaultClass::Exit,
+        damage: Damage::PROCESS_GONE,
+        confidence_permille: 100,
+        meaning: Some("it ended with the guard of its host"),
+    }
+}
+
 /// The signal behind an end; a shell says it with an exit code above 128.
 fn signal_of(how: Termination) -> Option<i32> {
     match how {

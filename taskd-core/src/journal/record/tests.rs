@@ -277,8 +277,9 @@ fn result() -> impl Strategy<Value = Result<Output, Failure>> {
 fn input() -> impl Strategy<Value = Input> {
     let revision = (any::<u64>(), any::<u64>()).prop_map(|(epoch, seq)| Revision { epoch, seq });
     prop_oneof![
-        (revision, vec(status(), 0..3), vec(node(), 0..3))
-            .prop_map(|(revision, procs, nodes)| Input::Listed(Listing { revision, procs, nodes, links: Vec::new() })),
+        (revision, vec(status(), 0..3), vec(node(), 0..3)).prop_map(|(revision, procs, nodes)| Input::Listed(
+            Listing { revision, procs, nodes, ..Listing::default() }
+        )),
         status().prop_map(|status| Input::Changed(Change::Proc(status))),
         node().prop_map(|node| Input::Changed(Change::Node(node))),
         (proc(), any::<u64>(), name()).prop_map(|(proc, generation, framework)| {

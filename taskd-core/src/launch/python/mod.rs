@@ -441,7 +441,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
             }
             let statuses = changes.iter_mut().filter_map(|change| match change {
                 Change::Proc(status) => Some(status),
-                Change::Node(_) | Change::Link(_) | Change::Said(_) => None,
+                Change::Node(_) | Change::Link(_) | Change::Said(_) | Change::Guard(_) => None,
             });
             self.explain(statuses).await;
             return Ok((changes, next));

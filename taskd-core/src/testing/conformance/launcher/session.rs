@@ -332,7 +332,7 @@ impl<'a> Session<'a> {
                 return;
             }
             Change::Proc(status) => status,
-            Change::Link(_) | Change::Said(_) => return,
+            Change::Link(_) | Change::Said(_) | Change::Guard(_) => return,
         };
         let proc = new.proc.clone();
         if self.acknowledged.contains(&proc) {

@@ -161,6 +161,7 @@ fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
                     progress_at: view.now,
                     link: None,
                     unlinked_at: None,
+                    unguarded: false,
                 };
                 view.procs.insert(order.proc.role.clone(), proc);
             }

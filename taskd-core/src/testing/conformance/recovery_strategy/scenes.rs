@@ -182,6 +182,7 @@ fn with_service(timeline: Timeline, role: &Role) -> Timeline {
             progress_at: JobTime::START,
             link: None,
             unlinked_at: None,
+            unguarded: false,
         };
         view.procs.insert(role.clone(), proc);
     })

@@ -1,0 +1,193 @@
+//! The guard of a host: what comes of its end is blamed on it, and one that does not answer is waited for.
+
+use super::job::{Job, KILLED, exited};
+use taskd_core::detect::FaultClass;
+use taskd_core::job::*;
+use taskd_core::kernel::Input;
+use taskd_core::launch::*;
+use taskd_core::recover::Action;
+use taskd_core::trace::Signal;
+
+fn guard(host: &'static str, pid: u32, state: GuardState) -> GuardStatus {
+    let node = NodeId(Name::new(host));
+    GuardStatus { node, instance: Name::from(format!("{pid}:1")), pid, state, before: None }
+}
+
+fn tell(job: &mut Job, host: &'static str, pid: u32, state: GuardState) {
+    job.give(Input::Changed(Change::Guard(guard(host, pid, state))));
+}
+
+fn gone(why: &str, was_agreed: bool) -> GuardEnd {
+    GuardEnd { why: why.to_owned(), was_agreed }
+}
+
+fn stopped() -> GuardState {
+    GuardState::Silent("process 7 is stopped (state T)".into())
+}
+
+fn job_on(hosts: &[&'static str]) -> Job {
+    let mut job = Job::on(4, hosts);
+    hosts.iter().zip(7..).for_each(|(host, pid)| tell(&mut job, host, pid, GuardState::Answers));
+    job.pass(1_000);
+    job
+}
+
+fn dies(job: &mut Job, ranks: impl IntoIterator<Item = u32> + Clone, how: Termination) {
+    ranks.clone().into_iter().for_each(|rank| job.tell(rank, Phase::Dead(how)));
+    ranks.into_iter().for_each(|rank| job.tell(rank, exited(how, None)));
+}
+
+#[test]
+fn the_end_of_a_guard_is_blamed_and_the_ranks_that_end_with_it_are_victims() {
+    for how in [KILLED, Termination::Unknown, Termination::Code(1)] {
+        let mut job = job_on(&["a"]);
+        tell(&mut job, "a", 7, GuardState::Gone(gone("guard 7 was killed: signal 9 (SIGKILL)", false)));
+        dies(&mut job, 0..4, how);
+        tell(&mut job, "a", 8, GuardState::Answers);
+        job.pass(100);
+        let incident = job.last();
+        assert_eq!((&incident.domain, &incident.class), (&Domain::Guard(NodeId(Name::new("a"))), &FaultClass::Exit));
+        assert_eq!((incident.blamed, incident.victims), (vec![], (0..4).map(Rank).collect()));
+        assert!(incident.evidence[0].contains("guard 7 was killed"), "{:?}", incident.evidence);
+        assert_eq!(incident.outcome, "recovered by restart");
+        assert_eq!(job.kernel.budget_left(), 9, "one recovery is paid for, however many ranks it had");
+        assert_eq!(job.kernel.report().incidents.len(), 1);
+    }
+}
+
+#[test]
+fn ranks_of_other_hosts_that_fail_after_a_guard_are_victims() {
+    let mut job = job_on(&["a", "b"]);
+    tell(&mut job, "a", 7, GuardState::Gone(gone("guard 7 was killed", false)));
+    dies(&mut job, 0..2, KILLED);
+    job.tell(3, exited(Termination::Code(1), None));
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims), (vec![], vec![Rank(0), Rank(1), Rank(3)]));
+}
+
+#[test]
+fn a_rank_that_dies_before_its_guard_is_blamed_itself() {
+    let mut job = job_on(&["a"]);
+    dies(&mut job, [2], KILLED);
+    tell(&mut job, "a", 7, GuardState::Gone(gone("guard 7 was killed", false)));
+    dies(&mut job, [0, 1, 3], KILLED);
+    job.pass(100);
+    assert_eq!(job.last().blamed, [Rank(2)]);
+}
+
+#[test]
+fn a_guard_that_ended_as_agreed_takes_nothing_from_the_budget() {
+    let mut job = job_on(&["a"]);
+    let why = "no owner came within the 60s that guard 7 was told to keep its processes for";
+    let end = gone(why, true);
+    let status = GuardStatus { before: Some(end), ..guard("a", 8, GuardState::Answers) };
+    let nodes = vec![NodeStatus { node: NodeId(Name::new("a")), state: NodeState::Ready, slots: 4 }];
+    job.give(Input::Listed(Listing { nodes, guards: vec![status], ..Listing::default() })); // the next supervisor's first
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!(incident.domain, Domain::Guard(NodeId(Name::new("a"))));
+    assert_eq!((incident.blamed, incident.victims.len()), (vec![], 4));
+    assert!(incident.evidence[0].contains(why), "{:?}", incident.evidence);
+    assert_eq!((incident.outcome.as_str(), job.kernel.budget_left()), ("recovered by restart", 10));
+}
+
+#[test]
+fn where_nothing_ran_a_guard_may_come_and_go() {
+    let mut job = Job::on(1, &["a", "b"]);
+    tell(&mut job, "b", 7, GuardState::Answers);
+    tell(&mut job, "b", 7, GuardState::Gone(gone("guard 7 was killed", false)));
+    tell(&mut job, "b", 8, GuardState::Answers);
+    job.pass(1_000);
+    assert_eq!(job.kernel.report().incidents, []);
+}
+
+#[test]
+fn a_guard_that_does_not_answer_is_told_of_and_nobody_is_restarted() {
+    let mut job = job_on(&["a"]);
+    let deeds = job.deeds.len();
+    tell(&mut job, "a", 7, stopped());
+    let open = job.last();
+    assert_eq!((&open.domain, &open.class), (&Domain::Guard(NodeId(Name::new("a"))), &FaultClass::Silence));
+    job.pass(3_600_000);
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.pass(60_000);
+    let incident = job.last();
+    assert_eq!(incident.outcome, "the guard of node a answers again, after 3600.0 s");
+    assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10));
+    assert!(job.finished.is_none());
+}
+
+#[test]
+fn a_stall_under_a_silent_guard_is_waited_for_and_ends_with_it() {
+    let mut job = job_on(&["a"]);
+    let deeds = job.deeds.len();
+    (0..4).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
+    tell(&mut job, "a", 7, stopped()); // ranks wait until somebody takes what they print
+    job.pass(3_600_000);
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.pass(1_500);
+    (0..4).for_each(|rank| job.observe(rank, Signal::Progress { step: 2 }));
+    job.pass(60_000);
+    assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10), "{:?}", job.kernel.report().incidents);
+    assert!(job.kernel.report().incidents.iter().all(|incident| incident.blamed.is_empty()));
+}
+
+#[test]
+fn what_is_found_while_a_guard_is_silent_is_mended_when_it_answers() {
+    let mut job = job_on(&["a"]);
+    tell(&mut job, "a", 7, stopped());
+    job.pass(10_000);
+    let deeds = job.deeds.len();
+    dies(&mut job, [2], KILLED); // as the launcher sees it by itself
+    job.pass(600_000);
+    assert_eq!(job.deeds.len(), deeds, "nothing can be started there");
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.pass(10_000);
+    let incident = job.last();
+    assert_eq!(incident.outcome, "recovered by restart");
+    assert!(incident.blamed.contains(&Rank(2)), "{incident:?}");
+}
+
+#[test]
+fn a_stop_that_waits_for_a_silent_guard_is_not_too_late() {
+    let mut job = job_on(&["a", "b"]);
+    job.slow = Some(0); // on host a
+    dies(&mut job, [3], KILLED);
+    job.pass(1_000);
+    assert!(matches!(job.deeds.last(), Some(Action::Stop { .. })), "{:?}", job.deeds);
+    tell(&mut job, "a", 7, stopped());
+    job.pass(3_600_000);
+    assert!(job.finished.is_none(), "the job waits");
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.slow = None;
+    job.tell(0, exited(Termination::Signal { number: 15, core_dumped: false }, None));
+    job.pass(10_000);
+    let reports = job.kernel.report().incidents;
+    assert!(reports.iter().any(|incident| incident.outcome == "recovered by restart"), "{reports:?}");
+    assert_eq!(job.kernel.budget_left(), 9, "no attempt has failed");
+}
+
+#[test]
+fn a_job_that_is_ended_does_not_wait_for_a_silent_guard() {
+    let mut job = job_on(&["a"]);
+    job.slow = Some(0);
+    tell(&mut job, "a", 7, stopped());
+    job.give(Input::Requested(taskd_core::kernel::Request::Stop { reason: "enough".into(), grace: None }));
+    job.pass(120_000);
+    assert!(job.finished.is_some());
+}
+
+#[test]
+fn a_silent_guard_that_is_found_dead_is_blamed_for_its_end() {
+    let mut job = job_on(&["a"]);
+    tell(&mut job, "a", 7, stopped());
+    job.pass(60_000);
+    tell(&mut job, "a", 7, GuardState::Gone(gone("guard 7 was killed", false)));
+    dies(&mut job, 0..4, KILLED);
+    tell(&mut job, "a", 8, GuardState::Answers);
+    job.pass(10_000);
+    let incident = job.last();
+    assert_eq!((incident.outcome.as_str(), incident.blamed), ("recovered by restart", vec![]));
+    assert_eq!(job.generation(), 2);
+}

@@ -94,6 +94,16 @@ impl Termination {
     }
 }
 
+impl Termination {
+    /// A wait status as the kernel keeps it.
+    pub(crate) const fn of_wait_status(status: i32) -> Termination {
+        match status & 0x7f {
+            0 => Termination::Code(status >> 8 & 0xff),
+            number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
+        }
+    }
+}
+
 impl fmt::Display for Termination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -175,4 +185,16 @@ pub struct ErrorReport {
     pub retry_free: bool,
     /// The training step at which it happened, where that is known.
     pub step: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_statuses() {
+        assert_eq!(Termination::of_wait_status(3 << 8), Termination::Code(3));
+        assert_eq!(Termination::of_wait_status(9), Termination::Signal { number: 9, core_dumped: false });
+        assert_eq!(Termination::of_wait_status(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
+    }
 }

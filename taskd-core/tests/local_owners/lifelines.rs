@@ -57,7 +57,7 @@ impl Run {
             for change in changes {
                 match change {
                     Change::Proc(status) => phases.push(status.phase),
-                    Change::Node(_) | Change::Link(_) | Change::Said(_) => (),
+                    Change::Node(_) | Change::Link(_) | Change::Said(_) | Change::Guard(_) => (),
                 }
             }
         }

@@ -6,6 +6,7 @@
 
 mod attach;
 mod cost;
+mod guard_blame;
 mod guard_death;
 mod harness;
 mod lifelines;
@@ -25,9 +26,10 @@ mod turns;
 
 use std::process::ExitCode;
 
-const SUITES: [&[harness::Test]; 11] = [
+const SUITES: [&[harness::Test]; 12] = [
     attach::TESTS,
     cost::TESTS,
+    guard_blame::TESTS,
     guard_death::TESTS,
     lifelines::TESTS,
     loss::TESTS,

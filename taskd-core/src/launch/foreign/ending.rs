@@ -94,7 +94,7 @@ impl EndWatch {
             let visible = is_there.filter(|stat| self.may_read && stat.is_zombie()).map(|stat| stat.exit_code);
             // In this order: what is gone from `/proc` has been reaped, and its record is complete.
             if let Some(status) = visible.or_else(|| sys::wait_status(self.pidfd.as_ref()?.as_fd())) {
-                return decode(status);
+                return Termination::of_wait_status(status);
             }
             let may_come = self.pidfd.is_some() && is_there.is_some();
             if !may_come || tokio::time::Instant::now() >= give_up {
@@ -102,14 +102,6 @@ impl EndWatch {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-    }
-}
-
-/// A wait status as the kernel keeps it.
-const fn decode(status: i32) -> Termination {
-    match status & 0x7f {
-        0 => Termination::Code(status >> 8 & 0xff),
-        number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
     }
 }
 
@@ -178,12 +170,6 @@ mod tests {
         assert_eq!(earlier.how().await, Termination::Unknown);
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn wait_statuses() {
-        assert_eq!((decode(3 << 8), decode(9)), (Termination::Code(3), KILLED));
-        assert_eq!(decode(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
     }
 
     fn kernel_is_from(major: u32, minor: u32) -> bool {

@@ -17,6 +17,7 @@ mod tail;
 pub use builder::{ForeignBuilder, ForeignError};
 pub use states::ForeignStates;
 pub use steps::LogSteps;
+pub(super) use sys::wait_status;
 pub use tail::StepPattern;
 
 use super::{Change, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};

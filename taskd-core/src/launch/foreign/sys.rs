@@ -38,7 +38,7 @@ const EXIT: u64 = 1 << 3;
 
 /// The wait status of the process behind a pidfd, kept by the kernel for whoever holds one. `None` before the process is
 /// reaped, and where the kernel is older.
-pub(super) fn wait_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+pub(in crate::launch) fn wait_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
     // SAFETY: the opcode carries the size of `PidfdInfo`, so that a kernel of any version reads and writes that much and
     // no more; a descriptor of another kind, or an older kernel, answers with an error and leaves it as it is.

@@ -154,28 +154,8 @@ pub(crate) fn how_it_ended(pid: Pid, start_time: u64) -> Option<Termination> {
     if !is_killed && !stat.is_exiting() && !stat.is_zombie() {
         return None; // exec
     }
-    match decode(stat.exit_code) {
+    match Termination::of_wait_status(stat.exit_code) {
         Termination::Code(0) => None,
         how => Some(how),
-    }
-}
-
-/// A wait status as the kernel keeps it.
-fn decode(status: i32) -> Termination {
-    match status & 0x7f {
-        0 => Termination::Code(status >> 8 & 0xff),
-        number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wait_statuses() {
-        assert_eq!(decode(3 << 8), Termination::Code(3));
-        assert_eq!(decode(9), Termination::Signal { number: 9, core_dumped: false });
-        assert_eq!(decode(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
     }
 }

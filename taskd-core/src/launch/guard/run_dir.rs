@@ -6,6 +6,7 @@
 //! | path | what |
 //! |---|---|
 //! | `guard.json` | the running guard: protocol version, job id, pid; gone after an orderly end |
+//! | `guard.end` | how the last guard has ended, where it could say; gone when the next one has been told |
 //! | `guard.lock` | locked while a guard runs here; never removed |
 //! | `guard.sock` | where a new owner connects; gone after an orderly end |
 //! | `worker.sock` | where training processes connect; gone after an orderly end |
@@ -16,6 +17,7 @@
 
 use super::wire::JobId;
 use crate::job::{ProcId, Role};
+use crate::launch::GuardEnd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -26,6 +28,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 const GUARD_SOCKET: &str = "guard.sock";
+const GUARD_END: &str = "guard.end";
 const WORKER_SOCKET: &str = "worker.sock";
 
 /// Where training processes connect.
@@ -88,6 +91,30 @@ impl RunDir {
         let new = self.0.join("guard.json.new");
         fs::write(&new, serde_json::to_vec(record)?)?;
         fs::rename(new, self.0.join("guard.json"))
+    }
+
+    /// Leaves word of how the guard ends, as a whole or not at all.
+    pub(crate) fn write_end(&self, end: &GuardEnd) -> io::Result<()> {
+        let new = self.0.join("guard.end.new");
+        fs::write(&new, serde_json::to_vec(end)?)?;
+        fs::rename(new, self.0.join(GUARD_END))
+    }
+
+    /// How the last guard here has ended: as it said itself, or without a word. `None`: there was none, or nobody has to know any more.
+    pub(crate) fn last_end(&self) -> Option<GuardEnd> {
+        if let Some(record) = self.record() {
+            let pid = record.guard_pid;
+            let why = format!(
+                "guard {pid}, which ran here before, went without a word: it was killed, or its machine was restarted"
+            );
+            return Some(GuardEnd { why, was_agreed: false });
+        }
+        serde_json::from_slice(&fs::read(self.0.join(GUARD_END)).ok()?).ok()
+    }
+
+    /// What was left of the last end has been told.
+    pub(crate) fn forget_end(&self) {
+        let _ = fs::remove_file(self.0.join(GUARD_END)); // where it stays, the next guard's instance tells it from this one's
     }
 
     /// Listens at `guard.sock`, in place of a dead guard.

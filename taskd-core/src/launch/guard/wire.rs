@@ -5,7 +5,7 @@
 //! message, loses the connection.
 
 use crate::job::{Incarnation, ProcId, Role};
-use crate::launch::{LaunchError, OnOwnerLoss, Phase};
+use crate::launch::{GuardEnd, LaunchError, OnOwnerLoss, Phase};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 /// Longest frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Longest frame of somebody who has not been accepted as owner.
@@ -196,6 +196,8 @@ pub(crate) enum FromGuard {
     TakenOver { by_pid: u32 },
     /// Something that the guard goes without, in one sentence.
     Notice(String),
+    /// The guard ends, and everything with it. What ends for that follows.
+    Ending(GuardEnd),
 }
 
 /// Why a connection is refused.

@@ -59,9 +59,13 @@ pub struct LocalLauncherBuilder {
     pub(super) beat_every: Duration,
     pub(super) log_bytes_max: u64,
     pub(super) tee: bool,
+    pub(super) silent_guard_max: Duration,
 }
 
 impl LocalLauncherBuilder {
+    /// How long a guard may go without an answer, unless it is said otherwise: five minutes.
+    pub const SILENT_GUARD_MAX: Duration = Duration::from_secs(300);
+
     /// Shortest bound of a log file in bytes.
     pub const LOG_BYTES_MIN: u64 = 4096;
 
@@ -78,6 +82,7 @@ impl LocalLauncherBuilder {
             beat_every: Duration::from_millis(500),
             log_bytes_max: 64 << 20,
             tee: false,
+            silent_guard_max: LocalLauncherBuilder::SILENT_GUARD_MAX,
         }
     }
 
@@ -153,6 +158,16 @@ impl LocalLauncherBuilder {
     #[must_use]
     pub fn tee(mut self, tee: bool) -> LocalLauncherBuilder {
         self.tee = tee;
+        self
+    }
+
+    /// How long a guard that does not answer is waited for although its process is not stopped: then it is killed, by its pid and start
+    /// time, with all that it guards, and another one takes its place. One that is stopped (SIGSTOP, a debugger) is waited for
+    /// without a bound. That it does not answer is told within two seconds in any case
+    /// ([`GuardState::Silent`](crate::launch::GuardState::Silent)). Default: [`SILENT_GUARD_MAX`](Self::SILENT_GUARD_MAX).
+    #[must_use]
+    pub fn silent_guard_max(mut self, at_most: Duration) -> LocalLauncherBuilder {
+        self.silent_guard_max = at_most;
         self
     }
 

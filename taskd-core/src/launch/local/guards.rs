@@ -4,6 +4,7 @@
 
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use crate::job::{Incarnation, Role};
+use crate::launch::GuardEnd;
 use crate::launch::guard::run_dir::{self, RunDir};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
 use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
@@ -45,6 +46,9 @@ pub(super) struct Connection {
     pub(super) stream: UnixStream,
     pub(super) frames: Frames,
     pub(super) job: JobId,
+    pub(super) guard_pid: u32,
+    /// How the guard before it has ended, where it was started in that one's place.
+    pub(super) before: Option<GuardEnd>,
     /// The guard was started for it, and knows nothing yet.
     pub(super) is_new: bool,
     /// Where training processes connect. `None`: it could not be had, and no process can be told anything.
@@ -164,6 +168,7 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
     };
     let shown = program.unwrap_or(Path::new("a thread")).to_owned();
     let run_dir = RunDir::new(config.run_dir.clone());
+    let before = run_dir.last_end();
     let begun = match program {
         Some(program) => Starter::spawn(program, theirs.into()).map(|starter| (Some(starter), None)),
         None => run_dir.listen_for_workers().and_then(|door| {
@@ -195,7 +200,8 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
         None => borrow_workers(&run_dir).await,
         own => own,
     };
-    Ok(Connection { is_new: true, workers, ..greeted })
+    run_dir.forget_end();
+    Ok(Connection { is_new: true, before, workers, ..greeted })
 }
 
 /// The process that a guard comes from: it ends as soon as the guard is there, which is nobody's child then.
@@ -255,8 +261,9 @@ async fn exchange(stream: std::os::unix::net::UnixStream, word: &ToGuard) -> io:
     let mut part = vec![0; 16 << 10];
     loop {
         match frames.next()? {
-            Some(FromGuard::Welcome { job, .. }) => {
-                return Ok(Ok(Connection { stream, frames, job, is_new: false, workers: None }));
+            Some(FromGuard::Welcome { job, guard_pid, .. }) => {
+                let (before, workers) = (None, None);
+                return Ok(Ok(Connection { stream, frames, job, guard_pid, before, is_new: false, workers }));
             }
             Some(FromGuard::Refused(refusal)) => return Ok(Err(refusal)),
             Some(_) => return Err(io::Error::other("not a welcome")),

@@ -5,7 +5,9 @@
 use super::guards::Past;
 use crate::job::{Exit, Incarnation, Name, NodeId, ProcId, Role, Termination};
 use crate::launch::guard::wire::{JobId, ProcReport};
-use crate::launch::{Change, ChangeLog, LaunchError, LinkStatus, NodeState, NodeStatus, Phase, ProcStatus};
+use crate::launch::{
+    Change, ChangeLog, GuardState, GuardStatus, LaunchError, LinkStatus, NodeState, NodeStatus, Phase, ProcStatus,
+};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -38,6 +40,21 @@ impl History {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
+    }
+
+    /// On which host everything is.
+    pub(super) fn node(&self) -> NodeId {
+        self.node.clone()
+    }
+
+    /// Takes what is known of the guard.
+    pub(super) fn guard(&self, status: GuardStatus) {
+        match &status.state {
+            GuardState::Silent(why) => tracing::warn!(node = %status.node, "{why}; what it guards is left as it is"),
+            GuardState::Gone(end) => tracing::warn!(node = %status.node, "{}; what it guarded ends with it", end.why),
+            GuardState::Answers => tracing::debug!(node = %status.node, pid = status.pid, "the guard answers"),
+        }
+        self.log.push(Change::Guard(status));
     }
 
     /// Takes what the guard says of a process.

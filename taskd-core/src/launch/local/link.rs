@@ -3,8 +3,9 @@
 //!
 //! It decides nothing: calls go out in the order in which they come, news goes into the history as it is.
 
-use super::builder::{LocalError, LocalLauncherBuilder};
+use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use super::deaths;
+use super::guard_watch::{GuardWatch, LOOK_EVERY, Look};
 use super::guards::{self, Connection, Past};
 use super::history::History;
 use super::orders::Ground;
@@ -12,20 +13,24 @@ use super::outgoing::Outgoing;
 use super::tee::{Begin, Tee};
 use super::workers::Workers;
 use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard, WireBatch};
-use crate::launch::{LaunchError, Phase};
+use crate::launch::{GuardState, GuardStatus, LaunchError, Phase};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// Calls that may wait to be sent.
 const CALLS_MAX: usize = 64;
 /// While more bytes than this wait to be sent, no further calls are taken.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// Between two tries to reach a guard that may be there.
+const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 
 /// A call on its way, and where its answer goes.
 #[derive(Debug)]
@@ -85,6 +90,8 @@ impl Link {
             waiting: BTreeMap::new(),
             next_id: 0,
             last_call: None,
+            guard: None,
+            killed_for: None,
             warm: None,
         };
         let task = tokio::spawn(task.run(connection));
@@ -146,6 +153,10 @@ struct Task {
     outgoing: Arc<Outgoing>,
     /// The call whose answer is the last word, and what every later call is told.
     last_call: Option<(u64, &'static str)>,
+    /// The guard, where it is a process of its own that is visible here.
+    guard: Option<GuardWatch>,
+    /// Why the guard was killed, if it was.
+    killed_for: Option<String>,
     /// What was started, or prepared for, last of what has standbys: a guard that is new has to be told of it.
     warm: Option<WireBatch>,
 }
@@ -177,6 +188,7 @@ impl Task {
                             self.prepare(connection.is_new);
                             Next::Serve(connection)
                         }
+                        Err(error @ LocalError::Owned { .. }) => Next::End(unreachable(&error.to_string())),
                         Err(error) => self.do_without_guard(error).await,
                     }
                 }
@@ -205,12 +217,29 @@ impl Task {
         }
     }
 
-    /// To the same guard, or to a new one; then what died with the old one is reported first.
-    async fn reconnect(&self) -> Result<Connection, LocalError> {
-        let connected = connect(&self.config, || {
-            self.history.lose_all();
-            self.history.past()
-        });
+    /// To the same guard, or to a new one; then what died with the old one is reported first, and before that, how that one has ended.
+    async fn reconnect(&mut self) -> Result<Connection, LocalError> {
+        if let Some(guard) = &mut self.guard
+            && let Some(gone) = guard.ended(self.killed_for.take()).await
+        {
+            self.history.guard(gone);
+        }
+        let this = &*self;
+        let connected = async {
+            loop {
+                let connected = connect(&this.config, || {
+                    this.history.lose_all();
+                    this.history.past()
+                });
+                match connected.await {
+                    // Nothing proves that the guard is dead: what it guards may live.
+                    Err(error @ (LocalError::Silent { .. } | LocalError::RunDir { .. })) => {
+                        this.still_silent(&error).await
+                    }
+                    done => return done,
+                }
+            }
+        };
         let told = async {
             deaths::tell(&self.history).await;
             std::future::pending().await
@@ -219,6 +248,59 @@ impl Task {
             biased;
             never = told => never,
             connected = connected => connected,
+        }
+    }
+
+    /// The guard cannot be reached, and may be there.
+    async fn still_silent(&self, error: &LocalError) {
+        if let Some(guard) = &self.guard {
+            let state = GuardState::Silent(error.to_string());
+            self.history.guard(GuardStatus { state, ..guard.status() });
+        }
+        tokio::time::sleep(RECONNECT_EVERY).await;
+    }
+
+    /// Begins to watch the guard of a connection.
+    fn watch_guard(&mut self, connection: &mut Connection) {
+        let known = self.guard.take().map(|guard| guard.status());
+        let end = known.as_ref().and_then(|known| match &known.state {
+            GuardState::Gone(end) => Some(end.clone()),
+            _ => None,
+        });
+        let before =
+            if connection.is_new { end.or(connection.before.take()) } else { known.and_then(|known| known.before) };
+        let is_process = self.config.guard != GuardProgram::None;
+        let watch = || GuardWatch::of(connection.guard_pid, self.history.node(), before, Instant::now());
+        self.guard = if is_process { watch() } else { None };
+        if let Some(guard) = &self.guard {
+            self.history.guard(guard.status());
+        }
+    }
+
+    /// Looks whether the guard answers. `Some`: this connection is of no use any more.
+    fn look_at_guard(&mut self) -> Option<Next> {
+        let at_most = self.config.silent_guard_max;
+        match self.guard.as_mut()?.look(Instant::now(), at_most) {
+            Look::Well => None,
+            Look::Ask => {
+                let (reply, _) = oneshot::channel(); // that it answers is enough
+                self.send(Request { call: Call::Counters, reply, ordered_at: self.outgoing.wound_down() });
+                None
+            }
+            Look::Changed(status) => {
+                self.history.guard(status);
+                None
+            }
+            Look::Dead => Some(Next::Mend),
+            Look::Overdue => {
+                let guard = self.guard.as_ref()?;
+                let pid = guard.status().pid;
+                self.killed_for = Some(format!(
+                    "guard {pid} had not answered for {at_most:?}, and was killed with all that it guarded"
+                ));
+                guard.kill();
+                Some(Next::Mend)
+            }
         }
     }
 
@@ -252,6 +334,9 @@ impl Task {
     /// Serves one connection until it ends.
     async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
         self.outgoing.connect(&connection.stream)?;
+        self.watch_guard(connection);
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut serving = JoinSet::new(); // ends with the connection: who takes over serves them
         if let Some(listener) = connection.workers.take() {
             serving.spawn(Arc::clone(&self.workers).serve(listener));
@@ -286,6 +371,11 @@ impl Task {
                     }
                 }
                 () = self.outgoing.added.notified() => (),
+                _ = looks.tick(), if self.guard.is_some() => {
+                    if let Some(next) = self.look_at_guard() {
+                        return Ok(next);
+                    }
+                }
                 request = self.requests.recv(), if unsent < UNSENT_BYTES_MAX => match request {
                     Some(request) => self.send(request),
                     None => return Ok(Next::End(unreachable("the launcher was dropped"))),
@@ -319,6 +409,9 @@ impl Task {
     }
 
     fn hear(&mut self, message: FromGuard) -> Option<Next> {
+        if let Some(back) = self.guard.as_mut().and_then(GuardWatch::heard) {
+            self.history.guard(back);
+        }
         match message {
             FromGuard::Proc(report) => self.learn(*report, Begin::Now),
             FromGuard::Synced => drop(self.synced.take().map(|synced| synced.send(()))),
@@ -337,6 +430,10 @@ impl Task {
                 return Some(Next::End(LaunchError::Unreachable(text)));
             }
             FromGuard::Notice(text) => tracing::warn!("{text}"),
+            FromGuard::Ending(end) => {
+                let status = self.guard.as_mut().and_then(|guard| guard.said_that_it_ends(end));
+                status.into_iter().for_each(|status| self.history.guard(status));
+            }
             FromGuard::Welcome { .. } | FromGuard::Refused(_) => (),
         }
         None

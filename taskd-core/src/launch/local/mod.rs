@@ -5,6 +5,7 @@
 
 mod builder;
 mod deaths;
+mod guard_watch;
 mod guards;
 mod heartbeats;
 mod history;

@@ -1,15 +1,16 @@
 //! Deaths, exits, stops, and what is left of a process afterwards.
 
 use super::super::A_CENTURY;
-use super::{Engine, LAST_WORDS_WITHIN, Life};
+use super::{Engine, LAST_WORDS_WITHIN, Life, say};
 use crate::job::{Exit, ProcId, Termination};
-use crate::launch::Phase;
 use crate::launch::guard::procs::{Key, Proc, Sweep, Tree};
 use crate::launch::guard::run_dir::proc_name;
 use crate::launch::guard::streams::{LAST_BYTES_MAX, Stream};
 use crate::launch::guard::sys::{self, Ended};
 use crate::launch::guard::tree::{Census, Member, Wanted};
 use crate::launch::guard::wire::Answer;
+use crate::launch::guard::wire::FromGuard;
+use crate::launch::{GuardEnd, Phase};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -236,6 +237,21 @@ impl Engine {
         self.kill_overdue(now);
     }
 
+    /// Why the guard is about to end: the first reason counts. Its owner is told before any process ends for it.
+    pub(super) fn end_because(&mut self, why: &str, was_agreed: bool) {
+        self.note(why);
+        if self.end.is_some() || self.signals.is_none() {
+            return; // a guard that is a part of its owner ends with that one only
+        }
+        let end = GuardEnd { why: why.to_owned(), was_agreed };
+        let owner = self.owner.filter(|_| !was_agreed); // else it knows, or is gone
+        if let Some((key, conn)) = owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) {
+            say(conn, &FromGuard::Ending(end.clone()));
+            self.flush(key);
+        }
+        self.end = Some(end);
+    }
+
     /// Stops everything, and then the guard itself. The `call` is answered when all is gone.
     pub(super) fn end(&mut self, grace: Duration, call: Option<(Key, u64)>) {
         let now = Instant::now();
@@ -255,7 +271,7 @@ impl Engine {
     pub(super) fn end_if_nothing_is_left(&mut self, now: Instant) {
         match self.life {
             Life::Keeping { .. } if self.procs.len() == 0 && self.waiting.is_empty() => {
-                self.note("nothing runs and nobody asks");
+                self.end_because("nothing ran and no owner came", true);
                 self.end(Duration::ZERO, None);
             }
             Life::Ending { call, give_up_at } => {
@@ -263,6 +279,9 @@ impl Engine {
                     self.tell_owner();
                     self.note("the guard ends");
                     self.logs.flush(LAST_WORDS_WITHIN);
+                    if let Some(end) = self.end.take() {
+                        let _ = self.run_dir.write_end(&end); // without it the next owner knows only that the guard is gone
+                    }
                     self.run_dir.forget_guard();
                     if let Some((conn, id)) = call {
                         self.answer(conn, id, Ok(Answer::Done));

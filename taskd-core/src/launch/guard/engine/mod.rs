@@ -25,6 +25,7 @@ use super::standby::Standbys;
 use super::streams::TURN_BYTES_MAX;
 use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
 use super::{GuardCounters, sys};
+use crate::launch::GuardEnd;
 use ends::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
@@ -75,6 +76,8 @@ pub(super) struct Engine {
     standbys: Standbys,
     looks: Looks,
     life: Life,
+    /// Why it ends, where it does: said first, and left in its run directory.
+    end: Option<GuardEnd>,
     counters: GuardCounters,
     scratch: Vec<u8>,
 }
@@ -148,6 +151,7 @@ impl Engine {
             standbys: Standbys::default(),
             looks: Looks::default(),
             life: Life::Serving,
+            end: None,
             counters: GuardCounters::default(),
             scratch: vec![0; 64 << 10],
             config,
@@ -215,10 +219,13 @@ impl Engine {
     }
 
     fn take_signals(&mut self) {
-        let terminate = self.signals.as_ref().is_some_and(sys::read_signals);
+        let terminate = self.signals.as_ref().and_then(sys::read_signals);
         self.reap_all();
-        if terminate {
-            self.note("SIGTERM: everything is stopped");
+        if let Some(sender) = terminate {
+            self.end_because(
+                &format!("{} was sent SIGTERM by process {sender}, and stopped everything", myself()),
+                false,
+            );
             self.end(TERM_GRACE, None);
         }
     }
@@ -227,7 +234,10 @@ impl Engine {
     fn on_time(&mut self) {
         let now = Instant::now();
         if matches!(self.life, Life::Keeping { until } if until <= now) {
-            self.note("no new owner came in time");
+            self.end_because(
+                &format!("no owner came in the time for which {} had been told to keep everything", myself()),
+                true,
+            );
             self.end(Duration::ZERO, None);
         }
         self.look_at_owner(now);
@@ -281,6 +291,11 @@ impl Engine {
 
 /// How long processes have when somebody sends SIGTERM to the guard.
 const TERM_GRACE: Duration = Duration::from_secs(10);
+
+/// This guard, in sentences.
+fn myself() -> String {
+    format!("guard {}", std::process::id())
+}
 
 /// A guard needs a few descriptors for each process.
 fn raised(limit: Rlimit) -> Rlimit {

@@ -1,7 +1,7 @@
 //! Connections: who may be the owner, what it asks, what it is told, and what happens when it is gone.
 
 use super::super::A_CENTURY;
-use super::{Engine, Life, say};
+use super::{Engine, Life, myself, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
 use crate::launch::guard::conns::{Conn, Received};
@@ -107,7 +107,7 @@ impl Engine {
                 self.stop_all(grace);
             }
             ToGuard::Dropped { grace } if self.owner == Some(key) => {
-                self.note("the owner was dropped: everything is stopped");
+                self.end_because("its owner was dropped: everything was stopped", true);
                 self.end(grace, None);
             }
             ToGuard::Borrow { protocol: PROTOCOL } => {
@@ -202,7 +202,7 @@ impl Engine {
                 Ok(Answer::Done)
             }
             Call::Shutdown { grace } => {
-                self.note("the owner ends the job");
+                self.end_because("its owner ended the job", true);
                 return self.end(grace, Some((key, id)));
             }
             Call::Stop { procs, grace } => {
@@ -275,7 +275,7 @@ impl Engine {
         self.flush(key);
     }
 
-    fn flush(&mut self, key: Key) {
+    pub(super) fn flush(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
         conn.flush();
         if conn.leaving && conn.unsent() == 0 {
@@ -306,7 +306,11 @@ impl Engine {
         }
         if matches!(self.life, Life::Serving) {
             match self.config.on_owner_loss {
-                OnOwnerLoss::KillTree { grace } => self.end(grace, None),
+                OnOwnerLoss::KillTree { grace } => {
+                    let why = format!("the owner of {} was gone, and everything was to be stopped then", myself());
+                    self.end_because(&why, true);
+                    self.end(grace, None);
+                }
                 OnOwnerLoss::Keep { at_most } => {
                     self.life = Life::Keeping { until: Instant::now() + at_most.min(A_CENTURY) };
                 }

@@ -30,15 +30,17 @@ pub(in crate::launch::guard) fn take_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether SIGTERM is among the signals that wait at `signals`; takes all of them.
-pub(in crate::launch::guard) fn read_signals(signals: &OwnedFd) -> bool {
+/// Takes all signals that wait at `signals`. Which process has sent SIGTERM, if one has; 0 for one that is not visible here.
+pub(in crate::launch::guard) fn read_signals(signals: &OwnedFd) -> Option<u32> {
     const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
-    let mut terminate = false;
+    let mut terminate = None;
     let mut records = [0u8; RECORD_BYTES * 8];
     while let Ok(n) = rustix::io::read(signals, &mut records) {
         for record in records[..n].chunks_exact(RECORD_BYTES) {
-            let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]); // ssi_signo comes first
-            terminate |= number == libc::SIGTERM.unsigned_abs();
+            let word = |at: usize| u32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+            if word(0) == libc::SIGTERM.unsigned_abs() {
+                terminate = Some(word(12)); // ssi_signo comes first, ssi_pid after ssi_errno and ssi_code
+            }
         }
         if n == 0 {
             break;

@@ -15,7 +15,7 @@ def start(steps, after_import):
     """Called once, in the rank, before the program starts."""
 
     def after_step(optimizer, *_):
-        if steps.is_rank() and not is_inside_of_another(optimizer):
+        if steps.is_rank() and not is_inside_of_another(optimizer) and not is_tracing():
             steps.completed_by(optimizer, own_count)
 
     after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
@@ -27,6 +27,16 @@ def start(steps, after_import):
             after_import("torch._dynamo.eval_frame", keep_step_hooks)
 
     after_import("torch.optim.optimizer", register)
+
+
+def is_tracing():
+    """Whether torch only traces the step, in which case there is none."""
+    try:
+        from taskd import _tracing
+
+        return _tracing.is_tracing()
+    except Exception:  # an older Python than the package is for
+        return False
 
 
 def keep_step_hooks(module):

@@ -121,6 +121,25 @@ ends_as_undisturbed! {
     a_backward_pass_that_ends_in_its_middle_for_want_of_memory: "short_of_memory",
     fsdp_that_shards_nothing_is_recovered_as_ddp_is: "fsdp_replicated",
     ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
+    steps_of_which_parts_are_compiled: "compiled_steps",
+}
+
+/// Compiled, exported, traced, transformed: with taskd's hooks and without, in a step loop and without one.
+#[test]
+fn a_step_in_which_torch_compiles_or_traces_computes_the_same() {
+    for scenario in ["ways", "ways_inductor"] {
+        let Some(found) = findings("a_step_in_which_torch_compiles_or_traces_computes_the_same", scenario) else {
+            return;
+        };
+        let ways = found.as_object().unwrap();
+        assert!(ways.len() > 2, "{found:#}");
+        for (way, settings) in ways.iter().filter(|(name, _)| *name != "reasons") {
+            for (setting, is_equal) in settings.as_object().unwrap() {
+                assert_eq!(is_equal, true, "{way}, with {setting}");
+            }
+        }
+        assert_eq!(found["reasons"], json!([]), "no hook has failed");
+    }
 }
 
 /// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.

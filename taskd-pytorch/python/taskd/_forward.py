@@ -1,6 +1,7 @@
 """The forward pass: calls of the outermost module. Modules that it calls are part of it.
 
-A module that is called while gradients are computed, to compute activations again, is no forward pass. A module inside of a
+A module that is called while gradients are computed, to compute activations again, is no forward pass, nor is one that torch only
+traces. A module inside of a
 function that torch.compile has compiled is not called at all: where steps go by without one, and something was compiled, the
 kind is reported as not recorded until a module is called again. (A compiled module is called, and recorded.)
 """
@@ -17,6 +18,8 @@ COMPILED = "the forward pass is inside of a compiled function (torch.compile)"
 
 def install(module, native):
     """`module` is torch.nn.modules.module, in which a class `Module` has the one `__call__` of all modules."""
+    from taskd._tracing import is_tracing
+
     hook = _hooks.of(native, KIND)
     watch = Watch(hook)
     call, is_on, open_in = module.Module.__call__, native.is_on, hook.open_in
@@ -35,7 +38,7 @@ def install(module, native):
         return outermost(self, args, kwargs)
 
     def outermost(self, args, kwargs):
-        if in_backward() != -1:
+        if in_backward() != -1 or is_tracing():
             return call(self, *args, **kwargs)
         thread = get_ident()
         watch.see()

@@ -2,7 +2,11 @@
 scheduler, a gradient scaler. There a step that is lost raises `StepAborted`, or does nothing where nobody would catch it.
 
 The same places tell which modules and optimizers a program uses. In place only where a supervisor is; without a step loop they
-do nothing.
+do nothing, and while torch traces neither.
+
+Compiled code goes through them as well. torch's compiler does not look into this package, and what changes a step's state is not
+hidden from it (`_torchdynamo_inline`): the graph ends at the guard of an optimizer's step, as it does in torch's own step anyway, and
+the next one begins behind it. A pass that is hidden is a part of the graph, and is not given up in its middle.
 """
 
 import functools
@@ -36,8 +40,8 @@ class Guards:
         def after(loop, output, model, *_):
             loop.engine.unfinished.begins(model, module._find_tensors(output))
 
-        ddp._pre_forward = self.known(self.around(ddp._pre_forward, forward))
-        ddp._post_forward = self.around(ddp._post_forward, after=after)
+        ddp._pre_forward = self.known(self.around(ddp._pre_forward, forward, is_hidden=True))
+        ddp._post_forward = self.around(ddp._post_forward, after=after, is_hidden=True)
 
         builtin = ddp._register_builtin_comm_hook
 
@@ -53,15 +57,17 @@ class Guards:
         def before(loop, model, *_):
             return model._is_root is False or forward(loop, model)  # an inner one's pass is a part of the outer one's
 
-        fsdp.forward = self.around(fsdp.forward, before)
+        fsdp.forward = self.around(fsdp.forward, before, is_hidden=True)
 
     def known(self, pre_forward):
         """What comes before a forward pass of DDP, of which its reducer's keeper hears wherever it is."""
+        from taskd._tracing import is_tracing
+
         session = self.session
 
         @functools.wraps(pre_forward)
         def keeping(model, *args, **kwargs):
-            if session.engine is not None and session.engine.is_main():
+            if session.engine is not None and session.engine.is_main() and not is_tracing():
                 session.engine.reducers.forward(model)
             return pre_forward(model, *args, **kwargs)
 
@@ -72,8 +78,7 @@ class Guards:
         wrap = module.Optimizer.profile_hook_step
 
         def before(loop, optimizer, *_):
-            loop.engine.find("optimizer", optimizer)
-            return loop.opens()
+            return not find(loop, "optimizer", optimizer) or loop.opens()
 
         def profile_hook_step(step):
             return self.around(wrap(step), before)
@@ -92,8 +97,8 @@ class Guards:
 
     def of_schedulers(self, module):
         def before(loop, scheduler, *_):
-            loop.engine.find("scheduler", scheduler)
-            return loop.opens()
+            of = getattr(scheduler, "optimizer", scheduler)  # a chained one has several, each of which is asked
+            return not find(loop, "scheduler", scheduler, of) or loop.opens()
 
         for one in list(vars(module).values()):
             if isinstance(one, type) and "step" in vars(one) and hasattr(one, "state_dict"):
@@ -113,14 +118,17 @@ class Guards:
         module.GradScaler.update = self.around(module.GradScaler.update, before)
         module.GradScaler.unscale_ = self.around(module.GradScaler.unscale_, before_unscaling)
 
-    def around(self, function, before=None, after=None):
-        """`function`, which is left out where `before(loop, *args)` says so; `after` is told `(loop, what it gave, *args)`."""
+    def around(self, function, before=None, after=None, is_hidden=False):
+        """`function`, which is left out where `before(loop, *args)` says so; `after` is told `(loop, what it gave, *args)`. Where it
+        is hidden, torch's compiler sees `function` in its place."""
+        from taskd._tracing import is_tracing  # now that the program has imported torch
+
         session = self.session
 
         @functools.wraps(function)
         def guarded(*args, **kwargs):
             loop = session.loop
-            if loop is None or not loop.in_step or not session.engine.is_main():
+            if loop is None or not loop.in_step or not session.engine.is_main() or is_tracing():
                 return function(*args, **kwargs)
             if before is not None and not before(loop, *args):
                 return None
@@ -129,14 +137,25 @@ class Guards:
                 after(loop, given, *args)
             return given
 
-        guarded._torchdynamo_inline = function
+        if is_hidden:
+            guarded._torchdynamo_inline = function
         return guarded
 
 
 def forward(loop, model, *_):
     """A forward pass of a whole model begins; it does in any case, where it does not raise."""
-    loop.engine.find("model", model)
-    return loop.goes_on() or True
+    return not find(loop, "model", model) or loop.goes_on() or True
+
+
+def find(loop, name, what, of=None):
+    """The program uses this, which is a part `of` another thing; whether it is something to be recovered. What has no numbers is
+    not: torch's fake tensors."""
+    from taskd._tracing import has_numbers
+
+    is_state = has_numbers(of or what)
+    if is_state:
+        loop.engine.find(name, what)
+    return is_state
 
 
 def kinds_of(base):

@@ -1,6 +1,6 @@
 """The group inside of ours where a supervisor is there: one that can be given up, and be another one afterwards.
 
-Outside of the step loop it passes everything on. Inside, whoever waits does so for *done or given up*:
+Outside of the step loop, and while torch traces, it passes everything on. Inside, whoever waits does so for *done or given up*:
 
   * What Python called for, a wait included, raises `StepAborted`: the buffers hold garbage that would steer the program.
   * What C++ called for inside of backward (DDP's buckets) completes, and the step is marked as one that cannot be committed.
@@ -22,6 +22,7 @@ from torch._C import _distributed_c10d as c10d
 from taskd import _alone, _begin_alone
 from taskd._aborted import StepAborted
 from taskd._group_calls import CALLS
+from taskd._tracing import is_tracing
 
 SLICE = timedelta(milliseconds=20)  # of a wait; how late a give-up is seen where shutting the connections down did not end it
 NO_LIMIT = timedelta(0)
@@ -107,6 +108,8 @@ def calling(name):
     real = attrgetter(name)
 
     def method(self, *args, **kwargs):
+        if is_tracing():
+            return real(self.real)(*args, **kwargs)
         engine = self.engine
         place = caller() if engine.loop is not None and engine.loop.in_step else None
         if place == ORDER and told_of_order(engine, args[0]):

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 43] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 44] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -48,6 +48,7 @@ pub const PYTHON_FILES: [PythonFile; 43] = python_files! {
     "taskd/_sockets.py"
     "taskd/_state.py"
     "taskd/_store.py"
+    "taskd/_tracing.py"
     "taskd/_transfer.py"
     "taskd/_under_way.py"
     "taskd/_unfinished.py"

@@ -23,6 +23,7 @@ import owns
 import programs
 import proofs
 import ranks
+import traced
 import worlds
 from ranks import SOAK
 from stand_in import Again, Failed, StandIn
@@ -722,7 +723,39 @@ def copied_between_hosts():
     return copying.between_hosts((1 << 30) if SOAK else (64 << 20))
 
 
+def ways(names=None, **more):
+    """Steps in which torch compiles or traces: outside of a step loop, inside, and recorded."""
+
+    def run(program, **variables):
+        with StandIn(2, program, **more, **variables) as world:
+            return world.finish(traced.PATIENCE_SECONDS)
+
+    return traced.ways(run, names, {"hooks": {}, "loop": {"LOOP": "1"}, "recorded": {"LOOP": "1", "RECORD": "1"}})
+
+
+def compiled_steps():
+    """A step that fails once behind a compiled optimizer, and ranks that are lost, with parts of the step compiled."""
+    for way in ("inside", "outside", "optimizers_step", "whole_step"):
+        environment = {"WAYS": way, "STEPS": "14"}
+        with StandIn(2, traced.recovered, **environment) as world:
+            reference = world.finish(traced.PATIENCE_SECONDS)
+        victim = random.Random("%d %s" % (SEED, way)).randrange(2)
+        with StandIn(2, traced.recovered, TORN="%d:6" % victim, **environment) as world:
+            world.until_failed()
+            phases = [world.recover()]
+            yield "%s fails in step 6 of rank %d" % (way, victim), verdict(reference, world.finish(), phases, world)
+        with StandIn(2, traced.recovered, **environment) as world:
+            world.park(victim)
+            world.until_step(3)
+            world.world[victim].process.kill()
+            phases = [world.recover([victim])]
+            yield "%s, rank %d dies" % (way, victim), verdict(reference, world.finish(), phases, world)
+
+
 SCENARIOS = {
+    "ways": ways,
+    "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
+    "compiled_steps": lambda: together(compiled_steps()),
     "cost": cost,
     "copied": copied,
     "copied_between_hosts": copied_between_hosts,

@@ -318,9 +318,9 @@ class StandIn:
     def is_over(self):
         return all(peer.process.ended() or peer.at == "script" for peer in self.world)
 
-    def finish(self):
+    def finish(self, seconds=PATIENCE_SECONDS):
         """What all ranks return."""
-        self.pump(lambda: all(peer.process.ended() for peer in self.here()), "all ranks end", again=False)
+        self.pump(lambda: all(peer.process.ended() for peer in self.here()), "all ranks end", seconds, again=False)
         for peer in self.here():
             if peer.process.exit:
                 raise Failed("%s ended with %d" % (peer, peer.process.exit))

@@ -196,6 +196,7 @@ class Seat:
             self.socket.close()
             seat, stdout, stderr = own
             self.socket = _socket.socket(fileno=seat)  # first, so that whatever fails can be told
+            self.socket.settimeout(None)  # whatever the imported modules have made the default
             os.setsid()
             await_parent(self.guard)
             end_with_parent(self.guard)

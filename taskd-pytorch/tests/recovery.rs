@@ -122,6 +122,7 @@ ends_as_undisturbed! {
     fsdp_that_shards_nothing_is_recovered_as_ddp_is: "fsdp_replicated",
     ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
     steps_of_which_parts_are_compiled: "compiled_steps",
+    a_program_with_a_default_time_out_for_sockets: "with_default_timeout",
 }
 
 /// Compiled, exported, traced, transformed: with taskd's hooks and without, in a step loop and without one.
@@ -158,6 +159,41 @@ fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_afte
     rounds("ddp, found", [[2, 1, 1]; 2]);
     rounds("by hand", [[2, 1, 0]; 2]);
     rounds("stages", [[2, 1, 0], [2, 2, 0]]);
+/// Without a backend, made again over the same store, in a world of its own, with a process that is no rank.
+#[test]
+fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_reported() {
+    let test = "groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_reported";
+    let Some(found) = findings(test, "meetings") else { return };
+    let sums = [
+        ("no_backend", json!([2.0, 2.0])),
+        ("again", json!([2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])),
+        ("again, lazily", json!([2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])),
+        ("default_timeout", json!([2.0, 2.0])),
+        ("own_world", json!([1.0])),
+        ("with_helper", json!([2.0, 2.0])),
+    ];
+    for (program, sums) in sums {
+        let why = match program {
+            "own_world" => Some("is of 1 processes where the job has 2 ranks, and cannot be given up"),
+            "with_helper" => {
+                Some("has a member without taskd's hooks, which is no rank of the job, and cannot be given up")
+            }
+            _ => None,
+        };
+        for rank in list(&found[program]) {
+            assert_eq!(rank["sums"], sums, "{program}: {found:#}");
+            assert_eq!(
+                rank["inside"],
+                if why.is_some() { "ProcessGroup" } else { "Recoverable" },
+                "{program}: {found:#}"
+            );
+            assert_eq!(rank["cannot"].as_str().is_some(), why.is_some(), "{program}: {found:#}");
+            assert!(rank["cannot"].as_str().is_none_or(|cannot| cannot.contains(why.unwrap())), "{program}: {found:#}");
+        }
+    }
+    assert_eq!(found["default_timeout"][0]["blocking"], json!([true, true]), "they are the program's own");
+    assert_eq!(found["with_helper"][0]["helper"], 0);
+    assert!(found["reconfigured"][0]["inside"].is_string(), "{found:#}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ class Away:
         self.newest = None  # the store of the newest generation
         self.refused = set()  # ranks of which nothing is held, since there are too many
         self.listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        self.listener.settimeout(None)  # whatever the program has as its default
         self.listener.bind(("0.0.0.0", 0))
         self.listener.listen(64)
         _thread.start_new_thread(self.listen, ())
@@ -216,6 +217,7 @@ class Away:
         import socket
 
         try:
+            peer.settimeout(None)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
             while True:
                 token, rank, step, what, length = HEAD.unpack(_copy.exactly(peer, HEAD.size))

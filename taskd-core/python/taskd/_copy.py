@@ -57,6 +57,7 @@ class Server:
         self.ranges = ranges
         self.allowed = False
         self.socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        self.socket.settimeout(None)  # whatever the program has as its default
         self.socket.bind(("0.0.0.0", 0))
         self.socket.listen(64)
         _thread.start_new_thread(serve, (self.socket, self.token, ranges))

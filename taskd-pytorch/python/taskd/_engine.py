@@ -50,6 +50,10 @@ class Engine:
     def is_main(self):
         return get_ident() == self.main_thread and os.getpid() == self.pid
 
+    def is_rank_itself(self):
+        """A child that it has forked has the same hooks, and is none."""
+        return os.getpid() == self.pid
+
     def is_newcomer(self):
         return self.session.wait_for_mode() == JOIN and not self.session.came_in
 

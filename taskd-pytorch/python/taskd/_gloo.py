@@ -40,15 +40,14 @@ class Ends:
         self.peers = frozenset((host, int(port)) for host, port in addresses)
 
 
-def made(make, store, rank, size):
-    """What `make()` returns, which makes a group, and its ends."""
-    before = _sockets.listening()
-    result = make()
+def first_ends(before, store, rank, size):
+    """The ends of a group that torch has just made; `before` is where this process had listened until then. All members ask for
+    theirs."""
     new = _sockets.listening() - before
     ends = Ends(new, next((host for host, _ in sorted(new)), None))
     ends.tell(store, rank)
     ends.learn(store, rank, size)
-    return result, ends
+    return ends
 
 
 def join(store, rank, size, before, join_seconds, timeout):

@@ -15,15 +15,19 @@ are the `out` variants of functional collectives, which compiled code may use.
 
 from operator import attrgetter
 
+import torch.distributed as dist
+
 from taskd import _begin_alone, _hooks, _session
 from taskd._group_calls import CALLS
 from taskd._group_names import with_members
 from taskd._group_recorder import Numbers, Recorder
 from taskd._kinds import COMMUNICATION as KIND
 from taskd._latest import latest
+from taskd._meeting import Meeting
 
 # What the group in front answers itself, beside the calls; all else that Python asks of it goes to the one inside.
 OWN = {"BackendType", "Options", "rank", "size", "boxed", "unbox", "_id", "_pybind11_conduit_v1_"}
+NAMES = "group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name"  # of what makes one, in their order
 MAKERS = {"split_group", "merge_remote_group"}  # methods that return another group
 
 
@@ -39,11 +43,17 @@ def install(module, native):
         _begin_alone.install(module, engine)
 
     def _new_process_group_helper(*args, **kwargs):
-        made, inside = engine.groups.make(module, make, args, kwargs) if engine else (make(*args, **kwargs), None)
+        given = dict(zip(NAMES, args), **kwargs)
+        meeting = meeting_of(given, engine)
+        if meeting is not None:
+            given["store"] = meeting.store
+        if engine is not None and engine.is_rank_itself():
+            made, inside = engine.groups.make(module, make, given, meeting)
+        else:
+            made, inside = make(**given), None
         try:
             if type(made[0]) is module.ProcessGroup:
-                ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
-                return (replaced(module, made[0], group_class, ranks, inside),) + made[1:]
+                return (replaced(module, made[0], group_class, given["global_ranks_in_group"], inside),) + made[1:]
             if isinstance(made[0], module.ProcessGroup) and not isinstance(made[0], group_class):
                 native.except_(KIND, "a process group of class %s is not recorded" % type(made[0]).__name__)
         except Exception as error:
@@ -53,6 +63,15 @@ def install(module, native):
     _new_process_group_helper._taskd = True
     module._new_process_group_helper = _hooks.in_place_of(make, _new_process_group_helper)
     native.hooked(KIND)
+
+
+def meeting_of(given, engine):
+    """Where the members of a group that is to be made meet; None for one that this process is no member of, or makes alone."""
+    ranks, rank = given["global_ranks_in_group"], given["group_rank"]
+    is_member = rank is not None and (not ranks or dist.get_rank() in ranks)
+    if not is_member or engine is not None and engine.is_newcomer():
+        return None
+    return Meeting(given["store"], given["group_name"], rank, given["group_size"])
 
 
 def replaced(module, inner, group_class, ranks, inside=None):

@@ -11,13 +11,12 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from taskd import _gloo, _link, _nccl, _store
+from taskd import _gloo, _link, _nccl, _sockets, _store
 from taskd._recoverable import Recoverable
 from taskd._session import JOIN, Cancelled, Refused
 
 JOIN_SECONDS = 20  # for all members to come
 ABANDONED_MAX = 64  # groups, and threads that join them, that are left and not gone yet; with more this process has to restart
-NAMES = ("group_size", "group_rank", "global_ranks_in_group", "backend", "store", "group_name")
 POLL_SECONDS = 0.05
 
 
@@ -51,6 +50,12 @@ def kind_of(real):
     return _nccl if names == {_nccl.NAME} and os.environ.get("TASKD_NCCL") == "1" else None
 
 
+def is_new(module, made):
+    """Whether torch's function has made a group: of one that this process is no member of it makes nothing, and of one that there is
+    already it gives that."""
+    return isinstance(made, module.ProcessGroup) and not hasattr(made, "_inner")
+
+
 class Groups:
     """All groups of the process."""
 
@@ -61,37 +66,51 @@ class Groups:
 
     # The first generation.
 
-    def make(self, module, make, args, kwargs):
+    def make(self, module, make, given, meeting):
         """What torch's own function makes, and what stands for it inside of ours; None where it cannot be recovered."""
-        given = dict(zip(NAMES, args), **kwargs)
         spec = self.spec_of(given)
         if self.engine.is_newcomer():
-            given.update(group_size=1, group_rank=0, store=dist.HashStore())
+            given = dict(given, group_size=1, group_rank=0, store=dist.HashStore())
             made = make(**given)
-            if not isinstance(made[0], module.ProcessGroup):
-                return made, None  # not a member
+            if not is_new(module, made[0]):
+                return made, None
             kind = self.known_kind_of(made[0], given["backend"])
             return made, kind and self.inside(made[0], kind, spec, made_alone=True)
-        ends, kind = None, _gloo if "gloo" in str(given["backend"]) else None
-        if kind is not None and spec.rank is not None:
-            store = dist.PrefixStore("taskd/%s" % spec.name, given["store"])
-            made, ends = kind.made(lambda: make(**given), store, spec.rank, len(spec.members))
-        else:
-            made = make(**given)
-        if not isinstance(made[0], module.ProcessGroup):
-            return made, None  # not a member
+        before = _sockets.listening()
+        made = make(**given)
+        if not is_new(module, made[0]):
+            return made, None
         kind = self.known_kind_of(made[0], given["backend"])
-        return made, kind and self.inside(made[0], kind, spec, ends=ends or kind.Ends())
+        why = kind and self.why_not(made[0], given, spec, meeting)
+        if why:
+            self.cannot_leave("group %s %s, and cannot be given up inside of the process; restart all ranks" % (spec.told_as, why))
+        if why or not kind:
+            return made, None
+        ends = kind.first_ends(before, meeting.own, spec.rank, len(spec.members))
+        return made, self.inside(made[0], kind, spec, ends=ends)
+
+    def why_not(self, real, given, spec, meeting):
+        """Why a group is none of the job's, whose members a supervisor could bring together again."""
+        size = os.environ.get("WORLD_SIZE")
+        if spec.is_default and size and given["group_size"] != int(size):
+            return "is of %d processes where the job has %s ranks" % (given["group_size"], size)
+        if given.get("enable_reconfigure") and any(getattr(one, "supports_reconfigure", False) for one in spec.backends(real)):
+            return "is reconfigured by the program itself"
+        if meeting is None or not meeting.all_have_hooks():
+            return "has a member without taskd's hooks, which is no rank of the job"
 
     def known_kind_of(self, real, backend):
         """As `kind_of`. Where there is none, no step can be given up any more: a rank that waits in such a group would not come out."""
         kind = kind_of(real)
         if kind is None:
-            why = "a group with the backend %s cannot be given up inside of the process; restart all ranks" % backend
-            _link.say(why)
-            self.engine.cannot = self.engine.cannot or why
-            self.engine.session.knows_limits()
+            self.cannot_leave("a group with the backend %s cannot be given up inside of the process; restart all ranks" % backend)
         return kind
+
+    def cannot_leave(self, why):
+        if why != self.engine.cannot:
+            _link.say(why)
+        self.engine.cannot = self.engine.cannot or why
+        self.engine.session.knows_limits()
 
     def spec_of(self, given):
         ranks = given["global_ranks_in_group"]  # none: all of them
@@ -112,8 +131,6 @@ class Groups:
 
     def address_of_one(self, real):
         """On which address a group without peers listens: the next one can do so too, without asking a name service."""
-        from taskd import _sockets
-
         hosts = {host for host, _ in _sockets.listening()}
         return next(iter(hosts)) if len(hosts) == 1 else None
 

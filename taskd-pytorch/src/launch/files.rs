@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 44] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 45] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_alone.py"
@@ -36,6 +36,7 @@ pub const PYTHON_FILES: [PythonFile; 44] = python_files! {
     "taskd/_latest.py"
     "taskd/_load_dump.py"
     "taskd/_loader.py"
+    "taskd/_meeting.py"
     "taskd/_nccl.py"
     "taskd/_newcomer.py"
     "taskd/_noted.py"

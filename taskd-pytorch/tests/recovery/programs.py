@@ -15,6 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 def begin():
     import taskd
 
+    if "DEFAULT_TIMEOUT" in os.environ:  # of what the program itself fetches
+        import socket
+
+        socket.setdefaulttimeout(float(os.environ["DEFAULT_TIMEOUT"]))
     dist.init_process_group("gloo")
     return taskd, dist.get_rank(), dist.get_world_size()
 

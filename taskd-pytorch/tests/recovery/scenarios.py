@@ -19,6 +19,7 @@ import dumps
 import fsdp
 import halves
 import hosts
+import meetings
 import owns
 import programs
 import proofs
@@ -723,28 +724,32 @@ def copied_between_hosts():
     return copying.between_hosts((1 << 30) if SOAK else (64 << 20))
 
 
+class Compiling(StandIn):
+    patience_seconds = traced.PATIENCE_SECONDS
+
+
 def ways(names=None, **more):
     """Steps in which torch compiles or traces: outside of a step loop, inside, and recorded."""
 
     def run(program, **variables):
-        with StandIn(2, program, **more, **variables) as world:
-            return world.finish(traced.PATIENCE_SECONDS)
+        with Compiling(2, program, **more, **variables) as world:
+            return world.finish()
 
     return traced.ways(run, names, {"hooks": {}, "loop": {"LOOP": "1"}, "recorded": {"LOOP": "1", "RECORD": "1"}})
 
 
 def compiled_steps():
     """A step that fails once behind a compiled optimizer, and ranks that are lost, with parts of the step compiled."""
-    for way in ("inside", "outside", "optimizers_step", "whole_step"):
+    for way in ("inside", "outside", "optimizer", "whole_step"):
         environment = {"WAYS": way, "STEPS": "14"}
-        with StandIn(2, traced.recovered, **environment) as world:
-            reference = world.finish(traced.PATIENCE_SECONDS)
+        with Compiling(2, traced.recovered, **environment) as world:
+            reference = world.finish()
         victim = random.Random("%d %s" % (SEED, way)).randrange(2)
-        with StandIn(2, traced.recovered, TORN="%d:6" % victim, **environment) as world:
+        with Compiling(2, traced.recovered, TORN="%d:6" % victim, **environment) as world:
             world.until_failed()
             phases = [world.recover()]
             yield "%s fails in step 6 of rank %d" % (way, victim), verdict(reference, world.finish(), phases, world)
-        with StandIn(2, traced.recovered, **environment) as world:
+        with Compiling(2, traced.recovered, **environment) as world:
             world.park(victim)
             world.until_step(3)
             world.world[victim].process.kill()
@@ -753,6 +758,8 @@ def compiled_steps():
 
 
 SCENARIOS = {
+    "meetings": lambda: meetings.outcomes(StandIn),
+    "with_default_timeout": lambda: on_other_hosts(programs.accumulated, DEFAULT_TIMEOUT="0.5"),
     "ways": ways,
     "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
     "compiled_steps": lambda: together(compiled_steps()),

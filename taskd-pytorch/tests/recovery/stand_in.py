@@ -68,6 +68,7 @@ class StandIn:
     is_a_stand_in = True
     are_replicas = True  # their checksums are equal wherever all ranks have reported one
     givers = 1  # of how many peers a rank copies, where so many have the state
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(self, size, main, **environment):
         self.size, self.main = size, main
@@ -128,8 +129,9 @@ class StandIn:
 
     # The link.
 
-    def pump(self, until, what, seconds=PATIENCE_SECONDS, again=True):
+    def pump(self, until, what, again=True):
         """Serves the link until something is so."""
+        seconds = self.patience_seconds
         limit = time.monotonic() + seconds
         while not until():
             if time.monotonic() > limit:
@@ -318,9 +320,9 @@ class StandIn:
     def is_over(self):
         return all(peer.process.ended() or peer.at == "script" for peer in self.world)
 
-    def finish(self, seconds=PATIENCE_SECONDS):
+    def finish(self):
         """What all ranks return."""
-        self.pump(lambda: all(peer.process.ended() for peer in self.here()), "all ranks end", seconds, again=False)
+        self.pump(lambda: all(peer.process.ended() for peer in self.here()), "all ranks end", again=False)
         for peer in self.here():
             if peer.process.exit:
                 raise Failed("%s ended with %d" % (peer, peer.process.exit))

@@ -44,6 +44,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.loss_of, self.apply, self.around = mean_square, self.optimizer.step, contextlib.nullcontext
+        self.applied = lambda number: None  # what is called then, ahead of the scheduler
 
     def state(self):
         return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
@@ -58,6 +59,7 @@ class Training:
             loss = self.loss_of(self.model(self.batch(number)))
             loss.backward()
             self.apply()
+        self.applied(number)
         self.scheduler.step()
         return loss
 
@@ -439,12 +441,14 @@ def recovered():
     """The way that WAYS names, in a step loop. With TORN, `rank:step`, the step fails once, behind what was compiled."""
     taskd, rank, size = programs.begin()
     training = {one.__name__: one for one in WAYS}[os.environ["WAYS"]]()
-    torn, losses = programs.Once("TORN", rank, programs.has_no_memory), programs.Losses()
+    torn, losses, now = programs.Once("TORN", rank, programs.has_no_memory), programs.Losses(), [-1]
+    training.applied = lambda number: torn(now[0])
     torch.manual_seed(100 + rank)
     for step in taskd.steps(training.state(), until=programs.steps()):
         with step:
+            now[0] = -1 if step.warming else step.number
             loss = training.step(step.number)
-            torn(-1 if step.warming else step.number)
+            torn(now[0])  # of a step that has no scheduler
             losses.add(step, loss)
     return {"digest": training.digest(), "losses": losses}
 

@@ -78,6 +78,21 @@ fn every_operation_of_ddp_fsdp_and_fsdp2_is_recorded() {
     }
 }
 
+/// A newer torch brings new ones: each has to be hooked, or written down as no operation between ranks.
+#[test]
+fn every_collective_operation_of_the_installed_torch_is_known_and_recorded() {
+    let test = "every_collective_operation_of_the_installed_torch_is_known_and_recorded";
+    let Some(found) = findings(test, "known.py") else { return };
+    for rank in list(&found) {
+        assert_eq!(rank["unknown methods"], serde_json::json!([]), "hook them in _group_calls.py");
+        assert_eq!(rank["unknown functions"], serde_json::json!([]), "call them in known.py");
+        assert_eq!(rank["exceptions"], serde_json::json!({}));
+        for (function, recorded) in each(&rank["recorded"]) {
+            assert!(!list(&recorded["operations"]).is_empty(), "{function}: {recorded}");
+        }
+    }
+}
+
 #[test]
 fn a_program_gets_the_same_answers() {
     let Some(found) = findings("a_program_gets_the_same_answers", "answers.py") else { return };

@@ -53,6 +53,12 @@ def all_gather(size, rank, outputs, inputs, *_):
                 part.copy_(given.reshape(-1))
 
 
+def gather_single(size, rank, output, given, options=None, *_):
+    """Of all into one tensor of the root, which others need not have."""
+    if isinstance(output, torch.Tensor) and output.numel() == size * given.numel():
+        all_gather(size, rank, output, given)
+
+
 def reduce_scatter(size, rank, outputs, inputs, options=None, *_):
     if isinstance(outputs, torch.Tensor):
         outputs, inputs = [outputs], [inputs]
@@ -93,13 +99,20 @@ ANSWERS = {
     "_allgather_base": all_gather,
     "allgather_coalesced": lambda size, rank, outputs, inputs, *_: [all_gather(size, rank, one, inputs) for one in outputs],
     "allgather_into_tensor_coalesced": all_gather,
+    "all_gather_single": all_gather,
+    "all_gather_single_coalesced": all_gather,
     "gather": all_gather,
+    "gather_into_tensor": gather_single,
+    "gather_single": gather_single,
     "reduce_scatter": reduce_scatter,
     "_reduce_scatter_base": reduce_scatter,
     "reduce_scatter_tensor_coalesced": reduce_scatter,
+    "reduce_scatter_single": reduce_scatter,
+    "reduce_scatter_single_coalesced": reduce_scatter,
     "scatter": scatter,
     "alltoall": all_to_all,
     "alltoall_base": all_to_all_base,
+    "all_to_all_single": all_to_all_base,
     "recv": receive,
     "recv_anysource": receive,
 }

@@ -22,11 +22,12 @@ class Call:
 
     `tensors` is the position of what this rank gives, None if there is nothing. Of a receive it is that of what it gets,
     and so it is of a scatter, where only the root gives something. `whom` is the position of the root or peer: a rank of
-    the group, or options that hold it.
+    the group, or options that hold it. `called` is the name of another method that is the same operation: ranks may use either.
     """
 
-    def __init__(self, op, tensors=None, whom=None):
+    def __init__(self, op, tensors=None, whom=None, called=None):
         self.op = op
+        self.called = called
         self.tensors = tensors
         self.whom = whom
         self.between_two = op in (SEND, RECV)
@@ -39,15 +40,22 @@ CALLS = {
     "_allgather_base": Call(ALL_GATHER, tensors=1),
     "allgather_coalesced": Call(ALL_GATHER, tensors=1),
     "allgather_into_tensor_coalesced": Call(ALL_GATHER, tensors=1),
+    "all_gather_single": Call(ALL_GATHER, tensors=1, called="_allgather_base"),
+    "all_gather_single_coalesced": Call(ALL_GATHER, tensors=1, called="allgather_into_tensor_coalesced"),
     "reduce_scatter": Call(REDUCE_SCATTER, tensors=1),
     "_reduce_scatter_base": Call(REDUCE_SCATTER, tensors=1),
     "reduce_scatter_tensor_coalesced": Call(REDUCE_SCATTER, tensors=1),
+    "reduce_scatter_single": Call(REDUCE_SCATTER, tensors=1, called="_reduce_scatter_base"),
+    "reduce_scatter_single_coalesced": Call(REDUCE_SCATTER, tensors=1, called="reduce_scatter_tensor_coalesced"),
     "broadcast": Call(BROADCAST, tensors=0, whom=1),
     "reduce": Call(REDUCE, tensors=0, whom=1),
     "gather": Call(GATHER, tensors=1, whom=2),
+    "gather_into_tensor": Call(GATHER, tensors=1, whom=2),
+    "gather_single": Call(GATHER, tensors=1, whom=2, called="gather_into_tensor"),
     "scatter": Call(SCATTER, tensors=0, whom=2),
     "alltoall": Call(ALL_TO_ALL, tensors=1),
     "alltoall_base": Call(ALL_TO_ALL, tensors=1),
+    "all_to_all_single": Call(ALL_TO_ALL, tensors=1, called="alltoall_base"),
     "barrier": Call(BARRIER),
     "monitored_barrier": Call(BARRIER),
     "send": Call(SEND, tensors=0, whom=1),

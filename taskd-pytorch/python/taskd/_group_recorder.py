@@ -88,7 +88,7 @@ class Recorder:
                     data_type, elements, size = amount(call, args)
                 peer = self.global_rank(group, group_rank(call, args)) if has_peer else NO_PEER
                 if called is None:
-                    called = native.name(name.lstrip("_"))
+                    called = native.name((call.called or name).lstrip("_"))
                 return native.begin_communication(called, op, data_type, numbers.name, peer, elements, size, sequence)
             except Exception as error:
                 self.fail(error)

@@ -135,7 +135,7 @@ def class_of(torch_class, recorder, engine=None):
         if name in CALLS:
             setattr(ProcessGroup, name, recorded(name, recorder))
         elif name in MAKERS:
-            setattr(ProcessGroup, name, making(name, torch_class, ProcessGroup, recorder))
+            setattr(ProcessGroup, name, making(name, torch_class, ProcessGroup, recorder, engine))
         elif isinstance(what, property):
             setattr(ProcessGroup, name, passed_on_property(name))
         elif not name.startswith("__") and name not in OWN and callable(what):
@@ -195,12 +195,16 @@ def recorded(name, recorder):
     return method
 
 
-def making(name, torch_class, group_class, recorder):
-    """The method of that name, whose result is another group: that gets one of ours around it as well."""
+def making(name, torch_class, group_class, recorder, engine):
+    """The method of that name, whose result is another group: that gets one of ours around it as well. How such a group could be
+    made anew is not known here."""
 
     def method(self, *args, **kwargs):
         made = getattr(self._inner, name)(*args, **kwargs)
         try:
+            if type(made) is torch_class and engine is not None and engine.is_rank_itself():
+                why = "group %s was made from another one by %s, and cannot be given up inside of the process; restart all ranks"
+                engine.groups.cannot_leave(why % (made.group_name, name))
             if type(made) is torch_class:
                 return group_class(made, made.group_name)
         except Exception as error:

@@ -49,6 +49,7 @@ GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system ca
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
 COUNT = "_taskd_steps"  # what an optimizer is given: its steps, which its state and its copies leave out
+PARTS_MAX = 64  # groups of parameters with a count of their own; then all are counted anew
 MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
 
 
@@ -291,17 +292,22 @@ class Steps(object):
         it does not."""
         if self.is_said:
             return
-        # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone.
-        known = optimizer.__dict__
-        if COUNT not in known:
-            # A newcomer steps beside the others, or in their place and then loses its first step.
-            known[COUNT] = max(self.step.value - 1, remembered(optimizer) - 1, 0)
-        known[COUNT] += 1
+        # The count is kept with the optimizer: another may later have the place, and so the id, of one that is gone. Some step once
+        # for each of their parameter groups: each has its own count.
+        counts = optimizer.__dict__.setdefault(COUNT, {})
+        part, state = first_parameter(optimizer), id(getattr(optimizer, "state", None))
+        known, known_state = counts.get(part, (0, None))
+        if known_state != state:
+            # It is new, or has loaded a checkpoint. A newcomer steps beside the others, or in their place and then loses its first step.
+            known = max(known, remembered(optimizer) - 1, 0 if part in counts else self.step.value - 1)
+        if len(counts) >= PARTS_MAX:
+            counts.clear()
+        counts[part] = known + 1, state
         self.step_time.value = now_ns()
-        if known[COUNT] > self.step.value:
-            self.step.value = known[COUNT]
+        if known + 1 > self.step.value:
+            self.step.value = known + 1
             for then in self.then:
-                then(known[COUNT])
+                then(known + 1)
 
     def enters(self, generation):
         """Steps from now on are those of another world: of an older one nobody takes them."""
@@ -318,6 +324,14 @@ class Steps(object):
         self.step.value = number
         for then in self.then:
             then(number)
+
+
+def first_parameter(optimizer):
+    """The id of the first parameter that a step is of; None where a framework's optimizers have no such list."""
+    try:
+        return id(optimizer.param_groups[0]["params"][0])
+    except Exception:
+        return None
 
 
 def tell_of_another_package():

@@ -8,14 +8,17 @@ It imports nothing of torch before the program does, and must parse on Python 3.
 
 import sys
 
-STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class
+STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class, or who has an optimizer make its state
+# Functions that step an optimizer only to have it make its state: of torch's distributed checkpoints (when they are loaded, and of an
+# optimizer that has no state also whenever they are saved), of its named optimizers, and of DeepSpeed's.
+SET_UP = {"_init_optim_state", "init_state", "initialize_optimizer_states"}
 
 
 def start(steps, after_import):
     """Called once, in the rank, before the program starts."""
 
     def after_step(optimizer, *_):
-        if steps.is_rank() and not is_inside_of_another(optimizer) and not is_tracing():
+        if steps.is_rank() and not is_part_of_another(optimizer) and not is_tracing():
             steps.completed_by(optimizer, own_count)
 
     after_step._torchdynamo_disable = True  # torch.compile leaves it out of its graphs without a warning
@@ -58,12 +61,15 @@ def keep_step_hooks(module):
     module.TorchPatcher.patch = staticmethod(patch_and_keep)
 
 
-def is_inside_of_another(optimizer):
-    """Whether this step is part of another one of the same optimizer, whose class calls the step of its base class."""
+def is_part_of_another(optimizer):
+    """Whether this step is none of training: part of another one of the same optimizer, whose class calls the step of its base
+    class, or part of what sets the optimizer up."""
     called_by = sys._getframe(1).f_back  # the function that torch puts around every class's step, and that calls its hooks
     frame = called_by
     for _ in range(STEP_FRAMES_MAX):
         frame = frame and frame.f_back
+        if frame and frame.f_code.co_name in SET_UP:
+            return True
         if frame and frame.f_code is called_by.f_code and frame.f_locals.get("self") is optimizer:
             return True
     return False

@@ -197,6 +197,16 @@ fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_
 }
 
 #[test]
+fn a_step_in_which_the_loop_is_left_counts_if_it_was_completed() {
+    let Some(found) = findings("a_step_in_which_the_loop_is_left_counts_if_it_was_completed", "left") else { return };
+    let expected = json!({
+        "break": [6, 6], "return": [6, 6], "break inside": [6, 6], "break ahead of the optimizer": [5, 5], "raise": [5, 5],
+        "to the end": [20, 20],
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn an_operation_that_completes_late_has_not_failed() {
     let scenario = "completes_as_it_is_looked_at";
     let Some(found) = findings("an_operation_that_completes_late_has_not_failed", scenario) else { return };

@@ -94,6 +94,36 @@ fn an_unmodified_program_is_recorded_and_computes_the_same() {
 }
 
 #[test]
+fn a_training_step_counts_once_however_often_an_optimizer_is_stepped() {
+    let Some(torch) = support::torch_python("a_training_step_counts_once_however_often_an_optimizer_is_stepped") else {
+        return;
+    };
+    let start = |(program, steps): (&'static str, Vec<u64>)| {
+        let rank = Recorded::new(&PYTHON_FILES);
+        let child = rank.command(&torch, &self::program("resumed.py"), &[program]).spawn().unwrap();
+        (program, steps, rank, child)
+    };
+    // The first one that is under way has number 1, whatever an optimizer then goes on with.
+    let expected = [
+        ("resumed", vec![1, 22, 23]),
+        ("loaded_late", vec![1, 2, 3, 4, 22, 23]),
+        ("saved_often", vec![1, 2, 3]),
+        ("by_groups", vec![1, 2, 3]),
+        ("with_closure", vec![1, 2, 3]),
+        ("around_another", vec![1, 2, 3]),
+        ("several", vec![1, 2, 3, 4, 5, 6]),
+        ("scaled", vec![1, 2, 3]),
+    ];
+    for two in expected.chunks(2) {
+        let started: Vec<_> = two.iter().cloned().map(start).collect();
+        for (program, steps, rank, child) in started {
+            let (_, stderr) = waited(child);
+            assert_eq!(rank.seen().steps(), steps, "{program}: {stderr}");
+        }
+    }
+}
+
+#[test]
 fn nothing_else_changes() {
     for torch in &torches("nothing_else_changes") {
         let rank = Recorded::new(&PYTHON_FILES);

@@ -64,7 +64,9 @@ class Step:
 
     def __exit__(self, kind, error, trace):
         self._loop.guarded = False
-        return kind is not None and self._loop.swallows(error)
+        swallows = kind is not None and self._loop.swallows(error)
+        self._loop.has_raised = kind is not None and not swallows
+        return swallows
 
     def __repr__(self):
         return "<taskd step %d%s>" % (self.number, ", warming" if self.warming else "")
@@ -84,6 +86,7 @@ class Loop:
         self.kind = TRAIN
         self.window = BEFORE
         self.in_step = self.guarded = False
+        self.has_raised = False  # the step's body, what is no more than the step's end not counted
         self.tainted = False  # something of this step has failed: it cannot be committed
         self.note = None  # what was there when the step `noted` began
         self.noted = None
@@ -122,7 +125,11 @@ class Loop:
                 if self.kind == TRAIN and self.until is not None and self.number >= self.until:
                     return
                 step = self.begin()
-                yield step
+                try:
+                    yield step
+                except GeneratorExit:
+                    self.left_in_step()
+                    raise
                 self.end()
         finally:
             self.leave()
@@ -215,7 +222,7 @@ class Loop:
                     self.engine.prove(self)
                 if self.memory is not None and self.kind == TRAIN:
                     self.memory.begin(self.number, lambda: self.engine.copy(self))
-        self.in_step = True
+        self.in_step, self.has_raised = True, False
         return Step(self, self.number, self.kind != TRAIN or self.is_new)
 
     def private(self, with_buffers=True):
@@ -274,6 +281,12 @@ class Loop:
             self.number += 1
             if self.session is not None:
                 self.session.page.says(self.number)
+
+    def left_in_step(self):
+        """The program leaves the loop in a step, by `break` or `return`, or an exception has left it. It is completed if its commit window
+        has opened and nothing was raised."""
+        if self.kind == TRAIN and self.window == OPEN and not (self.tainted or self.has_raised):
+            self.end()
 
     def put_back(self):
         """All that the step has changed before its window is as it was when the step began."""

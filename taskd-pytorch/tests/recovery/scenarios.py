@@ -724,6 +724,16 @@ def copied_between_hosts():
     return copying.between_hosts((1 << 30) if SOAK else (64 << 20))
 
 
+def left():
+    """How many steps of a loop count that the program has left in its sixth, by the way in which it did."""
+    found = {}
+    for how in ("break", "return", "break inside", "break ahead of the optimizer", "raise", "to the end"):
+        with StandIn(2, programs.left, HOW=how) as world:
+            world.finish()
+            found[how] = [peer.process.step() for peer in world.world]
+    return found
+
+
 class Compiling(StandIn):
     patience_seconds = traced.PATIENCE_SECONDS
 
@@ -760,6 +770,7 @@ def compiled_steps():
 SCENARIOS = {
     "meetings": lambda: meetings.outcomes(StandIn),
     "with_default_timeout": lambda: on_other_hosts(programs.accumulated, DEFAULT_TIMEOUT="0.5"),
+    "left": left,
     "ways": ways,
     "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
     "compiled_steps": lambda: together(compiled_steps()),

@@ -206,6 +206,16 @@ fn a_step_in_which_the_loop_is_left_counts_if_it_was_completed() {
     assert_eq!(found, expected);
 }
 
+/// Bodies of its `DistributedTest`, which comes with the wheel: some here, all in a soak.
+#[test]
+fn torchs_own_distributed_tests_have_the_same_outcomes() {
+    let Some(found) = findings("torchs_own_distributed_tests_have_the_same_outcomes", "torchs_own") else { return };
+    println!("{} bodies: {} pass, {} are skipped without taskd", found["bodies"], found["passed"], found["skipped"]);
+    assert_eq!(found["differ"], json!({}));
+    let few = if is_soak() { 80 } else { 10 };
+    assert!(found["passed"].as_u64() >= Some(few), "{found:#}");
+}
+
 #[test]
 fn an_operation_that_completes_late_has_not_failed() {
     let scenario = "completes_as_it_is_looked_at";

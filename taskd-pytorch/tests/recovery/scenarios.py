@@ -24,6 +24,7 @@ import owns
 import programs
 import proofs
 import ranks
+import torchs_own
 import traced
 import worlds
 from ranks import SOAK
@@ -738,6 +739,10 @@ class Compiling(StandIn):
     patience_seconds = traced.PATIENCE_SECONDS
 
 
+class OfTorch(StandIn):
+    patience_seconds = 3 * torchs_own.TIMEOUT_SECONDS
+
+
 def ways(names=None, **more):
     """Steps in which torch compiles or traces: outside of a step loop, inside, and recorded."""
 
@@ -771,6 +776,7 @@ SCENARIOS = {
     "meetings": lambda: meetings.outcomes(StandIn),
     "with_default_timeout": lambda: on_other_hosts(programs.accumulated, DEFAULT_TIMEOUT="0.5"),
     "left": left,
+    "torchs_own": lambda: torchs_own.outcomes(OfTorch, Failed, few=not SOAK),
     "ways": ways,
     "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
     "compiled_steps": lambda: together(compiled_steps()),

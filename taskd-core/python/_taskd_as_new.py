@@ -24,7 +24,8 @@ class Seated:
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)
             for name, value in names.items() if type(names) is dict else ():
-                if isinstance(value, FUNCTIONS) and getattr(value, "__module__", None) != names.get("__name__"):
+                # Of its type alone: `isinstance` asks the object itself as well, and one that is deprecated warns of that.
+                if issubclass(type(value), FUNCTIONS) and getattr(value, "__module__", None) != names.get("__name__"):
                     self.places.setdefault(id(value), []).append((names, name))
 
     def everywhere(self, module, then):

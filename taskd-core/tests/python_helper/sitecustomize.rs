@@ -223,6 +223,27 @@ raise ValueError('of the child')"
     assert!(!rank.error_file().exists());
 }
 
+/// torch has such objects in its modules, which warn in every standby's log.
+#[test]
+fn looking_for_functions_asks_no_other_object_of_a_module_for_anything() {
+    let rank = Rank::new(&[]);
+    let program = "
+import sys, types
+asked = []
+class Deprecated:
+    def __getattribute__(self, name):
+        asked.append(name)
+        return object.__getattribute__(self, name)
+module = sys.modules['odd'] = types.ModuleType('odd')
+module.thing, module.function = Deprecated(), types.FunctionType
+import _taskd_as_new
+found = _taskd_as_new.Seated().places
+assert (vars(module), 'function') in found[id(types.FunctionType)]
+assert asked == [], asked";
+    let out = rank.run(program);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
 #[test]
 fn steps_follow_the_optimizer_that_steps_most() {
     let rank = with_engine();

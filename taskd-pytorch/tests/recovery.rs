@@ -159,6 +159,8 @@ fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_afte
     rounds("ddp, found", [[2, 1, 1]; 2]);
     rounds("by hand", [[2, 1, 0]; 2]);
     rounds("stages", [[2, 1, 0], [2, 2, 0]]);
+}
+
 /// Without a backend, made again over the same store, in a world of its own, with a process that is no rank.
 #[test]
 fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_reported() {

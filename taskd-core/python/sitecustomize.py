@@ -4,12 +4,14 @@ The launcher puts this file's directory on the rank's PYTHONPATH, and Python's `
 program starts. In the one process that is the rank, and in no other, it
 
   * takes the rank's lifeline, so that the guard knows of its death before the kernel has torn its memory down,
-  * writes a heartbeat into the rank's page every TASKD_BEAT_MS (default 500) from a thread of its own,
+  * has a heartbeat written into the rank's page every TASKD_BEAT_MS (default 500), by a thread of libtaskd's that needs no
+    interpreter's lock, or by one of Python's where there is no libtaskd (TASKD_LIB),
   * notes in the page that a training step was completed, where the framework's file beside it (`_taskd_framework.py`)
     tells of it,
   * has the package `taskd` keep in touch with the supervisor (TASKD_CONTROL), for recovery inside of the process,
   * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
-  * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself.
+  * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself, and marks the record of one
+    by which the process ends: it is taken for failed from then on, whatever it still does (`atexit`, threads that are joined).
 
 The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
 helper of a wrapper script, a DataLoader worker, the child of a shell that did not exec) finds itself not named and
@@ -116,7 +118,7 @@ def join_page(fd, seated=None):
     """This process is the rank."""
     tell_of_another_package()
     framework = load_framework()
-    steps, imports = Steps(os.getpid(), *hold_page(fd, framework)), AfterImport(seated)
+    steps, imports = Steps(os.getpid(), *hold_page(fd)), AfterImport(seated)
     follow_framework(framework, steps, imports.wait)
     record_uncaught(steps)
     follow_supervisor(imports.wait, steps)
@@ -138,7 +140,7 @@ def run_ahead(seated):
         try:
             fd = open_own_page()
             if fd is not None:
-                steps.move(*hold_page(fd, framework))
+                steps.move(*hold_page(fd))
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
         native = getattr(sys.modules.get("taskd._native"), "native", None)
@@ -150,7 +152,7 @@ def run_ahead(seated):
     ahead.begin()
 
 
-def hold_page(fd, framework):
+def hold_page(fd):
     """Maps the page for as long as the process lives (an unmapped lock is never released), takes the lifeline, and beats. What
     the page has for `Steps`."""
     import ctypes
@@ -178,7 +180,7 @@ def hold_page(fd, framework):
         except Exception as error:
             word(AT_STATE).value = UNAVAILABLE
             say("no lifeline: %s" % error)
-    if not (getattr(framework, "BEATS_BESIDE_PYTHON", False) and beats_beside_python(ctypes, address + AT_BEAT_TIME)):
+    if not beats_beside_python(ctypes, address + AT_BEAT_TIME):
         start_heartbeat(long_word(AT_BEAT_TIME))
     return long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION), word(AT_IN_LOOP)
 
@@ -236,10 +238,11 @@ def beat_seconds():
 
 
 def start_heartbeat(beat_time):
-    """A bare thread: it does not survive fork, the interpreter does not wait for it, and `threading` does not list it.
+    """A bare thread, where libtaskd is not there to beat: it does not survive fork, the interpreter does not wait for it, and
+    `threading` does not list it.
 
     It needs the interpreter's lock to beat: code that holds that for long, without Python running, silences the rank.
-    From Python 3.12 on a program that forks is warned of every thread that it has, and this is one.
+    From Python 3.12 on a program that forks is warned of every thread that it has: this one, and libtaskd's as well.
     """
     import _signal  # `signal` itself imports much more
     import _thread
@@ -259,14 +262,16 @@ def start_heartbeat(beat_time):
 
 
 def beats_beside_python(ctypes, address):
-    """Has libtaskd beat, from a thread that needs no interpreter's lock: for a framework that keeps that for long. It says no
-    more than that the process is not stopped."""
+    """Has libtaskd beat, from a thread that needs no interpreter's lock: one call of C's may keep that for minutes (a large
+    JSON, a checkpoint), and an interpreter that ends lets no other thread of Python's run any more.
+
+    It says that the process runs, and nothing of what the program does: that is for its steps to say. Whoever cannot load
+    the library says so elsewhere (`taskd._native`)."""
     library = os.environ.get("TASKD_LIB")
     try:
         beat = ctypes.PyDLL(library).taskd_beat if library else None
         return bool(beat) and beat(ctypes.c_void_p(address), ctypes.c_uint32(int(beat_seconds() * 1000))) == 1
-    except Exception as error:
-        say("the heartbeat comes from Python: %s" % error)
+    except Exception:
         return False
 
 
@@ -457,8 +462,9 @@ def record_uncaught(steps):
         is_error = issubclass(kind, Exception) or kind.__name__ == "StepAborted"  # an exit or an interrupt is none
         if path and steps.is_rank() and is_error:
             try:
-                if not os.path.exists(path):  # else the framework was first
-                    write_record(path, kind, value, trace, steps.step.value)
+                is_last = not is_caught(trace)
+                if not os.path.exists(path) or is_last and is_to_be_replaced(path):  # else the framework was first
+                    write_record(path, kind, value, trace, steps.step.value, is_last)
             except Exception:
                 pass
         previous(kind, value, trace)
@@ -466,20 +472,49 @@ def record_uncaught(steps):
     sys.excepthook = excepthook
 
 
-def write_record(path, kind, value, trace, step):
+def is_caught(trace):
+    """Whether the first frame that the exception has passed runs on: a program that has it printed, and goes on. Of one that
+    nobody caught no frame is left, and the process ends, as soon as what is to be done at its exit lets it."""
+    frame = sys._getframe()
+    while frame is not None and trace is not None:
+        if frame is trace.tb_frame:
+            return True
+        frame = frame.f_back
+    return trace is None
+
+
+def is_to_be_replaced(path):
+    """A record that is there when an exception ends the process: an own one, of an exception that was caught, makes room; the
+    framework's is of this one, and only says from now on that the process ends by it."""
     import json
+
+    with open(path) as file:
+        record = json.load(file)
+    extra = record["message"].setdefault("extraInfo", {})
+    if "taskd_step" in extra:
+        return True
+    extra["taskd_uncaught"] = "1"
+    put_record(path, record)
+    return False
+
+
+def write_record(path, kind, value, trace, step, is_last):
     import traceback
 
-    record = {
-        "message": {
-            "message": ("%s: %s" % (kind.__name__, value))[:MESSAGE_CHARS_MAX],
-            "extraInfo": {
-                "py_callstack": "".join(traceback.format_exception(kind, value, trace))[-CALLSTACK_CHARS_MAX:],
-                "timestamp": str(int(time.time())),
-                "taskd_step": str(step),
-            },
-        }
+    extra = {
+        "py_callstack": "".join(traceback.format_exception(kind, value, trace))[-CALLSTACK_CHARS_MAX:],
+        "timestamp": str(int(time.time())),
+        "taskd_step": str(step),
     }
+    if is_last:
+        extra["taskd_uncaught"] = "1"
+    message = ("%s: %s" % (kind.__name__, value))[:MESSAGE_CHARS_MAX]
+    put_record(path, {"message": {"message": message, "extraInfo": extra}})
+
+
+def put_record(path, record):
+    import json
+
     whole = "%s.%d" % (path, os.getpid())  # so that nobody reads half a record
     try:
         with open(whole, "w") as file:

@@ -1,5 +1,4 @@
-"""What sitecustomize.py does not know of MindSpore: when a training step is completed, and that a heartbeat of Python's own
-would stay away.
+"""What sitecustomize.py does not know of MindSpore: when a training step is completed.
 
 A step is a call of an optimizer, or of a cell that trains one (`nn.TrainOneStepCell`, also inside of `Model.train`): of calls
 inside of each other the outermost. How many steps lie behind it an optimizer remembers in `global_step`, and so in checkpoints
@@ -9,9 +8,6 @@ It imports nothing of MindSpore before the program does, and must parse on Pytho
 """
 
 from _thread import get_ident
-
-# MindSpore keeps the interpreter's lock while ranks meet, for seconds, and in its scheduler for all of its life.
-BEATS_BESIDE_PYTHON = True
 
 
 def start(steps, after_import):

@@ -223,7 +223,7 @@ impl<D> Debounce<D> {
                 Finding::Clear(domain, _) => {
                     self.seen.remove(domain);
                 }
-                Finding::Ask(_) => {}
+                Finding::Ask(_) | Finding::Note(..) => {}
             }
             out.push(finding);
         }

@@ -7,7 +7,7 @@ mod judge;
 pub(super) use judge::{judge, one_line};
 
 use super::{FaultClass, FaultDetector, Findings, saved};
-use crate::job::{Domain, Exit, Generation, Incarnation, JobTime, Name, ProcId, Role, Termination};
+use crate::job::{Domain, ErrorReport, Exit, Generation, Incarnation, JobTime, Name, ProcId, Role, Termination};
 use crate::kernel::{Proc, View};
 use crate::launch::Phase;
 use crate::trace::{Malformed, Observation, Signal};
@@ -17,7 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NAME: Name = Name::new("exit");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
+
+/// How long a process that has recorded its failure may take to end: most do within a moment, and their exit says more.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long an end waits for its exact exit, unless [`ExitDetector::with_exact_within`] says otherwise.
 const EXACT_WITHIN: Duration = Duration::from_secs(10);
@@ -45,7 +48,10 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// because only that carries the error report which tells a cause from a consequence; consequences wait while such an
 /// end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
 /// a report that comes later refines its fault. An end of which nothing is known waits in any case: it may have been a
-/// success. Stopping a process exactly would wait for the same exit, so little is lost, and the wait is bounded
+/// success.
+///
+/// A process that has [recorded](Signal::FailureRecorded) an error by which it ends, and has not ended a second later, counts as one
+/// that has ended with that error: it hangs in what it does at its exit, and others wait for it. Stopping a process exactly would wait for the same exit, so little is lost, and the wait is bounded
 /// ([`with_exact_within`](Self::with_exact_within)).
 #[derive(Debug)]
 pub struct ExitDetector {
@@ -72,6 +78,8 @@ struct State {
 struct End {
     incarnation: Incarnation,
     since: JobTime,
+    /// Until when its exact exit is waited for.
+    due: JobTime,
     exit: Exit,
     /// When it was judged first, a cause was known of which it may be a consequence.
     explained: bool,
@@ -99,23 +107,37 @@ impl ExitDetector {
     }
 
     fn died(&mut self, role: &Role, proc: &Proc, how: Termination, view: &View, out: &mut Findings) {
-        let explained = self.state.is_explained(proc);
-        let is_explained = proc.unguarded; // by its guard's end, which is blamed: nothing else needs to be known
+        let known = self.state.known(role, proc);
+        let explained = known.map_or(self.state.is_explained(proc), |known| known.explained);
+        let is_blamed = self.state.blamed.get(role).is_some_and(|end| end.incarnation == proc.incarnation);
         let waits = match how {
             Termination::Code(0) => return,
-            _ if is_explained => false,
-            Termination::Code(_) => !explained,
+            _ if proc.unguarded => false, // its guard's end is blamed: nothing else needs to be known
+            Termination::Code(_) => !explained && !is_blamed,
             Termination::Signal { .. } => false,
-            Termination::Unknown => true,
+            Termination::Unknown => !is_blamed,
         };
-        let end = End { incarnation: proc.incarnation, since: view.now, exit: Exit::new(how), explained };
+        let since = known.map_or(view.now, |known| known.since);
+        let error = known.and_then(|known| known.exit.error.clone()); // what it had recorded
+        let (exit, due) = (Exit { error, ..Exit::new(how) }, view.now + self.exact_within);
+        let end = End { incarnation: proc.incarnation, since, due, exit, explained };
         if waits {
-            self.state.due = self.state.due.or(Some(view.now + self.exact_within));
-            self.state.awaited.insert(role.clone(), end);
+            self.state.wait_for(role, end);
         } else {
+            self.state.awaited.remove(role);
             self.state.blame(role, &end, view, out);
             self.state.blamed.insert(role.clone(), end);
         }
+    }
+
+    /// A process that runs has recorded an error by which it ends.
+    fn recorded(&mut self, role: &Role, proc: &Proc, error: &ErrorReport, view: &View) {
+        if proc.phase.is_over() || self.state.known(role, proc).is_some() {
+            return;
+        }
+        let exit = Exit { error: Some(Box::new(error.clone())), step: error.step, ..Exit::new(Termination::Unknown) };
+        let (explained, due) = (self.state.is_explained(proc), view.now + ENDS_WITHIN);
+        self.state.wait_for(role, End { incarnation: proc.incarnation, since: view.now, due, exit, explained });
     }
 
     fn exited(&mut self, role: &Role, proc: &Proc, exit: &Exit, view: &View, out: &mut Findings) {
@@ -125,7 +147,7 @@ impl ExitDetector {
         let blamed = state.blamed.remove(role).filter(of_this);
         let since = blamed.as_ref().or(awaited.as_ref()).map_or(view.now, |death| death.since);
         let explained = blamed.as_ref().map_or(state.is_explained(proc), |death| death.explained);
-        let end = End { incarnation: proc.incarnation, since, exit: exit.clone(), explained };
+        let end = End { incarnation: proc.incarnation, since, due: view.now, exit: exit.clone(), explained };
         let mut class = None;
         if !exit.how.is_success() {
             if blamed.is_none() && !explained && !state.awaited.is_empty() && !end.judge(proc, view).is_cause() {
@@ -151,19 +173,21 @@ impl FaultDetector for ExitDetector {
     }
 
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
-        let (Signal::Phase(phase), Domain::Process(role)) = (&o.signal, &o.about) else { return };
-        if !phase.is_over() {
-            return;
-        }
-        let Some(proc) = unexpected(role, o.incarnation, view) else { return };
+        let Domain::Process(role) = &o.about else { return };
+        let is_news = match &o.signal {
+            Signal::Phase(phase) => phase.is_over(),
+            signal => matches!(signal, Signal::FailureRecorded(_)),
+        };
+        let Some(proc) = unexpected(role, o.incarnation, view).filter(|_| is_news) else { return };
         let explained = self.state.explained;
         if proc.unguarded {
             self.state.explained = self.state.explained.max(Some(proc.generation)); // others fail for want of it
         }
-        match phase {
-            Phase::Dead(how) => self.died(role, proc, *how, view, out),
-            Phase::Exited(exit) => self.exited(role, proc, exit, view, out),
-            Phase::Pending(_) | Phase::Running => {}
+        match &o.signal {
+            Signal::Phase(Phase::Dead(how)) => self.died(role, proc, *how, view, out),
+            Signal::Phase(Phase::Exited(exit)) => self.exited(role, proc, exit, view, out),
+            Signal::FailureRecorded(error) => self.recorded(role, proc, error, view),
+            _ => {}
         }
         self.state.release(explained, view, out);
     }
@@ -174,10 +198,9 @@ impl FaultDetector for ExitDetector {
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let explained = self.state.explained;
-        let is_overdue = |end: &End| end.since + self.exact_within <= view.now;
-        self.state.blame_awaited(is_overdue, view, out);
+        self.state.blame_awaited(|end| end.due <= view.now, view, out);
         self.state.release(explained, view, out);
-        self.state.due = self.state.awaited.values().map(|end| end.since + self.exact_within).min();
+        self.state.due = self.state.awaited.values().map(|end| end.due).min();
     }
 
     fn snapshot(&self) -> Option<Bytes> {
@@ -191,6 +214,18 @@ impl FaultDetector for ExitDetector {
 }
 
 impl State {
+    /// What is known of the end of this process.
+    fn known(&self, role: &Role, proc: &Proc) -> Option<&End> {
+        let of = |ends: &BTreeMap<Role, End>| ends.get(role).is_some_and(|end| end.incarnation == proc.incarnation);
+        [&self.blamed, &self.awaited].into_iter().find(|ends| of(ends)).and_then(|ends| ends.get(role))
+    }
+
+    /// An end waits for its exact exit.
+    fn wait_for(&mut self, role: &Role, end: End) {
+        self.due = Some(self.due.map_or(end.due, |due| due.min(end.due)));
+        self.awaited.insert(role.clone(), end);
+    }
+
     /// Whether a cause is known of which an end of this process may be a consequence.
     fn is_explained(&self, proc: &Proc) -> bool {
         self.explained >= Some(proc.generation)
@@ -200,7 +235,7 @@ impl State {
     fn release(&mut self, explained_before: Option<Generation>, view: &View, out: &mut Findings) {
         let is_explained = self.explained > explained_before;
         if is_explained {
-            self.blame_awaited(|end| end.exit.how != Termination::Unknown, view, out);
+            self.blame_awaited(|end| end.exit.how != Termination::Unknown || end.exit.error.is_some(), view, out);
         }
         if is_explained || self.awaited.is_empty() {
             for (role, end) in std::mem::take(&mut self.held) {

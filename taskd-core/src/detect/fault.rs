@@ -297,6 +297,8 @@ pub enum Finding {
     Clear(Domain, FaultClass),
     /// More must be known first.
     Ask(Ask),
+    /// Something that people should hear of, and that is no fault: it opens no incident and changes nothing.
+    Note(Domain, Clue),
 }
 
 /// Where a detector puts what it finds.
@@ -319,6 +321,11 @@ impl Findings {
     /// More must be known first.
     pub fn ask(&mut self, ask: Ask) {
         self.0.push(Finding::Ask(ask));
+    }
+
+    /// Something that people should hear of, and that is no fault.
+    pub fn note(&mut self, about: Domain, clue: Clue) {
+        self.0.push(Finding::Note(about, clue));
     }
 
     /// Adds a finding as it is.

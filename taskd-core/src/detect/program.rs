@@ -173,6 +173,14 @@ impl FaultDetector for ProgramErrorDetector {
                 let id = ProcId { role: role.clone(), incarnation: proc.incarnation };
                 self.ended(id, proc, &end, view, out);
             }
+            (Signal::FailureRecorded(error), Domain::Process(role)) => {
+                let Some(proc) = unexpected(role, o.incarnation, view).filter(|p| !p.phase.is_over()) else { return };
+                let id = ProcId { role: role.clone(), incarnation: proc.incarnation };
+                let exit = Exit { step: error.step, ..Exit::new(Termination::Unknown) };
+                let is_root = !error.follow_up && !error.retry_free;
+                let end = if is_root { End::Root(&exit, error) } else { End::Consequence };
+                self.ended(id, proc, &end, view, out);
+            }
             _ => {}
         }
     }

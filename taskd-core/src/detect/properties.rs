@@ -2,7 +2,7 @@
 //! on like the one that was saved.
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
-use super::{DetectorExt, FaultDetector, Finding, SlowRankDetector, defaults};
+use super::{DetectorExt, FaultClass, FaultDetector, Finding, SilenceDetector, SlowRankDetector, defaults};
 use crate::job::{Generation, Incarnation, Termination};
 use crate::testing::conformance;
 use crate::trace::{Ask, Call, Exhibit, GroupPosition, Observation, Signal, StepTimes};
@@ -87,6 +87,8 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Exhibit::Text("state=T".into())),
         Just(Exhibit::Text("state=S beat_age_ms=7000".into())),
         Just(Exhibit::Text("state=S beat_age_ms=10".into())),
+        Just(Exhibit::Text("state=R beat_age_ms=7000 runnable=1 ran_age_ms=0".into())),
+        Just(Exhibit::Text("state=S beat_age_ms=7000 ran_age_ms=-".into())),
         Just(Exhibit::Silence),
         groups(),
     ];
@@ -194,6 +196,28 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever else happens: who was not seen frozen or asleep is blamed for silence by nobody within the bound of minutes.
+    #[test]
+    fn no_busy_process_is_blamed_for_its_silence(events in proptest::collection::vec(event(), 1..120)) {
+        for which in 0..built_in().len() {
+            let mut trial = Trial::new(which);
+            let began = trial.scene.view.now;
+            for event in &events {
+                let event = match event {
+                    Event::Answer(rank, _) => Event::Answer(*rank, Exhibit::Text("state=R beat_age_ms=7000 runnable=1".into())),
+                    Event::Pass(ms) => Event::Pass(*ms % 20_000),
+                    other => other.clone(),
+                };
+                let found = trial.take(&event);
+                let is_silence = |f: &Finding| matches!(f, Finding::Blame(fault) if fault.prime().class == FaultClass::Silence);
+                let within_minutes = trial.scene.view.now.since(began) < SilenceDetector::BUSY_FOR;
+                prop_assert!(!within_minutes || !found.iter().any(is_silence), "{found:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_built_in_detector_keeps_the_contract() {
     for which in 0..built_in().len() {
@@ -207,7 +231,12 @@ fn the_defaults_have_different_names_and_say_how_they_are_set() {
     assert_eq!(names, ["exit", "failed-step", "program-error", "silence", "stall", "restart-storm", "hang", "shrunk"]);
     let configs: Vec<String> = defaults().iter().map(|d| d.config()).collect();
     assert_eq!(configs[0], "exact_within_ms=10000");
-    let of_times = ["limit_ms=10000", "bound_ms=600000", "restarts_max=5 window_ms=600000", "missing_after_ms=300000"];
+    let of_times = [
+        "limit_ms=10000 busy_limit_ms=300000",
+        "bound_ms=600000",
+        "restarts_max=5 window_ms=600000",
+        "missing_after_ms=300000",
+    ];
     let others = [&of_times[..], &["after_ms=300000"]].concat();
     assert_eq!(configs[3..], others);
     assert_eq!(super::ExitDetector::new().debounce(2).name(), "exit");

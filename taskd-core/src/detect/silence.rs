@@ -1,8 +1,12 @@
-//! Blames processes that had a heartbeat and then none: frozen, or running without giving a sign of life.
+//! Blames processes that had a heartbeat and then none, and that do not run: frozen, or asleep for good.
 //!
-//! It never blames one without a heartbeat of its own, and never one for the silence of whoever tells us.
+//! It never blames one without a heartbeat of its own, never one for the silence of whoever tells us, and, for minutes, none that
+//! runs or would run if its host let it.
 
-use super::exit::one_line;
+mod found;
+
+pub(super) use found::Found;
+
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect, saved};
 use crate::job::{Domain, Incarnation, JobTime, Name, NodeId, Rank, Role, Termination};
 use crate::kernel::View;
@@ -14,7 +18,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NAME: Name = Name::new("silence");
-const SNAPSHOT_VERSION: u8 = 2;
+const SNAPSHOT_VERSION: u8 = 3;
+
+/// How sure it is of one that has been busy and silent for minutes.
+const BUSY_PERMILLE: u16 = 700;
+
+/// So often a question is asked until the lack of an answer counts as one.
+const QUESTIONS_MAX: u8 = 3;
 
 /// How long an answer to [`PROCESS_STATE`] is waited for.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -22,10 +32,17 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Blames ranks, and services, whose heartbeat stays away. What is said here of ranks is true of services.
 ///
 /// A rank that has had a heartbeat in its incarnation, and then none for the limit, is asked about
-/// ([`PROCESS_STATE`]). If it is stopped (`T`, `t`), it is blamed for certain: frozen. If not, or if no answer comes,
-/// it is blamed as well, but only when other ranks of its host were heard within half the limit: when all of a host's
-/// ranks fall silent at once, the way on which we hear them is the likely cause, and only a stopped process is proof.
-/// An answer with a heartbeat of its own within that time takes the suspicion back.
+/// ([`PROCESS_STATE`]).
+///
+/// - *Frozen*: it is stopped (`T`, `t`), or its control group is frozen. It is blamed for certain.
+/// - *Busy*: it runs, has run within half the limit, waits for a processor, a disk or a driver, or nobody can see whether it runs
+///   and its host has far more to run than processors. It is [noted](Findings::note), and blamed only when it has been silent for
+///   the [bound of minutes](Self::busy_for): a program may hold its interpreter, or read a large file, for long.
+/// - *Neither*, or no answer comes: it is blamed, but only when other ranks of its host were heard within half the limit: when all
+///   of a host's ranks fall silent at once, the way on which we hear them is the likely cause, and only a frozen process is proof.
+///
+/// A question that is not answered in time is asked twice more: a host that is slow to answer is no proof of anything.
+/// An answer with a heartbeat of its own within half the limit takes the suspicion back.
 /// Heartbeats should arrive at least four times within the limit. Progress counts as a sign of life too. A sign of life
 /// counts from when it was given ([`Observation::at`]), so a source may tell the same old one again and again.
 ///
@@ -33,11 +50,15 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// ([`Ready::Stepping`](crate::job::Ready::Stepping)), and by [`StallDetector`](super::StallDetector) once the job has stepped:
 /// a rank without heartbeats may as well be one whose helper could not be put in place.
 ///
+/// A heartbeat says that a process runs, not that its program gets on: that is for steps to say, and for
+/// [`StallDetector`](super::StallDetector) and [`HangDetector`](super::HangDetector) to judge.
+///
 /// A heartbeat takes suspicion and blame back. While a rank stays silent it is asked about once every limit. When the
 /// supervisor itself has slept, all ages start anew.
 #[derive(Debug)]
 pub struct SilenceDetector {
     limit: Duration,
+    busy_limit: Duration,
     state: State,
 }
 
@@ -68,6 +89,10 @@ struct Watch {
     over: bool,
     asked: Option<Asked>,
     blamed: bool,
+    /// It was said of this silence that it is busy.
+    noted: bool,
+    /// So many questions in a row were not answered in time.
+    unanswered: u8,
 }
 
 /// The open question about a silent rank.
@@ -93,10 +118,20 @@ impl Default for SilenceDetector {
 }
 
 impl SilenceDetector {
+    /// For how long a process that is busy may be silent by default: five minutes.
+    pub const BUSY_FOR: Duration = Duration::from_secs(300);
+
     /// A detector that suspects ranks without a heartbeat for `limit`. The default is 10 s.
     #[must_use]
     pub fn after(limit: Duration) -> SilenceDetector {
-        SilenceDetector { limit, state: State::default() }
+        SilenceDetector { limit, busy_limit: SilenceDetector::BUSY_FOR, state: State::default() }
+    }
+
+    /// For how long a process that is busy may be silent until it is blamed all the same, [`Self::BUSY_FOR`] unless told.
+    #[must_use]
+    pub fn busy_for(mut self, bound: Duration) -> SilenceDetector {
+        self.busy_limit = bound;
+        self
     }
 
     /// A sign of life. Only a heartbeat begins the watch: a job without heartbeats is not watched.
@@ -148,19 +183,52 @@ impl SilenceDetector {
             }
             return self.counts_from(beat); // it was us who did not hear it
         }
-        let frozen = matches!(found.state, Some('T' | 't'));
+        if evidence.exhibit == Exhibit::Silence && watch.unanswered + 1 < QUESTIONS_MAX {
+            watch.unanswered += 1;
+            return self.state.ask(vec![role.clone()], view, out);
+        }
+        watch.unanswered = 0;
+        let silent_for = view.now.since(heard);
+        let busy = found.busy(self.limit / 2);
+        if let Some(busy) = busy.clone().filter(|_| silent_for < self.busy_limit) {
+            return self.is_busy(role, heard, busy, view, out);
+        }
         let others_are_heard = asked.at.since(asked.peers.heard) <= self.limit / 2;
+        let frozen = found.is_frozen();
         if !frozen && !others_are_heard {
             return;
         }
         watch.blamed = true;
         let domain = Domain::Process(role.clone());
         let damage = Damage { process: Sound::No, ..Damage::default() };
-        let confidence_permille = if frozen { 1000 } else { 850 };
+        let confidence_permille = match (frozen, &busy) {
+            (true, _) => 1000,
+            (false, None) => 850,
+            (false, Some(_)) => BUSY_PERMILLE,
+        };
         let suspect = Suspect { domain, class: FaultClass::Silence, damage, confidence_permille };
-        let fault = Fault::new(NAME, heard, suspect).of(Some(watch.incarnation));
-        let clues = [self.age_clue(heard, view.now), found.clue(&evidence.exhibit), peers_clue(&asked)];
-        out.blame(clues.into_iter().fold(fault, Fault::because));
+        let mut fault = Fault::new(NAME, heard, suspect).of(Some(watch.incarnation));
+        fault = fault.because(self.age_clue(heard, view.now)).because(found.clue(&evidence.exhibit));
+        if let Some(busy) = busy {
+            let bound_s = self.busy_limit.as_secs_f64();
+            let text = format!("{busy}, but a busy process may be silent for {bound_s:.0} s");
+            fault = fault.because(Clue::figure("busy_bound_ms", bound_s * 1e3, None, text));
+        }
+        out.blame(fault.because(peers_clue(&asked)));
+    }
+
+    /// It is silent and runs: that is reported, once for each silence, and what was blamed before is taken back.
+    fn is_busy(&mut self, role: &Role, heard: JobTime, busy: String, view: &View, out: &mut Findings) {
+        let Some(watch) = self.state.watches.get_mut(role) else { return };
+        let domain = Domain::Process(role.clone());
+        if std::mem::take(&mut watch.blamed) {
+            out.clear(domain.clone(), FaultClass::Silence);
+        }
+        if !std::mem::replace(&mut watch.noted, true) {
+            let age = view.now.since(heard);
+            let text = format!("busy: no heartbeat for {:.1} s, and {busy}", age.as_secs_f64());
+            out.note(domain, Clue::figure("heartbeat_age_ms", age.as_secs_f64() * 1e3, None, text));
+        }
     }
 
     fn age_clue(&self, heard: JobTime, now: JobTime) -> Clue {
@@ -182,7 +250,7 @@ impl FaultDetector for SilenceDetector {
     }
 
     fn config(&self) -> String {
-        format!("limit_ms={}", self.limit.as_millis())
+        format!("limit_ms={} busy_limit_ms={}", self.limit.as_millis(), self.busy_limit.as_millis())
     }
 
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
@@ -307,8 +375,9 @@ impl Watches {
 impl Watch {
     /// It gave a sign of life at this time. True: it was blamed until now.
     fn lives(&mut self, heard: JobTime) -> bool {
-        (self.heard, self.asked) = (Some(heard), None);
-        std::mem::take(&mut self.blamed)
+        let incarnation = self.incarnation;
+        let before = std::mem::replace(self, Watch { incarnation, heard: Some(heard), ..Watch::default() });
+        before.blamed
     }
 
     /// What still comes from this incarnation is late.
@@ -327,41 +396,6 @@ impl Watch {
 /// might never come: silence goes on counting.
 fn is_known_over(phase: &Phase) -> bool {
     phase.is_over() && *phase != Phase::Dead(Termination::Unknown)
-}
-
-/// What an answer to [`PROCESS_STATE`] says.
-#[derive(Debug, Default)]
-pub(super) struct Found<'a> {
-    pub(super) state: Option<char>,
-    wchan: Option<&'a str>,
-    pub(super) beat_age: Option<Duration>,
-}
-
-impl<'a> Found<'a> {
-    pub(super) fn of(exhibit: &'a Exhibit) -> Found<'a> {
-        let mut found = Found::default();
-        let Exhibit::Text(text) = exhibit else { return found };
-        for (name, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
-            match name {
-                "state" => found.state = value.chars().next(),
-                "wchan" => found.wchan = Some(value).filter(|v| *v != "0"),
-                "beat_age_ms" => found.beat_age = value.parse().ok().map(Duration::from_millis),
-                _ => {}
-            }
-        }
-        found
-    }
-
-    fn clue(&self, exhibit: &Exhibit) -> Clue {
-        let wchan = self.wchan.map(|w| format!(", asleep in {}", one_line(w))).unwrap_or_default();
-        let text = match (self.state, exhibit) {
-            (Some(state @ ('T' | 't')), _) => format!("frozen: its process is in state {state} (stopped)"),
-            (Some(state), _) => format!("its process is in state {state}{wchan}"),
-            (None, Exhibit::Unavailable(why)) => format!("the state of its process cannot be had: {}", one_line(why)),
-            _ => "the question for the state of its process was not answered".into(),
-        };
-        Clue::text("process_state", text)
-    }
 }
 
 fn peers_clue(asked: &Asked) -> Clue {

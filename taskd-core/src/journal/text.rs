@@ -68,6 +68,7 @@ fn saying(said: &WorkerSaid) -> String {
         Saying::Memory(copy) if copy.whole => {
             format!("said: {proc} has the state of step {} in memory, {} bytes", copy.of.step, copy.bytes)
         }
+        Saying::Recorded(error) => format!("said: {proc} has recorded {} {}, and runs", error.family, error.code),
         Saying::Memory(copy) => format!("said: {proc} has left out the copy of step {}", copy.of.step),
     }
 }
@@ -137,6 +138,7 @@ pub(super) fn event(event: &Event) -> String {
         Event::Closed { incident, how } => format!("{incident} closed: {how}"),
         Event::Merged { incident, into } => format!("{incident} is a part of {into}"),
         Event::Entered { generation, restarts } => format!("{generation} in force after {restarts} restarts"),
+        Event::Noted { about, clue } => format!("{about}: {}", clue.text.replace('\n', " ")),
     }
 }
 
@@ -202,6 +204,7 @@ fn kind(signal: &Signal) -> String {
         Signal::Step(_) => "step".to_owned(),
         Signal::CollectivePending { .. } => "pending collective".to_owned(),
         Signal::StepFailed(_) => "failed step".to_owned(),
+        Signal::FailureRecorded(error) => format!("recorded {} {}", error.family, error.code),
     }
 }
 

@@ -237,6 +237,7 @@ impl fmt::Display for WhatIf {
                 Some(Finding::Clear(domain, class)) => {
                     writeln!(f, "  {now}  {class} of {domain} cleared by {detector}")?
                 }
+                Some(Finding::Note(about, clue)) => writeln!(f, "  {now}  {about} noted by {detector}: {}", clue.text)?,
                 Some(Finding::Ask(ask)) => writeln!(f, "  {now}  {detector} asks for {}", ask.what)?,
                 None => writeln!(f, "  {now}  {detector} panicked")?,
             }

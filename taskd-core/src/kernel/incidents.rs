@@ -96,6 +96,7 @@ impl Kernel {
                 Finding::Blame(fault) => self.blame(fault),
                 Finding::Clear(domain, class) => self.clear(&domain, &class),
                 Finding::Ask(ask) => self.ask(ask),
+                Finding::Note(about, clue) => self.announce(None, Event::Noted { about, clue }),
             }
         }
     }

@@ -80,6 +80,13 @@ impl Kernel {
             Saying::Answer { id, result } => self.directive_answered(*id, &said.proc, result),
             Saying::Failed(failure) => self.failed_step(&said.proc, failure),
             Saying::Memory(copy) => self.copied_to_memory(&said.proc, copy),
+            Saying::Recorded(error) => self.tell(&Observation {
+                at: self.now(),
+                about: Domain::Process(said.proc.role.clone()),
+                incarnation: Some(said.proc.incarnation),
+                generation: None,
+                signal: Signal::FailureRecorded(error.clone()),
+            }),
         }
     }
 

@@ -1,8 +1,8 @@
 //! What comes out of the kernel: commands, and the events that explain them.
 
 use super::order::Held;
-use crate::detect::Fault;
-use crate::job::{CommandId, Generation, IncidentId, JobTime, Name, Seq};
+use crate::detect::{Clue, Fault};
+use crate::job::{CommandId, Domain, Generation, IncidentId, JobTime, Name, Seq};
 use crate::recover::{Action, Cost, Incident, Proposal};
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +82,13 @@ pub enum Event {
         generation: Generation,
         /// How many restarts have led here.
         restarts: u32,
+    },
+    /// A detector has noticed something that is no fault, such as a process that is busy and gives no heartbeat.
+    Noted {
+        /// About what.
+        about: Domain,
+        /// What was noticed.
+        clue: Clue,
     },
 }
 

@@ -3,7 +3,7 @@
 //! It moves nothing: a launcher that has links to its processes carries it ([`Launcher::direct`](super::Launcher::direct)),
 //! strategies say what is to be told to whom, and the kernel waits for the answers.
 
-use crate::job::{CommandId, Generation, Name, ProcId, Rank, World};
+use crate::job::{CommandId, ErrorReport, Generation, Name, ProcId, Rank, World};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -322,6 +322,8 @@ pub enum Saying {
     Failed(Box<StepFailure>),
     /// What it has in memory, or has not: it waits for a [`Declare`](Directive::Declare) and trains on meanwhile.
     Memory(MemoryCopy),
+    /// It has recorded an error by which it ends, and has not ended yet: it may hang in what it does at its exit.
+    Recorded(Box<ErrorReport>),
 }
 
 /// Names a checkpoint in memory: what ranks have of one is of one state.

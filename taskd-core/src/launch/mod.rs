@@ -3,6 +3,7 @@
 //!
 //! It decides nothing: which process is to run where stands in the order.
 
+mod activity;
 mod change;
 mod change_log;
 mod direct;

@@ -1,15 +1,25 @@
 //! Reading what a rank says in its lifeline page, and answering in what state its process is.
 //!
-//! It writes to no page and judges nothing.
+//! A process whose heartbeat stays away is looked at once a second, so that the answer says whether it runs. It writes to no page
+//! and judges nothing.
 
+use super::activity::{Activity, HostLoad};
 use super::guard::proc_fs::Stat;
 use crate::job::Generation;
 use crate::trace::Signal;
 use crate::worker::page::{Fields, Page};
 use rustix::process::Pid;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// A process whose last heartbeat is older than this is looked at, to know whether it runs.
+const LOOKED_AT_FROM: Duration = Duration::from_secs(1);
+/// No process is looked at more often than this.
+const LOOKS_APART: Duration = Duration::from_secs(1);
+/// Of a process that was never looked at before, two looks so long after each other say whether it runs.
+const FIRST_LOOKS_APART: Duration = Duration::from_millis(50);
 
 /// One rank's page and what was last read from it.
 #[derive(Debug)]
@@ -17,6 +27,37 @@ pub(super) struct PageReader {
     page: Page,
     beat_at: u64,
     step: (u64, u64),
+    looks: Looks,
+}
+
+/// What was seen of a process while its heartbeat stayed away.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    /// The last look and its time, by the monotonic clock in nanoseconds.
+    last: Option<(u64, Activity)>,
+    /// When it was last seen to run, or to want to.
+    ran_at: Option<u64>,
+}
+
+impl Looks {
+    fn look(&mut self, pid: i32) -> Option<Activity> {
+        let now = monotonic_nanos();
+        let activity = Activity::read(pid)?;
+        if activity.is_since(self.last.as_ref().map(|(_, last)| last)) {
+            self.ran_at = Some(now);
+        }
+        self.last = Some((now, activity));
+        Some(activity)
+    }
+
+    /// How long ago it was last seen to run, in milliseconds: `-` where it was not, `?` where the system would not show it.
+    fn ran_age_ms(&self) -> String {
+        match (self.ran_at, self.last) {
+            (Some(at), _) => (monotonic_nanos().saturating_sub(at) / 1_000_000).to_string(),
+            (None, Some((_, last))) if last.is_whole() => "-".to_owned(),
+            _ => "?".to_owned(),
+        }
+    }
 }
 
 /// Something new in a page.
@@ -32,7 +73,20 @@ impl PageReader {
     /// The page of a process; `None` where there is none, or it is another's.
     pub(super) fn open(path: &Path, pid: u32) -> Option<PageReader> {
         let page = Page::open_to_read(path).ok().filter(|page| page.pid.load(Ordering::Acquire) == pid)?;
-        Some(PageReader { page, beat_at: 0, step: (0, 0) })
+        Some(PageReader { page, beat_at: 0, step: (0, 0), looks: Looks::default() })
+    }
+
+    /// Looks at the process if its heartbeat stays away: whoever asks later is to know since when it does not run.
+    pub(super) fn look_if_silent(&mut self) {
+        let (now, beat_at) = (monotonic_nanos(), self.page.beat_at.load(Ordering::Acquire));
+        let is_over = |since: u64, bound: Duration| now.saturating_sub(since) >= nanos(bound);
+        if beat_at == 0 || !is_over(beat_at, LOOKED_AT_FROM) {
+            self.looks = Looks::default();
+        } else if self.looks.last.is_none_or(|(at, _)| is_over(at, LOOKS_APART))
+            && let Ok(pid) = i32::try_from(self.page.pid.load(Ordering::Acquire))
+        {
+            self.looks.look(pid);
+        }
     }
 
     /// What is new since the last time.
@@ -52,22 +106,49 @@ impl PageReader {
 }
 
 /// The answer to [`PROCESS_STATE`](crate::trace::PROCESS_STATE); `None` when the process is gone.
-pub(super) fn process_state(pid: i32, start_time: u64, reader: Option<&PageReader>) -> Option<String> {
+pub(super) async fn process_state(pid: i32, start_time: u64, reader: Option<&mut PageReader>) -> Option<String> {
     let stat = Stat::read(Pid::from_raw(pid)?).filter(|stat| stat.start_time == start_time)?;
     let wchan = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let wchan = if wchan.is_empty() { "0" } else { wchan.trim() };
+    let (mut none, reader) = (Looks::default(), reader);
+    let (page, looks) = match reader {
+        Some(reader) => (Some(&reader.page), &mut reader.looks),
+        None => (None, &mut none),
+    };
+    let is_first = looks.last.is_none();
+    let mut activity = looks.look(pid)?;
+    if is_first && !activity.is_since(None) {
+        tokio::time::sleep(FIRST_LOOKS_APART).await;
+        activity = looks.look(pid)?;
+    }
+    let mut text = format!("state={} wchan={wchan}", stat.state);
+    text += &page_words(page.map(|page| &**page));
+    let known = |figure: Option<u64>| figure.map_or("-".to_owned(), |figure| figure.to_string());
+    let Activity { runnable, uninterruptible, threads, .. } = activity;
+    let _ = write!(text, " threads={threads} runnable={runnable} uninterruptible={uninterruptible}");
+    let _ = write!(text, " cpu_ms={} ran_age_ms={}", activity.cpu_ms(), looks.ran_age_ms());
+    let HostLoad { load_percent, pressure_percent } = HostLoad::read();
+    let _ = write!(text, " host_load_percent={}", known(load_percent));
+    let _ = write!(text, " host_cpu_pressure_percent={}", known(pressure_percent));
+    Some(text)
+}
+
+/// What a page says of heartbeat, step and lifeline.
+fn page_words(page: Option<&Fields>) -> String {
     let now = monotonic_nanos();
     let age_ms = |at: u64| match at {
         0 => "-".to_owned(),
         at => (now.saturating_sub(at) / 1_000_000).to_string(),
     };
-    let page: Option<&Fields> = reader.map(|reader| &*reader.page);
     let beat_age = age_ms(page.map_or(0, |page| page.beat_at.load(Ordering::Acquire)));
     let step_age = age_ms(page.map_or(0, |page| page.step_at.load(Ordering::Acquire)));
     let step = page.and_then(Fields::last_step).map_or("-".to_owned(), |step| step.to_string());
     let lifeline = page.map_or("-", Fields::state_name);
-    let process = format!("state={} wchan={wchan}", stat.state);
-    Some(format!("{process} beat_age_ms={beat_age} step={step} step_age_ms={step_age} lifeline={lifeline}"))
+    format!(" beat_age_ms={beat_age} step={step} step_age_ms={step_age} lifeline={lifeline}")
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn monotonic_nanos() -> u64 {

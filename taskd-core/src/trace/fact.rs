@@ -133,6 +133,8 @@ pub enum Signal {
     },
     /// A step of the process failed, and the process lives: it waits to be told what to do (over its control link).
     StepFailed(Box<StepFailure>),
+    /// The process has recorded an error by which it ends, and has not ended yet (from its launcher).
+    FailureRecorded(Box<ErrorReport>),
 }
 
 /// The question for where a process stands in its process groups. The answer is an [`Exhibit::Groups`].
@@ -142,7 +144,13 @@ pub const COLLECTIVES: Name = Name::new("collectives");
 /// `state=S wchan=futex_do_wait beat_age_ms=120`:
 /// - `state`: the letter that Linux shows in `/proc/PID/stat`; `T` and `t` are stopped processes;
 /// - `wchan`, where known: the kernel function in which it sleeps, `0` for none;
-/// - `beat_age_ms`, where known: how long ago its last heartbeat was, read where it is given.
+/// - `beat_age_ms`, where known: how long ago its last heartbeat was, read where it is given;
+/// - `runnable` and `uninterruptible`, where known: how many of its threads run or wait for a processor (state `R`), and how many
+///   wait for a disk or a driver (state `D`);
+/// - `ran_age_ms`, where known: how long ago one of its threads was last seen in one of these states, or seen to have run; `-` for a
+///   process that was looked at and has not run, `?` where that cannot be seen;
+/// - `host_load_percent` and `host_cpu_pressure_percent`, where known: what could run on its host, in percent of its processors, and
+///   for which part of the last ten seconds something waited for one.
 ///
 /// Further words are for people.
 pub const PROCESS_STATE: Name = Name::new("process-state");

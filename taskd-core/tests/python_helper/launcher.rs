@@ -10,7 +10,7 @@ use taskd_core::job::{
 };
 use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, PythonLauncher, Seat, report_of};
 use taskd_core::launch::{
-    Change, GuardProgram, Launcher, LocalLauncher, Phase, Place, Revision, StartBatch, StartOrder,
+    Change, GuardProgram, Launcher, LocalLauncher, Phase, Place, Revision, Saying, StartBatch, StartOrder, WorkerSaid,
 };
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
@@ -20,11 +20,11 @@ const STORE: Name = Name::new("the store");
 const OTHER: Name = Name::new("other");
 
 /// Everything that is waited for comes in far less, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A framework whose ranks meet at a store, which is a Python process as well.
 #[derive(Debug)]
-struct Met;
+pub(crate) struct Met;
 
 impl Framework for Met {
     fn name(&self) -> &'static str {
@@ -154,6 +154,58 @@ async fn what_a_failed_process_left_is_explained_where_the_framework_owns_it() {
     assert_eq!(told(&procs[0]), Some(("KeyError: 'a peer'".into(), true)));
     assert_eq!(told(&procs[1]), Some(("OSError: no room".into(), false)));
     assert_eq!(told(&procs[2]), None);
+}
+
+/// Programs that fail, and then wait for ever for what they do at their exit.
+const HANGS_AT_EXIT: [&str; 3] = [
+    "import atexit, threading; atexit.register(threading.Event().wait); raise KeyError('image_00031.jpg')",
+    "import threading; threading.Thread(target=threading.Event().wait).start(); raise KeyError('image_00031.jpg')",
+    // As a framework that records its own failures does it.
+    "import atexit, json, os, threading
+atexit.register(threading.Event().wait)
+json.dump({'message': {'message': 'KeyError: image_00031.jpg', 'extraInfo': {}}}, open(os.environ['TASKD_ERROR_FILE'], 'w'))
+raise KeyError('image_00031.jpg')",
+];
+
+#[tokio::test]
+async fn what_a_process_has_recorded_is_told_while_it_hangs_at_its_exit() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = local(dir.path()).await;
+    // The last one has its exception printed, and goes on.
+    let caught = "import sys, time
+try: raise KeyError('which is caught')
+except KeyError: sys.excepthook(*sys.exc_info())
+time.sleep(600)";
+    let programs: Vec<&str> = HANGS_AT_EXIT.into_iter().chain([caught]).collect();
+    let procs: Vec<ProcId> = (0..).zip(&programs).map(|(rank, _)| ProcId::rank(rank, 1)).collect();
+    let orders = procs.iter().zip(programs);
+    let orders = orders.map(|(proc, program)| order(proc.clone(), WorkerSpec::new([system(), "-c", program])));
+    let member = Member { incarnation: Incarnation(1), node: None, device: None };
+    let members = procs.iter().filter_map(|proc| Some((proc.role.rank()?, member.clone())));
+    let world = Arc::new(World::first(members.collect()));
+    launcher.start(&StartBatch { world, orders: orders.collect() }).await.unwrap();
+    let mut said = BTreeMap::new();
+    let mut from = launcher.list().await.unwrap().revision;
+    let all = async {
+        while said.len() < HANGS_AT_EXIT.len() {
+            let (changes, next) = launcher.watch(from).await.unwrap();
+            from = next;
+            for change in changes {
+                match change {
+                    Change::Said(WorkerSaid { proc, what: Saying::Recorded(error) }) => {
+                        assert!(said.insert(proc, error.code.to_string()).is_none(), "it is told once");
+                    }
+                    Change::Proc(status) => assert!(!status.phase.is_over(), "{status:?}"),
+                    _ => {}
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("all records are told");
+    let expected = procs[..HANGS_AT_EXIT.len()].iter().map(|proc| (proc.clone(), "KeyError".to_owned()));
+    assert_eq!(said, expected.collect());
+    launcher.stop(&procs, Duration::ZERO).await.unwrap();
+    exits(&launcher, &procs).await;
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]

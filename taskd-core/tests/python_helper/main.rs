@@ -8,4 +8,5 @@ mod launcher;
 mod mishaps;
 mod package;
 mod pieces;
+mod silence;
 mod sitecustomize;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use taskd_core::launch::python::PythonFile;
@@ -49,6 +50,37 @@ fn every_end_of_the_rank_releases_the_lifeline_and_keeps_its_status() {
         assert_eq!((out.status.code(), out.status.signal()), (code, signal), "{end}: {}", text(&out.stderr));
         assert_eq!(rank.lifeline(), Lifeline::Released, "{end}");
     }
+}
+
+/// One call of C's, with the interpreter's lock held for ever: no Python runs any more.
+const HOLDS_THE_INTERPRETER: &str = "
+import ctypes, os
+pause = ctypes.PyDLL(None).pause
+os.write(1, b'holds')
+pause()";
+
+/// Whether so many heartbeats come, within a bound, from a rank that holds its interpreter's lock in one call.
+fn beats_while_held(library: &str, within: Duration) -> bool {
+    let rank = Rank::new(&[]);
+    let mut command = rank.command(&[system(), "-c", HOLDS_THE_INTERPRETER]);
+    let mut child = command.env("TASKD_LIB", library).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let (mut beats, mut last) = (0, rank.u64(BEAT_TIME));
+    let deadline = Instant::now() + within;
+    while beats < 40 && Instant::now() < deadline {
+        let beat = rank.u64(BEAT_TIME);
+        beats += u32::from(std::mem::replace(&mut last, beat) != beat);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    beats >= 40
+}
+
+#[test]
+fn the_heartbeat_goes_on_while_one_c_call_holds_the_interpreter() {
+    let library = taskd_core::worker::library::unpack().unwrap();
+    assert!(beats_while_held(library.to_str().unwrap(), Duration::from_secs(60)));
+    assert!(!beats_while_held("", Duration::from_secs(2)), "without the library Python beats, which has to wait");
 }
 
 #[test]
@@ -406,6 +438,52 @@ fn nothing_heavy_is_imported() {
     let helper = rank.command(&["sh", "-c", &format!("$PYTHON -S -c \"{modules}\" | cat")]).output().unwrap();
     let as_helper = text(&helper.stdout);
     assert!(as_helper.contains("_taskd_rank") && !as_helper.contains("ctypes"), "{as_helper}");
+}
+
+#[test]
+fn a_record_says_whether_the_process_ends_by_it() {
+    let record = |program: &str| -> Value {
+        let rank = Rank::new(&[]);
+        rank.run(program);
+        serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap()
+    };
+    let told = |record: &Value| {
+        let message = &record["message"];
+        (message["message"].as_str().unwrap().to_owned(), message["extraInfo"]["taskd_uncaught"].as_str() == Some("1"))
+    };
+    let printed = "import sys
+def work(): raise KeyError('caught')
+try: work()
+except KeyError: sys.excepthook(*sys.exc_info())
+";
+    let uncaught = "raise ValueError('uncaught')";
+    let thread = "import sys, threading
+threading.excepthook = lambda args: sys.excepthook(args.exc_type, args.exc_value, args.exc_traceback)
+def work(): raise KeyError('of a thread')
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+";
+    let chained = "import sys
+inner = sys.excepthook
+sys.excepthook = lambda *what: inner(*what)
+raise ValueError('through a hook of the program')";
+    let framework = "import json, os
+json.dump({'message': {'message': 'the framework was first'}, 'of': 'it'}, open(os.environ['TASKD_ERROR_FILE'], 'w'))
+raise ValueError('uncaught')";
+    let cases = [
+        (printed.to_owned(), "KeyError: 'caught'", false),
+        (uncaught.to_owned(), "ValueError: uncaught", true),
+        (format!("{printed}{uncaught}"), "ValueError: uncaught", true),
+        (thread.to_owned(), "KeyError: 'of a thread'", false),
+        (chained.to_owned(), "ValueError: through a hook of the program", true),
+        (framework.to_owned(), "the framework was first", true),
+    ];
+    for (program, message, is_uncaught) in cases {
+        let record = record(&program);
+        assert_eq!(told(&record), (message.to_owned(), is_uncaught), "{program}: {record}");
+        assert_eq!(record.get("of").is_some(), message.starts_with("the framework"), "what it has besides stays");
+    }
 }
 
 #[test]

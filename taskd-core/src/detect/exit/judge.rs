@@ -97,10 +97,13 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
     let (class, damage, confidence_permille) = (class.clone(), *damage, *confidence_permille);
     let suspect = Suspect { domain, class, damage, confidence_permille };
     let meaning = meaning.map(|m| format!(" ({m})")).unwrap_or_default();
-    let mut fault = Fault::new(NAME, since, suspect)
-        .of(Some(proc.incarnation))
-        .with_error(exit.error.clone())
-        .because(Clue::text("ended", format!("{proc} ended: {}{meaning}", exit.how)));
+    let is_over = view.proc(&proc.role).is_none_or(|known| known.phase.is_over());
+    let end = match is_over {
+        true => Clue::text("ended", format!("{proc} ended: {}{meaning}", exit.how)),
+        false => Clue::text("recorded", format!("{proc} has recorded its failure, and does not end{meaning}")),
+    };
+    let mut fault =
+        Fault::new(NAME, since, suspect).of(Some(proc.incarnation)).with_error(exit.error.clone()).because(end);
     if let Some(error) = &exit.error {
         let text = format!("{} {}: {}", error.family, error.code, one_line(&error.text));
         fault = fault.because(Clue::text("error", text));

@@ -93,6 +93,74 @@ fn an_exact_exit_that_does_not_come_is_not_waited_for_for_ever() {
     }
 }
 
+fn recorded(error: crate::job::ErrorReport) -> Signal {
+    Signal::FailureRecorded(Box::new(error))
+}
+
+#[test]
+fn a_process_that_has_recorded_its_failure_and_does_not_end_is_the_cause() {
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    scene.proc(1).step = Some(17);
+    assert!(scene.tell(&mut exits, 1, recorded(exception("bad"))).is_empty(), "its exit says more");
+    scene.pass(999);
+    assert!(scene.tell(&mut exits, 1, recorded(exception("bad"))).is_empty() && scene.expire(&mut exits).is_empty());
+    scene.pass(1);
+    let found = scene.expire(&mut exits);
+    let first = fault(&found).clone();
+    assert_eq!((&first.prime().domain, first.prime().confidence_permille), (&rank_domain(1), 900));
+    assert_eq!((first.onset, first.prime().damage), (JobTime::START, Damage::PROCESS_GONE));
+    let texts: Vec<&str> = first.clues.iter().map(|c| c.text.as_str()).collect();
+    let end = "rank 1#1 has recorded its failure, and does not end";
+    assert_eq!(texts, [end, "python ValueError: bad", "last step seen: 17"]);
+    assert!(scene.tell(&mut exits, 1, recorded(exception("bad"))).is_empty() && exits.deadline().is_none());
+
+    scene.pass(5_000);
+    let dead = scene.tell(&mut exits, 1, dead(Termination::Code(1)));
+    assert_eq!(fault(&dead).prime().confidence_permille, 900, "it is no consequence of itself");
+    let exact = scene.tell(&mut exits, 1, failed(exception("bad")));
+    assert!(fault(&exact).same_as(&first) && fault(&exact).clues[0].text.contains("ended: "), "{exact:?}");
+}
+
+#[test]
+fn a_process_that_records_its_failure_and_ends_is_blamed_with_its_exit_alone() {
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    assert!(scene.tell(&mut exits, 1, recorded(exception("bad"))).is_empty());
+    scene.pass(400);
+    let found = scene.tell(&mut exits, 1, failed(exception("bad")));
+    assert_eq!((fault(&found).prime().confidence_permille, fault(&found).onset), (900, JobTime::START));
+    scene.pass(60_000);
+    assert!(scene.expire(&mut exits).is_empty() && exits.deadline().is_none());
+    assert!(scene.tell(&mut exits, 1, recorded(exception("late"))).is_empty(), "it has ended");
+    assert_eq!(exits.deadline(), None);
+}
+
+#[test]
+fn a_victim_that_hangs_at_its_exit_stays_a_victim_and_waits_for_a_cause() {
+    let (mut scene, mut exits) = (Scene::of(3), ExitDetector::new());
+    scene.tell(&mut exits, 1, recorded(follow_up()));
+    scene.tell(&mut exits, 2, recorded(exception("bad")));
+    assert!(scene.tell(&mut exits, 0, failed(follow_up())).is_empty(), "its cause may be among them");
+    scene.pass(1_000);
+    let found = blamed(&scene.expire(&mut exits));
+    assert_eq!(found, [(rank_domain(1), 100), (rank_domain(2), 900), (rank_domain(0), 100)]);
+}
+
+#[test]
+fn a_recorded_failure_of_a_process_that_is_killed_or_stopped_is_no_second_one() {
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    scene.tell(&mut exits, 1, recorded(exception("bad")));
+    let found = scene.tell(&mut exits, 1, dead(KILLED));
+    assert_eq!(fault(&found).error.as_ref().map(|error| error.text.as_str()), Some("bad"));
+    scene.pass(20_000);
+    assert!(scene.expire(&mut exits).is_empty());
+
+    let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
+    scene.tell(&mut exits, 1, recorded(exception("bad")));
+    scene.proc(1).wanted = false;
+    scene.pass(20_000);
+    assert!(scene.expire(&mut exits).is_empty(), "its end was asked for meanwhile");
+}
+
 /// Who is blamed by these findings, and how surely.
 fn blamed(findings: &[Finding]) -> Vec<(Domain, u16)> {
     let suspects = findings.iter().filter_map(|f| match f {

@@ -100,8 +100,8 @@ impl Look {
 fn state_of(exhibit: &Exhibit) -> ProcessState {
     let found = Found::of(exhibit);
     match (found.state, found.beat_age) {
-        (Some(state @ ('T' | 't')), _) => ProcessState::Stopped(state),
-        (_, Some(age)) if age >= BEAT_AGE_MAX => ProcessState::Silent(age),
+        (Some(state), _) if found.is_frozen() => ProcessState::Stopped(state),
+        (_, Some(age)) if age >= BEAT_AGE_MAX && found.busy(BEAT_AGE_MAX).is_none() => ProcessState::Silent(age),
         (Some(state), _) => ProcessState::Runs(state),
         (None, _) => ProcessState::Unknown,
     }

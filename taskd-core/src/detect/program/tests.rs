@@ -77,6 +77,18 @@ fn the_same_exception_twice_elsewhere_is_the_programs() {
 }
 
 #[test]
+fn an_exception_that_is_recorded_by_a_process_that_does_not_end_counts_as_well() {
+    let recorded = |error: ErrorReport| Signal::FailureRecorded(Box::new(error));
+    let (mut scene, mut programs) = (Scene::of(4), ProgramErrorDetector::new());
+    assert!(scene.tell(&mut programs, 1, recorded(at_step(17))).is_empty(), "never the first time");
+    assert!(scene.tell(&mut programs, 1, failed(at_step(17))).is_empty(), "the same once more");
+    restart(&mut scene, false);
+    assert!(scene.tell(&mut programs, 2, recorded(follow_up())).is_empty());
+    let found = scene.tell(&mut programs, 1, recorded(at_step(17)));
+    assert_eq!((&fault(&found).prime().domain, fault(&found).prime().damage), (&Domain::Job, Damage::PROGRAM_BROKEN));
+}
+
+#[test]
 fn an_exception_that_comes_back_where_it_was_is_to_be_tried_elsewhere() {
     let (mut scene, mut programs) = (Scene::on(4, TWO_HOSTS), ProgramErrorDetector::new());
     scene.tell(&mut programs, 1, failed(at_step(17)));

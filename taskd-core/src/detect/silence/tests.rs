@@ -1,6 +1,7 @@
 use super::*;
 use crate::detect::Finding;
 use crate::detect::fixture::{KILLED, Scene, dead, exited, fault, question, rank_domain};
+use crate::trace::Exhibit;
 
 const BEAT_MS: u64 = 1_000;
 
@@ -21,6 +22,30 @@ fn state(letter: char) -> Exhibit {
     Exhibit::Text(format!("state={letter} wchan=0 beat_age_ms=-"))
 }
 
+fn answer(words: &str) -> Exhibit {
+    Exhibit::Text(words.into())
+}
+
+/// Answers of processes that run, or would if they were let, and what is said of each.
+const BUSY: [(&str, &str); 7] = [
+    ("state=R", "its process runs, or waits for a processor"),
+    ("state=S runnable=1", "its process runs, or waits for a processor"),
+    ("state=D wchan=nfs_wait", "its process waits for a disk or a driver (nfs_wait)"),
+    ("state=S wchan=futex_do_wait uninterruptible=2", "its process waits for a disk or a driver (futex_do_wait)"),
+    ("state=S ran_age_ms=5000", "its process ran 5.0 s before"),
+    ("state=S ran_age_ms=? host_cpu_pressure_percent=80", "its host is overloaded: CPU pressure 80 %"),
+    ("state=S host_load_percent=400", "its host is overloaded: load 400 % of its processors"),
+];
+
+/// What was noted.
+fn noted(found: &[Finding]) -> Option<(&Domain, &str)> {
+    match found {
+        [Finding::Note(about, clue)] => Some((about, clue.text.as_str())),
+        [] => None,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// All ranks were heard once, then `silent` ones are not any more, until they are asked about.
 fn asked(ranks: u32, hosts: &[(&'static str, u32)], silent: &[u32]) -> (Scene, SilenceDetector, Ask) {
     let (mut scene, mut detector) = (Scene::on(ranks, hosts), SilenceDetector::default());
@@ -36,10 +61,26 @@ fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
     let cases = [
         (state('T'), 1000, "frozen: its process is in state T (stopped)"),
         (state('t'), 1000, "frozen: its process is in state t (stopped)"),
-        (state('D'), 850, "its process is in state D"),
-        (Exhibit::Text("step=4 wchan=nfs_wait state=D".into()), 850, "its process is in state D, asleep in nfs_wait"),
+        (state('S'), 850, "its process is in state S"),
+        (answer("state=S wchan=futex_do_wait ran_age_ms=-"), 850, "its process is in state S, asleep in futex_do_wait"),
+        (answer("state=S runnable=0 uninterruptible=0 ran_age_ms=5001"), 850, "its process is in state S"),
+        (answer("state=S ran_age_ms=- host_cpu_pressure_percent=99"), 850, "its process is in state S"),
+        (
+            answer("state=S ran_age_ms=? host_cpu_pressure_percent=79 host_load_percent=900"),
+            850,
+            "its process is in state S",
+        ),
+        (
+            answer("state=D wchan=__refrigerator uninterruptible=9"),
+            1000,
+            "frozen: its process is in state D, asleep in __refrigerator (its control group is frozen)",
+        ),
+        (
+            answer("state=S wchan=do_freezer_trap ran_age_ms=10"),
+            1000,
+            "frozen: its process is in state S, asleep in do_freezer_trap (its control group is frozen)",
+        ),
         (Exhibit::Text("no words".into()), 850, "the question for the state of its process was not answered"),
-        (Exhibit::Silence, 850, "the question for the state of its process was not answered"),
         (Exhibit::Unavailable("no such file".into()), 850, "the state of its process cannot be had: no such file"),
     ];
     for (exhibit, confidence, why) in cases {
@@ -57,6 +98,84 @@ fn a_silent_rank_is_asked_about_and_blamed_with_what_comes() {
             ["no heartbeat for 10.0 s", why, "of the 4 processes of its host the latest was heard 0.0 s before"]
         );
     }
+}
+
+#[test]
+fn a_busy_process_is_reported_once_and_blamed_only_after_minutes() {
+    for (words, busy) in BUSY {
+        let (mut scene, mut detector, ask) = asked(4, &[], &[2]);
+        let found = scene.answer(&mut detector, &ask, 2, answer(words));
+        let text = format!("busy: no heartbeat for 10.0 s, and {busy}");
+        assert_eq!(noted(&found), Some((&rank_domain(2), text.as_str())));
+        for _ in 1..29 {
+            let again = question(&beats(&mut scene, &mut detector, 10_000, &[2]));
+            assert_eq!(noted(&scene.answer(&mut detector, &again, 2, answer(words))), None, "{words}: it was said");
+        }
+        let last = question(&beats(&mut scene, &mut detector, 10_000, &[2]));
+        let found = scene.answer(&mut detector, &last, 2, answer(words));
+        let prime = fault(&found).prime();
+        assert_eq!((&prime.domain, prime.confidence_permille, prime.is_cause()), (&rank_domain(2), 700, true));
+        assert_eq!(fault(&found).clues[0].text, "no heartbeat for 300.0 s");
+        assert_eq!(fault(&found).clues[2].text, format!("{busy}, but a busy process may be silent for 300 s"));
+    }
+}
+
+#[test]
+fn a_busy_process_that_is_heard_again_may_be_busy_again() {
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    assert!(noted(&scene.answer(&mut detector, &ask, 1, answer("state=R"))).is_some());
+    assert!(scene.tell(&mut detector, 1, Signal::Heartbeat).is_empty());
+    let again = question(&beats(&mut scene, &mut detector, 11_000, &[1]));
+    assert!(noted(&scene.answer(&mut detector, &again, 1, answer("state=R"))).is_some());
+}
+
+#[test]
+fn a_busy_process_that_freezes_is_blamed_when_it_is_asked_about_again() {
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    scene.answer(&mut detector, &ask, 1, answer("state=R"));
+    let again = question(&beats(&mut scene, &mut detector, 10_000, &[1]));
+    let found = scene.answer(&mut detector, &again, 1, state('T'));
+    assert_eq!(fault(&found).prime().confidence_permille, 1000);
+}
+
+#[test]
+fn a_process_that_runs_again_is_not_blamed_any_more() {
+    let (mut scene, mut detector, ask) = asked(2, &[], &[1]);
+    fault(&scene.answer(&mut detector, &ask, 1, state('T')));
+    let again = question(&beats(&mut scene, &mut detector, 10_000, &[1]));
+    let found = scene.answer(&mut detector, &again, 1, answer("state=R"));
+    let [Finding::Clear(about, FaultClass::Silence), Finding::Note(..)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(*about, rank_domain(1));
+}
+
+#[test]
+fn a_question_that_is_not_answered_is_asked_again_before_anybody_is_blamed() {
+    let (mut scene, mut detector, first) = asked(4, &[], &[2]);
+    let second = question(&scene.answer(&mut detector, &first, 2, Exhibit::Silence));
+    assert_eq!((second.about.clone(), second.within), (vec![rank_domain(2)], ANSWER_WITHIN));
+    assert!(scene.answer(&mut detector, &first, 2, state('T')).is_empty(), "an answer to an older question");
+    scene.pass(500);
+    let third = question(&scene.answer(&mut detector, &second, 2, Exhibit::Silence));
+    scene.pass(500);
+    let found = scene.answer(&mut detector, &third, 2, Exhibit::Silence);
+    assert_eq!(fault(&found).prime().confidence_permille, 850);
+    assert_eq!(fault(&found).clues[1].text, "the question for the state of its process was not answered");
+
+    let (scene, mut detector, first) = asked(4, &[], &[2]);
+    let second = question(&scene.answer(&mut detector, &first, 2, Exhibit::Silence));
+    assert!(
+        noted(&scene.answer(&mut detector, &second, 2, answer("state=R"))).is_some(),
+        "the host was too slow to answer"
+    );
+}
+
+#[test]
+fn the_bound_of_a_busy_process_can_be_set() {
+    let mut scene = Scene::of(2);
+    let mut detector = SilenceDetector::default().busy_for(Duration::from_secs(10));
+    beats(&mut scene, &mut detector, BEAT_MS, &[]);
+    let ask = question(&beats(&mut scene, &mut detector, 10_000, &[1]));
+    assert_eq!(fault(&scene.answer(&mut detector, &ask, 1, answer("state=R"))).prime().confidence_permille, 700);
 }
 
 #[test]
@@ -84,7 +203,8 @@ fn when_all_ranks_of_a_host_fall_silent_only_a_stopped_process_is_proof() {
         assert_eq!(ask.about.len(), silent.len());
         let last = *silent.last().expect("somebody is silent");
         assert!(scene.answer(&mut detector, &ask, last, state('S')).is_empty(), "{ranks} {hosts:?}");
-        assert!(scene.answer(&mut detector, &ask, last, Exhibit::Silence).is_empty(), "{ranks} {hosts:?}");
+        let unavailable = Exhibit::Unavailable("no such file".into());
+        assert!(scene.answer(&mut detector, &ask, last, unavailable).is_empty(), "{ranks} {hosts:?}");
         let found = scene.answer(&mut detector, &ask, last, state('T'));
         assert_eq!(fault(&found).prime().confidence_permille, 1000);
     }

@@ -5,6 +5,7 @@
 use super::book::{Process, Shared, Watching};
 use super::ending::Key;
 use crate::job::{Domain, Name, ProcId, Role};
+use crate::launch::activity::cpu_time;
 use crate::launch::pages::{self, News, PageReader};
 use crate::launch::ticks::Ticks;
 use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
@@ -69,7 +70,10 @@ impl Seen {
         let about = |signal| Fact::new(Domain::Process(process.proc.role.clone()), signal).of(process.proc.incarnation);
         match &mut self.page {
             // Its generation is its own launcher's, and no fence here.
-            Some(page) => facts.extend(page.news().map(|News { age, signal, .. }| about(signal).aged(age))),
+            Some(page) => {
+                page.look_if_silent();
+                facts.extend(page.news().map(|News { age, signal, .. }| about(signal).aged(age)));
+            }
             None if matches!(stat.state, 'T' | 't' | 'Z' | 'X' | 'x') => {}
             None => facts.push(about(Signal::Heartbeat)),
         }
@@ -77,7 +81,7 @@ impl Seen {
         if self.cpu.is_some_and(|(at, _)| now.duration_since(at) < CPU_EVERY) {
             return;
         }
-        let Some(used) = cpu_time(process.key) else { return };
+        let Some(used) = cpu_time(process.key.pid) else { return };
         if let Some((at, before)) = self.cpu {
             let value = 100.0 * used.saturating_sub(before).as_secs_f64() / now.duration_since(at).as_secs_f64();
             facts.push(about(Signal::Metric { name: CPU_PERCENT, value }));
@@ -88,14 +92,6 @@ impl Seen {
 
 fn open_page(process: &Process) -> Option<PageReader> {
     PageReader::open(process.page.as_ref()?, u32::try_from(process.key.pid).ok()?)
-}
-
-/// The processor time that a process has used, with all its threads.
-fn cpu_time(key: Key) -> Option<Duration> {
-    let line = std::fs::read_to_string(format!("/proc/{}/stat", key.pid)).ok()?;
-    let mut fields = line.get(line.rfind(')')? + 1..)?.split_whitespace().skip(11); // 14: utime, 15: stime
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
-    Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64))
 }
 
 #[async_trait]
@@ -126,7 +122,10 @@ impl TraceSource for ForeignStates {
             return Err(SourceError::Unavailable(format!("{rank} is not watched here")));
         };
         let Key { pid, start_time } = process.key;
-        let text = runs.then(|| pages::process_state(pid, start_time, open_page(&process).as_ref())).flatten();
+        let known = self.seen.get_mut(&process.proc).and_then(|seen| seen.page.as_mut());
+        let mut other = if known.is_some() { None } else { open_page(&process) };
+        let page = known.or(other.as_mut());
+        let text = if runs { pages::process_state(pid, start_time, page).await } else { None };
         Ok(text.map_or_else(|| Exhibit::Unavailable(format!("{} has ended", process.proc)), Exhibit::Text))
     }
 }

@@ -22,12 +22,19 @@ const NAME: Name = Name::new("heartbeats");
 ///
 /// # The question `process-state`
 /// The answer is an [`Exhibit::Text`] of words `name=value`:
-/// `state=S wchan=futex_do_wait beat_age_ms=120 step=17 step_age_ms=340 lifeline=held`.
+/// `state=S wchan=futex_do_wait beat_age_ms=120 step=17 step_age_ms=340 lifeline=held threads=9 runnable=0 uninterruptible=0
+/// cpu_ms=8120 ran_age_ms=40 host_load_percent=150 host_cpu_pressure_percent=12`.
 /// - `state`: the letter of `/proc/PID/stat`; `T` is a stopped process, `D` one in uninterruptible sleep.
 /// - `wchan`: the kernel function in which the main thread sleeps; `0` where it runs or it may not be read.
 /// - `beat_age_ms`, `step`, `step_age_ms`: from the page; `-` where there is none yet.
 /// - `lifeline`: `held`, `never-taken` (the program has none of our lines), `unavailable` (its system releases no lock of a
 ///   process that dies, as under qemu-user: its death is known from its exit) or `given-up`.
+/// - `threads`, and how many of them are `runnable` (state `R`) and `uninterruptible` (state `D`).
+/// - `cpu_ms`: processor time that the process has used; `ran_age_ms`: how long ago one of its threads was last seen to run, or
+///   to want to, since its heartbeat stays away: `-` where none was, `?` where the system would not show it.
+/// - `host_load_percent`: what could run on the host, in percent of its processors (`/proc/loadavg`);
+///   `host_cpu_pressure_percent`: for which part of ten seconds something waited for one (`/proc/pressure/cpu`); `-` where the
+///   system does not say.
 #[derive(Debug)]
 pub struct Heartbeats {
     name: Name,
@@ -59,6 +66,7 @@ impl Heartbeats {
         }
         let mut facts = Vec::new();
         for (proc, seen) in &mut self.seen {
+            seen.look_if_silent();
             for News { age, signal, generation } in seen.news() {
                 let fact = Fact::new(Domain::Process(proc.role.clone()), signal);
                 facts.push(fact.of(proc.incarnation).within(generation).aged(age));
@@ -66,6 +74,14 @@ impl Heartbeats {
         }
         facts.sort_by_key(|fact| std::cmp::Reverse(fact.age)); // oldest first, as a batch is to be
         facts
+    }
+
+    /// The answer to `process-state`; `None` when the process is gone.
+    async fn process_state(&mut self, report: &ProcReport) -> Option<String> {
+        let pid = i32::try_from(report.pid).ok()?;
+        let mut other = if self.seen.contains_key(&report.proc) { None } else { reader(report) };
+        let seen = self.seen.get_mut(&report.proc).or(other.as_mut());
+        pages::process_state(pid, report.start_time, seen).await
     }
 }
 
@@ -96,15 +112,12 @@ impl TraceSource for Heartbeats {
         }
         let running = self.history.running();
         let latest = running.iter().filter(|report| report.proc.role == *role).max_by_key(|r| r.proc.incarnation);
-        match latest.map(|report| (report, process_state(report))) {
-            Some((_, Some(text))) => Ok(Exhibit::Text(text)),
-            Some((report, None)) => Ok(Exhibit::Unavailable(format!("{} has ended", report.proc))),
-            None => Err(SourceError::Unavailable(format!("{role} does not run here"))), // another host's source may know
-        }
+        let Some(report) = latest else {
+            return Err(SourceError::Unavailable(format!("{role} does not run here"))); // another host's source may know
+        };
+        Ok(match self.process_state(report).await {
+            Some(text) => Exhibit::Text(text),
+            None => Exhibit::Unavailable(format!("{} has ended", report.proc)),
+        })
     }
-}
-
-/// The answer to `process-state`; `None` when the process is gone.
-fn process_state(report: &ProcReport) -> Option<String> {
-    pages::process_state(i32::try_from(report.pid).ok()?, report.start_time, reader(report).as_ref())
 }

@@ -23,7 +23,12 @@ impl Files {
 
     /// What a process writes its failure to.
     pub(super) fn error(&self, proc: &ProcId) -> PathBuf {
-        self.0.join("errors").join(format!("{}.json", proc_name(proc)))
+        self.errors().join(format!("{}.json", proc_name(proc)))
+    }
+
+    /// The directory with what processes write their failures to.
+    pub(super) fn errors(&self) -> PathBuf {
+        self.0.join("errors")
     }
 
     /// The port that an earlier owner chose for this generation.

@@ -35,6 +35,7 @@ mod helper;
 mod inherited;
 mod meeting;
 mod port;
+mod records;
 mod seats;
 pub(in crate::launch) mod standbys;
 #[cfg(feature = "venv")]
@@ -60,11 +61,12 @@ use tokio::sync::Mutex;
 
 use super::{
     CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
-    ProcStatus, Revision, StartBatch, StartOrder,
+    ProcStatus, Revision, Saying, StartBatch, StartOrder, WorkerSaid,
 };
 use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, World};
 use files::Files;
 use port::HeldPort;
+use records::Records;
 
 /// Set in the environment of ranks that may come back on another host: what only they have is kept by another rank as well.
 const AWAY_VARIABLE: &str = "TASKD_AWAY";
@@ -87,7 +89,8 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 ///   to it. `TASKD_HOOKS=0` in the order's environment turns it off.
 /// - A failed exit carries its error: what the framework makes of the record in `TASKD_ERROR_FILE` and of the end of stderr.
 ///   So that no decision is taken without it, the death of a process that ended with an exit code is told once, by its
-///   exit; that of a killed one is told early, as always.
+///   exit; that of a killed one is told early, as always. A process that records an exception which nobody caught, and does
+///   not end, is [told of](Saying::Recorded) at once.
 ///
 /// The ranks of a world are numbered from 0 without gaps in their order ([`Seat`]). With several hosts the port is only
 /// likely to be free on the others.
@@ -114,6 +117,7 @@ pub struct PythonLauncher<L, F> {
     no_helper: Option<String>,
     port: Mutex<Option<HeldPort>>,
     standbys: Standbys,
+    records: Records,
 }
 
 impl<L: Launcher, F: Framework + Default> PythonLauncher<L, F> {
@@ -137,7 +141,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         });
         let inherited = Inherited::of_this_process(framework.inherits());
         let standbys = framework.standbys();
-        PythonLauncher { inner, framework, inherited, files, no_helper, port: Mutex::default(), standbys }
+        let (port, records) = (Mutex::default(), Records::default());
+        PythonLauncher { inner, framework, inherited, files, no_helper, port, standbys, records }
     }
 
     /// Which warm standbys ranks have, in place of what the framework has chosen ([`Framework::standbys`]);
@@ -343,6 +348,44 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         }
     }
 
+    /// Returns when a process that has not ended has recorded the exception by which it ends.
+    async fn recorded(&self) -> Vec<Change> {
+        loop {
+            tokio::time::sleep(records::LOOK_EVERY).await;
+            let said = self.new_records().await.unwrap_or_default();
+            if !said.is_empty() {
+                return said;
+            }
+        }
+    }
+
+    /// What processes that run have recorded since the last look.
+    async fn new_records(&self) -> Option<Vec<Change>> {
+        let (dir, over) = (self.files.errors(), self.records.begin()?);
+        let changed = on_files(move || {
+            let changed = records::changed_at(&dir);
+            over();
+            changed
+        });
+        if !self.records.is_due(changed.await?) {
+            return None;
+        }
+        let running = self.inner.list().await.ok()?.procs.into_iter().filter(|status| status.phase == Phase::Running);
+        let running = running.map(|status| status.proc).filter(|proc| self.is_ours(proc));
+        let procs = self.records.untold(running.collect());
+        let paths: Vec<PathBuf> = procs.iter().map(|proc| self.files.error(proc)).collect();
+        let records = on_files(move || records::last_words(&paths)).await?;
+        let mut said = Vec::new();
+        for (proc, record) in procs.into_iter().zip(records) {
+            let Some(record) = record else { continue };
+            let report = self.framework.report(&Failure::new(&proc, Some(&record), ""));
+            let Some(report) = report.filter(|_| self.records.tell(&proc)) else { continue };
+            let what = Saying::Recorded(Box::new(ErrorReport { step: report.step.or(record.step), ..report }));
+            said.push(Change::Said(WorkerSaid { proc, what }));
+        }
+        Some(said)
+    }
+
     /// Whether it is a process of the framework.
     fn is_ours(&self, proc: &ProcId) -> bool {
         match &proc.role {
@@ -433,7 +476,11 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
 
     async fn watch(&self, mut from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         loop {
-            let (mut changes, next) = self.inner.watch(from).await?;
+            let (mut changes, next) = tokio::select! {
+                biased;
+                watched = self.inner.watch(from) => watched?,
+                said = self.recorded() => return Ok((said, from)), // no listing repeats what was said
+            };
             changes.retain(|change| !matches!(change, Change::Proc(status) if self.is_withheld(status)));
             if changes.is_empty() {
                 from = next;

@@ -77,7 +77,7 @@ impl Books {
                 self.training |= self.starting;
                 self.starting = false;
             }
-            Event::StageDone { .. } | Event::Entered { .. } => {}
+            Event::StageDone { .. } | Event::Entered { .. } | Event::Noted { .. } => {}
         }
     }
 

@@ -118,7 +118,7 @@ impl Drops {
             Saying::Answer { id, .. } if !self.directives.contains_key(id) => self.said_late += 1,
             Saying::Failed(failure) if failure.generation < self.generation => self.count(Drop::OldGeneration),
             Saying::Memory(copy) if copy.generation < self.generation => self.count(Drop::OldGeneration),
-            Saying::Answer { .. } | Saying::Failed(_) | Saying::Memory(_) => {}
+            Saying::Answer { .. } | Saying::Failed(_) | Saying::Memory(_) | Saying::Recorded(_) => {}
         }
     }
 

@@ -25,6 +25,8 @@ pub struct ErrorRecord {
     pub error_code: Option<i32>,
     /// The last completed training step, which our helper adds; counted as the lifeline page counts it.
     pub step: Option<u64>,
+    /// Our helper has seen that nobody caught the exception: the process ends by it, though that may take it for ever.
+    pub uncaught: bool,
 }
 
 impl ErrorRecord {
@@ -52,6 +54,7 @@ impl ErrorRecord {
             timestamp_s: extra("timestamp").and_then(number),
             error_code: message.get("errorCode").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok()),
             step: extra("taskd_step").and_then(number).filter(|step| *step > 0),
+            uncaught: extra("taskd_uncaught").and_then(number) == Some(1),
         })
     }
 }
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn both_shapes_of_the_message_are_read() {
         let by_record = br#"{"message": {"message": "ValueError: boom", "errorCode": 1,
-            "extraInfo": {"py_callstack": "Traceback", "timestamp": "1795248366", "taskd_step": "41"}}}"#;
+            "extraInfo": {"py_callstack": "Traceback", "timestamp": "1795248366", "taskd_step": "41", "taskd_uncaught": "1"}}}"#;
         assert_eq!(
             ErrorRecord::parse(by_record),
             Ok(ErrorRecord {
@@ -123,6 +126,7 @@ mod tests {
                 timestamp_s: Some(1_795_248_366),
                 error_code: Some(1),
                 step: Some(41),
+                uncaught: true,
             })
         );
         let plain = br#"{"message": "it broke", "timestamp": 1795248366}"#;

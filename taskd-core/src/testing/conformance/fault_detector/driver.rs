@@ -220,7 +220,7 @@ impl Driver {
                     verdict.broken(ASK_CAN_BE_ANSWERED, seen);
                 }
             }
-            Finding::Clear(..) => {}
+            Finding::Clear(..) | Finding::Note(..) => {}
         }
     }
 

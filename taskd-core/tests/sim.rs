@@ -2,8 +2,10 @@
 //!
 //! The full count is the soak run: `cargo run --release --example simulate -- --seeds 10000`.
 
+use std::time::Duration;
+use taskd_core::detect::{DetectorExt, SilenceDetector};
 use taskd_core::kernel::{Branch, Check, Checks};
-use taskd_core::sim::{self, Outcome, SimConfig};
+use taskd_core::sim::{self, Outcome, SimConfig, Violation};
 
 const SEEDS: std::ops::Range<u64> = 40..90;
 /// Seeds that may be needed to see that a check is missing.
@@ -87,6 +89,21 @@ fn bites(check: Check) {
     let whole = SimConfig::default().with_ranks(8..=64);
     let seed = noticed.unwrap_or_default();
     assert_eq!(run(seed, &whole).violation, None, "seed {seed} fails with the check as well: {}", rerun(seed));
+}
+
+/// Who blames whatever is silent, whether or not it runs, blames somebody healthy in some job.
+#[test]
+fn a_detector_that_blames_busy_processes_is_noticed() {
+    let config = SimConfig::default().with_ranks(8..=64);
+    let hasty = |seed| {
+        let mut plugins = sim::drawn(seed);
+        plugins.detectors.retain(|detector| detector.name() != "silence");
+        plugins.detectors.push(SilenceDetector::after(config.silence_within).busy_for(Duration::ZERO).boxed());
+        plugins
+    };
+    let noticed = (0..TEETH_SEEDS_MAX).find_map(|seed| sim::run(seed, &config, &|| hasty(seed)).violation);
+    let (_, violation) = noticed.expect("the simulation does not notice it");
+    assert!(matches!(violation, Violation::InnocentBlamed { .. }), "{violation}");
 }
 
 #[test]

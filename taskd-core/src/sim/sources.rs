@@ -4,7 +4,7 @@ use super::event::Event;
 use super::launcher::follow_up;
 use super::world::World as Sim;
 use crate::job::{CommandId, Domain, ErrorReport, Exit, Generation, Incarnation, Name, ProcId, Role, Termination};
-use crate::launch::{Phase, StartBatch};
+use crate::launch::{Change, Phase, Saying, StartBatch, WorkerSaid};
 use crate::recover::{Failure, Output};
 use crate::trace::{Ask, Exhibit, Fact, Observation, PROCESS_STATE, Signal};
 use std::collections::BTreeSet;
@@ -36,7 +36,8 @@ impl Sim<'_> {
         }
         let mut facts = Vec::new();
         for (rank, seat) in (0..).zip(&self.training.seats) {
-            if seat.host == host && seat.running && !seat.frozen {
+            let is_stuck = || self.stuck.contains_key(&ProcId::rank(rank, seat.incarnation.0));
+            if seat.host == host && seat.running && (!seat.frozen || is_stuck()) {
                 let fact = Fact::new(Domain::Process(Role::Rank(crate::job::Rank(rank))), Signal::Heartbeat);
                 facts.push(fact.of(seat.incarnation).within(seat.generation).observed(self.now));
             }
@@ -45,6 +46,17 @@ impl Sim<'_> {
             Some(held) => held.append(&mut facts),
             None => self.say(facts),
         }
+        self.tell_records(host);
+    }
+
+    /// What processes that hang at their exit have recorded lies on a disk: each owner of their launcher finds it there.
+    fn tell_records(&mut self, host: usize) {
+        let lives = |proc: &ProcId| self.fleet.procs.get(proc).is_some_and(|p| p.is_alive() && p.host == host);
+        let recorded: Vec<_> = self.stuck.iter().filter(|(proc, _)| lives(proc)).collect();
+        let said = recorded.into_iter().map(|(proc, error)| {
+            Change::Said(WorkerSaid { proc: proc.clone(), what: Saying::Recorded(Box::new(error.clone())) })
+        });
+        said.collect::<Vec<_>>().into_iter().for_each(|said| self.tell(said));
     }
 
     /// A source that was silent tells all at once.
@@ -126,14 +138,23 @@ impl Sim<'_> {
     pub(super) fn collect(&mut self, id: CommandId, ask: &Ask) {
         let life = self.supervisor.life;
         for about in &ask.about {
-            if self.mute_witnesses && self.dice.chance(700) {
+            // A witness of somebody busy is asked until it answers; others' questions may stay open.
+            let is_busy = self.is_busy(about);
+            if self.mute_witnesses && self.dice.chance(700) && !is_busy {
                 continue;
             }
             let result = self.testimony(&ask.what, about);
-            let late = if self.dice.chance(100) { ask.within + Duration::from_millis(50) } else { Duration::ZERO };
+            let late =
+                if self.dice.chance(100) && !is_busy { ask.within + Duration::from_millis(50) } else { Duration::ZERO };
             let at = self.now + self.dice.ms(1, 300) + late;
             self.answer(life, id, vec![(about.clone(), result)], at);
         }
+    }
+
+    fn is_busy(&self, about: &Domain) -> bool {
+        let Domain::Process(Role::Rank(rank)) = about else { return false };
+        let seat = self.training.seats.get(rank.0 as usize);
+        seat.is_some_and(|seat| self.busy.contains(&ProcId::rank(rank.0, seat.incarnation.0)))
     }
 
     fn testimony(&self, what: &Name, about: &Domain) -> Result<Output, Failure> {
@@ -151,8 +172,16 @@ impl Sim<'_> {
             Some(p) if self.fleet.hosts[p.host].is_cut_off() => {
                 return Err(Failure::Unreachable("its host does not answer".into()));
             }
-            Some(p) if p.frozen && p.is_alive() => "state=T wchan=do_signal_stop",
-            Some(p) if p.phase == Phase::Running => "state=S wchan=futex_do_wait",
+            Some(p) if self.busy.contains(&proc) && p.is_alive() => match rank.0 % 3 {
+                0 => "state=R wchan=0 runnable=1",
+                1 => "state=D wchan=folio_wait_bit_common uninterruptible=1",
+                _ => "state=S wchan=futex_do_wait runnable=0 uninterruptible=0 ran_age_ms=40",
+            },
+            Some(p) if self.stuck.contains_key(&proc) && p.is_alive() => "state=S wchan=futex_do_wait ran_age_ms=40",
+            // An odd one is in a control group that was frozen.
+            Some(p) if p.frozen && p.is_alive() && rank.0 % 2 == 1 => "state=S wchan=do_freezer_trap ran_age_ms=-",
+            Some(p) if p.frozen && p.is_alive() => "state=T wchan=do_signal_stop ran_age_ms=-",
+            Some(p) if p.phase == Phase::Running => "state=S wchan=futex_do_wait ran_age_ms=40",
             _ => return Err(Failure::Refused("there is no such process".into())),
         };
         Ok(Output::Exhibit(Exhibit::Text(state.into())))

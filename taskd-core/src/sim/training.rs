@@ -366,6 +366,7 @@ impl Sim<'_> {
     pub(super) fn thaw(&mut self, proc: &ProcId) {
         let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| p.frozen && p.is_alive()) else { return };
         process.frozen = false;
+        self.busy.remove(proc);
         if let Some(seat) = self.training.seat_mut(proc) {
             seat.frozen = false;
         }

@@ -18,8 +18,9 @@ use super::step_loop::Loops;
 use super::supervisor::{Away, Supervisor};
 use super::training::Training;
 use super::{PluginMaker, SimConfig, with_saboteur};
-use crate::job::{JobTime, Mode};
+use crate::job::{ErrorReport, JobTime, Mode, ProcId};
 use crate::kernel::{Kernel, Mailbox, Plugins};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,10 @@ pub(super) struct World<'a> {
     pub(super) mood: Mood,
     pub(super) facts_tail: JobTime,
     pub(super) mute_witnesses: bool,
+    /// Processes that run, and give no heartbeat.
+    pub(super) busy: BTreeSet<ProcId>,
+    /// Processes that have recorded this failure, and do not end.
+    pub(super) stuck: BTreeMap<ProcId, ErrorReport>,
     pub(super) training: Training,
     pub(super) loops: Loops,
     /// What is to go wrong when processes are told something.
@@ -95,6 +100,8 @@ impl<'a> World<'a> {
             mood: Mood::Well,
             facts_tail: JobTime::START,
             mute_witnesses: false,
+            busy: BTreeSet::new(),
+            stuck: BTreeMap::new(),
             plan,
             deeds,
             operator: Operator::default(),

@@ -16,6 +16,7 @@ use taskd_core::testing::python::system;
 use crate::launcher::{Met, PATIENCE};
 
 const LIMIT: Duration = Duration::from_secs(1);
+const BEAT_EVERY: Duration = Duration::from_millis(50);
 
 /// Rank 0 sleeps in one call of C's, and rank 2 computes in one, for ever, with the interpreter's lock held. Rank 1 trains for
 /// longer than silence may last, and is stopped then.
@@ -32,17 +33,21 @@ re.match('(a+)+$', 'a' * 60 + 'b')
 /// Runs the job to its first fault; who was reported to be busy by then.
 async fn busy_until_the_first_fault(has_library: bool) -> BTreeSet<Rank> {
     let dir = tempfile::tempdir().unwrap();
-    let local = LocalLauncher::builder(dir.path().join("run")).guard(GuardProgram::None).build().await.unwrap();
+    let local = LocalLauncher::builder(dir.path().join("run"))
+        .guard(GuardProgram::None)
+        .beat_every(BEAT_EVERY)
+        .build()
+        .await
+        .unwrap();
     let local = Arc::new(local);
     let program = [system(), "-c", RANKS];
     let worker = match has_library {
         true => WorkerSpec::new(program),
         false => WorkerSpec::new(["env", "TASKD_LIB="].into_iter().chain(program)),
     };
-    let worker = worker.with_env("TASKD_BEAT_MS", "50");
     let runtime = Runtime::builder()
         .job(JobSpec::new("silent", 3, worker))
-        .source(local.heartbeats(Duration::from_millis(50)))
+        .source(local.heartbeats(BEAT_EVERY))
         .detectors([SilenceDetector::after(LIMIT).boxed()])
         .strategies(recover::defaults())
         .launcher(PythonLauncher::with_framework(Arc::clone(&local), dir.path().join("met"), Met))
@@ -50,7 +55,7 @@ async fn busy_until_the_first_fault(has_library: bool) -> BTreeSet<Rank> {
         .unwrap();
     let handle = runtime.handle();
     let mut events = handle.events();
-    let running = tokio::spawn(runtime.run());
+    let mut running = tokio::spawn(runtime.run());
     let mut busy = BTreeSet::new();
     let first = async {
         loop {
@@ -62,6 +67,12 @@ async fn busy_until_the_first_fault(has_library: bool) -> BTreeSet<Rank> {
                 Event::Found { fault, .. } => return fault.clone(),
                 _ => {}
             }
+        }
+    };
+    let first = async {
+        tokio::select! {
+            fault = first => fault,
+            report = &mut running => panic!("the job is over: {}", report.unwrap().reason),
         }
     };
     let fault = tokio::time::timeout(PATIENCE, first).await.expect("the stopped rank is found");

@@ -35,6 +35,12 @@ kinds! {
     Hang => "hang",
     /// A rank freezes for so short a time that nobody may be blamed.
     Pause => "pause",
+    /// A rank is busy: no heartbeat and no step for longer than silence may last, and its process runs. Nobody may be blamed.
+    Busy => "busy",
+    /// All ranks of a host wait for a processor for as long. Nobody may be blamed.
+    HostOverloaded => "host-overloaded",
+    /// A rank records its failure, and hangs in what it does at its exit; its heartbeat goes on.
+    StuckAtExit => "stuck-at-exit",
     /// All ranks wait for each other for ever; their heartbeats go on.
     Deadlock => "deadlock",
     /// A rank is slow, and the job with it.
@@ -138,6 +144,9 @@ impl FaultKind {
         FaultKind::Hang,
         FaultKind::Hang,
         FaultKind::Pause,
+        FaultKind::Busy,
+        FaultKind::HostOverloaded,
+        FaultKind::StuckAtExit,
         FaultKind::Deadlock,
         FaultKind::Slow,
         FaultKind::Suspicion,
@@ -202,6 +211,8 @@ impl FaultKind {
         let may = |kind: &&FaultKind| match kind {
             FaultKind::LauncherRefuses | FaultKind::LauncherUnreachable | FaultKind::LauncherSlow => !observed,
             FaultKind::ServiceLost => has_service,
+            // What runs an observed job has a watchdog of its own; and who only watches reads no records.
+            FaultKind::Busy | FaultKind::HostOverloaded | FaultKind::StuckAtExit => !observed,
             _ => true,
         };
         let linked = if step_loop { FaultKind::LINKED } else { &[] };
@@ -210,7 +221,7 @@ impl FaultKind {
 
     /// Whether a process that it strikes is there and does not run.
     pub(in crate::sim) const fn is_freeze(self) -> bool {
-        matches!(self, FaultKind::Hang | FaultKind::Suspicion | FaultKind::SurvivorFrozen)
+        matches!(self, FaultKind::Hang | FaultKind::Suspicion | FaultKind::SurvivorFrozen | FaultKind::StuckAtExit)
     }
 
     /// Those for which there is nearly always something to strike.

@@ -124,6 +124,57 @@ impl Sim<'_> {
         true
     }
 
+    pub(super) fn busy(&mut self) -> bool {
+        let Some(proc) = self.running_rank() else { return false };
+        self.are_busy(vec![proc])
+    }
+
+    pub(super) fn host_overloaded(&mut self) -> bool {
+        let Some(host) = self.running_rank().and_then(|proc| Some(self.training.seat(&proc)?.host)) else {
+            return false;
+        };
+        let mut procs = self.training.running();
+        procs.retain(|proc| self.training.seat(proc).is_some_and(|seat| seat.host == host));
+        self.are_busy(procs)
+    }
+
+    /// These processes run, give no heartbeat and complete no step, for longer than one that does not run may be silent.
+    fn are_busy(&mut self, procs: Vec<ProcId>) -> bool {
+        let is_unfit = |proc: &ProcId| self.fleet.procs.get(proc).is_none_or(|p| p.frozen || p.stopping);
+        let may_be = self.training.is_stepping() && !self.audit.has_failed_attempts() && !procs.iter().any(is_unfit);
+        let time = self.config.silence_within * 3;
+        if !may_be || !self.may_be_quiet_for(time) {
+            return false;
+        }
+        for proc in procs {
+            self.metric(Domain::Process(proc.role.clone()), Some(&proc), super::super::plugins::BUSY, 1.0);
+            self.freeze(&proc);
+            self.busy.insert(proc.clone());
+            self.queue.push(self.now + time, Event::Relief(Relief::Thaw(proc)));
+        }
+        true
+    }
+
+    pub(super) fn stuck_at_exit(&mut self) -> bool {
+        let Some(proc) = self.rank_to_freeze() else { return false };
+        if self.fleet.procs.get(&proc).is_none_or(|p| p.frozen || p.stopping) {
+            return false;
+        }
+        self.errors += 1;
+        let error = ErrorReport {
+            family: Name::new("python"),
+            code: Name::from(format!("Error{}", self.errors)), // none comes twice: that would be the program's fault
+            text: "simulated".into(),
+            follow_up: false,
+            retry_free: false,
+            step: Some(self.step_reached()),
+        };
+        self.freeze(&proc);
+        self.stuck.insert(proc.clone(), error);
+        self.accuse(FaultKind::StuckAtExit, &proc);
+        true
+    }
+
     /// Two silences that follow on each other would be a long one: one at a time.
     pub(super) fn may_be_quiet_for(&mut self, time: Duration) -> bool {
         let free = self.now >= self.quiet_until;

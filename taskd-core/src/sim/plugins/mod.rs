@@ -34,6 +34,8 @@ pub(super) const REPLACE: Name = Name::new("sim.replace");
 pub(super) const RESTART: Name = Name::new("restart");
 /// The metric at which the saboteur panics.
 pub(super) const POISON: &str = "sim.poison";
+/// The metric of a rank that is busy: its heartbeats stay away from now on, which a detector that asks nobody cannot know.
+pub(super) const BUSY: &str = "sim.busy";
 /// The metric of a link: 1 while it is down.
 pub(super) const LINK_DOWN: &str = "sim.link_down";
 

@@ -2,11 +2,13 @@
 //!
 //! The built-in one asks before it blames, which would hide a heartbeat that was overtaken by its deadline.
 
+use super::BUSY;
 use crate::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Sound, Suspect};
-use crate::job::{Domain, JobTime, Name, Rank, Role};
+use crate::job::{Domain, Incarnation, JobTime, Name, Rank, Role};
 use crate::kernel::View;
 use crate::launch::Phase;
 use crate::trace::{Observation, Signal};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Blames a rank of which nothing was heard for the limit.
@@ -15,12 +17,14 @@ pub(super) struct StrictSilence {
     limit: Duration,
     /// When each rank was heard last, while it runs.
     heard: Vec<Option<JobTime>>,
+    /// Processes that are said to be busy: they are not watched.
+    busy: BTreeSet<(Rank, Option<Incarnation>)>,
     due: Option<JobTime>,
 }
 
 impl StrictSilence {
     pub(super) fn after(limit: Duration) -> StrictSilence {
-        StrictSilence { limit, heard: Vec::new(), due: None }
+        StrictSilence { limit, heard: Vec::new(), busy: BTreeSet::new(), due: None }
     }
 }
 
@@ -40,9 +44,14 @@ impl FaultDetector for StrictSilence {
                 if self.heard.len() <= index {
                     self.heard.resize(index + 1, None);
                 }
-                let over = matches!(&o.signal, Signal::Phase(phase) if *phase != Phase::Running);
+                let is_busy = self.busy.contains(&(*rank, view.proc(&Role::Rank(*rank)).map(|proc| proc.incarnation)));
+                let over = is_busy || matches!(&o.signal, Signal::Phase(phase) if *phase != Phase::Running);
                 self.heard[index] = (!over).then_some(view.now);
                 self.due = self.due.or(Some(view.now + self.limit));
+            }
+            (Signal::Metric { name, .. }, Domain::Process(Role::Rank(rank))) if *name == BUSY => {
+                self.busy.insert((*rank, o.incarnation));
+                self.heard.get_mut(rank.0 as usize).into_iter().for_each(|heard| *heard = None);
             }
             _ => {}
         }

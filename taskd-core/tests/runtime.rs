@@ -98,7 +98,7 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
     assert_eq!(
         told[0],
         "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: shrink, grow \
-         (the job never trains with fewer than its 2 ranks (policy.ranks_min); lower that); cannot work for this job: dump, \
+         (the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on); cannot work for this job: dump, \
          dump-exit (the job names no directory for checkpoints (policy.dump_dir))"
     );
     let covered: Vec<&String> = told.iter().filter(|line| line.starts_with("when these are lost")).collect();

@@ -78,9 +78,5 @@ pub fn report(failure: &Failure<'_>) -> Option<ErrorReport> {
         return Some(ErrorReport { family: FAMILY, code: PEERS_LOST, follow_up: true, ..report_of(line) });
     };
     let kind = if CANNOT_LISTEN.iter().all(says) { PortInUse } else { classify(&exception) };
-    Some(ErrorReport {
-        follow_up: matches!(kind, PeerLost | Interrupted),
-        retry_free: kind == PortInUse,
-        ..report_of(&exception)
-    })
+    Some(ErrorReport { follow_up: kind == PeerLost, retry_free: kind == PortInUse, ..report_of(&exception) })
 }

@@ -45,3 +45,10 @@ fn every_sample_is_known_for_what_it_is() {
 fn what_says_nothing_is_no_report() {
     assert_eq!(report(&Failure::new(&ProcId::rank(0, 1), None, "epoch 3: loss 0.5\n")), None);
 }
+
+#[test]
+fn an_interrupt_is_no_consequence_of_another_ranks_failure() {
+    let tail = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyboardInterrupt\n";
+    let report = report(&Failure::new(&ProcId::rank(0, 1), None, tail)).expect("it names an exception");
+    assert!(report.is_interrupt() && !report.follow_up && !report.retry_free, "{report:?}");
+}

@@ -41,7 +41,7 @@ impl Job {
             step: 0,
         };
         let spec = Arc::new(JobSpec::new("bench", ranks, WorkerSpec::new(["train"])));
-        job.give(Input::Start(Box::new(Start { spec, trace: None })));
+        job.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
         let start = job.give(Input::Listed(Listing::default())).ok_or("the kernel starts nothing")?;
         let accepted = (0..ranks).map(|rank| (domain(rank), Ok(Output::Accepted))).collect();
         job.give(Input::Answered { id: start, results: accepted });

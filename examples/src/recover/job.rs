@@ -213,8 +213,8 @@ impl Job {
         spec.policy.strategies.extend(without.map(|name| (Name::new(name), Permission::Never)));
         spec.policy.memory = self.memory_every.or(self.strategy.memory_every()).map(MemoryCheckpoints::every);
         spec.policy.dump_dir = self.strategy.saves().then(|| self.dir.join("dumps"));
-        if self.strategy != Strategy::Shrink {
-            spec.policy.ranks_min = self.ranks;
+        if self.strategy == Strategy::Shrink {
+            spec.policy.ranks_min = 1;
         }
         Ok(spec)
     }

@@ -66,7 +66,9 @@ impl Strategy {
             Strategy::Retry => &["recover-in-place", "recover"],
             Strategy::RecoverInPlace => &["recover"],
             Strategy::Recover => &["recover-in-place"],
-            Strategy::Shrink | Strategy::Restart => &["retry", "recover-in-place", "recover"],
+            // A job that may start again with all of its ranks does so rather than shrink.
+            Strategy::Shrink => &["retry", "recover-in-place", "recover", "restart"],
+            Strategy::Restart => &["retry", "recover-in-place", "recover"],
             Strategy::Dump => &["retry", "recover-in-place", "recover"],
             Strategy::DumpExit => &["retry", "recover-in-place", "recover", "dump", "restart"],
             Strategy::Exit => &["retry", "recover-in-place", "recover", "dump", "restart", "dump-exit"],

@@ -1,10 +1,13 @@
 //! Blames processes that ended although nobody had asked them to.
 //!
-//! It never decides what follows, and blames neither an end that was asked for nor one with exit code 0.
+//! It never decides what follows, and blames no end that was asked for. One with exit code 0 it names only where all that failed point to
+//! another rank, and none is known to have failed by itself.
 
 mod judge;
+mod left;
 
-pub(super) use judge::{judge, one_line};
+pub(super) use judge::{judge, last_line, one_line};
+pub(super) use left::left_first;
 
 use super::{FaultClass, FaultDetector, Findings, saved};
 use crate::job::{Domain, ErrorReport, Exit, Generation, Incarnation, JobTime, Name, ProcId, Role, Termination};
@@ -37,10 +40,15 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |
 /// | signal from outside or from the hardware | 1000 | exit |
+/// | an interrupt (KeyboardInterrupt, SIGINT) of one rank | 900, without an error report 1000 | exit |
+/// | interrupts of several ranks of a generation: from outside of the job | 100: victims | exit |
 /// | SIGPIPE: the other end of a connection had gone | 100: a victim | exit |
 /// | unknown: whoever could have known went down as well | 850 | exit |
 /// | any other exit code, or SIGABRT, which programs send themselves | 800 | exit |
 /// | the same, when a cause in the same generation is known already | 400: a victim | exit |
+///
+/// Where all ends of a generation are victims', a rank that had ended with exit code 0 before them is named with 600 permille: it left
+/// the others, who waited for it. Whatever else is known explains more.
 ///
 /// Codes from 129 to 159 count as the signal that a shell says with them: a script around a program hides how it ended.
 ///
@@ -259,9 +267,28 @@ impl State {
     /// Blames an end, unless it has become nobody's business; says as what.
     fn blame(&mut self, role: &Role, end: &End, view: &View, out: &mut Findings) -> Option<FaultClass> {
         let proc = unexpected(role, Some(end.incarnation), view)?;
-        let verdict = end.judge(proc, view);
+        let mut verdict = end.judge(proc, view);
+        if end.exit.how.is_interrupt(end.exit.error.as_deref()) {
+            let others = interrupted(role, proc.generation, view);
+            if let [(other, its)] = others.as_slice() {
+                // It was taken for the only one.
+                let exit = its.phase.exit().cloned().or_else(|| Some(Exit::new(its.phase.termination()?)));
+                let id = ProcId { role: (*other).clone(), incarnation: its.incarnation };
+                if let Some(exit) = exit {
+                    let since = its.ended_at.unwrap_or(view.now);
+                    judge::blame(&id, &exit, since, &judge::Verdict::interrupted_together(), view, out);
+                }
+            }
+            if !others.is_empty() {
+                verdict = judge::Verdict::interrupted_together();
+            }
+        }
         if verdict.is_cause() {
             self.explained = self.explained.max(Some(proc.generation));
+        } else if self.explained < Some(proc.generation)
+            && let Some(fault) = left_first(view, proc.generation)
+        {
+            out.blame(fault);
         }
         let proc = ProcId { role: role.clone(), incarnation: end.incarnation };
         judge::blame(&proc, &end.exit, end.since, &verdict, view, out);
@@ -276,6 +303,16 @@ impl End {
         }
         judge(self.exit.how, self.exit.error.as_deref(), self.explained, view.spec.policy.do_not_restart_code)
     }
+}
+
+/// Other ranks of a generation that were interrupted.
+fn interrupted<'a>(but: &Role, generation: Generation, view: &'a View) -> Vec<(&'a Role, &'a Proc)> {
+    let was = |proc: &Proc| {
+        let error = proc.phase.exit().and_then(|exit| exit.error.as_deref());
+        proc.wanted && proc.phase.termination().is_some_and(|how| how.is_interrupt(error))
+    };
+    let of_world = |(role, proc): &(&Role, &Proc)| role.rank().is_some() && proc.generation == generation;
+    view.procs.iter().filter(|(role, _)| *role != but).filter(of_world).filter(|(_, proc)| was(proc)).collect()
 }
 
 /// The process of a role, if an end of this incarnation is one that nobody had asked for.

@@ -161,6 +161,9 @@ impl Suspect {
     /// From this confidence on a suspect counts as a cause.
     pub const BLAME_PERMILLE_MIN: u16 = 500;
 
+    /// The confidence with which a victim is named.
+    const VICTIM_PERMILLE: u16 = 100;
+
     /// Someone who is to blame for certain.
     #[must_use]
     pub const fn certain(domain: Domain, class: FaultClass, damage: Damage) -> Suspect {
@@ -170,7 +173,7 @@ impl Suspect {
     /// Someone to whom it happened: a peer, or a connection, failed first.
     #[must_use]
     pub const fn victim(domain: Domain, class: FaultClass, damage: Damage) -> Suspect {
-        Suspect { domain, class, damage, confidence_permille: 100 }
+        Suspect { domain, class, damage, confidence_permille: Suspect::VICTIM_PERMILLE }
     }
 
     /// Whether there is no doubt.
@@ -250,6 +253,17 @@ impl Fault {
     #[must_use]
     pub const fn of(mut self, incarnation: Option<Incarnation>) -> Fault {
         self.of = incarnation;
+        self
+    }
+
+    /// The same, known to be something else's doing: no suspect counts as a cause, and the reason comes first.
+    #[must_use]
+    pub(crate) fn charged(mut self, why: Clue) -> Fault {
+        for suspect in &mut self.suspects {
+            suspect.confidence_permille = suspect.confidence_permille.min(Suspect::VICTIM_PERMILLE);
+        }
+        self.clues.retain(|clue| clue.what != why.what);
+        self.clues.insert(0, why);
         self
     }
 

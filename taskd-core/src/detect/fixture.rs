@@ -45,6 +45,8 @@ impl Scene {
             mending: false,
             replicas: Replicas::default(),
             guards: BTreeMap::new(),
+            on_trial: None,
+            meets_at: None,
         };
         let mut scene = Scene { view };
         scene.run_all();
@@ -67,6 +69,8 @@ impl Scene {
                 link: None,
                 unlinked_at: None,
                 unguarded: false,
+                reports_steps: false,
+                ended_at: None,
             };
             procs.insert(Role::Rank(*rank), proc);
         }

@@ -2,7 +2,7 @@
 //!
 //! It never blames a first exception, a signal, or an error that somebody else's failure explains.
 
-use super::exit::{judge, one_line, unexpected};
+use super::exit::{judge, last_line, one_line, unexpected};
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
 use crate::job::{Domain, ErrorReport, Exit, Generation, JobTime, Name, NodeId, ProcId, Termination};
 use crate::kernel::{Proc, View};
@@ -13,7 +13,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 const NAME: Name = Name::new("program-error");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
+
+/// So many failures at the start in a row, with the same code and the same last line, are the program's. One more than for exceptions,
+/// which say more than an exit code: what is not there yet (a file system, a license) may be there at the next start.
+const SAME_STARTS: u32 = 3;
+
+/// Stands for the family of an error where there was no exception.
+const NO_EXCEPTION: Name = Name::new("exit");
 
 /// The strategy that moves the rank of an exception.
 const RESTART: Name = Name::new("restart");
@@ -38,6 +45,13 @@ const GIST_CHARS_MAX: usize = 512;
 /// *Elsewhere*: on another host or device, if the job has one that could take the rank ([`Restart`] then moves it there);
 /// if it has none, the second time in the same place is enough. Where a recovery has started the rank in the same place again and
 /// there is another, the rank is blamed, with the advice to restart.
+///
+/// *At the start*: a failure without an exception, before any step was seen, comes back when a process of a later generation ends with the
+/// same exit code (or signal of its own) and the same last line of stderr, but for words with a digit in them. Three in a row are the
+/// program's.
+///
+/// While a recovery that keeps processes is on trial ([`View::on_trial`]) nothing that fails is the program's: it is charged to that
+/// recovery. Nor is an interrupt.
 ///
 /// [`Restart`]: crate::recover::Restart
 #[derive(Debug, Default)]
@@ -67,12 +81,16 @@ struct Occurrence {
     node: Option<NodeId>,
     device: Option<u16>,
     at: JobTime,
+    /// How often it has come, in a row.
+    times: u32,
 }
 
 /// What a failing end says about who failed first.
 enum End<'a> {
     /// The program's own exception.
     Root(&'a Exit, &'a ErrorReport),
+    /// It ended by itself, without an exception that is known.
+    Wordless(&'a Exit),
     /// A failure that may be the first one, without an exception of the program as far as is known.
     Failure,
     /// A consequence of somebody else's failure.
@@ -113,10 +131,39 @@ impl ProgramErrorDetector {
                 *first = Some(id.clone());
                 self.occurred(Occurrence::new(id, proc, exit, error, view), error, view, out);
             }
+            End::Wordless(exit) if is_first => {
+                *first = Some(id.clone());
+                if proc.step.is_none() && exit.step.is_none() {
+                    self.failed_at_start(Occurrence::at_start(id, proc, exit, view), exit, view, out);
+                }
+            }
             End::Failure if is_first => *first = Some(id),
             End::Consequence if is_first => *first = None,
             _ => {}
         }
+    }
+
+    /// It has ended before its first step, and said no more than its exit code and a line.
+    fn failed_at_start(&mut self, mut now: Occurrence, exit: &Exit, view: &View, out: &mut Findings) {
+        let again = self.state.last.as_ref().filter(|last| last.is_again(&now));
+        now.times = again.map_or(1, |last| last.times + 1);
+        if let Some(last) = again {
+            let can_move = !last.is_elsewhere(&now) && placement::can_move(view, &now.proc.role);
+            if can_move {
+                out.blame(in_the_same_place(last, &now));
+            } else if now.times >= SAME_STARTS {
+                let suspect = Suspect::certain(Domain::Job, FaultClass::Program, Damage::PROGRAM_BROKEN);
+                let (words, code, times) = (last_line(exit).map(one_line), &now.code, now.times);
+                let words = words.unwrap_or_else(|| "it wrote nothing to stderr".into());
+                let what = format!("the program fails at start: {words} ({code}, {times} times in a row)");
+                let fault = Fault::new(NAME, now.at, suspect)
+                    .because(Clue::text("repeated", what))
+                    .because(Clue::text("first", last.to_string()))
+                    .because(Clue::text("second", now.to_string()));
+                out.blame(fault);
+            }
+        }
+        self.state.last = Some(now);
     }
 
     fn occurred(&mut self, now: Occurrence, error: &ErrorReport, view: &View, out: &mut Findings) {
@@ -133,7 +180,7 @@ impl ProgramErrorDetector {
                 .because(Clue::text("error", format!("{} {}: {}", error.family, error.code, one_line(&error.text))));
             out.blame(fault.with_error(Some(Box::new(error.clone()))));
         } else if let Some(last) = again {
-            out.blame(in_the_same_place(last, &now, error));
+            out.blame(in_the_same_place(last, &now));
         }
         self.state.last = Some(now);
     }
@@ -142,15 +189,14 @@ impl ProgramErrorDetector {
 /// It came back where it was, and there is another place: [`Restart`] tries it there, and the third time will tell.
 ///
 /// [`Restart`]: crate::recover::Restart
-fn in_the_same_place(last: &Occurrence, now: &Occurrence, error: &ErrorReport) -> Fault {
+fn in_the_same_place(last: &Occurrence, now: &Occurrence) -> Fault {
     let suspect = Suspect {
         domain: Domain::Process(now.proc.role.clone()),
         class: FaultClass::Program,
         damage: Damage::PROCESS_GONE,
         confidence_permille: Suspect::BLAME_PERMILLE_MIN, // machine or program: the exception itself explains more
     };
-    let what =
-        format!("the same {} twice at the same step, in the same place: it is to be tried elsewhere", error.code);
+    let what = format!("the same {} twice at the same step, in the same place: it is to be tried elsewhere", now.code);
     Fault::new(NAME, now.at, suspect)
         .of(Some(now.proc.incarnation))
         .because(Clue::text("repeated", what))
@@ -170,6 +216,9 @@ impl FaultDetector for ProgramErrorDetector {
             (Signal::Phase(phase), Domain::Process(role)) => {
                 let Some(end) = End::of(phase, view.spec.policy.do_not_restart_code) else { return };
                 let Some(proc) = unexpected(role, o.incarnation, view) else { return };
+                if view.on_trial.is_some() {
+                    return; // it may be the recovery's doing, and is charged to it
+                }
                 let id = ProcId { role: role.clone(), incarnation: proc.incarnation };
                 self.ended(id, proc, &end, view, out);
             }
@@ -207,17 +256,44 @@ impl<'a> End<'a> {
             return None;
         }
         let error = exit.and_then(|e| e.error.as_deref());
+        if how.is_interrupt(error) {
+            return Some(End::Failure);
+        }
         if error.is_some_and(|e| e.retry_free) || !judge(how, error, false, do_not_restart_code).is_cause() {
             return Some(End::Consequence);
         }
         Some(match (how, exit.zip(error)) {
             (Termination::Code(_), Some((exit, error))) => End::Root(exit, error),
+            _ if error.is_none() && ends_itself(how) => exit.map_or(End::Failure, End::Wordless),
             _ => End::Failure,
         })
     }
 }
 
+/// Whether a process that ends so has ended by its own doing: by its exit code, or by a crash (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV).
+fn ends_itself(how: Termination) -> bool {
+    match how {
+        Termination::Code(code) => !(129..160).contains(&code), // a shell's word for a signal
+        Termination::Signal { number, .. } => matches!(number, 4 | 6 | 7 | 8 | 11),
+        Termination::Unknown => false,
+    }
+}
+
 impl Occurrence {
+    /// A failure before the first step of which nothing but its code and its last line is known.
+    fn at_start(id: ProcId, proc: &Proc, exit: &Exit, view: &View) -> Occurrence {
+        let text = last_line(exit).unwrap_or_default().to_owned();
+        let error = ErrorReport {
+            family: NO_EXCEPTION,
+            code: Name::from(exit.how.to_string()),
+            text,
+            follow_up: false,
+            retry_free: false,
+            step: None,
+        };
+        Occurrence::new(id, proc, exit, &error, view)
+    }
+
     fn new(id: ProcId, proc: &Proc, exit: &Exit, error: &ErrorReport, view: &View) -> Occurrence {
         let member = id.role.rank().and_then(|rank| view.world.members().get(&rank));
         Occurrence {
@@ -230,6 +306,7 @@ impl Occurrence {
             device: member.and_then(|m| m.device),
             proc: id,
             at: view.now,
+            times: 1,
         }
     }
 

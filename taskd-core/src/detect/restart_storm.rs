@@ -12,7 +12,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const NAME: Name = Name::new("restart-storm");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
+
+/// The strategies that it advises.
+const RESTART: Name = Name::new("restart");
+const EXIT: Name = Name::new("exit");
 
 /// Blames the job when it is restarted more than `restarts_max` times within a window without getting any further.
 ///
@@ -25,7 +29,8 @@ const SNAPSHOT_VERSION: u8 = 1;
 /// Programs must count their steps absolutely, on from the checkpoint; one that starts from zero each time gets further
 /// only when a run lasts longer than all before.
 ///
-/// It advises the strategy `exit`.
+/// It advises the strategy `exit`; but first `restart`, where only recoveries were tried that keep processes: those may carry on what is
+/// wrong. Then it counts anew.
 #[derive(Debug)]
 pub struct RestartStormDetector {
     restarts_max: u32,
@@ -43,6 +48,8 @@ struct State {
     furthest: Option<u64>,
     /// Restarts since the job last got further, the latest `restarts_max` + 1 of them.
     in_vain: VecDeque<JobTime>,
+    /// Whether all ranks were started again in one of them.
+    whole: bool,
 }
 
 impl Default for RestartStormDetector {
@@ -65,6 +72,7 @@ impl RestartStormDetector {
         let known = state.generation.replace(view.world.generation()).map(|_| state.restarts);
         state.restarts = restarts;
         let Some(new) = known.and_then(|known| restarts.checked_sub(known)).filter(|new| *new > 0) else { return };
+        state.whole |= view.on_trial.is_none(); // else processes were kept
         let kept = self.restarts_max as usize + 1;
         state.in_vain.extend((0..new).map(|_| view.now).take(kept));
         let surplus = state.in_vain.len().saturating_sub(kept);
@@ -73,9 +81,11 @@ impl RestartStormDetector {
         if state.in_vain.len() < kept || view.now.since(first) > self.window {
             return;
         }
+        let advice = if state.whole { EXIT } else { RESTART };
         let suspect = Suspect::certain(Domain::Job, FaultClass::RestartStorm, Damage::default());
         let window = self.window.as_secs_f64();
-        let text = format!("{kept} restarts since {first} (more than {} in {window:.0} s)", self.restarts_max);
+        let what = if state.whole { "restarts" } else { "recoveries that keep processes" };
+        let text = format!("{kept} {what} since {first} (more than {} in {window:.0} s)", self.restarts_max);
         #[expect(clippy::cast_precision_loss, reason = "a small number of restarts")]
         let count = Clue::figure("restarts_in_vain", kept as f64, f64::from(self.restarts_max), text);
         let further = match state.furthest {
@@ -83,7 +93,10 @@ impl RestartStormDetector {
             None => "no completed step was seen".into(),
         };
         let fault = Fault::new(NAME, first, suspect).because(count).because(Clue::text("progress", further));
-        out.blame(fault.advising(Name::new("exit")));
+        if !state.whole {
+            state.in_vain.clear();
+        }
+        out.blame(fault.advising(advice));
     }
 }
 
@@ -105,6 +118,7 @@ impl FaultDetector for RestartStormDetector {
         {
             self.state.furthest = Some(step);
             self.state.in_vain.clear();
+            self.state.whole = false;
         }
     }
 

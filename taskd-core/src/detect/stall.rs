@@ -1,7 +1,8 @@
 //! Notices that the job stands still: no rank completes a step any more.
 //!
-//! It never names a culprit: in a synchronous job everybody's progress stops with the first one's.
+//! It never names a culprit among ranks that run: in a synchronous job everybody's progress stops with the first one's.
 
+use super::exit::left_first;
 use super::{Clue, Damage, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
 use crate::job::{Domain, Generation, JobTime, Name, Rank};
 use crate::kernel::View;
@@ -124,6 +125,9 @@ impl FaultDetector for StallDetector {
             Some(clue) => fault.because(clue),
             None => fault,
         });
+        if let Some(left) = left_first(view, view.world.generation()) {
+            out.blame(left); // the others may wait for it
+        }
     }
 
     fn snapshot(&self) -> Option<Bytes> {

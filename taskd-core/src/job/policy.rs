@@ -120,7 +120,8 @@ pub struct Policy {
     /// Grace between SIGTERM and SIGKILL when a process is stopped.
     #[serde(with = "Seconds")]
     pub stop_grace: Duration,
-    /// When a started rank counts as started. With [`Ready::Stepping`] an incident stays open until the job trains again.
+    /// When a started rank counts as started. With [`Ready::Training`], the default, and [`Ready::Stepping`] an incident stays open
+    /// until the job trains again.
     pub ready: Ready,
     /// How long a started rank may take until it is `ready`.
     #[serde(with = "Seconds")]
@@ -146,8 +147,9 @@ pub struct Policy {
     /// Whether ranks keep copies of their state in memory, from which the job goes on when nothing newer is left. `None`: they do not.
     #[serde(default)]
     pub memory: Option<MemoryCheckpoints>,
-    /// With how few ranks the job may train on when some are lost and cannot be replaced ([`Shrink`](crate::recover::Shrink)).
-    /// Default: 1. As many as the job has: it never shrinks.
+    /// With how few ranks the job may train on when some are lost and cannot be placed again
+    /// ([`Shrink`](crate::recover::Shrink)): another number of ranks makes another training, so the job has to ask for it. 0, the
+    /// default, means all of them: the world never shrinks. A document that names 1 means 1, as it always did.
     pub ranks_min: u32,
     /// Why a strategy has the permission that it has, by its name, for people: it stands in the line that the runtime starts with,
     /// and in each decision that had to do without the strategy. Nothing is decided by it.
@@ -162,6 +164,15 @@ impl Policy {
         self.strategies.get(strategy).copied().unwrap_or(self.default_permission)
     }
 
+    /// With how few ranks a job of so many may train on: all of them, where the policy does not say.
+    #[must_use]
+    pub const fn ranks_at_least(&self, ranks: u32) -> u32 {
+        match self.ranks_min {
+            0 => ranks,
+            least => least,
+        }
+    }
+
     /// Notes what is not sound in a job of so many ranks.
     pub(super) fn check(&self, ranks: u32, problems: &mut ConfigProblems) {
         problems.check(self.tries_max > 0, "policy.tries_max", "must be at least 1");
@@ -174,9 +185,9 @@ impl Policy {
             "must be an absolute path in UTF-8",
         );
         problems.check(
-            (1..=ranks.max(1)).contains(&self.ranks_min),
+            self.ranks_min <= ranks.max(1),
             "policy.ranks_min",
-            "must be 1 to the number of ranks",
+            "must be 1 to the number of ranks, or 0 for all of them",
         );
         problems.check(
             (1..=255).contains(&self.do_not_restart_code),
@@ -201,7 +212,7 @@ impl Default for Policy {
             budget: BudgetSpec::default(),
             tries_max: 2,
             stop_grace: Duration::from_secs(10),
-            ready: Ready::Running,
+            ready: Ready::Training,
             start_within: Duration::from_secs(600),
             slept_over: Duration::from_secs(1),
             do_not_restart_code: 64,
@@ -209,7 +220,7 @@ impl Default for Policy {
             node_removals: RemovalCap::default(),
             dump_dir: None,
             memory: None,
-            ranks_min: 1,
+            ranks_min: 0,
             reasons: BTreeMap::new(),
         }
     }

@@ -102,6 +102,14 @@ impl Termination {
             number => Termination::Signal { number, core_dumped: status & 0x80 != 0 },
         }
     }
+
+    /// Whether it was interrupted (SIGINT): it says so, or the error does with which it ended.
+    #[must_use]
+    pub fn is_interrupt(self, error: Option<&ErrorReport>) -> bool {
+        const SIGINT: i32 = 2; // Linux, x86-64 and aarch64; a shell says 128 more
+        let by_signal = matches!(self, Termination::Signal { number: SIGINT, .. } | Termination::Code(130));
+        error.map_or(by_signal, ErrorReport::is_interrupt)
+    }
 }
 
 impl fmt::Display for Termination {
@@ -185,6 +193,15 @@ pub struct ErrorReport {
     pub retry_free: bool,
     /// The training step at which it happened, where that is known.
     pub step: Option<u64>,
+}
+
+impl ErrorReport {
+    /// Whether it is the exception by which Python ends a program that gets SIGINT, or the one that torchrun's agent raises for a signal
+    /// that it gets. It says nothing of program or machine: it came from outside of the process.
+    #[must_use]
+    pub fn is_interrupt(&self) -> bool {
+        self.family == "python" && (self.code == "KeyboardInterrupt" || self.code == "SignalException")
+    }
 }
 
 #[cfg(test)]

@@ -182,6 +182,10 @@ pub enum Ready {
     /// The process waits at the entry of its step loop to join ranks that run ([`Point::Parked`](crate::launch::Point::Parked)).
     /// For recoveries that keep the other ranks; a job whose ranks all start together cannot wait for it.
     Parked,
+    /// The process runs, and where steps of its rank were seen before, it has completed one in its world. One that runs and has
+    /// completed none within [`Policy::start_within`](super::Policy::start_within) counts as started: it may be compiling, and what
+    /// stands still is the [`StallDetector`](crate::detect::StallDetector)'s to find.
+    Training,
 }
 
 /// One job: what to run, how often, and under which policy.

@@ -390,7 +390,7 @@ mod tests {
         journal.append(
             Seq(1),
             JobTime::START,
-            &Input::Start(Box::new(crate::kernel::Start { spec, trace: None })),
+            &Input::Start(Box::new(crate::kernel::Start { spec, trace: None, meets_at: None })),
             &[],
         );
         journal.append(Seq(2), JobTime::START, &Input::Deadline, &[]);

@@ -119,6 +119,7 @@ impl Kernel {
     pub(super) fn answer_by_phase(&mut self, proc: &ProcId, phase: &Phase) {
         let target = Domain::Process(proc.role.clone());
         let fenced = self.checks.has(Check::IncarnationFence);
+        let never_steps = self.state.view.proc(&proc.role).is_none_or(|known| !known.reports_steps);
         for pending in self.state.pending.values_mut() {
             let Some(awaited) = pending.waiting.get(&target) else { continue };
             if fenced && *awaited != Some(proc.incarnation) {
@@ -130,6 +131,7 @@ impl Kernel {
                 }
                 (Action::Start { until: Ready::Accepted, .. }, Phase::Pending(_) | Phase::Running)
                 | (Action::Start { until: Ready::Running, .. }, Phase::Running) => Ok(Output::Accepted),
+                (Action::Start { until: Ready::Training, .. }, Phase::Running) if never_steps => Ok(Output::Accepted),
                 (Action::Start { .. }, Phase::Running) if proc.role.rank().is_none() => Ok(Output::Accepted), // it never steps
                 // Not yet at `Dead`: the exact exit is what detectors judge, and their verdict should come first.
                 (Action::Start { .. }, Phase::Exited(exit)) => {
@@ -147,7 +149,7 @@ impl Kernel {
 
     pub(super) fn answer_by_step(&mut self, target: &Domain, incarnation: crate::job::Incarnation) {
         for pending in self.state.pending.values_mut() {
-            let stepping = matches!(pending.action, Action::Start { until: Ready::Stepping, .. });
+            let stepping = matches!(pending.action, Action::Start { until: Ready::Stepping | Ready::Training, .. });
             if stepping && pending.waiting.get(target) == Some(&Some(incarnation)) {
                 pending.answer(target, Ok(Output::Accepted));
             }

@@ -4,7 +4,8 @@ use super::{Branch, Check, Checks, Chosen, Lost, Refusal, View};
 use crate::detect::{Fault, OPERATOR};
 use crate::job::{Counted, Domain, Name, Permission};
 use crate::recover::{Incident, Proposal, RecoveryStrategy, possible};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Uncounted recoveries in a row after which the next one counts: a race that is lost so often is no accident.
@@ -26,6 +27,8 @@ pub(super) struct Bench<'a> {
     pub(super) harms_nobody: bool,
     /// Strategies that an operator has declined for this incident.
     pub(super) declined: &'a BTreeSet<Name>,
+    /// How many of a strategy's attempts were only charged to it.
+    pub(super) charged: &'a BTreeMap<Name, u32>,
     /// Domains that running recoveries touch.
     pub(super) touched: Vec<Domain>,
     pub(super) checks: &'a Checks,
@@ -59,19 +62,31 @@ pub(super) struct Verdict {
 
 /// Chooses among all strategies' proposals: an advised one if there is one, else the cheapest that is allowed, has not
 /// failed too often, and is covered by the budget. Equal costs: the one registered first.
+///
+/// One that was charged too often with what failed beside or after it is taken only in the place of the job's end.
 pub(super) fn arbitrate(incident: &Incident, bench: &Bench<'_>) -> Verdict {
     let mut verdict = Verdict::default();
-    let mut proposals = Vec::new();
+    let (mut proposals, mut charged) = (Vec::new(), Vec::new());
     for strategy in bench.strategies {
+        let name = strategy.name();
         match ask(strategy.as_ref(), incident, bench, &mut verdict) {
-            Ok(proposal) => proposals.push((strategy.name(), proposal)),
-            Err(reason) => verdict.refused.push(Refusal { strategy: strategy.name(), reason }),
+            Ok(proposal) => match bench.is_spent(incident, &name) {
+                None => proposals.push((name, proposal)),
+                Some(why) => charged.push((name, proposal, why)),
+            },
+            Err(reason) => verdict.refused.push(Refusal { strategy: name, reason }),
         }
     }
+    if !charged.is_empty() && proposals.iter().all(|(_, proposal)| proposal.cost.ends_job) {
+        verdict.branches.push(Branch::ChargedTaken);
+        proposals.extend(charged.drain(..).map(|(name, proposal, _)| (name, proposal)));
+    }
+    verdict.refused.extend(charged.into_iter().map(|(strategy, _, reason)| Refusal { strategy, reason }));
     // What an operator wants counts as long as nothing has failed: then that is mended as usual.
     let counts = |fault: &Fault| fault.by != OPERATOR || incident.is_ordered();
-    let advised = |name: &Name| incident.faults.iter().any(|f| f.advice.as_ref() == Some(name) && counts(f));
-    let advice = proposals.iter().position(|(name, _)| advised(name));
+    let advised = incident.faults.iter().rev().filter(|fault| counts(fault)).filter_map(|fault| fault.advice.as_ref());
+    let mut advised = advised.filter_map(|advice| proposals.iter().position(|(name, _)| name == advice));
+    let advice = advised.next(); // the newest: what was advised before has been tried since
     let cheapest = || (0..proposals.len()).min_by_key(|i| (proposals[*i].1.cost, *i));
     let Some(winner) = advice.or_else(cheapest) else {
         verdict.branches.push(Branch::LadderEnded);
@@ -86,11 +101,38 @@ pub(super) fn arbitrate(incident: &Incident, bench: &Bench<'_>) -> Verdict {
         (false, 0) => format!("{strategy}, the only way left: {}", proposal.reason),
         (false, _) => format!("{strategy}, the cheapest of {}: {}", others + 1, proposal.reason),
     };
+    verdict.reason = failed_before(incident, bench, &strategy) + &verdict.reason;
     verdict.lost = proposals.into_iter().map(|(name, p)| loser(name, &p, advice.is_some(), &proposal)).collect();
     verdict.waits = bench.checks.has(Check::DomainExclusion)
         && proposal.touches.iter().any(|t| bench.touched.iter().any(|d| bench.view.overlap(t, d)));
     verdict.chosen = Some(Chosen { strategy, proposal });
     verdict
+}
+
+/// What was tried as often as it may fail, for the decision's sentence: `recover-in-place failed twice: ...; `.
+fn failed_before(incident: &Incident, bench: &Bench<'_>, chosen: &Name) -> String {
+    let mut words = String::new();
+    let names: BTreeSet<&Name> =
+        incident.attempts.iter().map(|(name, _)| name).filter(|name| *name != chosen).collect();
+    for name in names {
+        let failures = failures(incident, name);
+        if let Some(last) = failures.last().filter(|_| failures.len() >= bench.tries_max()) {
+            let _ = write!(words, "{name} failed {}: {last}; ", times(failures.len()));
+        }
+    }
+    words
+}
+
+fn failures<'a>(incident: &'a Incident, strategy: &Name) -> Vec<&'a str> {
+    incident.attempts.iter().filter(|(name, _)| name == strategy).map(|(_, why)| why.as_str()).collect()
+}
+
+fn times(number: usize) -> String {
+    match number {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{number} times"),
+    }
 }
 
 fn loser(strategy: Name, proposal: &Proposal, advised: bool, winner: &Proposal) -> Lost {
@@ -121,10 +163,9 @@ fn ask(
     if let Some(wanted) = wanted(incident).filter(|wanted| bench.ordered && **wanted != name) {
         return Err(format!("what the operator asks for is {wanted}"));
     }
-    let failures: Vec<&str> =
-        incident.attempts.iter().filter(|(n, _)| *n == name).map(|(_, why)| why.as_str()).collect();
+    let failures = failures(incident, &name);
     if let Some(last) = failures.last()
-        && failures.len() >= policy.tries_max as usize
+        && failures.len().saturating_sub(bench.charged_to(&name)) >= bench.tries_max()
     {
         verdict.branches.push(Branch::TriedEnough);
         return Err(format!("failed {} times in this incident, last: {last}", failures.len()));
@@ -178,6 +219,21 @@ fn is_answer(proposal: &Proposal, incident: &Incident, view: &View) -> bool {
 }
 
 impl Bench<'_> {
+    fn tries_max(&self) -> usize {
+        self.view.spec.policy.tries_max as usize
+    }
+
+    fn charged_to(&self, strategy: &Name) -> usize {
+        self.charged.get(strategy).map_or(0, |times| *times as usize)
+    }
+
+    /// Why a strategy comes after all others, if it was charged as often as it may fail.
+    fn is_spent(&self, incident: &Incident, strategy: &Name) -> Option<String> {
+        let failures = failures(incident, strategy);
+        let last = failures.last().filter(|_| failures.len() >= self.tries_max())?;
+        Some(format!("failed {} times, last: {last}", failures.len()))
+    }
+
     /// What carrying the proposal out takes from the budget.
     pub(super) fn price(&self, proposal: &Proposal) -> Price {
         if proposal.cost.ends_job || self.paid || self.ordered {

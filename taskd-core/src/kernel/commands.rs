@@ -4,8 +4,8 @@
 
 use super::plans::PlanId;
 use super::{Check, Command, Drop, Event, Kernel, Proc, State};
-use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Role};
-use crate::launch::StartBatch;
+use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Ready, Role};
+use crate::launch::{Phase, StartBatch};
 use crate::recover::{Action, Failure, Output};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,7 @@ impl Kernel {
         let mut entered = None;
         match &action {
             Action::Enter(world) => {
+                self.world_entered(plan, world);
                 self.enter_world(Arc::clone(world));
                 entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
             }
@@ -104,7 +105,9 @@ impl Kernel {
             };
             let pending =
                 Proc::pending(order.proc.incarnation, batch.world.generation(), "ordered", self.state.view.now);
-            let proc = Proc { wanted: true, node: place, ..pending };
+            let before = self.state.view.procs.get(&order.proc.role);
+            let reports_steps = before.is_some_and(|before| before.reports_steps);
+            let proc = Proc { wanted: true, node: place, reports_steps, ..pending };
             self.state.view.procs.insert(order.proc.role.clone(), proc);
         }
     }
@@ -171,7 +174,10 @@ impl Kernel {
         let (mut silent, mut late) = (Vec::new(), Vec::new());
         let is_due = |pending: &Pending| pending.due <= now && !pending.waiting.is_empty() && !self.is_held_up(pending);
         let due = self.state.pending.iter().filter(|(_, p)| is_due(p)).map(|(id, _)| *id).collect::<BTreeSet<_>>();
-        let State { pending, starting, .. } = &mut self.state;
+        let State { pending, starting, view, .. } = &mut self.state;
+        let runs = |target: &Domain, incarnation: Option<Incarnation>| {
+            view.proc_of(target).is_some_and(|p| Some(p.incarnation) == incarnation && p.phase == Phase::Running)
+        };
         let never_told_of = |target: &Domain, incarnation: Option<Incarnation>| {
             let (Domain::Process(role), Some(incarnation)) = (target, incarnation) else { return false };
             let proc = ProcId { role: role.clone(), incarnation };
@@ -187,6 +193,7 @@ impl Kernel {
                     }
                     // The launcher still hangs over its start: whenever that comes about, it is stopped at once.
                     Action::Stop { .. } if never_told_of(&target, incarnation) => Ok(Output::Accepted),
+                    Action::Start { until: Ready::Training, .. } if runs(&target, incarnation) => Ok(Output::Accepted),
                     _ => Err(Failure::TimedOut),
                 };
                 pending.results.insert(target, result);

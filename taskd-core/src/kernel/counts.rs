@@ -160,6 +160,10 @@ counted! {
         Adopted => "adopted",
         /// Something else has mended what was only observed.
         MendedByOthers => "mended-by-others",
+        /// What failed in the middle of a recovery, or soon after it, was charged to its strategy.
+        Charged => "charged",
+        /// A strategy that was charged as often as it may fail was taken all the same: the job would have ended.
+        ChargedTaken => "charged-taken",
     }
 }
 

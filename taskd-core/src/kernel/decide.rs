@@ -46,7 +46,7 @@ impl Kernel {
         }
         if self.is_overtaken(open) {
             if self.observes() {
-                self.state.ledger.judged(&open.incident); // others were so quick that it was never decided
+                self.state.ledger.judged(&open.incident, &self.state.view); // others were so quick that it was never decided
             }
             self.state.counts.branch(Branch::Overtaken);
             self.close(id, "another recovery has replaced what was blamed", None);
@@ -61,6 +61,7 @@ impl Kernel {
             self.set_decide_at(id, Some(until));
             return true;
         }
+        self.charge_closed(id);
         let open = &self.state.incidents[&id];
         let bench = self.bench(open);
         let verdict = arbitrate(&open.incident, &bench);
@@ -86,8 +87,9 @@ impl Kernel {
             };
             member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
         };
-        let own_failed = !open.incident.attempts.is_empty();
-        !own_failed && view.stopped_for(open.incident.id).next().is_none() && !open.incident.faults.iter().any(stands)
+        !open.has_failed()
+            && view.stopped_for(open.incident.id).next().is_none()
+            && !open.incident.faults.iter().any(stands)
     }
 
     /// Hosts without ranks, if that is all that an incident is about, and one of them does not work and is not left yet.
@@ -133,6 +135,7 @@ impl Kernel {
             ordered: is_wish(open),
             harms_nobody: harms_nobody(open, &self.state.view),
             declined: &open.declined,
+            charged: &open.charged,
             touched,
             checks: &self.checks,
         }
@@ -172,7 +175,7 @@ impl Kernel {
             reason: verdict.reason + held.as_ref().map_or("", |(_, text)| text),
             held: held.as_ref().map(|(why, _)| *why),
         };
-        self.state.ledger.decided(&decision);
+        self.state.ledger.decided(&decision, &self.state.view);
         let last_words = decision.last_words();
         self.announce(Some(id), Event::Decided(Box::new(decision)));
         if let Some((why, _)) = held {

@@ -3,7 +3,7 @@
 //! It recovers nothing: a start that fails becomes a fault like any other.
 
 use super::plans::PlanId;
-use super::{Branch, Command, Held, Input, Kernel, Outcome, Request, Start, State};
+use super::{Branch, Command, Held, Input, Kernel, Outcome, Request, Start, State, View};
 use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Member, Name, ProcId, Rank, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
@@ -71,6 +71,7 @@ impl Kernel {
     /// `before` is the time of the input before this one: what lies between was nobody's.
     pub(super) fn start(&mut self, start: &Start, before: JobTime) {
         self.state.view.spec = Arc::clone(&start.spec);
+        self.state.view.meets_at.clone_from(&start.meets_at);
         self.state.switches.start(start.trace);
         self.apply_permissions();
         if self.state.life == Life::New {
@@ -189,6 +190,7 @@ impl Kernel {
         }
         self.state.view.world = world;
         self.state.memory.new_world();
+        self.note_size();
     }
 
     pub(super) fn requested(&mut self, request: &Request) {
@@ -233,12 +235,18 @@ impl Kernel {
         let all = view.world.members().iter().all(|(rank, m)| ended_well(*rank, m.incarnation));
         let moot = self.state.incidents.values().all(|open| open.held.is_some()); // what they wait for is not needed any more
         if all && self.state.plans.is_empty() && moot {
-            let ranks = view.world.size();
+            let (ranks, of) = (view.world.size(), view.world.places().count());
             for id in self.state.incidents.keys().copied().collect::<Vec<_>>() {
                 self.close(id, "all ranks finished all the same", None);
             }
             self.state.counts.branch(Branch::Completed);
-            self.end(true, &format!("all {ranks} ranks finished"));
+            let which = if ranks as usize == of {
+                format!("all {ranks} ranks")
+            } else {
+                format!("{ranks} of the job's {of} ranks")
+            };
+            let smaller = self.state.smaller.text(self.now()).map(|text| format!("; {text}")).unwrap_or_default();
+            self.end(true, &format!("{which} finished{smaller}"));
             self.settle();
         }
     }
@@ -253,6 +261,9 @@ impl Kernel {
             return;
         }
         self.drop_other_plans(PlanId::End);
+        if life == Life::Stopping {
+            self.absolve_interrupted();
+        }
         self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
         self.state.life = life;
         let grace = grace.unwrap_or(self.state.view.spec.policy.stop_grace);
@@ -261,6 +272,25 @@ impl Kernel {
             stages.retain(|stage| stage.actions.iter().all(|action| matches!(action, Action::Finish { .. })));
         }
         self.begin(PlanId::End, Name::new("end"), plain(stages, reason));
+    }
+
+    /// The job is asked to stop: ranks that were interrupted at that moment were so for the same reason.
+    fn absolve_interrupted(&mut self) {
+        let State { incidents, view, ledger, .. } = &mut self.state;
+        for open in incidents.values_mut() {
+            let causes = || open.incident.faults.iter().filter(|fault| fault.prime().is_cause());
+            if causes().next().is_none() || !causes().all(|fault| is_interrupted(fault, view)) {
+                continue;
+            }
+            let why = Clue::text(
+                "interrupted",
+                "the supervisor was asked to stop as well: what interrupted it is no rank's doing",
+            );
+            for fault in &mut open.incident.faults {
+                *fault = fault.clone().charged(why.clone());
+            }
+            ledger.judged(&open.incident, view);
+        }
     }
 
     pub(super) fn drop_other_plans(&mut self, keep: PlanId) {
@@ -286,6 +316,13 @@ impl Kernel {
         }
         self.state.ledger.finished(outcome, reason, self.state.view.now);
     }
+}
+
+/// Whether a fault is the end of a process that was interrupted.
+fn is_interrupted(fault: &Fault, view: &View) -> bool {
+    let proc = view.proc_of(&fault.prime().domain).filter(|proc| fault.incarnation() == Some(proc.incarnation));
+    let how = proc.and_then(|proc| proc.phase.termination());
+    how.is_some_and(|how| how.is_interrupt(fault.error.as_deref()))
 }
 
 /// A plan of the kernel's own.

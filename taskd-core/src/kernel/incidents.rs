@@ -7,11 +7,12 @@ use super::{Branch, Chosen, Drop, Event, Held, Kernel, Proc, State, View, plans}
 use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq, Termination};
 use crate::kernel::plans::PlanId;
+use crate::kernel::trial::CHARGED;
 use crate::launch::Point;
 use crate::recover::{Action, Failure, Incident, Output};
 use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,12 @@ pub(super) struct Open {
     /// Strategies that an operator has declined for it.
     #[serde(default)]
     pub(super) declined: BTreeSet<Name>,
+    /// How many of the attempts were not runs that failed, but were charged with what failed beside or after them.
+    #[serde(default)]
+    pub(super) charged: BTreeMap<Name, u32>,
+    /// The recovery that was on trial when it was opened has been charged.
+    #[serde(default)]
+    pub(super) tried: bool,
 }
 
 /// A decision that is not carried out.
@@ -136,7 +143,9 @@ impl Kernel {
             let covers =
                 |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
             let faults = &mut open.incident.faults;
-            let says_the_same = |known: &Fault| known.same_as(fault) && known.prime().damage == fault.prime().damage;
+            let says_the_same = |known: &Fault| {
+                known.same_as(fault) && known.prime().damage == fault.prime().damage && known.advice == fault.advice
+            };
             let at = faults.iter().position(|k| covers(k) && says_the_same(k));
             let Some(at) = at.or_else(|| faults.iter().position(covers)) else { continue };
             let known = &mut faults[at];
@@ -147,7 +156,9 @@ impl Kernel {
                 || fault.clues.len() > known.clues.len()
                 || fault.prime().confidence_permille != known.prime().confidence_permille;
             // Whom another detector knows to be a victim stays one.
-            let was_absolved = known.by != fault.by && !known.prime().is_cause() && fault.prime().is_cause();
+            let was_charged = known.clues.iter().any(|clue| clue.what == CHARGED);
+            let is_absolved = !known.prime().is_cause() && fault.prime().is_cause();
+            let was_absolved = is_absolved && (known.by != fault.by || was_charged);
             if !known.same_as(fault) || !knows_more || was_absolved {
                 counts.drop(Drop::RepeatedFault);
                 return true;
@@ -155,7 +166,7 @@ impl Kernel {
             *known = fault.clone();
             open.rests_on.1 = *seq;
             if open.decide_at.is_none() {
-                ledger.judged(&open.incident);
+                ledger.judged(&open.incident, view);
             }
             counts.branch(Branch::Refined);
             return true;
@@ -205,6 +216,7 @@ impl Kernel {
         self.cancel(PlanId::Recovery(from), &format!("it belongs to {into}"));
         let Some(other) = self.state.incidents.remove(&from) else { return };
         self.state.ledger.merged(into, from);
+        self.trial_merged(into, from);
         self.hand_over(from, Some(into));
         self.announce(Some(from), Event::Merged { incident: from, into });
         let window = self.now() + self.state.view.spec.policy.correlate;
@@ -215,6 +227,10 @@ impl Kernel {
             open.begun |= other.begun;
             open.approved.extend(other.approved);
             open.declined.extend(other.declined);
+            open.tried |= other.tried;
+            for (strategy, times) in other.charged {
+                *open.charged.entry(strategy).or_default() += times;
+            }
             open.incident.faults.extend(other.incident.faults);
             open.incident.attempts.extend(other.incident.attempts);
             if open.held.take().is_some() {
@@ -224,6 +240,7 @@ impl Kernel {
     }
 
     fn join(&mut self, id: IncidentId, fault: Fault) {
+        let fault = self.charge_running(id, fault);
         let (now, seq) = (self.now(), self.state.seq);
         let window = if self.is_all_there_is(id, &fault) { now } else { now + self.state.view.spec.policy.correlate };
         let opened = !self.state.incidents.contains_key(&id);
@@ -239,6 +256,8 @@ impl Kernel {
             held: None,
             approved: BTreeSet::new(),
             declined: BTreeSet::new(),
+            charged: BTreeMap::new(),
+            tried: false,
         });
         open.rests_on.1 = seq;
         let before = open.incident.faults.len();
@@ -325,6 +344,7 @@ impl Kernel {
         }
         self.maybe_complete = true; // it may have been all that kept a finished job
         self.hand_over(id, None);
+        self.trial_closed(id);
         self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
         self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });
         self.reconsider(); // also where no plan has ended: it was cancelled, and came to nothing

@@ -52,6 +52,10 @@ pub struct Start {
     /// How requests for the ranks' recorders are taken; `None`: the runtime has no control over them.
     #[serde(default)]
     pub trace: Option<Mode>,
+    /// The service at which the launcher has ranks meet anew, where it has one
+    /// ([`LauncherInfo::meets_at`](crate::launch::LauncherInfo::meets_at)).
+    #[serde(default)]
+    pub meets_at: Option<Name>,
 }
 
 /// What a host program or an operator asks for.

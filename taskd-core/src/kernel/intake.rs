@@ -123,6 +123,9 @@ impl Kernel {
         if *phase == Phase::Running {
             known.progress_at = now;
         }
+        if phase.is_over() && known.ended_at.is_none() {
+            known.ended_at = Some(now);
+        }
         known.phase = phase.clone();
         known.node = status.node.clone().or(known.node.take());
         known.pid = status.pid.or(known.pid);
@@ -211,8 +214,11 @@ impl Kernel {
             if let Signal::Progress { step } = o.signal {
                 known.step = Some(step);
                 known.progress_at = now;
+                known.reports_steps = true;
                 let incarnation = known.incarnation;
                 self.state.free_in_row = 0;
+                self.stepped(step);
+                self.state.smaller.stepped(step);
                 self.answer_by_step(&o.about, incarnation);
             }
         }

@@ -16,6 +16,8 @@
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
 //! | `operator` | orders: what each does, or why it is not followed |
 //! | `switches` | what ranks record, as operators order it |
+//! | `trial` | what is charged to a recovery that does not hold |
+//! | `smaller` | when the job trained with fewer ranks than it has |
 //! | `memory` | which checkpoint in the ranks' memory is whole |
 //! | `observe` | a job that something else runs: taken as it is, and never touched |
 //! | `report` | what people are told in the end |
@@ -45,9 +47,11 @@ mod output;
 mod plans;
 mod replicas;
 mod report;
+mod smaller;
 mod snapshot;
 mod status;
 mod switches;
+mod trial;
 mod view;
 
 pub use checks::{Check, Checks};
@@ -63,8 +67,10 @@ pub use order::{Denial, Held, Order, Ordered, Taken};
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
 pub use replicas::{ReplicaFigures, Replicas};
 pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
+pub use smaller::{SMALLER_REPORTED_MAX, Smaller};
 pub use snapshot::{RestoreError, Snapshot};
 pub use status::{JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine, ProcLine};
+pub use trial::{TRIAL_STEPS, TRIAL_WITHIN};
 pub use view::{Proc, View};
 
 use crate::detect::{FaultDetector, Findings};
@@ -79,10 +85,12 @@ use operator::Cordon;
 use plans::{Plan, PlanId};
 use report::Ledger;
 use serde::{Deserialize, Serialize};
+use smaller::SmallerTimes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use switches::Switches;
+use trial::Trial;
 
 /// The plugins that a kernel decides with.
 #[derive(Debug, Default)]
@@ -104,7 +112,7 @@ pub struct Plugins {
 ///
 /// let spec = Arc::new(JobSpec::new("demo", 2, WorkerSpec::new(["train"])));
 /// let mut kernel = Kernel::new(Plugins::default());
-/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec, trace: None }))).is_empty());
+/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec, trace: None, meets_at: None }))).is_empty());
 /// let commands = kernel.step(JobTime::START, &Input::Listed(Listing::default()));
 /// let start = commands.iter().find(|c| matches!(&c.action, Action::Start { batch, .. } if batch.orders.len() == 2));
 /// assert!(start.is_some());
@@ -172,6 +180,12 @@ struct State {
     /// Hosts whose guard does not answer, and since when.
     #[serde(default)]
     silent_guards: BTreeMap<NodeId, JobTime>,
+    /// The recovery that has to hold before it counts as one that helps.
+    #[serde(default)]
+    trial: Option<Trial>,
+    /// When the job trained with fewer ranks than it has.
+    #[serde(default)]
+    smaller: SmallerTimes,
 }
 
 impl fmt::Debug for Kernel {
@@ -194,6 +208,8 @@ impl Kernel {
             mending: false,
             replicas: Replicas::default(),
             guards: BTreeMap::new(),
+            on_trial: None,
+            meets_at: None,
         };
         let budget = Budget::full(&view.spec.policy.budget);
         let state = State {
@@ -220,6 +236,8 @@ impl Kernel {
             switches: Switches::default(),
             memory: Memory::default(),
             silent_guards: BTreeMap::new(),
+            trial: None,
+            smaller: SmallerTimes::default(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {
@@ -319,6 +337,7 @@ impl Kernel {
         view.now = view.now.max(now);
         view.mending = incidents.values().any(|open| open.held.is_none());
         budget.pass(view.now, healthy, &view.spec.policy.budget);
+        self.pass_trial();
     }
 
     /// Advances plans and decides incidents until nothing moves. Each round ends a stage or decides an incident, and

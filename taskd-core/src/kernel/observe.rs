@@ -36,7 +36,8 @@ impl Kernel {
         self.state.counts.branch(Branch::Adopted);
         let generation = self.state.view.world.generation();
         let pending = Proc::pending(proc.incarnation, generation, "not started by taskd", self.now());
-        self.state.view.procs.insert(proc.role.clone(), Proc { wanted: true, ..pending });
+        let reports_steps = self.state.view.proc(&proc.role).is_some_and(|before| before.reports_steps);
+        self.state.view.procs.insert(proc.role.clone(), Proc { wanted: true, reports_steps, ..pending });
     }
 
     /// Closes what was only observed, and what something else has mended: nothing that was blamed is there any more, and the job
@@ -75,10 +76,14 @@ impl Kernel {
     /// Whether every rank has a process that counts as started.
     fn all_ready(&self) -> bool {
         let view = &self.state.view;
-        let stepping = view.spec.policy.ready == Ready::Stepping;
+        let stepping = |proc: &Proc| match view.spec.policy.ready {
+            Ready::Stepping => true,
+            Ready::Training => proc.reports_steps,
+            Ready::Accepted | Ready::Running | Ready::Parked => false,
+        };
         view.world.members().iter().all(|(rank, member)| {
             let proc = view.proc(&Role::Rank(*rank)).filter(|p| p.incarnation == member.incarnation);
-            proc.is_some_and(|p| p.phase == Phase::Running && (!stepping || p.step.is_some()))
+            proc.is_some_and(|p| p.phase == Phase::Running && (!stepping(p) || p.step.is_some()))
         })
     }
 }

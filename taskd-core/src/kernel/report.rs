@@ -3,7 +3,8 @@
 //! It only keeps books: nothing is decided from it.
 
 use super::explain::Archive;
-use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, ReplicaFigures, State};
+use super::trial::CHARGED;
+use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, ReplicaFigures, Smaller, State, View};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
@@ -117,6 +118,10 @@ pub struct JobReport {
     /// What the checksums of the ranks' states have cost, where they reported any.
     #[serde(default)]
     pub replicas: Option<ReplicaFigures>,
+    /// When the job trained with fewer ranks than it has, the newest [`SMALLER_REPORTED_MAX`](super::SMALLER_REPORTED_MAX) times: its
+    /// result is another one then.
+    #[serde(default)]
+    pub smaller: Vec<Smaller>,
     /// The incidents in the order in which they were closed.
     pub incidents: Vec<IncidentReport>,
     /// What was counted.
@@ -146,7 +151,7 @@ impl Kernel {
     /// The account of the job until now.
     #[must_use]
     pub fn report(&self) -> JobReport {
-        let State { ledger, view, counts, memory, .. } = &self.state;
+        let State { ledger, view, counts, memory, smaller, .. } = &self.state;
         let (outcome, reason, ended) = ledger.outcome.clone().unwrap_or((Outcome::Running, String::new(), view.now));
         JobReport {
             outcome,
@@ -156,6 +161,7 @@ impl Kernel {
             restarts: view.world.restarts(),
             memory: memory.figures(),
             replicas: view.replicas.figures(),
+            smaller: smaller.all(),
             incidents: ledger.closed.iter().chain(ledger.open.values()).cloned().collect(),
             counts: counts.clone(),
         }
@@ -187,8 +193,8 @@ impl Ledger {
         report.onset = report.onset.min(fault.onset);
     }
 
-    pub(super) fn decided(&mut self, decision: &Decision) {
-        self.judged(&decision.incident);
+    pub(super) fn decided(&mut self, decision: &Decision, view: &View) {
+        self.judged(&decision.incident, view);
         self.archive.keep(decision);
         let Some(report) = self.open.get_mut(&decision.incident.id) else { return };
         report.decided = Some(decision.at);
@@ -200,13 +206,17 @@ impl Ledger {
 
     /// Blame is read off the incident when it is decided, and again when more is known: a death is seen before the error
     /// that tells a victim from a cause.
-    pub(super) fn judged(&mut self, incident: &Incident) {
+    pub(super) fn judged(&mut self, incident: &Incident, view: &View) {
         let Some(report) = self.open.get_mut(&incident.id) else { return };
-        let root = incident.root().unwrap_or(&incident.faults[0]);
+        let left_first = left_first(incident);
+        let root = incident.root().or(left_first).unwrap_or(&incident.faults[0]);
         report.class = root.prime().class.clone();
         report.domain = root.prime().domain.clone();
         report.by = root.by.clone();
         report.evidence = root.clues.iter().map(|c| c.text.clone()).filter(|t| !t.is_empty()).collect();
+        if let Some(fault) = left_first {
+            report.evidence.insert(0, how_it_left(fault, view));
+        }
         report.blamed = ranks_of(incident.causes().into_iter());
         report.blamed_services = services_of(incident.causes().into_iter());
         report.victims = ranks_of(incident.faults.iter());
@@ -255,6 +265,29 @@ impl Ledger {
     pub(super) fn finished(&mut self, outcome: Outcome, reason: &str, now: JobTime) {
         self.outcome = Some((outcome, reason.to_owned(), now));
     }
+}
+
+/// Where everything that is known are ends that point elsewhere: the first of them. What was charged to a recovery has its reason.
+fn left_first(incident: &Incident) -> Option<&Fault> {
+    let is_end = |fault: &Fault| fault.prime().class == FaultClass::Exit && !fault.prime().is_cause();
+    let is_charged = |fault: &Fault| fault.clues.iter().any(|clue| clue.what == CHARGED || clue.what == "interrupted");
+    let all = incident.faults.iter().all(|fault| is_end(fault) && !is_charged(fault));
+    incident.faults.iter().filter(|_| all).min_by_key(|fault| fault.onset)
+}
+
+/// What is told of the rank that left first, where every end points to another one.
+fn how_it_left(fault: &Fault, view: &View) -> String {
+    let domain = &fault.prime().domain;
+    let proc = view.proc_of(domain).filter(|proc| fault.incarnation() == Some(proc.incarnation));
+    let incarnation = fault.incarnation().map(|incarnation| incarnation.to_string()).unwrap_or_default();
+    let how = proc.and_then(|proc| proc.phase.termination());
+    let how = how.map_or_else(|| "it is gone".to_owned(), |how| how.to_string());
+    let step = proc.and_then(|proc| proc.step);
+    let step = step.map_or_else(|| " before its first step was seen".to_owned(), |step| format!(" after step {step}"));
+    format!(
+        "{domain}{incarnation} left first: {how}{step}; all that failed point to another rank, and none is known to have failed by \
+         itself"
+    )
 }
 
 /// The ranks among the prime suspects, in order, each once.

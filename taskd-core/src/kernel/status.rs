@@ -5,13 +5,12 @@
 use super::ending::Life;
 use super::operator::Paused;
 use super::report::IncidentReport;
-use super::{Kernel, MemoryFigures, ReplicaFigures, State};
+use super::{Kernel, MemoryFigures, ReplicaFigures, Smaller, State};
 use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role};
 use crate::launch::{NodeState, Phase, Point};
-use crate::recover::{Beforehand, unproven};
+use crate::recover::{Beforehand, cannot, unproven};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Most processes that a status names one by one.
 pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
@@ -37,6 +36,9 @@ pub struct JobStatus {
     /// Ranks that have left it, since it shrank: they come back when it grows, or when all start again.
     #[serde(default)]
     pub absent: Vec<Rank>,
+    /// When the job trained with fewer ranks than it has; the last one without an end, where it still does.
+    #[serde(default)]
+    pub smaller: Vec<Smaller>,
     /// Those whose process runs.
     pub running: u32,
     /// Those of them with a control link that are in their step loop: they need not be started again when others fail.
@@ -107,7 +109,7 @@ impl Kernel {
     /// The job as it stands.
     #[must_use]
     pub fn status(&self) -> JobStatus {
-        let State { view, cordons, life, paused, ledger, memory, .. } = &self.state;
+        let State { view, cordons, life, paused, ledger, memory, smaller, .. } = &self.state;
         let runs = |p: &super::Proc| p.phase == Phase::Running;
         let running = view.training().filter_map(|(_, p)| p.step);
         let steps = running.fold(None, |steps: Option<(u64, u64)>, step| {
@@ -116,7 +118,8 @@ impl Kernel {
         let not_running = view.procs.iter().filter(|(_, p)| !runs(p)).take(NOT_RUNNING_SHOWN_MAX);
         let in_loop = view.training().filter(|(_, p)| p.link.as_ref().is_some_and(|link| link.at == Point::Loop));
         let policy = &view.spec.policy;
-        let job = Beforehand::of(Arc::clone(&view.spec));
+        let job = Beforehand::of_view(view);
+        let is_known = *life != Life::New; // before, nothing is known of the job
         let line = |(role, p): (&Role, &super::Proc)| ProcLine {
             proc: ProcId { role: role.clone(), incarnation: p.incarnation },
             phase: p.phase.to_string(),
@@ -138,6 +141,7 @@ impl Kernel {
             paused: paused.clone(),
             generation: view.world.generation(),
             ranks: view.world.size(),
+            smaller: smaller.all(),
             absent: view.world.absent().keys().copied().collect(),
             running: u32::try_from(view.training().count()).unwrap_or(u32::MAX),
             memory: memory.figures(),
@@ -151,7 +155,7 @@ impl Kernel {
             restarts: view.world.restarts(),
             budget_left: self.budget_left(),
             permissions: self.strategies.iter().map(|s| (s.name(), policy.permission(&s.name()))).collect(),
-            cannot: self.strategies.iter().filter_map(|s| Some((s.name(), s.cannot(&job)?))).collect(),
+            cannot: if is_known { cannot(&self.strategies, &job) } else { BTreeMap::new() },
             incidents: ledger.open().cloned().collect(),
         }
     }

@@ -70,7 +70,7 @@ mod tests {
     fn supervise(kernel: &mut Kernel, trace: Option<Mode>, mode: JobMode) -> Vec<Action> {
         let mut spec = JobSpec::new("test", 1, WorkerSpec::new(["train"]));
         spec.policy.mode = mode;
-        let start = Input::Start(Box::new(Start { spec: Arc::new(spec), trace }));
+        let start = Input::Start(Box::new(Start { spec: Arc::new(spec), trace, meets_at: None }));
         give(kernel, &[start, Input::Listed(Listing::default())])
     }
 

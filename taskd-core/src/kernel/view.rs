@@ -34,6 +34,13 @@ pub struct View {
     /// The guards of the hosts' processes, as the launcher tells of them.
     #[serde(default)]
     pub guards: BTreeMap<NodeId, GuardStatus>,
+    /// The strategy on trial: it has put a world in force that keeps processes, and is not through, or so recently that what
+    /// fails now may be its doing ([`TRIAL_STEPS`](super::TRIAL_STEPS), [`TRIAL_WITHIN`](super::TRIAL_WITHIN)).
+    #[serde(default)]
+    pub on_trial: Option<Name>,
+    /// The service at which the launcher has ranks meet anew, where it has one.
+    #[serde(default)]
+    pub meets_at: Option<Name>,
 }
 
 /// The latest known process of a role: observed beside wanted.
@@ -66,6 +73,12 @@ pub struct Proc {
     /// The guard of its host went while it ran: it ends with its guard, and its end is not its own.
     #[serde(default)]
     pub unguarded: bool,
+    /// Whether a step of this rank was seen, of this start or an earlier one: one that runs and steps is then known to train.
+    #[serde(default)]
+    pub reports_steps: bool,
+    /// When its end was told, once it was.
+    #[serde(default)]
+    pub ended_at: Option<JobTime>,
 }
 
 impl Proc {
@@ -84,6 +97,8 @@ impl Proc {
             link: None,
             unlinked_at: None,
             unguarded: false,
+            reports_steps: false,
+            ended_at: None,
         }
     }
 }

@@ -134,6 +134,15 @@ impl Phase {
         }
     }
 
+    /// Its exact end, where it has come to that.
+    #[must_use]
+    pub fn exit(&self) -> Option<&Exit> {
+        match self {
+            Phase::Exited(exit) => Some(exit),
+            Phase::Pending(_) | Phase::Running | Phase::Dead(_) => None,
+        }
+    }
+
     /// Rank in the order of life, for "only forward".
     #[must_use]
     pub const fn order(&self) -> u8 {

@@ -3,7 +3,7 @@
 //! It never refuses.
 
 use super::{Cost, Incident, Proposal, RecoveryStrategy, stages};
-use crate::detect::Fault;
+use crate::detect::{Fault, Sound};
 use crate::job::{Counted, Domain, Name};
 use crate::kernel::View;
 use std::fmt::Write as _;
@@ -46,7 +46,9 @@ impl RecoveryStrategy for ExitStrategy {
 
 /// Why the job ends, in one sentence.
 pub(super) fn account(incident: &Incident, view: &View) -> String {
-    let root = incident.root();
+    // A detector that wants the job ended, or knows that the program fails, says why; the faults that led there say only what came last.
+    let ends = |fault: &&Fault| fault.advice.as_ref() == Some(&NAME) || fault.prime().damage.program == Sound::No;
+    let root = incident.faults.iter().rev().find(ends).or(incident.root());
     let Some(first) = root.or(incident.faults.first()) else { return "nothing is known to have failed".into() };
     let mut parts = vec![evidence(first, view)];
     if root.is_none() {

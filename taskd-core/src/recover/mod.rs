@@ -22,8 +22,8 @@ pub use proposal::{Action, Cost, Done, Failure, Incident, Need, Output, Proposal
 pub use restart::Restart;
 #[cfg(any(test, feature = "test-util"))]
 pub use strategy::MockRecoveryStrategy;
-pub(crate) use strategy::possible;
 pub use strategy::{Beforehand, Limited, Next, RecoveryStrategy, StrategyExt};
+pub(crate) use strategy::{cannot, possible};
 
 /// The strategy that saves a checkpoint of the survivors' state, and that an operator asks for by
 /// [`Order::Dump`](crate::kernel::Order::Dump).
@@ -31,6 +31,9 @@ pub const DUMP: Name = Name::new("dump");
 
 /// The strategy that goes on without the ranks that are lost.
 pub const SHRINK: Name = Name::new("shrink");
+
+/// The strategy that starts all ranks again.
+pub const RESTART: Name = Name::new("restart");
 
 /// The strategy that brings them back, which [`ShrunkDetector`](crate::detect::ShrunkDetector) advises.
 pub const GROW: Name = Name::new("grow");

@@ -5,14 +5,14 @@
 use super::placement::{self, Seats};
 use super::stages::{STOP_MARGIN, start_all};
 use super::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
-use crate::detect::{Fault, Sound};
+use crate::detect::{Fault, FaultClass, Sound};
 use crate::job::{Counted, Domain, Name, NodeId, ProcId, Rank, Role, World};
 use crate::kernel::View;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-const NAME: Name = Name::new("restart");
+const NAME: Name = super::RESTART;
 const STOP: Name = Name::new("stop");
 const START: Name = Name::new("start");
 
@@ -182,10 +182,18 @@ fn is_free(incident: &Incident) -> bool {
     causes.peek().is_some() && causes.all(|f| f.error.as_ref().is_some_and(|e| e.retry_free))
 }
 
-/// The rank whose own exception is the root of the incident: its place may be at fault, or its program.
+/// The rank whose own exception is the root of the incident, or that failed in the same way where it is more than once: its place may be
+/// at fault, or its program.
 fn suspected_place(incident: &Incident) -> Option<Rank> {
+    let tried_here =
+        |fault: &&Fault| fault.prime().class == FaultClass::Program && fault.advice.as_ref() == Some(&NAME);
+    if let Some(fault) = incident.faults.iter().find(tried_here)
+        && let Domain::Process(role) = &fault.prime().domain
+    {
+        return role.rank();
+    }
     let root = incident.root()?;
-    let own = root.error.as_ref().is_some_and(|e| !e.follow_up && !e.retry_free);
+    let own = root.error.as_ref().is_some_and(|e| !e.follow_up && !e.retry_free && !e.is_interrupt());
     match &root.prime().domain {
         Domain::Process(role) if own => role.rank(),
         _ => None,

@@ -3,6 +3,7 @@
 use super::{Incident, Proposal, Run, Stage};
 use crate::job::{JobSpec, Name};
 use crate::kernel::View;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ pub trait RecoveryStrategy: Send + Sync {
 pub struct Beforehand {
     /// What the user asks for.
     pub spec: Arc<JobSpec>,
-    /// How many hosts the job has, once they are known. Others may come later, so that a decision is made without it.
+    /// How many hosts the job has, once they are known. Others may come later: it is asked anew for each decision.
     pub hosts: Option<usize>,
     /// The service at which the launcher has the ranks meet anew, where it knows of one
     /// ([`LauncherInfo::meets_at`](crate::launch::LauncherInfo::meets_at)).
@@ -105,6 +106,13 @@ impl Beforehand {
     #[must_use]
     pub const fn of(spec: Arc<JobSpec>) -> Beforehand {
         Beforehand { spec, hosts: None, meets_at: None }
+    }
+
+    /// The job that the view is of, with what is known of it by now.
+    #[must_use]
+    pub fn of_view(view: &View) -> Beforehand {
+        let hosts = Some(view.nodes.len()).filter(|hosts| *hosts > 0);
+        Beforehand { spec: Arc::clone(&view.spec), hosts, meets_at: view.meets_at.clone() }
     }
 
     /// With so many hosts.
@@ -140,7 +148,12 @@ pub enum Next {
 /// # Errors
 /// Why it never can: as it says of itself, so that a decision gives the reason that was told when the job started.
 pub(crate) fn possible(strategy: &dyn RecoveryStrategy, view: &View) -> Result<(), String> {
-    strategy.cannot(&Beforehand::of(Arc::clone(&view.spec))).map_or(Ok(()), Err)
+    strategy.cannot(&Beforehand::of_view(view)).map_or(Ok(()), Err)
+}
+
+/// Why which strategies can never work for a job, by their names: the one source of what the start line, the status and decisions say.
+pub(crate) fn cannot(strategies: &[Box<dyn RecoveryStrategy>], job: &Beforehand) -> BTreeMap<Name, String> {
+    strategies.iter().filter_map(|strategy| Some((strategy.name(), strategy.cannot(job)?))).collect()
 }
 
 macro_rules! forward {

@@ -5,7 +5,7 @@
 use crate::job::{Mode, Name};
 use crate::kernel::View;
 use crate::launch::LinkStatus;
-use crate::recover::{Beforehand, RecoveryStrategy, coverage, unproven};
+use crate::recover::{Beforehand, RecoveryStrategy, cannot, coverage, unproven};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most different things that ranks say of themselves that are told.
@@ -27,7 +27,7 @@ pub(super) struct Outset {
 impl Outset {
     /// Tells what is known before anything is asked of the launcher.
     pub(super) fn tell(strategies: &[Box<dyn RecoveryStrategy>], job: Beforehand) -> Outset {
-        let (spec, cannot) = (&job.spec, refusals(strategies, &job));
+        let (spec, cannot) = (&job.spec, cannot(strategies, &job));
         let names: Vec<Name> = strategies.iter().map(|strategy| strategy.name()).collect();
         let line = spec.policy.permissions(&names, &cannot);
         tracing::info!(job = %spec.name, ranks = spec.ranks, "the runtime starts; {line}");
@@ -91,7 +91,7 @@ impl Outset {
             return;
         }
         self.job.hosts = (hosts > 0).then_some(hosts);
-        let now = refusals(strategies, &self.job);
+        let now = cannot(strategies, &self.job);
         for (name, why) in now.iter().filter(|(name, _)| !self.cannot.contains_key(*name)) {
             tracing::info!("{name} cannot work for this job with the hosts that it has now ({hosts}): {why}");
         }
@@ -101,10 +101,6 @@ impl Outset {
             covered.join("; ")
         );
     }
-}
-
-fn refusals(strategies: &[Box<dyn RecoveryStrategy>], job: &Beforehand) -> BTreeMap<Name, String> {
-    strategies.iter().filter_map(|strategy| Some((strategy.name(), strategy.cannot(job)?))).collect()
 }
 
 #[cfg(test)]

@@ -199,7 +199,8 @@ impl Shell {
     fn start(runtime: Runtime) -> Shell {
         let Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
         let info = launcher.info();
-        let job = Beforehand::of(Arc::clone(&spec)).meeting_at(info.meets_at.clone());
+        let meets_at = info.meets_at.clone();
+        let job = Beforehand::of(Arc::clone(&spec)).meeting_at(meets_at.clone());
         let outset = Outset::tell(&plugins.strategies, job);
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
@@ -214,7 +215,7 @@ impl Shell {
         let unattended = Unattended::of(&spec.policy, &launcher);
         let mut mailbox = Mailbox::new(Checks::default());
         let trace = handle.trace.as_ref().map(TraceControl::mode);
-        mailbox.push(Input::Start(Box::new(Start { spec, trace })));
+        mailbox.push(Input::Start(Box::new(Start { spec, trace, meets_at })));
         Shell {
             kernel: Box::new(past.kernel),
             mailbox,

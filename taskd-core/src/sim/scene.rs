@@ -130,13 +130,14 @@ fn draw_policy(dice: &mut Dice) -> Policy {
         tries_max: u32::try_from(dice.between(2, 4)).unwrap_or(2),
         stop_grace: dice.ms(500, 5_000),
         ready: *dice
-            .pick(&[Ready::Accepted, Ready::Running, Ready::Stepping, Ready::Stepping])
+            .pick(&[Ready::Accepted, Ready::Running, Ready::Training, Ready::Stepping, Ready::Stepping])
             .unwrap_or(&Ready::Running),
         start_within: dice.ms(20_000, 60_000),
         node_removals: RemovalCap {
             nodes_max: u32::try_from(dice.between(0, 2)).unwrap_or(0),
             within: dice.ms(30_000, 600_000),
         },
+        ranks_min: 1,
         ..Policy::default()
     };
     if dice.chance(300) {

@@ -61,9 +61,11 @@ impl Sim<'_> {
         self.wire.cut();
         let at = self.now + self.dice.ms(1, 200);
         self.queue.push(at, Event::Listed { life: self.supervisor.life });
-        self.supervisor
-            .mailbox
-            .push(Input::Start(Box::new(Start { spec: self.scene.spec.clone(), trace: Some(Mode::Native) })));
+        self.supervisor.mailbox.push(Input::Start(Box::new(Start {
+            spec: self.scene.spec.clone(),
+            trace: Some(Mode::Native),
+            meets_at: None,
+        })));
     }
 
     /// The supervisor has slept and runs again. A short sleep goes unnoticed.

@@ -80,6 +80,8 @@ impl Timeline {
             link: None,
             unlinked_at: None,
             unguarded: false,
+            reports_steps: false,
+            ended_at: None,
         };
         let status = |node| NodeStatus { node, state: NodeState::Ready, slots: RANKS_PER_HOST };
         let view = View {
@@ -91,6 +93,8 @@ impl Timeline {
             mending: false,
             replicas: Replicas::default(),
             guards: BTreeMap::new(),
+            on_trial: None,
+            meets_at: None,
         };
         let begun = Timeline { view, moments: Vec::new() };
         (0..ranks).fold(begun, |timeline, rank| timeline.rank(rank, Signal::Phase(Phase::Running)))

@@ -217,7 +217,11 @@ impl Job {
         let mut policy = Policy::default();
         policy.budget = BudgetSpec { recoveries_max: 1000, refill_every: Duration::from_secs(1) };
         let spec = JobSpec::new("digits", ranks, WorkerSpec::new(["train"])).with_policy(policy);
-        self.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: Some(switches::Mode::Native) })));
+        self.give(Input::Start(Box::new(Start {
+            spec: Arc::new(spec),
+            trace: Some(switches::Mode::Native),
+            meets_at: None,
+        })));
         let alive: Vec<ProcId> = self.kernel.view().alive().collect();
         let status = |proc| status(proc, Phase::Running);
         let procs = alive.into_iter().map(status).collect();

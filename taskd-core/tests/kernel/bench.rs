@@ -84,7 +84,9 @@ impl Bench {
         let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"]));
         adjust(&mut spec.policy);
         let mut bench = Bench { kernel: Kernel::new(plugins), now: 0 };
-        assert!(bench.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None }))).is_empty());
+        assert!(
+            bench.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None }))).is_empty()
+        );
         bench
     }
 

@@ -64,7 +64,7 @@ fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_afte
     let spec = Arc::clone(&bench.kernel.view().spec);
     let (kernel, _) = Kernel::restore(plugins(), &snapshot).expect("same version");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
     let instance = Name::new("i");
     let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
     let commands = bench.give(Input::Listed(Listing { procs: vec![running], ..Listing::default() }));
@@ -82,7 +82,7 @@ fn what_was_lost_meanwhile_is_not_ordered_a_second_time() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &bench.kernel.snapshot()).expect("the same version").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
     let again = bench.give(Input::Listed(Listing::default()));
     let (_, ordered) = start_of(&again).expect("the others may never have reached the launcher");
     assert_eq!(ordered, [ProcId::rank(1, 1), ProcId::rank(2, 1)], "rank 0's process was there and is gone");
@@ -99,7 +99,7 @@ fn a_refusal_of_what_runs_already_is_void() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
     let running = |rank, incarnation, phase| ProcStatus {
         proc: ProcId::rank(rank, incarnation),
         node: None,

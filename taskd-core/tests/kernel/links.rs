@@ -188,7 +188,8 @@ fn shrinking() -> Bench {
 }
 
 fn shrinking_or(other: Box<dyn RecoveryStrategy>) -> Bench {
-    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed(), other] };
+    let strategies = vec![Shrink::new().before_restart().boxed(), other];
+    let plugins = Plugins { detectors: vec![exits()], strategies };
     let mut bench = Bench::with(3, |policy| policy.ranks_min = 1, plugins).up();
     for rank in 0..3 {
         bench.give(link(rank, 1, Some(Point::Loop)));

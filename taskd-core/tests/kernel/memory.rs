@@ -92,8 +92,8 @@ fn what_got_lost_is_said_again_and_a_rank_that_is_ahead_waits() {
 
 #[test]
 fn in_a_world_without_all_ranks_nothing_new_is_declared() {
-    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().boxed()] };
-    let mut bench = Bench::with(2, |_| (), plugins).up();
+    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().before_restart().boxed()] };
+    let mut bench = Bench::with(2, |policy| policy.ranks_min = 1, plugins).up();
     says(&mut bench, 0, 1, of(1, 10), true);
     says(&mut bench, 1, 1, of(1, 10), true);
     for rank in 0..2 {

@@ -19,6 +19,10 @@ pub(crate) struct Job {
     pub(crate) finished: Option<(bool, String)>,
     /// Ranks whose exit a stop waits for until the test says so.
     pub(crate) slow: Option<u32>,
+    /// Ranks have control links, stand in step loops, and do what they are directed to.
+    pub(crate) loops: bool,
+    /// How a rank ends that is started to join others, in the place of its joining.
+    pub(crate) newcomers_end: Option<Phase>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
     decisions: Vec<Decision>,
@@ -39,7 +43,16 @@ impl Job {
         Job::of_spec(ranks, hosts, |spec| adjust(&mut spec.policy))
     }
 
+    /// A job whose launcher has ranks meet anew at a service.
+    pub(crate) fn meeting_at(ranks: u32, service: &'static str) -> Job {
+        Job::started(ranks, &[], |_| (), Some(Name::new(service)))
+    }
+
     pub(crate) fn of_spec(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut JobSpec)) -> Job {
+        Job::started(ranks, hosts, adjust, None)
+    }
+
+    fn started(ranks: u32, hosts: &[&'static str], adjust: impl FnOnce(&mut JobSpec), meets_at: Option<Name>) -> Job {
         let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
         let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
         adjust(&mut spec);
@@ -50,12 +63,14 @@ impl Job {
             asked: None,
             finished: None,
             slow: None,
+            loops: false,
+            newcomers_end: None,
             deeds: vec![],
             decisions: vec![],
             replies: vec![],
             orders: 0,
         };
-        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
+        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at })));
         let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
         let nodes = nodes.into_iter().map(ready).collect();
         job.give(Input::Listed(Listing { nodes, ..Listing::default() }));
@@ -76,7 +91,20 @@ impl Job {
                 Action::Reply { result, .. } => self.replies.push(result),
                 Action::Start { batch, .. } => {
                     for order in batch.orders {
-                        self.tell_of(order.proc, Phase::Running);
+                        self.tell_of(order.proc.clone(), Phase::Running);
+                        let joins = order.spec.env.contains_key(JOIN_VARIABLE);
+                        match self.newcomers_end.clone().filter(|_| joins) {
+                            Some(end) => self.tell_of(order.proc, end),
+                            None if self.loops => {
+                                self.link(order.proc, if joins { Point::Parked } else { Point::Loop })
+                            }
+                            None => {}
+                        }
+                    }
+                }
+                Action::Direct(batch) => {
+                    for (proc, directive) in batch.orders {
+                        self.follow(command.id, proc, &directive);
                     }
                 }
                 Action::Stop { procs, .. } => {
@@ -92,6 +120,40 @@ impl Job {
                 _ => {}
             }
         }
+    }
+
+    /// A rank of a job with step loops: it says that it is there.
+    pub(crate) fn link(&mut self, proc: ProcId, at: Point) {
+        let linked = Linked {
+            generation: self.kernel.view().world.generation(),
+            framework: Name::new("test"),
+            can: ["give-up", "join", "repair", "resume"].map(Name::new).into(),
+            at,
+            state_bytes: None,
+            cannot: None,
+            sharded: Vec::new(),
+        };
+        self.give(Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) })));
+    }
+
+    /// A rank of a job with step loops: it has done what it was directed to.
+    fn follow(&mut self, id: CommandId, proc: ProcId, directive: &Directive) {
+        if matches!(directive, Directive::Resume { .. }) {
+            self.link(proc.clone(), Point::Loop);
+        }
+        let step = self.kernel.view().proc(&proc.role).and_then(|known| known.step);
+        let state = matches!(directive, Directive::GiveUp {}).then(|| WorkerState {
+            step: step.unwrap_or(0) + 1,
+            committed: step,
+            window: Window::Before,
+            layout: String::new(),
+            buckets: Vec::new(),
+            bytes: 0,
+            sharded: Vec::new(),
+        });
+        let answered = Box::new(Answered { state, ..Answered::default() });
+        let what = Saying::Answer { id, result: Ok(answered) };
+        self.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
     }
 
     pub(crate) fn tell_of(&mut self, proc: ProcId, phase: Phase) {
@@ -136,6 +198,12 @@ impl Job {
     pub(crate) fn hosts(&self) -> Vec<&str> {
         let procs = self.kernel.view().procs.values();
         procs.map(|p| p.node.as_ref().map_or("-", |node| node.0.as_str())).collect()
+    }
+
+    /// The strategies that were chosen so far, in order.
+    pub(crate) fn chosen(&self) -> Vec<&str> {
+        let chosen = self.decisions.iter().map(|decision| decision.chosen.as_ref());
+        chosen.map(|chosen| chosen.map_or("none", |chosen| chosen.strategy.as_str())).collect()
     }
 
     /// The latest decision.

@@ -1,6 +1,8 @@
 //! The built-in detectors and strategies in the kernel: what a job does about faults of every kind, and about orders.
 
 mod guards;
+mod ends;
+mod fallback;
 mod job;
 mod observing;
 mod orders;
@@ -130,6 +132,7 @@ fn a_stalled_job_starts_again_and_nobody_is_blamed() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 1 });
     job.pass(600_100);
+    job.observe(0, Signal::Progress { step: 1 });
     let incident = job.last();
     assert_eq!((incident.class, incident.blamed.len()), (detect::FaultClass::Stall, 0));
     assert_eq!(incident.outcome, "recovered by restart");

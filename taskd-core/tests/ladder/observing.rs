@@ -120,6 +120,10 @@ fn ranks_that_their_own_launcher_stops_are_not_blamed_and_a_job_that_starts_anew
         job.tell_of(ProcId::rank(rank, 2), Phase::Running);
         job.pass(100);
     }
+    for rank in 0..3 {
+        assert_eq!(job.last().outcome, "open", "they have told of steps, and run");
+        job.observe(rank, Signal::Progress { step: 1 });
+    }
     let incident = job.last();
     assert_eq!(incident.outcome, "mended by others: what was blamed was replaced, and the job trains");
     assert_eq!((incident.blamed, job.kernel.report().incidents.len()), (vec![], 1));

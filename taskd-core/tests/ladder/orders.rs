@@ -295,7 +295,7 @@ fn what_an_operator_allows_outlives_the_supervisor() {
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })));
     assert_eq!(job.kernel.status().permissions[&Name::new("restart")], Permission::Ask);
 }
 
@@ -382,9 +382,9 @@ fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
     let words = "not done: device in node a; \
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
-        recover: no rank is lost; \
-        shrink: no rank is lost; \
-        grow: nobody wants the world to grow; \
+        recover: there is no other host; \
+        shrink: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
+        grow: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
         dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: node a takes nothing new, and no other host has room for rank 0; \
         dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
@@ -406,9 +406,9 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
     let words = "not done: slow in rank 1; \
         retry: no process says that its step has failed; \
         recover-in-place: no rank is lost; \
-        recover: no rank is lost; \
-        shrink: no rank is lost; \
-        grow: nobody wants the world to grow; \
+        recover: there is no other host; \
+        shrink: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
+        grow: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
         dump: the job names no directory for checkpoints (policy.dump_dir); \
         restart: what was blamed still trains, and would only start again where it is; \
         dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
@@ -656,7 +656,7 @@ fn before_it_is_known_what_runs_nothing_is_moved() {
     let mut job = four();
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
     job.kernel = Kernel::new(plugins());
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })));
     let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect_err("it is too early");
     assert_eq!(why, "what runs already is not known yet: order it again in a moment");
 }

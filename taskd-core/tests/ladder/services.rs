@@ -73,13 +73,15 @@ fn where_ranks_meet_may_die_once_all_have_met_and_whoever_asks_it_then_has_all_s
     assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "nobody needs it any more");
     job.tell(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
     job.pass(100);
+    (0..2).for_each(|rank| job.observe(rank, Signal::Progress { step: 2 }));
     assert_eq!(job.last().outcome, "recovered by restart");
     assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
 }
 
 #[test]
 fn where_ranks_meet_is_started_again_with_all_of_them_while_some_are_still_on_their_way_there() {
-    let job = that_loses_its_meeting(1);
+    let mut job = that_loses_its_meeting(1);
+    job.observe(0, Signal::Progress { step: 1 });
     assert_eq!(job.last().outcome, "recovered by restart");
     assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
     assert_eq!((job.proc(0).incarnation, job.proc(1).incarnation), (Incarnation(2), Incarnation(2)));

@@ -4,6 +4,7 @@
 
 use super::decision::{Decided, Forbidden, Wanted};
 use super::setting::{Warnings, shown};
+use super::value::Asked;
 use super::{Key, OperatorRetry, Setting, Warning};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +27,11 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Puts it into the specification: permissions with their reasons, the recovery budget, the grace of stops, and the
-    /// environment of ranks and services.
+    /// Puts it into the specification: permissions with their reasons, the recovery budget, the grace of stops, with how few ranks the
+    /// job may train on where it asks for elastic training (one), and the environment of ranks and services.
     ///
     /// Permissions are only taken away. What the policy says itself stays: the permission of a strategy that it names (unless a
-    /// master switch is off), and a budget or a grace that is not the default.
+    /// master switch is off), and a budget, a grace or a number of ranks that is not the default.
     ///
     /// What somebody should look at is logged as well, each of the [warnings](Self::warnings) by itself: who applies a configuration is
     /// about to start its job.
@@ -50,6 +51,12 @@ impl Configured {
         }
         if let Some((count, _)) = self.recoveries.as_ref().filter(|_| policy.budget == usual.budget) {
             policy.budget = BudgetSpec::fixed(*count);
+        }
+        let asked = self.wanted.as_ref().map(|wanted| &wanted.named.asked);
+        let shrinks =
+            asked.is_some_and(|asked| [Asked::ElasticTraining, Asked::Downgrade].iter().any(|a| asked.contains(a)));
+        if shrinks && !self.restarts_only() && policy.ranks_min == usual.ranks_min {
+            policy.ranks_min = 1; // whoever names it asks for a smaller world
         }
         let is_forced = self.decided.value(Key::FaultScheduling) == Some("force");
         if is_forced && policy.stop_grace == usual.stop_grace {

@@ -59,7 +59,7 @@ fn decisions(mut spec: JobSpec, adjust: impl FnOnce(Sources) -> Sources) -> Vec<
     };
     let killed = Exit::new(Termination::Signal { number: 9, core_dumped: false });
     let mut inputs = vec![
-        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None })),
+        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })),
         Input::Listed(Listing::default()),
         told(Phase::Running),
         told(Phase::Exited(Box::new(killed))),
@@ -158,7 +158,7 @@ fn blamed_after(mut spec: JobSpec) -> Option<Duration> {
     };
     let step = Fact::new(Domain::Process(Role::Rank(Rank(0))), Signal::Progress { step: 1 });
     let mut now = JobTime::START;
-    let start = Start { spec: Arc::new(spec), trace: None };
+    let start = Start { spec: Arc::new(spec), trace: None, meets_at: None };
     kernel.step(now, &Input::Start(Box::new(start)));
     kernel.step(now, &Input::Listed(Listing::default()));
     kernel.step(now, &Input::Changed(Change::Proc(proc)));

@@ -41,7 +41,7 @@ pub fn report(record: Option<&ErrorRecord>, stderr_tail: &str) -> Option<ErrorRe
     let exception = record.map(|record| record.message.clone()).filter(|text| !text.is_empty()).or_else(from_stderr)?;
     let kind = classify(&exception);
     Some(ErrorReport {
-        follow_up: matches!(kind, ErrorKind::PeerLost | ErrorKind::Interrupted),
+        follow_up: kind == ErrorKind::PeerLost,
         retry_free: kind == ErrorKind::PortInUse,
         step: record.and_then(|record| record.step),
         ..python::report_of(&exception)
@@ -76,6 +76,18 @@ mod tests {
         let peer =
             of("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer");
         assert!(peer.follow_up && !peer.retry_free);
+    }
+
+    #[test]
+    fn an_interrupt_is_no_consequence_of_another_ranks_failure() {
+        for message in [
+            "KeyboardInterrupt",
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+        ] {
+            let record = ErrorRecord { message: message.into(), ..ErrorRecord::default() };
+            let report = report(Some(&record), "").unwrap();
+            assert!(report.is_interrupt() && !report.follow_up && !report.retry_free, "{message}");
+        }
     }
 
     #[test]

@@ -25,7 +25,23 @@ pub(in crate::detect) struct Verdict {
     meaning: Option<&'static str>,
 }
 
+/// The confidence of a consequence.
+const VICTIM: u16 = 100;
+
+/// What the error of a connection or of a peer says.
+const POINTS_ELSEWHERE: &str = "it reports that a connection or another rank failed";
+
 impl Verdict {
+    /// Of an interrupt that has reached several ranks.
+    pub(super) fn interrupted_together() -> Verdict {
+        Verdict {
+            class: FaultClass::Exit,
+            damage: Damage::PROCESS_GONE,
+            confidence_permille: VICTIM,
+            meaning: Some("it was interrupted, and so were other ranks: the interrupt came from outside of the job"),
+        }
+    }
+
     /// Whether the end explains others, and is not explained by one of them.
     pub(in crate::detect) const fn is_cause(&self) -> bool {
         self.confidence_permille >= Suspect::BLAME_PERMILLE_MIN
@@ -41,7 +57,6 @@ pub(in crate::detect) fn judge(
     explained: bool,
     do_not_restart_code: i32,
 ) -> Verdict {
-    const VICTIM: u16 = 100;
     const RACE_LOST: Damage = Damage { process: Sound::No, state: Sound::No, device: Sound::Yes, program: Sound::Yes };
     let exit = |confidence_permille, meaning| Verdict {
         class: FaultClass::Exit,
@@ -55,7 +70,10 @@ pub(in crate::detect) fn judge(
         return Verdict { class: FaultClass::Program, damage, confidence_permille: 1000, meaning };
     }
     match error {
-        Some(e) if e.follow_up => exit(VICTIM, Some("it reports a consequence of somebody else's failure")),
+        _ if how.is_interrupt(error) => {
+            exit(if error.is_some() { 900 } else { 1000 }, Some("it was interrupted, and no other rank was"))
+        }
+        Some(e) if e.follow_up => exit(VICTIM, Some(POINTS_ELSEWHERE)),
         Some(e) if e.retry_free => {
             let meaning = Some("a race at start-up was lost, trying again is free");
             Verdict { class: FaultClass::Launch, damage: RACE_LOST, confidence_permille: 900, meaning }
@@ -113,10 +131,15 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
         Some(step) => Clue::text("last_step", format!("last step seen: {step}")),
         None => Clue::text("last_step", "no completed step was seen"),
     });
-    if let Some(line) = exit.stderr_tail.lines().rev().find(|l| !l.trim().is_empty()) {
+    if let Some(line) = last_line(exit) {
         fault = fault.because(Clue::text("stderr", format!("last line of stderr: {}", one_line(line))));
     }
     out.blame(fault);
+}
+
+/// The last line of what a process wrote to stderr that is not empty.
+pub(in crate::detect) fn last_line(exit: &Exit) -> Option<&str> {
+    exit.stderr_tail.lines().rev().find(|line| !line.trim().is_empty())
 }
 
 /// A foreign text in one line of bounded length.

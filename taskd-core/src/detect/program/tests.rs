@@ -146,6 +146,7 @@ fn only_the_exception_of_the_rank_that_failed_first_counts() {
         let (mut scene, mut programs) = (Scene::of(4), ProgramErrorDetector::new());
         let mut found = Vec::new();
         for _ in 0..3 {
+            scene.proc(0).step = Some(16); // what fails at the start without a word is another matter
             for signal in &first {
                 found.extend(scene.tell(&mut programs, 0, signal.clone()));
             }

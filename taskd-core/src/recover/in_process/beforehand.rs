@@ -29,8 +29,9 @@ pub(super) fn cannot_replace(job: &Beforehand) -> Option<String> {
 /// Why the world can never be smaller, if it cannot.
 pub(super) fn cannot_shrink(job: &Beforehand) -> Option<String> {
     let JobSpec { ranks, policy, .. } = &*job.spec;
-    let all = || format!("the job never trains with fewer than its {ranks} ranks (policy.ranks_min); lower that");
-    (*ranks > 1 && policy.ranks_min >= *ranks).then(all).or_else(|| cannot_replace(job))
+    let all =
+        || format!("the job trains with all of its {ranks} ranks; policy.ranks_min says with how few it may go on");
+    (*ranks > 1 && policy.ranks_at_least(*ranks) >= *ranks).then(all).or_else(|| cannot_replace(job))
 }
 
 #[cfg(test)]

@@ -97,10 +97,14 @@ fn survivors(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<
 fn can_be_told(rank: Rank, proc: Option<&Proc>, needed: &[Name], view: &View) -> Result<(), String> {
     let proc = proc.ok_or_else(|| format!("{rank} does not run, and nothing says that it is lost"))?;
     let link = proc.link.as_ref().ok_or_else(|| {
-        format!("{rank} has no control link: its program has no step loop of taskd's, or has not come so far")
+        format!(
+            "{rank} has no control link: its program has not begun a step loop (taskd.steps), and without one no process can be kept"
+        )
     })?;
     if link.at != Point::Loop {
-        return Err(format!("{rank} is not in its step loop yet"));
+        return Err(format!(
+            "the program of {rank} has not begun a step loop (taskd.steps): until it does, if it ever does, no process can be kept"
+        ));
     }
     if let Some(why) = &link.cannot {
         return Err(format!("{rank} cannot be kept: {why}"));

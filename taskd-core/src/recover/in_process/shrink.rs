@@ -1,14 +1,16 @@
 //! Lost ranks leave, and those who live go on without them.
 
-use super::newcomers::lost;
+use super::newcomers::{lost, wants_to_grow};
 use super::replicas::{proven_sets, told_sharded};
 use super::{
     GIVE_UP, JOIN, Limits, cannot_shrink, compare_replicas, join_if_of_use, may_still_run, meet_anew, missing_services,
     repair_and_resume, states_of, survivors,
 };
-use crate::job::{Counted, Domain, GroupKind, Name, Rank, World};
+use crate::job::{Counted, Domain, GroupKind, Name, Permission, Rank, World};
 use crate::kernel::View;
-use crate::recover::{Beforehand, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, SHRINK, possible};
+use crate::recover::{
+    Beforehand, Cost, Incident, Next, Proposal, RESTART, RecoveryStrategy, Run, SHRINK, placement, possible,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,8 @@ const DOWNTIME: Duration = Duration::from_secs(1);
 ///   that stand where it stands in its own. They are stopped.
 /// - The step in flight is done again by those who are left, with their own batches; the share of who left is not trained on in it.
 ///   From then on data is shared out among those who are left, where the training program's loader can be told.
+/// - It comes after a restart with all ranks: it refuses while there is a place for what was lost and that may be tried, unless it is to
+///   come [before](Shrink::before_restart).
 /// - It refuses when no rank is lost, when fewer than [`Policy::ranks_min`](crate::job::Policy::ranks_min) would be left, when no whole
 ///   replica would be, and for the reasons of [`Recover`](super::Recover): no control link, a broken program, a missing service.
 /// - It refuses, or gives up between stages where that was not known before, when a survivor holds state that is sharded over the
@@ -34,6 +38,7 @@ const DOWNTIME: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub struct Shrink {
     limits: Limits,
+    before_restart: bool,
 }
 
 impl Default for Shrink {
@@ -46,7 +51,15 @@ impl Shrink {
     /// The strategy.
     #[must_use]
     pub const fn new() -> Shrink {
-        Shrink { limits: Limits::USUAL }
+        Shrink { limits: Limits::USUAL, before_restart: false }
+    }
+
+    /// The same, for jobs that would rather be smaller than start again from a checkpoint: it is proposed although there is a place for
+    /// the lost ranks.
+    #[must_use]
+    pub const fn before_restart(mut self) -> Shrink {
+        self.before_restart = true;
+        self
     }
 }
 
@@ -56,7 +69,8 @@ impl RecoveryStrategy for Shrink {
     }
 
     fn config(&self) -> String {
-        self.limits.text()
+        let before_restart = if self.before_restart { " before_restart" } else { "" };
+        format!("{}{before_restart}", self.limits.text())
     }
 
     fn cannot(&self, job: &Beforehand) -> Option<String> {
@@ -66,13 +80,16 @@ impl RecoveryStrategy for Shrink {
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         possible(self, view)?;
         let lost = lost(incident, view)?;
+        if !self.before_restart {
+            can_not_be_whole(incident, view, &lost)?;
+        }
         let lives = view.world.members().keys().filter(|rank| !lost.contains(rank));
         if let Some(what) = told_sharded(lives, view) {
             return Err(a_part_is_lost(what));
         }
         let leaving = with_replicas(&lost, view)?;
         let kept = survivors(incident, view, &leaving)?;
-        let least = view.spec.policy.ranks_min.max(1);
+        let least = view.spec.policy.ranks_at_least(view.spec.ranks).max(1);
         if kept.len() < least as usize {
             return Err(format!("{} ranks would be left, and the job wants {least} at least", kept.len()));
         }
@@ -100,6 +117,28 @@ impl RecoveryStrategy for Shrink {
             Some(name) if *name == JOIN => repair_and_resume(run, view, &self.limits),
             _ => compare_replicas(run, view),
         }
+    }
+}
+
+/// Whether the job cannot train with all of its ranks: another number of ranks makes another result, so that comes last.
+///
+/// # Errors
+/// The lost ranks have a place, and all may start again, which was not tried and has not failed.
+fn can_not_be_whole(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<(), String> {
+    if wants_to_grow(incident) {
+        return Ok(()); // it was smaller before, and goes on as it did
+    }
+    let may_restart = view.spec.policy.permission(&RESTART) != Permission::Never;
+    let has_failed = incident.attempts.iter().any(|(strategy, _)| *strategy == RESTART);
+    let usable = view.without(&incident.broken_hosts());
+    let mut all = placement::current(view);
+    all.extend(placement::absent(view));
+    let has_place = placement::settle(&usable, all).is_ok();
+    match lost.first().filter(|_| may_restart && !has_failed && has_place) {
+        Some(rank) => {
+            Err(format!("{rank} can be placed again: a restart with all {} ranks comes first", view.spec.ranks))
+        }
+        None => Ok(()),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::testing::conformance;
 
 /// All of its ranks train, and can be told what to do.
 pub(super) fn linked(mut scene: Scene) -> Scene {
+    Arc::make_mut(&mut scene.view.spec).policy.ranks_min = 1;
     for rank in scene.view.world.members().keys().map(|rank| rank.0).collect::<Vec<_>>() {
         scene.proc(rank).link = Some(link(Point::Loop));
     }
@@ -154,7 +155,10 @@ fn each_refusal_says_why() {
     let mut early = linked(Scene::of(3));
     killed(&mut early, 1);
     early.proc(2).link = Some(link(Point::Script));
-    assert!(refusal(&recover, &early, vec![fault.clone()]).contains("rank 2 is not in its step loop"));
+    assert!(
+        refusal(&recover, &early, vec![fault.clone()])
+            .contains("the program of rank 2 has not begun a step loop (taskd.steps)")
+    );
     early.proc(2).link = Some(Linked { can: [Name::new("give-up")].into(), ..link(Point::Loop) });
     assert!(refusal(&recover, &early, vec![fault.clone()]).contains("no service at which ranks meet anew"));
     Arc::make_mut(&mut early.view.spec).meeting = Some(Name::new("store"));
@@ -162,7 +166,7 @@ fn each_refusal_says_why() {
     early.proc(2).link = Some(Linked { cannot: Some("its state is sharded".into()), ..link(Point::Loop) });
     assert_eq!(refusal(&recover, &early, vec![fault.clone()]), "rank 2 cannot be kept: its state is sharded");
     early.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
-    for strategy in [&recover as &dyn RecoveryStrategy, &Shrink::new()] {
+    for strategy in [&recover as &dyn RecoveryStrategy, &Shrink::new().before_restart()] {
         let why = refusal(strategy, &early, vec![fault.clone()]);
         assert!(why.starts_with("optimizer is sharded over the ranks"), "{}: {why}", strategy.name());
     }
@@ -275,7 +279,7 @@ pub(super) fn entered(proposal: &Proposal) -> Arc<World> {
 
 pub(super) fn shrunk(scene: &mut Scene, rank: u32) -> Proposal {
     let faults = vec![killed(scene, rank)];
-    let proposal = Shrink::new().propose(&incident(faults), &scene.view).expect("a proposal");
+    let proposal = Shrink::new().before_restart().propose(&incident(faults), &scene.view).expect("a proposal");
     scene.view.world = entered(&proposal);
     proposal
 }
@@ -397,8 +401,23 @@ fn a_lost_rank_takes_its_replica_of_the_model_along() {
     let stops = |a: &Action| matches!(a, Action::Stop { procs, .. } if *procs == [ProcId::rank(2, 1)]);
     assert!(proposal.stages[0].actions.iter().any(stops), "rank 2 lives and is stopped");
     let fault = killed(&mut scene, 0);
-    let why = Shrink::new().propose(&incident(vec![fault]), &scene.view).expect_err("nothing whole is left");
+    let why =
+        Shrink::new().before_restart().propose(&incident(vec![fault]), &scene.view).expect_err("nothing whole is left");
     assert!(why.contains("no whole replica"), "{why}");
+}
+
+#[test]
+fn a_world_shrinks_only_where_no_restart_could_make_it_whole() {
+    const FULL: &[(&str, u32)] = &[("a", 2), ("b", 2)];
+    let mut scene = linked(Scene::on(4, FULL));
+    let faults = vec![killed(&mut scene, 3)];
+    let why = Shrink::new().propose(&incident(faults.clone()), &scene.view).expect_err("its place is there");
+    assert_eq!(why, "rank 3 can be placed again: a restart with all 4 ranks comes first");
+    let tried = Incident { attempts: vec![(Name::new("restart"), "it hangs".into())], ..incident(faults.clone()) };
+    assert!(Shrink::new().propose(&tried, &scene.view).is_ok(), "a restart was tried");
+    scene.set_node("b", NodeState::Cordoned);
+    let gone = vec![killed(&mut scene, 2), faults[0].clone()];
+    assert!(Shrink::new().propose(&incident(gone), &scene.view).is_ok(), "no host has room for it");
 }
 
 #[test]
@@ -406,13 +425,14 @@ fn a_job_is_not_made_smaller_than_it_wants_to_be() {
     let mut scene = linked(Scene::of(3));
     Arc::make_mut(&mut scene.view.spec).policy.ranks_min = 2;
     let faults = vec![killed(&mut scene, 0), killed(&mut scene, 1)];
-    let why = Shrink::new().propose(&incident(faults), &scene.view).expect_err("two are wanted");
+    let why = Shrink::new().before_restart().propose(&incident(faults), &scene.view).expect_err("two are wanted");
     assert!(why.contains("1 ranks would be left, and the job wants 2"), "{why}");
 }
 
 #[test]
 fn they_keep_the_contract() {
     conformance::recovery_strategy(Shrink::new).with_seeds(300).assert();
+    conformance::recovery_strategy(|| Shrink::new().before_restart()).with_seeds(300).assert();
     conformance::recovery_strategy(Grow::new).with_seeds(300).assert();
     conformance::recovery_strategy(Retry::new).with_seeds(300).assert();
     conformance::recovery_strategy(Recover::in_place).with_seeds(300).assert();

@@ -56,7 +56,7 @@ fn everybody_is_stopped_exactly_and_started_into_the_next_world() {
     assert_eq!(proposal.stages[0].actions, expected);
     assert!(proposal.stages[0].within > grace, "a kill at the grace's end still needs time");
     let Action::Start { batch, until } = &proposal.stages[1].actions[1] else { panic!("it starts after it enters") };
-    assert_eq!((*until, batch.world.generation().0, batch.world.restarts()), (Ready::Running, 2, 1));
+    assert_eq!((*until, batch.world.generation().0, batch.world.restarts()), (Ready::Training, 2, 1));
     let started: Vec<ProcId> = batch.orders.iter().map(|o| o.proc.clone()).collect();
     assert_eq!(started, [ProcId::rank(0, 2), ProcId::rank(1, 2), ProcId::rank(2, 2)]);
     assert!(batch.orders.iter().all(|o| o.place == Place::anywhere()), "the launcher lists no hosts");

@@ -68,6 +68,7 @@ fn is_there(m: &Moment<'_>, proc: &ProcId, until: Ready, generation: Generation)
         Ready::Parked => m.loops.get(proc).is_some_and(|known| known.parked),
         Ready::Running => process.ran,
         Ready::Stepping if proc.role.rank().is_none() => process.ran,
+        Ready::Training => process.ran, // a step is waited for only where the kernel has seen one, and not for ever
         Ready::Stepping => m.training.seat(proc).is_none_or(|s| s.stepped >= Some(generation)),
     }
 }

@@ -69,7 +69,7 @@ pub fn drawn(seed: u64) -> Plugins {
     }
     if may_shrink {
         plugins.detectors.push(ShrunkDetector::after(GROW_AFTER).boxed());
-        plugins.strategies.extend([Shrink::new().boxed(), Grow::new().boxed()]);
+        plugins.strategies.extend([Shrink::new().before_restart().boxed(), Grow::new().boxed()]);
     }
     strategies::draw(&mut dice, &mut plugins.strategies);
     plugins.strategies.push(Restart::default().boxed());

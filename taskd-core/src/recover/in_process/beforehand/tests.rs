@@ -9,21 +9,22 @@ use std::sync::Arc;
 
 #[test]
 fn what_can_never_work_is_said_before_and_refused_in_the_same_words() {
-    let alone = JobSpec::new("test", 1, WorkerSpec::new(["train"]));
+    let mut alone = JobSpec::new("test", 1, WorkerSpec::new(["train"]));
     let group = |rank: u32| (GroupId { kind: GroupKind::Dp, index: rank }, vec![Rank(rank)]);
     let mut apart = JobSpec::new("test", 3, WorkerSpec::new(["train"]));
-    let mut whole = apart.clone();
+    let whole = apart.clone();
+    apart.policy.ranks_min = 1;
     apart.groups = (0..3).map(group).collect();
-    whole.policy.ranks_min = 3;
-    let (in_place, elsewhere, shrink) = (Recover::in_place(), Recover::elsewhere(), Shrink::new());
+    alone.policy.ranks_min = 1;
+    let (in_place, elsewhere, shrink) = (Recover::in_place(), Recover::elsewhere(), Shrink::new().before_restart());
     let (grow, dump, retry) = (Grow::new(), Dump::and_restart(), Retry::new());
     let cases: [(&dyn RecoveryStrategy, &JobSpec, &str); 8] = [
         (&in_place, &alone, "there is no other rank, which a lost one could take its state from"),
         (&shrink, &alone, "there is no other rank, which a lost one could take its state from"),
         (&elsewhere, &apart, "no rank has a replica to take its state from: every data-parallel group has one member"),
         (&shrink, &apart, "no rank has a replica to take its state from: every data-parallel group has one member"),
-        (&shrink, &whole, "the job never trains with fewer than its 3 ranks (policy.ranks_min); lower that"),
-        (&grow, &whole, "the job never trains with fewer than its 3 ranks (policy.ranks_min); lower that"),
+        (&shrink, &whole, "the job trains with all of its 3 ranks; policy.ranks_min says with how few it may go on"),
+        (&grow, &whole, "the job trains with all of its 3 ranks; policy.ranks_min says with how few it may go on"),
         (&dump, &whole, "the job names no directory for checkpoints (policy.dump_dir)"),
         (&Dump::and_exit(), &whole, "the job names no directory for checkpoints (policy.dump_dir)"),
     ];
@@ -35,7 +36,9 @@ fn what_can_never_work_is_said_before_and_refused_in_the_same_words() {
         let fault = killed(&mut scene, 1);
         assert_eq!(strategy.propose(&incident(vec![fault]), &scene.view), Err(why.into()), "{}", strategy.name());
     }
-    let whole = Beforehand::of(Arc::new(JobSpec::new("test", 3, WorkerSpec::new(["train"]))));
+    let mut shrinks = whole.clone();
+    shrinks.policy.ranks_min = 2;
+    let whole = Beforehand::of(Arc::new(shrinks));
     let at = whole.clone().meeting_at(Some(Name::new("store")));
     for strategy in [&retry as &dyn RecoveryStrategy, &in_place, &elsewhere, &shrink, &grow] {
         assert_eq!(strategy.cannot(&whole), None, "{}", strategy.name());

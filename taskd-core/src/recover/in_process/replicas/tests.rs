@@ -24,7 +24,7 @@ fn what_is_sharded_over_the_ranks_does_not_shrink() {
     let mut scene = linked(Scene::of(3));
     let proposal = shrunk(&mut scene, 1);
     let states = [0, 2].map(|rank| (rank, sharded("same", Window::Before))).into();
-    is_given_up(&after(1, &Shrink::new(), &scene, proposal, states), "optimizer is sharded");
+    is_given_up(&after(1, &Shrink::new().before_restart(), &scene, proposal, states), "optimizer is sharded");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn nobody_takes_the_place_of_a_rank_whose_part_of_sharded_state_is_lost() {
     let why = "optimizer is sharded over the ranks, and no other has a copy of what rank 1 held of it";
     assert_eq!(refused(&recover, &scene), Err(why.into()));
     let why = "optimizer is sharded over the ranks, and a part of it is lost";
-    assert_eq!(refused(&Shrink::new(), &scene), Err(why.into()));
+    assert_eq!(refused(&Shrink::new().before_restart(), &scene), Err(why.into()));
     let mut growing = linked(Scene::of(3));
     shrunk(&mut growing, 1);
     growing.proc(2).link.as_mut().expect("a link").sharded = vec!["optimizer".into()];

@@ -66,7 +66,7 @@ impl<'a> Judge<'a> {
 
     /// Whether the strategy may propose anything for this job, by its own words.
     pub(super) fn possible(&mut self, strategy: &dyn RecoveryStrategy, scene: &Scene) {
-        let job = Beforehand::of(Arc::clone(&scene.view.spec));
+        let job = Beforehand::of_view(&scene.view);
         let words = || strategy.cannot(&job);
         if let Some(why) = guarded(self.verdict, "`cannot`", words).flatten() {
             let seen = format!("{}: it proposes something, and says of the job: {why}", scene.title);

@@ -162,6 +162,8 @@ fn begin(view: &mut View, action: &Action) -> Vec<Domain> {
                     link: None,
                     unlinked_at: None,
                     unguarded: false,
+                    reports_steps: false,
+                    ended_at: None,
                 };
                 view.procs.insert(order.proc.role.clone(), proc);
             }

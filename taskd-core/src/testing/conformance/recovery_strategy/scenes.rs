@@ -183,13 +183,16 @@ fn with_service(timeline: Timeline, role: &Role) -> Timeline {
             link: None,
             unlinked_at: None,
             unguarded: false,
+            reports_steps: false,
+            ended_at: None,
         };
         view.procs.insert(role.clone(), proc);
     })
 }
 
 fn scene(title: &str, timeline: Timeline, faults: Vec<Fault>) -> Scene {
-    let view = timeline.wait(Duration::from_millis(20)).view().clone();
+    let mut view = timeline.wait(Duration::from_millis(20)).view().clone();
+    Arc::make_mut(&mut view.spec).policy.ranks_min = 1; // for those that make the world smaller
     let of = |fault: Fault| {
         let known = view.proc_of(&fault.prime().domain).map(|p| p.incarnation); // as the kernel adds it
         let of = fault.incarnation().or(known);

@@ -1,0 +1,172 @@
+//! How ranks end, and which of them is named: one that leaves first, one that is interrupted, one that fails at every start.
+
+use super::job::{Job, KILLED, exited, failed, report};
+use taskd_core::job::*;
+use taskd_core::launch::*;
+use taskd_core::trace::Signal;
+
+fn peer_lost() -> Phase {
+    failed(ErrorReport { follow_up: true, ..report("RuntimeError", "Connection closed by peer") })
+}
+
+fn interrupted() -> Phase {
+    let interrupt = Termination::Signal { number: 2, core_dumped: false };
+    exited(interrupt, Some(report("KeyboardInterrupt", "KeyboardInterrupt")))
+}
+
+fn fails_at_start(line: &str) -> Phase {
+    let stderr_tail = format!("loading\n{line}\n\n");
+    Phase::Exited(Box::new(Exit { stderr_tail, ..Exit::new(Termination::Code(3)) }))
+}
+
+#[test]
+fn a_rank_that_has_finished_while_the_others_wait_for_it_is_named_with_how_it_left() {
+    let mut job = Job::of(3);
+    for (rank, step) in [(0, 20), (1, 20), (2, 20)] {
+        job.observe(rank, Signal::Progress { step });
+    }
+    job.pass(1_000);
+    job.tell(1, exited(Termination::Code(0), None));
+    job.pass(5_000);
+    for rank in [0, 2] {
+        job.tell(rank, Phase::Dead(Termination::Code(1)));
+    }
+    for rank in [0, 2] {
+        job.tell(rank, peer_lost());
+    }
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims), (vec![Rank(1)], vec![Rank(0), Rank(2)]));
+    let expected = "rank 1#1 left first: exit code 0 after step 20, while ranks 0 and 2 had not finished";
+    assert_eq!(incident.evidence, [expected]);
+}
+
+#[test]
+fn where_every_end_points_elsewhere_the_report_names_the_rank_that_left_first_and_how() {
+    let mut job = Job::of(3);
+    job.observe(2, Signal::Progress { step: 4 });
+    job.tell(2, peer_lost());
+    job.pass(2);
+    job.tell(0, peer_lost());
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!(incident.domain, Domain::Process(Role::Rank(Rank(2))));
+    let first = &incident.evidence[0];
+    assert_eq!(
+        first,
+        "rank 2#1 left first: exit code 1 after step 4; all that failed point to another rank, and none is known to have failed by itself"
+    );
+    assert!(!incident.evidence.iter().any(|line| line.contains("somebody else")), "{:?}", incident.evidence);
+}
+
+#[test]
+fn a_rank_that_was_killed_explains_more_than_one_that_has_finished() {
+    let mut job = Job::of(3);
+    job.tell(1, exited(Termination::Code(0), None));
+    job.pass(1_000);
+    job.tell(0, peer_lost());
+    job.pass(2);
+    job.tell(2, exited(KILLED, None));
+    job.pass(100);
+    assert_eq!(job.last().blamed, [Rank(2)]);
+}
+
+#[test]
+fn one_rank_that_is_interrupted_is_the_cause() {
+    let mut job = Job::of(3);
+    job.tell(1, Phase::Dead(Termination::Signal { number: 2, core_dumped: false }));
+    job.tell(1, interrupted());
+    job.pass(5);
+    job.tell(0, peer_lost());
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims), (vec![Rank(1)], vec![Rank(0)]));
+    assert!(incident.evidence[0].contains("it was interrupted, and no other rank was"), "{:?}", incident.evidence);
+}
+
+#[test]
+fn ranks_that_are_interrupted_together_are_not_the_cause() {
+    let mut job = Job::of(3);
+    for rank in 0..3 {
+        job.tell(rank, interrupted());
+        job.pass(2);
+    }
+    job.pass(100);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.victims.len()), (vec![], 3));
+    let says = |line: &String| line.contains("so were other ranks: the interrupt came from outside of the job");
+    assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
+}
+
+#[test]
+fn an_interrupt_that_reaches_the_supervisor_as_well_blames_no_rank() {
+    use taskd_core::kernel::{Input, Request};
+    let mut job = Job::of(2);
+    job.slow = Some(0);
+    job.tell(1, interrupted());
+    job.pass(50);
+    assert_eq!(job.last().blamed, [Rank(1)], "it is decided, and the stop of rank 0 waited for");
+    job.slow = None;
+    job.give(Input::Requested(Request::Stop { reason: "SIGINT".into(), grace: None }));
+    job.pass(100);
+    assert_eq!(job.kernel.report().outcome, taskd_core::kernel::Outcome::Stopped);
+    assert_eq!(job.last().blamed, []);
+}
+
+#[test]
+fn an_interrupt_is_no_error_of_the_program_however_often_it_comes() {
+    let mut job = Job::of(2);
+    for _ in 0..4 {
+        job.tell(1, interrupted());
+        job.pass(1_000);
+    }
+    assert_eq!((job.chosen(), job.finished.as_ref()), (vec!["restart"; 4], None));
+}
+
+#[test]
+fn a_program_that_fails_at_every_start_with_the_same_words_is_reported_with_them() {
+    let mut job = Job::of(2);
+    for attempt in 0..6 {
+        if job.finished.is_none() {
+            job.tell(1, fails_at_start(&format!("train: cannot open /data/shard-{attempt}: no such file")));
+            job.pass(1_000);
+        }
+    }
+    assert_eq!(job.chosen(), ["restart", "restart", "exit"]);
+    let (ok, reason) = job.finished.expect("the job is over");
+    let begins = "program in the job, the program fails at start: train: cannot open /data/shard-2: no such file (exit code 3, \
+                  3 times in a row)";
+    assert!(!ok && reason.starts_with(begins), "{reason}");
+}
+
+#[test]
+fn failures_at_the_start_that_differ_or_come_after_steps_are_no_broken_program() {
+    let mut job = Job::of(1);
+    for line in ["one thing", "another", "one thing", "another"] {
+        job.tell(0, fails_at_start(line));
+        job.pass(1_000);
+    }
+    assert_eq!(job.chosen(), ["restart"; 4]);
+    let mut job = Job::of(1);
+    for step in 1..5 {
+        job.observe(0, Signal::Progress { step });
+        job.tell(0, fails_at_start("the same"));
+        job.pass(1_000);
+    }
+    assert_eq!(job.chosen(), ["restart"; 4]);
+}
+
+#[test]
+fn a_program_that_fails_at_the_start_on_one_host_is_tried_on_another() {
+    let mut job = Job::on(2, &["a", "b"]);
+    let fail = |job: &mut Job| {
+        job.tell(0, fails_at_start("libdriver.so: cannot open shared object"));
+        job.pass(1_000);
+    };
+    fail(&mut job);
+    fail(&mut job);
+    assert_eq!(job.hosts(), ["b", "a"], "it failed on one host only");
+    fail(&mut job);
+    let (ok, reason) = job.finished.expect("it fails on the other one as well");
+    assert!(!ok && reason.starts_with("program in the job, the program fails at start: libdriver.so"), "{reason}");
+}

@@ -1,0 +1,310 @@
+//! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and no rank is
+//! blamed for what the recovery did.
+
+use super::job::{Job, KILLED, exited, failed, report};
+use std::time::Duration;
+use taskd_core::job::*;
+use taskd_core::kernel::IncidentReport;
+use taskd_core::launch::*;
+use taskd_core::trace::Signal;
+
+/// A job whose ranks stand in step loops and have completed 80 steps.
+fn in_loops(ranks: u32) -> Job {
+    in_loops_with(ranks, |_| ())
+}
+
+fn in_loops_with(ranks: u32, adjust: impl FnOnce(&mut Policy)) -> Job {
+    let mut job = Job::with(ranks, &[], adjust);
+    job.loops = true;
+    for rank in 0..ranks {
+        job.link(ProcId::rank(rank, 1), Point::Loop);
+    }
+    step(&mut job, 80);
+    job
+}
+
+/// All ranks complete a step.
+fn step(job: &mut Job, step: u64) {
+    for rank in 0..u32::try_from(job.kernel.view().world.places().count()).expect("few ranks") {
+        if job.kernel.view().world.members().contains_key(&Rank(rank)) {
+            job.observe(rank, Signal::Progress { step });
+        }
+    }
+}
+
+fn zero_error() -> ErrorReport {
+    report("RuntimeError", "output tensor size must be equal to world_size times input tensor size")
+}
+
+fn incidents(job: &Job) -> Vec<IncidentReport> {
+    job.kernel.report().incidents
+}
+
+#[test]
+fn a_replacement_that_fails_before_it_has_joined_is_charged_to_the_recovery_and_all_start_again() {
+    let mut job = in_loops(2);
+    job.newcomers_end = Some(failed(zero_error()));
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
+    assert_eq!(job.finished, None, "a restart works");
+    let reason = job.decision().reason;
+    let begins = "recover-in-place failed twice: rank 1#3 ended: exit code 1, python RuntimeError: output tensor size";
+    assert!(reason.starts_with(begins), "{reason}");
+    assert!(reason.contains("; restart, "), "{reason}");
+    step(&mut job, 81);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.outcome.as_str()), (vec![Rank(1)], "recovered by restart"));
+    assert!(
+        incident.evidence.iter().any(|line| line.contains("signal 9")),
+        "the kill is the cause: {:?}",
+        incident.evidence
+    );
+}
+
+#[test]
+fn a_replacement_that_crashes_of_itself_or_reports_its_peers_is_charged_as_well() {
+    let segfault = || exited(Termination::Signal { number: 11, core_dumped: false }, None);
+    let peers = || failed(ErrorReport { follow_up: true, ..report("DistBackendError", "connection closed by peer") });
+    for end in [segfault(), peers(), exited(Termination::Code(3), None)] {
+        let mut job = in_loops(3);
+        job.newcomers_end = Some(end.clone());
+        job.pass(1_000);
+        job.tell(1, exited(KILLED, None));
+        job.pass(1_000);
+        assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"], "{end}");
+        step(&mut job, 81);
+        assert_eq!((job.last().blamed, job.finished), (vec![Rank(1)], None), "{end}");
+    }
+}
+
+#[test]
+fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
+    let mut job = in_loops(4);
+    job.newcomers_end = Some(exited(KILLED, None));
+    job.pass(1_000);
+    job.tell(1, Phase::Dead(KILLED));
+    job.newcomers_end = None;
+    job.pass(1_000);
+    assert_eq!(job.chosen().last(), Some(&"recover-in-place"), "{:?}", job.chosen());
+}
+
+#[test]
+fn errors_soon_after_a_recovery_are_charged_to_it_and_no_healthy_rank_is_blamed() {
+    let mut job = in_loops(3);
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.last().outcome, "recovered by recover-in-place");
+    for (rank, at) in [(0, 81), (2, 82)] {
+        step(&mut job, at);
+        job.pass(1_500);
+        job.tell(rank, failed(report("ValueError", "the loss is not finite")));
+        job.pass(1_000);
+    }
+    step(&mut job, 83);
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
+    let reason = job.decision().reason;
+    assert!(reason.starts_with("recover-in-place failed twice: "), "{reason}");
+    let incidents = incidents(&job);
+    assert_eq!(incidents[0].blamed, [Rank(1)]);
+    for incident in &incidents[1..] {
+        assert_eq!(incident.blamed, [] as [Rank; 0], "the recovery is at fault: {incident:?}");
+        let says = |line: &String| line.starts_with("charged to recover-in-place, which recovered incident ");
+        assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
+    }
+    assert_eq!(job.finished, None);
+}
+
+#[test]
+fn the_same_error_in_the_same_rank_that_the_recovery_was_for_is_still_that_ranks() {
+    let mut job = in_loops(3);
+    job.pass(1_000);
+    for at in 81..83 {
+        job.tell(1, failed(report("AcceleratorError", "CUDA error: an illegal memory access")));
+        job.pass(1_000);
+        step(&mut job, at);
+        job.pass(1_000);
+    }
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place"]);
+    assert_eq!(job.last().blamed, [Rank(1)]);
+}
+
+#[test]
+fn a_recovery_that_has_held_for_a_while_is_not_charged_any_more() {
+    let mut job = in_loops(3);
+    for round in 0..4 {
+        job.pass(1_000);
+        job.tell(round % 3, failed(report("ValueError", &format!("error {round} of many"))));
+        job.pass(1_000);
+        for at in 0..20 {
+            step(&mut job, 81 + u64::from(round) * 20 + at);
+            job.pass(10_000);
+        }
+        assert_eq!(job.last().blamed, [Rank(round % 3)]);
+    }
+    assert_eq!(job.chosen(), ["recover-in-place"; 4]);
+}
+
+#[test]
+fn steps_that_fail_soon_after_a_recovery_are_charged_to_it() {
+    let mut job = in_loops(2);
+    for at in 80..83 {
+        let generation = job.kernel.view().world.generation();
+        let message = "tensors of other shapes".to_owned();
+        let kind = FailureKind::Exception;
+        let failure = StepFailure { generation, kind, step: Some(at + 1), message, op: None, group: None };
+        let what = Saying::Failed(Box::new(failure));
+        let proc = ProcId { role: Role::Rank(Rank(0)), incarnation: job.proc(0).incarnation };
+        job.give(taskd_core::kernel::Input::Changed(Change::Said(WorkerSaid { proc, what })));
+        job.pass(500);
+        step(&mut job, at + 1);
+    }
+    assert_eq!(job.chosen(), ["retry", "retry", "restart"]);
+    assert!(incidents(&job)[1..].iter().all(|incident| incident.blamed.is_empty()), "{:?}", incidents(&job));
+}
+
+#[test]
+fn a_program_that_always_fails_at_one_step_ends_the_job_after_a_restart_has_not_helped() {
+    let mut job = in_loops(2);
+    for _ in 0..5 {
+        if job.finished.is_none() {
+            let incarnation = job.proc(1).incarnation;
+            job.tell_of(
+                ProcId { role: Role::Rank(Rank(1)), incarnation },
+                failed(ErrorReport { step: Some(80), ..report("ValueError", "bad batch") }),
+            );
+            job.pass(1_000);
+        }
+    }
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart", "exit"]);
+    let (ok, reason) = job.finished.expect("the job is over");
+    assert!(!ok && reason.starts_with("program in the job, the same ValueError twice at the same step"), "{reason}");
+}
+
+#[test]
+fn recoveries_that_keep_processes_and_lead_nowhere_are_followed_by_a_restart_before_the_end() {
+    let mut job = in_loops_with(3, |policy| policy.budget.recoveries_max = 30);
+    for _ in 0..6 {
+        job.pass(1_000);
+        job.tell(1, exited(KILLED, None));
+        job.pass(1_000);
+    }
+    assert_eq!(job.chosen(), [["recover-in-place"; 6].as_slice(), &["restart"]].concat());
+    let reason = job.decision().reason;
+    assert!(reason.contains("as a detector advises"), "{reason}");
+    for _ in 0..6 {
+        job.pass(1_000);
+        job.tell(1, exited(KILLED, None));
+        job.pass(1_000);
+    }
+    let (ok, reason) = job.finished.expect("nothing helps");
+    assert!(!ok && reason.starts_with("restart-storm in the job, "), "{reason}");
+}
+
+#[test]
+fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
+    let never = |policy: &mut Policy| {
+        for name in ["recover-in-place", "recover"] {
+            policy.strategies.insert(Name::new(name), Permission::Never);
+        }
+    };
+    let mut job = in_loops_with(3, never);
+    let why = "the job trains with all of its 3 ranks; policy.ranks_min says with how few it may go on";
+    assert_eq!(job.kernel.status().cannot.get(&Name::new("shrink")).map(String::as_str), Some(why));
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["restart"]);
+
+    let asks = |policy: &mut Policy| {
+        never(policy);
+        policy.ranks_min = 1;
+    };
+    let mut job = in_loops_with(3, asks);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["restart"], "its place is there: all of its ranks start again");
+    let shrink = job.decision().refused.into_iter().find(|refusal| refusal.strategy == "shrink").expect("refused");
+    assert_eq!(shrink.reason, "rank 1 can be placed again: a restart with all 3 ranks comes first");
+}
+
+#[test]
+fn a_smaller_world_is_stated_in_status_and_report() {
+    let forbidden = |policy: &mut Policy| {
+        policy.ranks_min = 1;
+        for name in ["recover-in-place", "recover", "restart"] {
+            policy.strategies.insert(Name::new(name), Permission::Never);
+        }
+    };
+    let mut job = in_loops_with(3, forbidden);
+    job.pass(5_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["shrink"], "all ranks may not start again");
+    step(&mut job, 81);
+    step(&mut job, 90);
+    let smaller = job.kernel.status().smaller;
+    assert_eq!((smaller.len(), smaller[0].ranks, smaller[0].of, smaller[0].until), (1, 2, 3, None));
+    assert_eq!((smaller[0].since, smaller[0].steps), (JobTime::START + Duration::from_secs(5), Some((81, 90))));
+    for rank in [0, 2] {
+        job.tell(rank, exited(Termination::Code(0), None));
+    }
+    job.pass(1_000);
+    let report = job.kernel.report();
+    assert!(report.ok);
+    let expected =
+        "2 of the job's 3 ranks finished; it trained with 2 of its 3 ranks from 5.000 s for 1.0 s, steps 81 to 90";
+    assert_eq!(report.reason, expected);
+    assert_eq!(report.smaller.len(), 1);
+}
+
+#[test]
+fn a_recovery_is_over_when_ranks_step_again_where_they_have_told_of_steps() {
+    let mut job = Job::of(2);
+    job.observe(0, Signal::Progress { step: 7 });
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["restart"]);
+    assert_eq!(job.last().outcome, "open", "rank 0 has told of its steps, and of none since");
+    job.observe(0, Signal::Progress { step: 5 });
+    assert_eq!(job.last().outcome, "recovered by restart", "rank 1 never tells of any");
+}
+
+#[test]
+fn a_rank_that_runs_and_has_not_stepped_in_time_is_no_failed_start() {
+    let mut job = Job::of(2);
+    job.observe(0, Signal::Progress { step: 7 });
+    job.tell(1, exited(KILLED, None));
+    job.pass(601_000);
+    assert_eq!(job.chosen(), ["restart"]);
+    assert_eq!(job.last().outcome, "recovered by restart", "it may compile for longer than that");
+}
+
+#[test]
+fn before_the_start_nothing_is_said_of_what_cannot_work() {
+    use taskd_core::kernel::{Input, Kernel, Start};
+    let mut kernel = Kernel::new(super::plugins());
+    assert_eq!(kernel.status().cannot, [].into(), "the job is not known yet");
+    let spec = std::sync::Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])));
+    let start = Start { spec, trace: None, meets_at: Some(Name::new("store")) };
+    kernel.step(JobTime::START, &Input::Start(Box::new(start)));
+    let cannot = kernel.status().cannot;
+    let why = "the job has no service at which ranks meet anew (its `meeting`); add its framework's";
+    assert_eq!(cannot.get(&Name::new("recover-in-place")).map(String::as_str), Some(why));
+    assert_eq!(cannot.get(&Name::new("retry")).map(String::as_str), Some(why));
+}
+
+#[test]
+fn a_decision_gives_the_reason_that_the_status_gives() {
+    let mut job = Job::meeting_at(2, "store");
+    let cannot = job.kernel.status().cannot;
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    let refused = job.decision().refused;
+    for (strategy, why) in &cannot {
+        let refusal = refused.iter().find(|refusal| refusal.strategy == *strategy).expect("it is refused");
+        assert_eq!(refusal.reason, *why, "{strategy}");
+    }
+    assert!(cannot.len() >= 5, "{cannot:?}");
+}

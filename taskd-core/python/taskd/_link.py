@@ -185,6 +185,13 @@ def sleep_ms(milliseconds):
     time.sleep(milliseconds / 1000.0)
 
 
+def say_whole(text, error):
+    """With all of the exception's traceback."""
+    import traceback
+
+    say("%s:\n%s" % (text, "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()))
+
+
 def say(text):
     try:
         sys.stderr.write("taskd: %s\n" % text)

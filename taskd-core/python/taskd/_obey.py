@@ -38,9 +38,11 @@ def needs_a_step(loop, directive):
         loop.hold_buffers()
         loop.put_back()
         return True
-    except Exception as error:  # the directive itself will say so
-        _link.say("%s: %s" % (type(error).__name__, error))
-        return False
+    except Refused as error:  # the directive itself will say so
+        _link.say(str(error))
+    except Exception as error:
+        _link.say_whole("whether this rank has to do a step by itself is not known", error)
+    return False
 
 
 def carry_out(loop, directive):
@@ -56,12 +58,23 @@ def carry_out(loop, directive):
     except (Refused, _dumps.NoDump) as error:
         session.refuse(id_, str(error))
     except Exception as error:
-        _link.say("%s failed: %s: %s" % (kind, type(error).__name__, error))
-        session.refuse(id_, "%s failed: %s: %s" % (kind, type(error).__name__, str(error)[:1000]))
+        _link.say_whole("%s failed" % kind, error)
+        session.refuse(id_, "%s failed at %s: %s: %s" % (kind, place_of(error), type(error).__name__, str(error)[:1000]))
     else:
         session.answer(id_, answer)
         return True
     return False
+
+
+def place_of(error):
+    """Where it was raised: `file:line in function`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "an unknown place"
+    code = trace.tb_frame.f_code
+    return "%s:%d in %s" % (code.co_filename, trace.tb_lineno, code.co_name)
 
 
 def give_up(loop, generation, order):

@@ -10,7 +10,7 @@ import socket
 import sys
 import types
 
-from taskd import _batches, _frames, _link, _loop, _recovery, _session
+from taskd import _batches, _frames, _link, _loop, _obey, _recovery, _session
 
 
 class Copier(_batches.Nothing):
@@ -176,6 +176,21 @@ def entry_fails():
     return {"raised": rose, "numbers": numbers, "left": left}
 
 
+def directives_fail():
+    """Something in a framework fails in a way that nobody has thought of: in a directive, and ahead of one."""
+
+    def breaks(*_):
+        return {}["a name that has moved"]
+
+    session, sent = session_in_loop(join=breaks)
+    session.generation = 2
+    loop = types.SimpleNamespace(session=session, engine=session.engine, lags=breaks)
+    done = _obey.carry_out(loop, (7, 2, "join", {}))
+    needs = _obey.needs_a_step(loop, (8, 2, "repair", {"step": 3, "from": {"rank": 0}}))
+    line = breaks.__code__.co_firstlineno + 1
+    return {"done": done, "needs": needs, "answers": [one["answer"] for one in sent], "line": line, "file": breaks.__code__.co_filename}
+
+
 class Seat:
     """Of a standby which is told a rank that it cannot become."""
 
@@ -301,6 +316,7 @@ def garbage():
 
 CASES = {
     "changed_in_place": changed_in_place,
+    "directives_fail": directives_fail,
     "entry_fails": entry_fails,
     "forks_again": forks_again,
     "garbage": garbage,

@@ -65,6 +65,22 @@ fn a_loop_that_could_not_begin_is_over() {
 }
 
 #[test]
+fn a_directive_that_fails_unexpectedly_is_answered_with_the_place_and_its_traceback_is_printed() {
+    let (found, said) = seen("directives_fail");
+    let place = format!("{}:{} in breaks", found["file"].as_str().unwrap(), found["line"]);
+    let why = format!("join failed at {place}: KeyError: 'a name that has moved'");
+    assert_eq!(found["answers"], json!([{"id": 7, "error": why}]), "{found:#}");
+    assert_eq!((&found["done"], &found["needs"]), (&json!(false), &json!(false)));
+    let raised = format!("line {}, in breaks", found["line"]);
+    assert_eq!(
+        (said.matches("Traceback (most recent call last)").count(), said.matches(&raised).count()),
+        (2, 2),
+        "{said}"
+    );
+    assert!(said.contains("taskd: join failed:\nTraceback"), "{said}");
+}
+
+#[test]
 fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() {
     let (found, said) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));

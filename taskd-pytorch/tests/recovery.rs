@@ -104,6 +104,11 @@ ends_as_undisturbed! {
     batches_that_the_program_changes_in_place: "in_place",
     loaders_with_random_numbers_of_their_own: "shuffled",
     a_loader_with_workers_that_load_ahead: "loader",
+    a_dataloader_whose_iter_is_a_generator: "loader_that_generates",
+    an_object_that_yields_from_a_dataloader_and_counts_its_epochs: "loader_of_the_programs_own",
+    a_loader_of_a_framework_that_synchronizes_random_numbers_and_loads_one_batch_ahead: "loader_of_a_framework",
+    a_dataloader_with_persistent_workers: "loader_with_persistent_workers",
+    an_epoch_that_begins_with_a_collective_of_which_some_ranks_have_done_their_part: "epoch_that_some_have_begun",
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     ranks_that_are_lost_with_one_of_those_that_have_what_only_they_had: "host_and_holder",
     two_optimizers_with_operations_between_them: "gan",
@@ -287,6 +292,27 @@ fn a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began() {
     let Some(found) = findings(test, "over_an_epochs_end") else { return };
     for whose in ["own", "program"] {
         assert_eq!(found[whose][0], found[whose][1], "{whose}: {found:#}");
+    }
+}
+
+#[test]
+fn a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand() {
+    let why = "refuses give-up: Dispatching calls for operations of all ranks with every batch";
+    is_refused(
+        "a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand",
+        "loader_that_dispatches",
+        why,
+    );
+}
+
+#[test]
+fn a_batch_that_could_not_be_loaded_is_loaded_when_its_step_is_done_again() {
+    let test = "a_batch_that_could_not_be_loaded_is_loaded_when_its_step_is_done_again";
+    let Some(found) = findings(test, "draw_fails") else { return };
+    let loaders = found.as_object().unwrap();
+    assert_eq!(loaders.len(), 4, "{found:#}");
+    for (loader, runs) in loaders {
+        assert_eq!(runs[0], runs[1], "{loader}: {found:#}");
     }
 }
 

@@ -17,9 +17,10 @@ class TooMany(Exception):
 
 
 class Stream:
-    """`opener(source, epoch, skip)` gives an iterator over the source's batches of one epoch, less the first `skip`; the
-    copier knows the framework's batches: `mark`, `copy`, the program's random numbers: `seed`, `restore`, and those that a source
-    has of its own: `own_of`, `restore_own` (None: it has none, or they stay)."""
+    """`opener(source, epoch, skip, last)` gives an iterator over the source's batches of one epoch, less the first `skip`; `last` is
+    called ahead of the last of these (`open_plainly`). The copier knows the framework's batches: `mark`, `copy`, the program's random
+    numbers: `seed`, `restore`, those that a source has of its own: `own_of`, `restore_own` (None: it has none, or they stay), and what
+    else there is about a draw: see `Nothing`."""
 
     def __init__(self, source, opener, copier):
         self.source, self.opener, self.copier = source, opener, copier
@@ -27,16 +28,21 @@ class Stream:
         self.epoch = self.at = 0  # batches of this epoch that were drawn
         self.seed = None  # what the program's random numbers were when the epoch began: an order that is shuffled needs them
         self.own_seed = None  # and the source's own
+        self.opening = None  # and what else there was
+        self.ahead = None  # both kinds ahead of the last draw, where that may have loaded more than it handed out
         self.first = self.own()  # before it was used
         self.start = self.position()  # with which the step began
         self.kept = []
         self.drawn_random = []  # the program's random numbers and the source's own once a batch was loaded, where that took some
+        self.says = [copier.plain_of(source)]  # what the source said of itself ahead of what is kept, and with each batch of that
         self.marks = []  # by which a change in place is seen
         self.copies = False
         self.lost = False  # more than are kept
         self.changed = False  # what is kept of this step is not what was handed out first
         self.cursor = 0
         self.drawn = None  # of what cannot be begun anew, while a newcomer warms up
+        self.failed = False  # a draw of this step has raised: its batch is passed over now, or nothing comes any more
+        self.shared = None  # of an epoch that began in this step with operations of all ranks: (batches before it, its epoch, `says` then)
 
     def next(self):
         if self.cursor < len(self.kept):
@@ -44,9 +50,10 @@ class Stream:
             if drawn is not None:  # loading it took random numbers, which the program is not to get again
                 self.copier.restore(drawn[0])
                 self.copier.restore_own(self.source, drawn[1])
+            self.copier.set_plain(self.source, self.says[self.cursor + 1])
         else:
             before = self.copier.seed(), self.own()
-            batch = self.draw()
+            batch = self.draw(before)
             if not self.copier.keeps:
                 return batch
             after = self.copier.seed(), self.own()
@@ -54,6 +61,7 @@ class Stream:
                 self.kept.append(batch)
                 self.drawn_random.append(after if after != before else None)
                 self.marks.append(None if self.copies else self.copier.mark(batch))
+                self.says.append(self.copier.plain_of(self.source))
             else:
                 self.lost = True
         self.cursor += 1
@@ -63,31 +71,52 @@ class Stream:
         return self.copier.own_of(self.source)
 
     def position(self):
-        """Where it is: `(epoch, batch, both kinds of random numbers when the epoch began, its own now)`."""
-        return self.epoch, self.at, self.seed, self.own_seed, self.own()
+        """Where it is: `(epoch, batch, both kinds of random numbers when the epoch began, its own now, both ahead of the last draw, what
+        else there was when the epoch began)`."""
+        return self.epoch, self.at, self.seed, self.own_seed, self.own(), self.ahead, self.opening
 
-    def draw(self):
+    def draw(self, before):
         for _ in range(2):  # an epoch that is over, and a new one
-            if self.iterator is None:
+            if self.iterator is None and self.at and self.seed is not None:
+                self.reopen(self.own())  # a draw has failed, and its step is done again
+            begins = self.iterator is None
+            if begins:
+                says = self.copier.plain_of(self.source)
                 self.seed, self.own_seed = self.copier.seed(), self.own()
-                self.iterator = self.opener(self.source, self.epoch, self.at)
+            watch = self.copier.watch(self.source, begins)
             try:
+                if begins:
+                    self.iterator = self.opener(self.source, self.epoch, self.at)
                 batch = next(self.iterator)
-                self.at += 1
-                if self.drawn is not None and len(self.drawn) < KEPT_MAX:
-                    self.drawn.append(batch)
-                return batch
             except StopIteration:
+                watch.ends()
                 if iter_is_all(self.source):
                     raise
-                self.iterator, self.epoch, self.at = None, self.epoch + 1, 0
+                self.iterator, self.epoch, self.at, self.opening = None, self.epoch + 1, 0, None
+                continue
+            except BaseException:
+                watch.ends()
+                self.failed = True
+                raise
+            opening = watch.ends()
+            if begins:
+                self.opening = opening
+                if watch.is_shared:
+                    self.shared = len(self.kept), self.epoch, says
+            self.ahead = before if not begins and self.copier.looks_ahead(self.source) else None
+            self.at += 1
+            if self.drawn is not None and len(self.drawn) < KEPT_MAX:
+                self.drawn.append(batch)
+            return batch
         raise ValueError("%s has no batch in a whole epoch" % type(self.source).__name__)
 
     def begin_step(self):
         if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
             self.copies = True
         del self.kept[:], self.marks[:], self.drawn_random[:]
-        self.cursor, self.lost, self.changed, self.start = 0, False, False, self.position()
+        self.says = [self.copier.plain_of(self.source)]
+        self.cursor, self.lost, self.changed, self.failed, self.shared = 0, False, False, False, None
+        self.start = self.position()
 
     def check_step(self):
         """Raises where the batches of the step cannot be handed out again, however often it is asked."""
@@ -98,23 +127,39 @@ class Stream:
         if self.changed:
             raise TooMany("a batch was changed in place, so its step cannot be done again; from now on batches are copied")
 
-    def redo_step(self):
-        """Hands out the batches of the step again, which were checked."""
-        self.cursor = 0
+    def redo_step(self, alone=False):
+        """Hands out the batches of the step again, which were checked. An epoch that began in it with operations of all ranks begins
+        again, unless this rank does the step alone: others may not have come so far, and need their peers."""
+        if self.shared is not None and not alone:
+            count, self.epoch, says = self.shared
+            del self.kept[count:], self.marks[count:], self.drawn_random[count:], self.says[count + 1 :]
+            self.says[count] = says
+            self.iterator, self.at, self.shared = None, 0, None
+            self.ahead = self.opening = None
+        if self.failed and not iter_is_all(self.source):
+            self.iterator = None
+        self.cursor, self.failed = 0, False
         self.copier.restore_own(self.source, self.start[4])
+        self.copier.set_plain(self.source, self.says[0])
 
-    def seek(self, epoch, at, seed, own_seed=None, own=None):
+    def seek(self, epoch, at, seed, own_seed=None, own=None, ahead=None, opening=None):
         """Goes on at a position. Without its own random numbers of that moment it has those that the epoch has left so far."""
         self.iterator, self.epoch, self.at, self.seed, self.own_seed = None, epoch, at, seed, own_seed
+        self.ahead, self.opening = ahead, opening
         self.reopen(own)
         self.begin_step()
+
+    def rewind(self):
+        """As if nothing had been handed out."""
+        self.copier.rewind(self.source)
+        self.seek(0, 0, None, own=self.first)
 
     def share_anew(self, before, now):
         """So many ranks shared the source's batches before, and so many do from now on: as many of them are gone as were handed out
         to all, or a few more."""
-        epoch, at, *random = self.start
-        self.at, self.start = -(-self.at * before // now), (epoch, -(-at * before // now), *random)
-        self.iterator = None
+        epoch, at, *random, _, opening = self.start
+        self.at, self.start = -(-self.at * before // now), (epoch, -(-at * before // now), *random, None, opening)
+        self.iterator = self.ahead = None
         self.reopen(self.own())
 
     def reopen(self, own):
@@ -122,11 +167,18 @@ class Stream:
         source gets its `own`."""
         if self.iterator is None and self.at and self.seed is not None:
             now = self.copier.seed()
-            self.copier.restore(self.seed)
-            self.copier.restore_own(self.source, self.own_seed)
-            self.iterator = self.opener(self.source, self.epoch, self.at)
+            with self.copier.again(self.source, self.opening):
+                self.copier.restore(self.seed)
+                self.copier.restore_own(self.source, self.own_seed)
+                self.iterator = self.opener(self.source, self.epoch, self.at, self.restore_ahead)
             self.copier.restore(now)
         self.copier.restore_own(self.source, own)
+
+    def restore_ahead(self):
+        """The random numbers that the last draw had."""
+        if self.ahead is not None:
+            self.copier.restore(self.ahead[0])
+            self.copier.restore_own(self.source, self.ahead[1])
 
 
 def iter_is_all(source):
@@ -159,12 +211,12 @@ class Streams:
         for stream in self.all:
             stream.begin_step()
 
-    def redo_step(self):
+    def redo_step(self, alone=False):
         """All of them or none."""
         for stream in self.all:
             stream.check_step()
         for stream in self.all:
-            stream.redo_step()
+            stream.redo_step(alone)
 
     def rewind(self):
         """As if nothing had been handed out. What cannot be begun anew hands its batches out again."""
@@ -174,7 +226,14 @@ class Streams:
                 stream.iterator, stream.at, stream.drawn = itertools.chain(stream.drawn, stream.source), 0, None
                 stream.begin_step()
             else:
-                stream.seek(0, 0, None, own=stream.first)
+                stream.rewind()
+
+    def begun_otherwise(self, positions):
+        """The first source whose epoch has begun in this step by itself, and otherwise than for another rank; None where there is none."""
+        for stream, position in zip(self.all, positions):
+            if stream.shared is not None and position[0] == stream.epoch and self.copier.began_otherwise(stream.opening, position[6]):
+                return type(stream.source).__name__
+        return None
 
     def share_anew(self, seat):
         """The world is another one: `seat(source)` says how many ranks share it, before and now, where that has changed."""
@@ -198,6 +257,24 @@ class Streams:
             stream.seek(*position)
 
 
+class Unwatched:
+    """A draw of which nothing is to be known."""
+
+    is_shared = False
+
+    def ends(self):
+        return None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+UNWATCHED = Unwatched()
+
+
 class Nothing:
     """The copier of a program that no supervisor looks after: nothing is kept, since nothing is done again."""
 
@@ -209,15 +286,45 @@ class Nothing:
     def own_of(self, source):
         return None
 
+    def plain_of(self, source):
+        """What a source says of where it is, in attributes of its own: that this is the last batch, for instance. None where it has none."""
+        return None
 
-def open_plainly(source, epoch, skip):
-    """An iterator over a source that is told of its epoch where it wants to know: DistributedSampler, for instance."""
+    def set_plain(self, source, plain):
+        """Has it say that again."""
+
+    def looks_ahead(self, source):
+        """Whether a draw may load more than it hands out, so that the random numbers which it had are needed once more."""
+        return False
+
+    def watch(self, source, begins):
+        """Of a draw, or of the beginning of an epoch with its first draw: an object whose `ends()` gives what else has to be known to
+        do that again, in plain values; `is_shared`: it had operations of all ranks in it."""
+        return UNWATCHED
+
+    def again(self, source, opening):
+        """A context in which the epoch begins again that began so."""
+        return UNWATCHED
+
+    def began_otherwise(self, opening, other):
+        """Whether operations of all ranks gave something else, of two beginnings of an epoch."""
+        return False
+
+    def rewind(self, source):
+        """As if it had never been used."""
+
+
+def open_plainly(source, epoch, skip, last=None):
+    """An iterator over a source that is told of its epoch where it wants to know: DistributedSampler, for instance. `last` is called
+    ahead of the last batch that is passed over: a source which loads ahead loads the next one then."""
     for part in (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
             break
     batches = iter(source)
-    for _ in range(skip):
+    for left in range(skip, 0, -1):
+        if left == 1 and last is not None:
+            last()
         next(batches, None)
     return batches

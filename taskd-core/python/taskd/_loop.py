@@ -288,10 +288,10 @@ class Loop:
         if self.kind == TRAIN and self.window == OPEN and not (self.tainted or self.has_raised):
             self.end()
 
-    def put_back(self):
-        """All that the step has changed before its window is as it was when the step began."""
+    def put_back(self, alone=False):
+        """All that the step has changed before its window is as it was when the step began. `alone`: this rank does it by itself."""
         if self.noted == self.number and not self.again:
-            self.streams.redo_step()
+            self.streams.redo_step(alone)
             self.engine.put_back(self.note)
             self.again = True
 

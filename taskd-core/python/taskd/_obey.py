@@ -36,7 +36,7 @@ def needs_a_step(loop, directive):
         if not sources(order) or not isinstance(order.get("step"), int) or not loop.lags(order["step"]):
             return False
         loop.hold_buffers()
-        loop.put_back()
+        loop.put_back(alone=True)
         return True
     except Refused as error:  # the directive itself will say so
         _link.say(str(error))

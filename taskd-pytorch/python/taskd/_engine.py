@@ -8,7 +8,8 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _newcomer, _notes, _random
+from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _newcomer
+from taskd import _notes, _random
 from taskd import _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
@@ -32,7 +33,7 @@ class Engine:
         self.reducers = _reducers.Reducers(self)
         self.groups = _groups_anew.Groups(self)
         self.completer = _completer.Completer()
-        self.copier, self.open_data = _data.Copier(), _data.open_at
+        self.copier, self.open_data = _data.Copier(self), _data.open_at
         self.store = self.client = None  # of the generation
         self.away_ = self.first_client = None  # where what only this rank has is kept by another one
         self.warm = None
@@ -61,6 +62,8 @@ class Engine:
     def alone(self):
         """Whether operations are answered here: a newcomer's, until it has joined, those of a step done by itself, and those of
         a pass that only ends what was given up."""
+        if self.copier.replays is not None:
+            return False
         if self.unfinished.finishing or self.session.mode == JOIN and not self.session.came_in:
             return True
         return self.loop is not None and self.loop.in_step and self.loop.kind == CATCHING_UP
@@ -105,6 +108,9 @@ class Engine:
 
     def enter(self, loop, state):
         self.state_.register(state)
+        counters = _accelerate.state()
+        if counters is not None:
+            self.state_.named.setdefault(_accelerate.NAME, counters)
         self.loop = loop
         self.say_what_is_sharded()
         if self.cannot is not None:
@@ -146,6 +152,21 @@ class Engine:
             why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
             self.cannot = why % lost[0]
         self.session.knows_limits()
+
+    def draws_with_operations(self, kind):
+        """No step is done again in which ranks have come to other batches than others."""
+        why = "%s calls for operations of all ranks with every batch, which a step that is done again does not: restart all ranks"
+        self.finds_limit(why % kind)
+
+    def has_unknown_workers(self, kind):
+        self.finds_limit("the random numbers of the persistent workers of %s are not known: restart all ranks" % kind)
+
+    def finds_limit(self, why):
+        """No step can be given up from here on. The first reason is reported."""
+        if self.cannot is None:
+            self.cannot = why
+            _link.say(why)
+            self.session.knows_limits()
 
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []

@@ -227,4 +227,4 @@ class InMemory(Whole):
 
 def own_seed(there, own):
     """A peer's place in the data, in the order in which this rank goes through it."""
-    return there[:2] + own[2:4] + (None,) if there[0] == own[0] and own[2] is not None else there
+    return there[:2] + own[2:4] + (None, None) + own[6:7] if there[0] == own[0] and own[2] is not None else there

@@ -19,7 +19,7 @@ from operator import attrgetter
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from taskd import _alone, _begin_alone
+from taskd import _alone, _begin_alone, _tape
 from taskd._aborted import StepAborted
 from taskd._group_calls import CALLS
 from taskd._tracing import is_tracing
@@ -111,13 +111,19 @@ def calling(name):
         if is_tracing():
             return real(self.real)(*args, **kwargs)
         engine = self.engine
+        if engine.copier.replays is not None and engine.is_main():
+            engine.copier.replays.answer(name, args)
+            return _alone.completed(args)
         place = caller() if engine.loop is not None and engine.loop.in_step else None
         if place == ORDER and told_of_order(engine, args[0]):
             return _alone.completed(args)
         if engine.alone:
             if place == BACKWARD:
                 engine.issued(args)
-            return _alone.answer(self, name, args, kwargs)
+            work = _alone.answer(self, name, args, kwargs)
+            if engine.copier.tape is not None and place is None:
+                engine.copier.tape.add(name, args)
+            return work
         if engine.loop is None or not engine.loop.in_step:
             return real(self.real)(*args, **kwargs)
         in_backward = place == BACKWARD
@@ -136,7 +142,10 @@ def calling(name):
         engine.under_way.add(work)
         if in_backward:
             return engine.completer.follow(self, name, work, args)
-        return Work(self, name, work, place, args)
+        work = Work(self, name, work, place, args)
+        if engine.copier.tape is not None and place is None and engine.is_main():
+            work._noted = engine.copier.tape.add(name, args)
+        return work
 
     method.__name__ = name
     return method
@@ -177,9 +186,15 @@ class Work(c10d.Work):
     def __init__(self, group, op, work, place, args):
         c10d.Work.__init__(self)
         self._group, self._op, self._work, self._place, self._args = group, op, work, place, args
-        self._future = None
+        self._future = self._noted = None
 
     def wait(self, timeout=NO_LIMIT):
+        done = self.wait_for(timeout)
+        if self._noted is not None:
+            _tape.ends(self._noted)
+        return done
+
+    def wait_for(self, timeout):
         group, work = self._group, self._work
         if get_ident() != group.engine.main_thread:
             return work.wait(timeout)

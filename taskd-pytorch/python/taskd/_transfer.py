@@ -74,6 +74,7 @@ class Transfer:
         giver, first = ranks[0], told[ranks[0]]  # whose own all is of which replicas have not the same
         for rank in ranks[1:]:
             self.are_equal(giver, first, rank, told[rank])
+        self.began_alike(loop, giver, first)
         loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
         moves = self.moves(loop, [told[rank] for rank in ranks])
         _copy.read([one for one in moves if one[1]], cancelled)
@@ -138,6 +139,13 @@ class Transfer:
             if here.get(path) != there.get(path):
                 has = tuple("%s %s on %s" % one if one else "missing" for one in (here.get(path), there.get(path)))
                 raise Refused("%s is %s with rank %d and %s with rank %d: they are no replicas" % (path, has[0], giver, has[1], rank))
+
+    def began_alike(self, loop, giver, told):
+        """A step that was done by itself has answered its operations itself; what loaders go by has to be what the others have."""
+        other = loop.streams.begun_otherwise(pickle.loads(told["private"])[1])
+        if other is not None:
+            why = "an epoch of %s has begun here by operations of this rank alone, which gave other than those of rank %d; restart all ranks"
+            raise Refused(why % (other, giver))
 
     def kept_here(self, loop):
         """Buffers are each rank's own, and those that the step has left here are right."""

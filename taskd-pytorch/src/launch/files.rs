@@ -10,9 +10,10 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 45] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 48] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
+    "taskd/_accelerate.py"
     "taskd/_alone.py"
     "taskd/_begin_alone.py"
     "taskd/_completer.py"
@@ -47,8 +48,10 @@ pub const PYTHON_FILES: [PythonFile; 45] = python_files! {
     "taskd/_reducers.py"
     "taskd/_save.py"
     "taskd/_sockets.py"
+    "taskd/_sources.py"
     "taskd/_state.py"
     "taskd/_store.py"
+    "taskd/_tape.py"
     "taskd/_tracing.py"
     "taskd/_transfer.py"
     "taskd/_under_way.py"

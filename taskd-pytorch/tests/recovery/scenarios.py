@@ -19,6 +19,7 @@ import dumps
 import fsdp
 import halves
 import hosts
+import loaders
 import meetings
 import owns
 import programs
@@ -772,6 +773,18 @@ def compiled_steps():
             yield "%s, rank %d dies" % (way, victim), verdict(reference, world.finish(), phases, world)
 
 
+def epoch_that_some_have_begun():
+    """A step is given up in which an epoch begins with an operation of all ranks: three have done that, and one nothing. All live, or
+    one that had done it dies, or the one that had not."""
+    for dead in ((), (1,), (3,)):
+        yield late(loaders.training, 4, 3, dead, KIND="adapter")
+
+
+def of_loaders(kind):
+    """A loader of another kind than torch's own."""
+    return together(loaders.over_epochs(compared, died_at, (kill, retry), FEW_STEPS, kind))
+
+
 SCENARIOS = {
     "meetings": lambda: meetings.outcomes(StandIn),
     "with_default_timeout": lambda: on_other_hosts(programs.accumulated, DEFAULT_TIMEOUT="0.5"),
@@ -833,6 +846,13 @@ SCENARIOS = {
     "large_early": lambda: refused_once(owns.large, CHANGES="early", GIVES="tensors"),
     "no_state": no_state,
     "large_copies": lambda: refused_once(owns.large, CHANGES="late", GIVES="copies"),
+    "loader_that_generates": lambda: of_loaders("generating"),
+    "loader_of_the_programs_own": lambda: of_loaders("wrapper"),
+    "loader_of_a_framework": lambda: of_loaders("adapter"),
+    "epoch_that_some_have_begun": lambda: together(epoch_that_some_have_begun()),
+    "draw_fails": loaders.draw_fails,
+    "loader_that_dispatches": lambda: refused_by(loaders.training, KIND="dispatching"),
+    "loader_with_persistent_workers": lambda: of_loaders("persistent"),
     "shuffled": lambda: together(shuffled()),
     "over_an_epochs_end": owns.over_an_epochs_end,
     "fsdp": lambda: refused_by(fsdp.one),

@@ -464,12 +464,22 @@ def record_uncaught(steps):
             try:
                 is_last = not is_caught(trace)
                 if not os.path.exists(path) or is_last and is_to_be_replaced(path):  # else the framework was first
-                    write_record(path, kind, value, trace, steps.step.value, is_last)
+                    write_record(path, kind, value, trace, steps.step.value, is_last, behind_given_up())
             except Exception:
                 pass
         previous(kind, value, trace)
+        if is_error and behind_given_up():
+            say(behind_given_up())
 
     sys.excepthook = excepthook
+
+
+def behind_given_up():
+    """What has to be known of an exception in the program's code behind the `with` of a step that was given up; else nothing."""
+    loop = getattr(getattr(sys.modules.get("taskd._session"), "current", None), "loop", None)
+    if loop is None or not loop.in_step or loop.after is not False:
+        return ""
+    return "raised behind `with step:` of step %d, which was not completed; such code belongs under `if step.completed:`" % loop.number
 
 
 def is_caught(trace):
@@ -498,7 +508,7 @@ def is_to_be_replaced(path):
     return False
 
 
-def write_record(path, kind, value, trace, step, is_last):
+def write_record(path, kind, value, trace, step, is_last, remark):
     import traceback
 
     extra = {
@@ -508,7 +518,7 @@ def write_record(path, kind, value, trace, step, is_last):
     }
     if is_last:
         extra["taskd_uncaught"] = "1"
-    message = ("%s: %s" % (kind.__name__, value))[:MESSAGE_CHARS_MAX]
+    message = ("%s: %s%s" % (kind.__name__, value, remark and " (%s)" % remark))[:MESSAGE_CHARS_MAX]
     put_record(path, {"message": {"message": message, "extraInfo": extra}})
 
 

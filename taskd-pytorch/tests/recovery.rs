@@ -118,6 +118,7 @@ ends_as_undisturbed! {
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
     state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
     state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
+    code_behind_the_with_of_steps_that_are_given_up: "behind",
     what_a_group_that_was_given_up_still_writes_is_put_right: "late_write",
     a_supervisor_that_goes_and_comes_back: "supervisor_gone",
     a_step_in_which_the_order_of_gradients_was_learned_is_done_again: "first_cut",

@@ -10,6 +10,8 @@
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
+        if step.completed:
+            print(step.number, loss.item())
 
 When another rank is lost, this process stays, and so does all that it has in memory: it waits until somebody has taken the
 place, and the step that was under way is done again, with the same batches and random numbers (see `steps`).
@@ -138,6 +140,9 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
     forward pass of a DistributedDataParallel, by `backward` and by the step of an optimizer, a scheduler, a scaler. Without the
     `with` a lost step is computed to its end and counts for nothing; that is enough for a program whose only collective
     operations are DistributedDataParallel's.
+
+    What comes behind the `with` runs for such a step as well, on what there is: it belongs under `if step.completed:`, which is so
+    neither for a step that was given up nor for one of which nothing counts.
 
     A process that takes the place of a lost one begins with a few steps of which nothing counts (`step.warming`): the program
     should neither log nor save anything in them. It may begin ahead of need, before anybody knows which rank it will be. It then

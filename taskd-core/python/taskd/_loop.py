@@ -29,14 +29,24 @@ def park(at):
 class Step:
     """One training step. `with step:` around its body has an aborted step done again."""
 
-    __slots__ = ("_loop", "number", "warming")
+    __slots__ = ("_loop", "_ended", "number", "warming")
 
     def __init__(self, loop, number, warming):
         self._loop = loop
+        self._ended = None  # whether it was completed, once that does not change any more
         self.number = number
         #: The step only warms this process up, or brings it to where the others are: nothing that it computes counts, and
         #: the program should neither log nor save anything.
         self.warming = warming
+
+    @property
+    def completed(self):
+        """Whether the step is done, to be asked after `with step:`. It is not where it was given up, and is done again, and where it only
+        warms up: the variables that its body sets are then those of an earlier step, or of half of one, or not there. What comes after
+        the `with` (a line in a log, a checkpoint) belongs under `if step.completed:`.
+
+        In a loop without the `with`: whether nothing of the step was given up so far."""
+        return self._loop.has_completed() if self._ended is None else self._ended
 
     @property
     def committed(self):
@@ -64,9 +74,11 @@ class Step:
 
     def __exit__(self, kind, error, trace):
         self._loop.guarded = False
-        swallows = kind is not None and self._loop.swallows(error)
-        self._loop.has_raised = kind is not None and not swallows
-        return swallows
+        is_swallowed = kind is not None and self._loop.swallows(error)
+        self._loop.has_raised = kind is not None and not is_swallowed
+        if kind is None or is_swallowed:
+            self._loop.comes_after(kind is None)
+        return is_swallowed
 
     def __repr__(self):
         return "<taskd step %d%s>" % (self.number, ", warming" if self.warming else "")
@@ -87,7 +99,10 @@ class Loop:
         self.window = BEFORE
         self.in_step = self.guarded = False
         self.has_raised = False  # the step's body, what is no more than the step's end not counted
-        self.tainted = False  # something of this step has failed: it cannot be committed
+        self.step = None  # that is under way
+        self.after = None  # whether the step was completed, between the end of its `with` and the next one
+        self.fails_after = False  # something has failed since then, which takes nothing from a step that was completed
+        self.is_tainted = False  # something of this step has failed: it cannot be committed
         self.note = None  # what was there when the step `noted` began
         self.noted = None
         self.again = False  # the next step is the one that was begun
@@ -105,6 +120,31 @@ class Loop:
         plain = not self.engine
         self.copier = _batches.Nothing() if plain else self.engine.copier
         self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, self.copier)
+
+    @property
+    def tainted(self):
+        return self.is_tainted
+
+    @tainted.setter
+    def tainted(self, value):
+        if value and self.after:
+            self.fails_after = True
+        else:
+            self.is_tainted = value
+
+    def has_completed(self):
+        """Whether the step under way is done, as far as is known."""
+        if self.after is not None or self.guarded:
+            return bool(self.after)
+        return self.has_completed_body()
+
+    def comes_after(self, is_whole):
+        """The `with` of the step ends, without an exception that was its own."""
+        if self.in_step:
+            self.after = is_whole and self.has_completed_body()
+
+    def has_completed_body(self):
+        return self.kind == TRAIN and not self.is_new and not self.tainted
 
     def stream(self, loader):
         source = self.data if loader is None else loader
@@ -181,6 +221,8 @@ class Loop:
         there.restore_random(there.random)
 
     def leave(self):
+        if self.in_step and self.after and self.window == OPEN:
+            self.end()  # the program has left the loop behind the step's body, which counts
         self.in_step = False
         if self.leaving is not None:
             self.leaving.end()
@@ -209,6 +251,7 @@ class Loop:
 
     def begin(self):
         self.window_then, self.began = self.window, time.monotonic()
+        self.after, self.fails_after = None, False
         self.tainted, self.window = False, TORN if self.is_new else BEFORE
         if self.again:
             self.again = False
@@ -223,7 +266,8 @@ class Loop:
                 if self.memory is not None and self.kind == TRAIN:
                     self.memory.begin(self.number, lambda: self.engine.copy(self))
         self.in_step, self.has_raised = True, False
-        return Step(self, self.number, self.kind != TRAIN or self.is_new)
+        self.step = Step(self, self.number, self.kind != TRAIN or self.is_new)
+        return self.step
 
     def private(self, with_buffers=True):
         """What only this rank has at the start of the step, as bytes."""
@@ -264,7 +308,8 @@ class Loop:
             self.keep.opens(self.number)
 
     def end(self):
-        self.in_step = False
+        self.step._ended = self.has_completed()
+        self.in_step, self.after = False, None
         if self.kind == WARMING:
             self.warm.ended()
         elif self.beforehand is not None and self.beforehand.ends():
@@ -281,6 +326,7 @@ class Loop:
             self.number += 1
             if self.session is not None:
                 self.session.page.says(self.number)
+            self.tainted = self.fails_after  # the next one does not begin before the supervisor was asked
 
     def left_in_step(self):
         """The program leaves the loop in a step, by `break` or `return`, or an exception has left it. It is completed if its commit window

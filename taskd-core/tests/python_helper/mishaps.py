@@ -191,6 +191,41 @@ def directives_fail():
     return {"done": done, "needs": needs, "answers": [one["answer"] for one in sent], "line": line, "file": breaks.__code__.co_filename}
 
 
+def behind_the_with():
+    """What a step says of itself ahead of its `with`, inside and behind it, where its body raises what may pass and where it does not; and
+    what is remarked of an exception of the program's there. Then the loop is left behind a step in which an optimizer has stepped."""
+    import _taskd_rank as helper
+
+    class Raises(Engine):
+        passing_errors, opened, failed = staticmethod(lambda: (MemoryError,)), staticmethod(lambda: None), None
+
+    says = []
+    session, _ = session_in_loop()
+    session.engine, session.mode, session.place, session.failed = Raises(), _session.TRAIN, _session.SCRIPT, lambda *_, **__: None
+    session.page = types.SimpleNamespace(says=says.append, stands_in_loop=lambda value: None, enters=lambda value: None)
+    _session.current, seen, remarks = session, [], []
+    steps = _loop.Loop(session, None, None, None, 0, (), None).run()
+    for number in range(2):
+        step = next(steps)
+        seen.append([step.completed])
+        with step:
+            seen[-1].append(step.completed)
+            session.loop.opens()
+            if number:
+                raise MemoryError
+        seen[-1].append(step.completed)
+        remarks.append(helper.behind_given_up())
+    steps.close()
+    last = [step.completed, remarks.append(helper.behind_given_up())]
+    steps = _loop.Loop(session, None, None, None, 7, (), None).run()
+    with next(steps) as step:
+        session.loop.opens()
+    steps.close()
+    _session.current = None
+    plain = [[step.completed, step] for step in _loop.Loop(None, None, None, 2, 0, (), None).run()]
+    return {"seen": seen, "remarks": remarks, "last": last, "left": step.completed, "says": says, "plain": [one.completed for _, one in plain]}
+
+
 class Seat:
     """Of a standby which is told a rank that it cannot become."""
 
@@ -315,6 +350,7 @@ def garbage():
 
 
 CASES = {
+    "behind_the_with": behind_the_with,
     "changed_in_place": changed_in_place,
     "directives_fail": directives_fail,
     "entry_fails": entry_fails,

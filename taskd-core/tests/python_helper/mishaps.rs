@@ -81,6 +81,26 @@ fn a_directive_that_fails_unexpectedly_is_answered_with_the_place_and_its_traceb
 }
 
 #[test]
+fn a_step_says_behind_its_with_whether_it_was_completed() {
+    let (found, _) = seen("behind_the_with");
+    assert_eq!(found["seen"], json!([[true, false, true], [true, false, false]]), "ahead of it, inside, and behind it");
+    let remark =
+        "raised behind `with step:` of step 1, which was not completed; such code belongs under `if step.completed:`";
+    assert_eq!(found["remarks"], json!(["", remark, ""]), "the last one when the loop is over");
+    assert_eq!(
+        (&found["last"][0], &found["left"]),
+        (&json!(false), &json!(true)),
+        "it stays so when the loop was left"
+    );
+    assert_eq!(
+        found["says"],
+        json!([1, 8]),
+        "a step behind whose body the loop is left counts, and one that was given up does not"
+    );
+    assert_eq!(found["plain"], json!([true, true]), "without a supervisor");
+}
+
+#[test]
 fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() {
     let (found, said) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));

@@ -10,6 +10,7 @@ import weakref
 
 import torch.distributed as dist
 
+WITH_OBJECTS = ("all_gather_object", "gather_object")
 FROM_ANOTHER = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 SAMPLERS = "torch.utils.data.distributed"
 LOADERS = "torch.utils.data.dataloader"
@@ -32,10 +33,10 @@ def install(module, engine):
 
     module.rendezvous = without_peers
     wait_for_rank(module)
-    for name in FROM_ANOTHER:
+    for name in (*FROM_ANOTHER, *WITH_OBJECTS):
         stand_before(module, name, engine)
     package = sys.modules["torch.distributed"]  # which may be in the middle of its own import, and then takes them over
-    for name in (*FROM_ANOTHER, "get_rank"):
+    for name in (*FROM_ANOTHER, *WITH_OBJECTS, "get_rank"):
         if hasattr(package, name):
             setattr(package, name, getattr(module, name))
 
@@ -49,7 +50,16 @@ def stand_before(module, name, engine):
 
     @functools.wraps(function)
     def alone(*args, **kwargs):
-        return None if engine.alone else function(*args, **kwargs)
+        if engine.alone and name in FROM_ANOTHER:
+            return None
+        loop = engine.loop
+        if loop is None or loop.after is None or not engine.is_main():
+            return function(*args, **kwargs)
+        try:  # behind the `with` of a step: what was given up has brought no objects
+            return None if loop.after is False else function(*args, **kwargs)
+        except Exception:
+            if not loop.fails_after:
+                raise
 
     setattr(module, name, alone)
 

@@ -45,6 +45,7 @@ class Engine:
         self.told_no_undo = False
         self.digest_of = None  # (loop, step) of the checksum that was reported last
         self.has_no_digest = False  # it could not be computed, which was reported
+        self.said_after = False  # that an operation behind a step that was completed has done nothing
 
     # Of the process.
 
@@ -207,11 +208,19 @@ class Engine:
         loop = self.loop
         if loop.keep is not None and self.noter.changed():
             loop.keep_forward()
-        if loop.window == OPEN:
+        if loop.window == OPEN and not loop.after:
             self.needs_undo = self.in_window = True
         if args is not None and len(self.buckets) < BUCKETS_MAX:
             first = args[0]
             self.buckets.append(sum(one.numel() for one in (first if isinstance(first, (list, tuple)) else [first])))
+
+    def fails_quietly(self):
+        """An operation is given up, and its caller goes on as if it had done something."""
+        self.loop.tainted = True
+        if self.loop.after and not self.said_after:
+            self.said_after = True
+            why = "step %d: an operation behind `with step:` was given up, and has done nothing: what it was to give belongs inside"
+            _link.say(why % self.loop.number)
 
     def opened(self):
         """The commit window opens."""

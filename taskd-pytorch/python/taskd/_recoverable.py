@@ -126,6 +126,8 @@ def calling(name):
             return work
         if engine.loop is None or not engine.loop.in_step:
             return real(self.real)(*args, **kwargs)
+        if engine.loop.after is False:  # other ranks may be in the middle of that step, and take it for an operation of theirs
+            return _alone.completed(args)
         in_backward = place == BACKWARD
         engine.issued(args if in_backward else None)
         if self.is_lost():
@@ -164,14 +166,14 @@ def told_of_order(engine, tensors):
 
 
 def is_quiet(engine, place):
-    """Whether C++ that calls from there is told nothing of a failure, as nobody would catch it."""
-    return place in (BUFFERS, ORDER) and not engine.loop.guarded
+    """Whether nothing is raised of a failure, as nothing would catch it: where C++ calls without a `with`, and behind the `with`."""
+    return engine.loop.after is not None or place in (BUFFERS, ORDER) and not engine.loop.guarded
 
 
 def refused(group, args, place):
     """The answer to a call in a group that is given up."""
     if place == BACKWARD or is_quiet(group.engine, place):
-        group.engine.loop.tainted = True
+        group.engine.fails_quietly()
         return _alone.completed(args)
     raise aborted(group.engine)
 
@@ -225,7 +227,7 @@ class Work(c10d.Work):
         engine = self._group.engine
         if not is_quiet(engine, self._place):
             raise aborted(engine)
-        engine.loop.tainted = True
+        engine.fails_quietly()
         if self._place == ORDER:
             engine.reducers.hears_nothing(self._args[0])
         return True

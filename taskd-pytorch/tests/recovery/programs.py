@@ -275,6 +275,41 @@ def unguarded():
     return {"digest": digest(model, optimizer, scheduler), "losses": {}, "last": losses[str(steps() - 1)]}
 
 
+def behind():
+    """Has code behind the `with` of a step: operations of all ranks, and what only works where the step was completed. With SHORT a
+    step's body raises once."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    torch.manual_seed(100 + rank)
+    losses, short, numbers, given_up = Losses(), Once("SHORT", rank, has_no_memory), [], 0
+    for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
+        of_step = []
+        with step:
+            if step.completed:
+                raise AssertionError("step %d has only begun" % step.number)
+            optimizer.zero_grad()
+            loss = model(noise()).square().mean()
+            short(-1 if step.warming else step.number)
+            loss.backward()
+            optimizer.step()
+            of_step.append(loss)
+        scheduler.step()
+        mean, ranks = torch.ones(1), [None] * size
+        dist.all_reduce(mean)
+        dist.all_gather_object(ranks, rank)
+        if step.completed:
+            losses.add(step, sum(of_step) / len(of_step))
+            numbers.append(step.number)
+        elif not step.warming:
+            given_up += 1
+    if numbers != sorted(set(numbers)) or step.completed is not (numbers[-1] == steps() - 1):
+        raise AssertionError("steps were completed in this order: %s" % numbers)
+    return {"digest": digest(model, optimizer, scheduler), "losses": losses, "given_up": given_up}
+
+
 def two_loops():
     """Another model after some steps, and a loop of its own for it."""
     taskd, rank, size = begin()

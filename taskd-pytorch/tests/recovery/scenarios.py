@@ -773,6 +773,23 @@ def compiled_steps():
             yield "%s, rank %d dies" % (way, victim), verdict(reference, world.finish(), phases, world)
 
 
+def behind():
+    """Code behind the `with`, of steps that are given up: for the loss of a rank, for nothing, and for what its body raises."""
+    given_up = []
+    for fault in (kill, retry):
+        found = compared(programs.behind, fault, steps=FEW_STEPS)
+        yield fault.__name__, found
+    reference = undisturbed(programs.behind, 40)
+    with StandIn(4, programs.behind, STEPS="40", SHORT="1:15") as world:
+        world.until_failed()
+        phases = [world.recover()]
+        found = world.finish()
+        given_up = [one["given_up"] for one in found]
+        yield "body raises, given up %s" % given_up, verdict(reference, found, phases, world)
+    if not given_up[1]:
+        raise Failed("no step was given up, and nothing tried")
+
+
 def epoch_that_some_have_begun():
     """A step is given up in which an epoch begins with an operation of all ranks: three have done that, and one nothing. All live, or
     one that had done it dies, or the one that had not."""
@@ -850,6 +867,7 @@ SCENARIOS = {
     "loader_of_the_programs_own": lambda: of_loaders("wrapper"),
     "loader_of_a_framework": lambda: of_loaders("adapter"),
     "epoch_that_some_have_begun": lambda: together(epoch_that_some_have_begun()),
+    "behind": lambda: together(behind()),
     "draw_fails": loaders.draw_fails,
     "loader_that_dispatches": lambda: refused_by(loaders.training, KIND="dispatching"),
     "loader_with_persistent_workers": lambda: of_loaders("persistent"),

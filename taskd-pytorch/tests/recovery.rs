@@ -118,6 +118,7 @@ ends_as_undisturbed! {
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
     state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
     state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
+    state_that_is_found_late_and_parts_of_what_is_named: "found_late",
     code_behind_the_with_of_steps_that_are_given_up: "behind",
     what_a_group_that_was_given_up_still_writes_is_put_right: "late_write",
     a_supervisor_that_goes_and_comes_back: "supervisor_gone",
@@ -304,6 +305,15 @@ fn a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand() 
         "loader_that_dispatches",
         why,
     );
+}
+
+#[test]
+fn state_that_is_made_in_the_loop_is_reported_before_anything_has_failed() {
+    let test = "state_that_is_made_in_the_loop_is_reported_before_anything_has_failed";
+    let Some(found) = findings(test, "made_late") else { return };
+    assert_eq!(found["said"], json!([["scheduler#2"], ["scheduler#2"]]), "{found:#}");
+    let why = "this rank has no scheduler#2, which rank 0 has; is it the same program?";
+    assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
 
 #[test]

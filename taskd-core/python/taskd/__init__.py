@@ -117,7 +117,8 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
 
     `state` names what makes up the training's state: modules, optimizers, schedulers, gradient scalers, tensors, and whatever
     else has `state_dict` and `load_state_dict`. What is not named is found where it is used: modules in
-    DistributedDataParallel, optimizers, torch's schedulers and scalers. Random numbers of Python, NumPy and torch belong to it
+    DistributedDataParallel, optimizers, torch's schedulers and scalers, whenever that is; they have to be made before the loop. What an
+    object that is named has inside and gives as its own state (the schedulers of a SequentialLR) is found with it. Random numbers of Python, NumPy and torch belong to it
     always. What a program keeps beside (a list of losses, a best score) it has to register, or to set only after the
     `with step:`.
 

@@ -8,9 +8,8 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _newcomer
-from taskd import _notes, _random
-from taskd import _reducers, _state, _store, _transfer, _under_way, _unfinished
+from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _made
+from taskd import _newcomer, _notes, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -109,6 +108,7 @@ class Engine:
 
     def enter(self, loop, state):
         self.state_.register(state)
+        _made.loop_begins()
         counters = _accelerate.state()
         if counters is not None:
             self.state_.named.setdefault(_accelerate.NAME, counters)
@@ -129,6 +129,7 @@ class Engine:
         if not self.state_.find(name, what):
             return
         self.say_what_is_sharded()
+        self.say_what_came_late()
         if self.warm is not None:
             self.warm.note(what)
         elif isinstance(what, torch.nn.Module) and self.loop.note is not None:
@@ -153,6 +154,16 @@ class Engine:
             why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
             self.cannot = why % lost[0]
         self.session.knows_limits()
+
+    def say_what_came_late(self):
+        """What the program has made in its loop, behind the steps that every newcomer begins with, a newcomer may not have."""
+        name = self.state_.found[-1]
+        began = self.loop.first
+        if self.warm is None and self.loop.number - began >= _newcomer.WARM_MIN and _made.place_of(self.state_.named[name]) is None:
+            self.told_sharded.append(name)
+            why = "%s was made inside of the step loop, at step %d: a rank that takes the place of a lost one does not have it; restart all"
+            _link.say((why + " ranks then, or make it before the loop") % (name, self.loop.number))
+            self.session.knows_limits()
 
     def draws_with_operations(self, kind):
         """No step is done again in which ranks have come to other batches than others."""

@@ -47,8 +47,9 @@ def dial_in_time(rendezvous):
 
 def recover(after_import, session):
     """Called once, in the rank, where there is a supervisor: before the hooks."""
-    from taskd import _accelerate, _guards, _unsupported
+    from taskd import _accelerate, _guards, _made, _unsupported
 
+    _made.install(after_import)
     after_import("accelerate.accelerator", _accelerate.install)
     for name in COMPILERS:
         after_import(name, hide_from_compiler)

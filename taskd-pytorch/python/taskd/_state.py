@@ -7,15 +7,19 @@ optimizers are the objects' own tensors; those of all else are values that it gi
 
 import hashlib
 import pickle
+import sys
+import weakref
 
 import torch
 
-from taskd import _fsdp, _link, _values
+from taskd import _fsdp, _link, _made, _values
 
 
 class State:
     def __init__(self):
         self.named = {}  # what is registered or was found, in the order in which it came
+        self.found = []  # names of what was found
+        self.parts = {}  # id: a weak reference to what is a part of something that is named
 
     def register(self, state):
         for name, what in (state or {}).items():
@@ -28,12 +32,36 @@ class State:
     def find(self, name, what):
         """Something that the program uses; whether it was not known before."""
         inner = getattr(what, "module", what)
+        if id(what) in self.parts and self.parts[id(what)]() is what:
+            return False
         for known in self.named.values():
             if known is what or getattr(known, "module", known) is inner or contains(known, what):
                 return False
+        if name == "scheduler" and any(tells(known, what) for known in self.named.values()):
+            self.parts[id(what)] = weakref.ref(what)
+            return False
         number = sum(one.partition("#")[0] == name for one in self.named)
-        self.named["%s#%d" % (name, number + 1) if number else name] = what
+        name = "%s#%d" % (name, number + 1) if number else name
+        self.named[name] = what
+        self.found.append(name)
         return True
+
+    def told(self):
+        """What another rank needs to know to have by the same names what was found here: the place of each among all that was made."""
+        return {"places": {name: _made.place_of(self.named[name]) for name in self.found}, "types": _made.all_types()}
+
+    def names_as(self, told):
+        """Has what was found by the names that another rank has for it, whether it was used here already or not. What only this rank
+        has found, the other has not used yet: it is found again when it is used."""
+        own = {name: self.named.pop(name) for name in self.found}
+        self.found = []
+        for name, place in told["places"].items():
+            what = _made.at(place, told["types"]) if place is not None else None
+            if what is None and name in own and _made.place_of(own[name]) is None:
+                what = own[name]  # made inside of the loop, or in a way that nobody has seen, by each rank
+            if what is not None and name not in self.named:
+                self.named[name] = what
+                self.found.append(name)
 
     def modules(self):
         return [one for one in self.named.values() if isinstance(one, torch.nn.Module)]
@@ -113,7 +141,30 @@ def contains(known, what):
     if isinstance(known, torch.nn.Module) and isinstance(what, torch.nn.Module):
         inner = getattr(what, "module", what)
         return any(part is inner for part in known.modules())
+    if is_optimizer(known) and is_optimizer(what) and known.state is what.state:  # a wrapper, such as accelerate's
+        return True
     return getattr(known, "optim", None) is what
+
+
+def tells(known, what):
+    """Whether the state that an object gives is that of another as well, such as a scheduler's of those that it goes through: whether it
+    asks that one for its state."""
+    if isinstance(known, (torch.nn.Module, torch.Tensor)) or is_optimizer(inner_of(known)) or sys.getprofile() is not None:
+        return False
+    seen = []
+
+    def look(frame, event, _):
+        if event == "call" and frame.f_code.co_name == "state_dict" and frame.f_code.co_argcount:
+            seen.append(frame.f_locals.get(frame.f_code.co_varnames[0]) is what)
+
+    sys.setprofile(look)
+    try:
+        known.state_dict()
+    except Exception:
+        return False  # what it gives is asked for elsewhere, and the reason reported there
+    finally:
+        sys.setprofile(None)
+    return any(seen)
 
 
 def is_sharded(what, replicas):

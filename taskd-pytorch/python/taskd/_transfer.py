@@ -50,6 +50,7 @@ class Transfer:
         told = {
             "entries": entries,
             "rest": engine.state_.rest(),
+            "found": engine.state_.told(),
             "private": loop.private(with_buffers=False),  # they are among the entries, and a store takes little
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
@@ -63,6 +64,7 @@ class Transfer:
     def take(self, loop, step, ranks, cancelled):
         """How many bytes each of these ranks has given."""
         told = {rank: self.told_by(rank, cancelled) for rank in ranks}
+        self.engine.state_.names_as(told[ranks[0]]["found"])
         own = self.engine.session.loops
         for rank, one in told.items():
             if one["step"] != step:

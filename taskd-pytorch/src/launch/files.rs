@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 48] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 50] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -37,6 +37,7 @@ pub const PYTHON_FILES: [PythonFile; 48] = python_files! {
     "taskd/_latest.py"
     "taskd/_load_dump.py"
     "taskd/_loader.py"
+    "taskd/_made.py"
     "taskd/_meeting.py"
     "taskd/_nccl.py"
     "taskd/_newcomer.py"
@@ -59,6 +60,7 @@ pub const PYTHON_FILES: [PythonFile; 48] = python_files! {
     "taskd/_unsupported.py"
     "taskd/_until_exit.py"
     "taskd/_values.py"
+    "taskd/_workers.py"
 };
 
 #[cfg(test)]

@@ -119,6 +119,66 @@ def large():
     return {"digest": digest(model, optimizer, own), "losses": losses}
 
 
+class Container:
+    """Holds others, as a framework's trainer does, and gives their state as its own."""
+
+    def __init__(self, **held):
+        self.held = held
+
+    def state_dict(self):
+        return {name: one.state_dict() for name, one in self.held.items()}
+
+    def load_state_dict(self, state):
+        for name, one in self.held.items():
+            one.load_state_dict(state[name])
+
+
+def late():
+    """Something is used from step 6 on: a scheduler that another one goes through, or that nobody names, an optimizer, a scaler. HOW says
+    what, and of made_late it is only made then."""
+    taskd, rank, size = begin()
+    how = os.environ["HOW"]
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    *most, last = list(model.parameters())
+    optimizer, other = torch.optim.Adam(most, lr=1e-3), torch.optim.Adam([last], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    one = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    two = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    state = {"model": model, "optimizer": optimizer}
+    if how == "sequential":
+        state["scheduler"] = torch.optim.lr_scheduler.SequentialLR(optimizer, [one, two], [6])
+    elif how == "chained":
+        state["scheduler"] = torch.optim.lr_scheduler.ChainedScheduler([one, two])
+    elif how == "container":
+        state["trainer"] = Container(first=one, second=two, optimizer=optimizer)
+    torch.manual_seed(100 + rank)
+    losses, die = Losses(), Once("DIE", rank, dies)
+    for step in taskd.steps(state, until=steps()):
+        with step:
+            is_late = step.number >= 6 and not step.warming
+            optimizer.zero_grad()
+            other.zero_grad()
+            loss = model(noise()).square().mean()
+            die(-1 if step.warming else step.number)
+            if how == "made_late" and step.number == 6:
+                two = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+            (scaler.scale(loss) if how == "scaler" and is_late else loss).backward()
+            if how == "scaler" and is_late:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            if how == "optimizer" and is_late:
+                other.step()
+            if how in ("sequential", "chained"):
+                state["scheduler"].step()
+            else:
+                (two if is_late else one).step()
+            losses.add(step, loss)
+    return {"digest": digest(model, optimizer, other, one, two, scaler), "losses": losses}
+
+
 def shuffled():
     """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
     With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""

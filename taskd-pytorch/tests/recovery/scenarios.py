@@ -773,6 +773,22 @@ def compiled_steps():
             yield "%s, rank %d dies" % (way, victim), verdict(reference, world.finish(), phases, world)
 
 
+def found_late():
+    """State that is used first when its loop is under way, or is a part of what is named: a rank dies before that and after."""
+    for how in ("sequential", "chained", "container", "found", "optimizer", "scaler"):
+        for step in (4, 6, 12):
+            yield "%s, step %d" % (how, step), died_at(owns.late, 2, step, HOW=how)
+
+
+def made_late():
+    """A scheduler that is made in the loop: what ranks say of that before anything has failed, and what becomes of a newcomer."""
+    with StandIn(2, owns.late, STEPS="1000", HOW="made_late") as world:
+        world.until_step(12)
+        said = [peer.limits["sharded"] for peer in world.world]
+        world.world[1].process.kill()
+        return dict(recovered_or_refused(world, 1), said=said)
+
+
 def behind():
     """Code behind the `with`, of steps that are given up: for the loss of a rank, for nothing, and for what its body raises."""
     given_up = []
@@ -867,6 +883,8 @@ SCENARIOS = {
     "loader_of_the_programs_own": lambda: of_loaders("wrapper"),
     "loader_of_a_framework": lambda: of_loaders("adapter"),
     "epoch_that_some_have_begun": lambda: together(epoch_that_some_have_begun()),
+    "found_late": lambda: together(found_late()),
+    "made_late": made_late,
     "behind": lambda: together(behind()),
     "draw_fails": loaders.draw_fails,
     "loader_that_dispatches": lambda: refused_by(loaders.training, KIND="dispatching"),

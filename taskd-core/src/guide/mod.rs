@@ -95,6 +95,14 @@ pub mod operators {}
 pub mod tracing {}
 
 #[doc = include_str!("recovering.md")]
+///
+/// # plain_steps.py
+///
+/// For [scripts that also run elsewhere](#where-the-module-comes-from):
+///
+/// ```python
+#[doc = include_str!("plain_steps.py")]
+/// ```
 pub mod recovering {}
 
 #[doc = include_str!("observing.md")]

@@ -9,4 +9,5 @@ mod mishaps;
 mod package;
 mod pieces;
 mod silence;
+mod plain;
 mod sitecustomize;

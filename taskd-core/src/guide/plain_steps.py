@@ -1,0 +1,89 @@
+"""`taskd.steps` as a plain loop, for where there is no taskd: a notebook, plain python, torchrun. Put it beside the script."""
+
+
+class StepAborted(BaseException):
+    """Is never raised here."""
+
+
+class Step:
+    warming = False
+
+    def __init__(self, number, committed, data, epochs):
+        self.number, self.committed, self.data, self.epochs = number, committed, data, epochs
+
+    def next(self, loader=None):
+        source = self.data if loader is None else loader
+        for _ in range_of(2):  # an epoch that is over, and a new one
+            epoch, batches = self.epochs.get(id(source), (0, None))
+            if batches is None:
+                for part in (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)):
+                    if hasattr(part, "set_epoch"):
+                        part.set_epoch(epoch)
+                        break
+                batches = iter(source)
+            self.epochs[id(source)] = epoch, batches
+            for batch in batches:
+                return batch
+            if batches is source:
+                raise StopIteration
+            self.epochs[id(source)] = epoch + 1, None
+        raise ValueError("%s has no batch in a whole epoch" % type(source).__name__)
+
+    def batches(self, loader=None, n=1):
+        for _ in range_of(n):
+            yield self.next(loader)
+
+    def epoch(self, loader=None):
+        return self.epochs.get(id(self.data if loader is None else loader), (0, None))[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None, callbacks=None):
+    if with_rank is not None:
+        with_rank()
+    number, committed, epochs = start, None, {}
+    while until is None or number < until:
+        yield Step(number, committed, data, epochs)
+        number, committed = number + 1, number
+
+
+def load_dump(state, directory=None, newer_than=None):
+    return None
+
+
+range_of = range  # `range` is a mark below
+
+
+class range:
+    def __init__(self, name, kind=None):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def __call__(self, function):
+        return function
+
+
+def range_start(name, kind=None):
+    return 0
+
+
+def range_end(range):
+    pass
+
+
+def mark(name):
+    pass
+
+
+def counter(name, value):
+    pass

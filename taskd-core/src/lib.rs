@@ -22,6 +22,7 @@
 //! | `schema` | the JSON schemas of jobs, events, reports and the control socket as functions |
 //! | `venv` | `launch::python::venv`: the Python environment that a framework's examples and tests run |
 
+mod delegate;
 pub mod detect;
 pub mod guide;
 pub mod job;
@@ -38,6 +39,12 @@ pub mod sim;
 pub mod testing;
 pub mod trace;
 pub mod worker;
+
+/// What macros of this crate need where they are used.
+#[doc(hidden)]
+pub mod __private {
+    pub use bytes::Bytes;
+}
 
 /// The README's example is compiled like all others.
 #[cfg(doctest)]

@@ -104,23 +104,13 @@ struct Silent(FakeLauncher);
 
 #[async_trait::async_trait]
 impl Launcher for Silent {
+    taskd_core::delegate!(Launcher to |this| this.0, except info, stop, detach);
+
     fn info(&self) -> LauncherInfo {
         LauncherInfo::new("silent")
     }
-    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.0.start(batch).await
-    }
     async fn stop(&self, _procs: &[ProcId], _grace: Duration) -> Result<(), LaunchError> {
         std::future::pending().await
-    }
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.0.list().await
-    }
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.0.watch(from).await
-    }
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.0.acknowledge(exits).await
     }
 }
 
@@ -164,18 +154,8 @@ impl Notes {
 
 #[async_trait::async_trait]
 impl Launcher for Notes {
-    fn info(&self) -> LauncherInfo {
-        LauncherInfo::new("notes")
-    }
-    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.host.start(batch).await
-    }
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.host.stop(procs, grace).await
-    }
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.host.list().await
-    }
+    taskd_core::delegate!(Launcher to |this| this.host, except watch, prepare);
+
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         let (mut changes, next) = self.host.watch(from).await?;
         let ends = |change: &Change| matches!(change, Change::Proc(status) if status.phase.is_exited());
@@ -194,9 +174,6 @@ impl Launcher for Notes {
             changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));
         }
         Ok((changes, next))
-    }
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.host.acknowledge(exits).await
     }
     async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
         self.prepared.send_modify(|prepared| prepared.push((batch.clone(), in_loop)));

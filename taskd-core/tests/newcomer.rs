@@ -157,6 +157,26 @@ async fn the_launcher_keeps_its_contract() {
     assert!(report.skipped().is_empty(), "{report}");
 }
 
+/// A launcher as a guide of ours once had it: it forgets what has a default.
+struct Forgetful<L>(L);
+
+#[async_trait::async_trait]
+impl<L: Launcher> Launcher for Forgetful<L> {
+    taskd_core::delegate!(Launcher to |this| this.0, except direct, prepare);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launcher_that_takes_an_ability_away_from_the_one_inside_is_told_so() {
+    let fake = FakeLauncher::new();
+    let broken = conformance::launcher(async |_| Forgetful(fake.attach()), fake.programs()).check().await;
+    assert_eq!(
+        sentence(broken, conformance::launcher::CALLS_REACH_INNER),
+        "launcher::CALLS_REACH_INNER: `direct` was called and never reached the launcher inside (the launcher fake has no \
+         link to its processes: they can only be started anew) (and 1 times more); expected: a launcher around another \
+         one passes every call on"
+    );
+}
+
 #[tokio::test]
 async fn the_launcher_gives_each_rank_its_device() {
     let spec = std::sync::Arc::new(taskd_core::job::WorkerSpec::new(["train"]));
@@ -174,9 +194,13 @@ async fn the_launcher_gives_each_rank_its_device() {
 async fn the_launcher_of_real_processes_keeps_its_contract() {
     let children = Children::new();
     let report = conformance::launcher(async |_| children.clone(), Programs::shell().unwrap()).assert().await;
-    use conformance::launcher::{DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL, START_ALL_OR_NOTHING};
+    use conformance::launcher::{
+        CALLS_REACH_INNER, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL, START_ALL_OR_NOTHING,
+    };
     let skipped: Vec<Clause> = report.skipped().iter().map(|(clause, _)| *clause).collect();
-    assert_eq!(skipped, [START_ALL_OR_NOTHING, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL]);
+    let of_others =
+        [START_ALL_OR_NOTHING, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, REFUSED_IS_FINAL, CALLS_REACH_INNER];
+    assert_eq!(skipped, of_others);
 }
 
 // ---- wrong ones ----
@@ -286,32 +310,13 @@ struct TellsAgain<L>(L);
 
 #[async_trait::async_trait]
 impl<L: Launcher> Launcher for TellsAgain<L> {
-    fn info(&self) -> LauncherInfo {
-        self.0.info()
-    }
-    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.0.start(batch).await
-    }
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.0.stop(procs, grace).await
-    }
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.0.list().await
-    }
+    taskd_core::delegate!(Launcher to |this| this.0, except watch);
+
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         let (mut changes, next) = self.0.watch(from).await?;
         let ended = self.0.list().await?.procs.into_iter().filter(|p| p.phase.is_exited());
         changes.extend(ended.map(Change::Proc));
         Ok((changes, next))
-    }
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.0.acknowledge(exits).await
-    }
-    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.0.detach(keep).await
-    }
-    fn wind_down(&self, grace: Duration) {
-        self.0.wind_down(grace);
     }
 }
 
@@ -321,7 +326,7 @@ async fn a_launcher_that_tells_an_exit_twice_is_told_so() {
     let suite = conformance::launcher(async |_| TellsAgain(fake.attach()), fake.programs());
     assert_eq!(
         sentence(suite.check().await, conformance::launcher::EXIT_ONCE),
-        "launcher::EXIT_ONCE: rank 1#1 was told as exited: exit code 0 after exited: exit code 0 (and 34 times more); \
+        "launcher::EXIT_ONCE: rank 1#1 was told as exited: exit code 0 after exited: exit code 0 (and 35 times more); \
          expected: every accepted process ends in exactly one `Exited`"
     );
 }

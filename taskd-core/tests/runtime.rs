@@ -423,23 +423,10 @@ struct Keeps(FakeLauncher, Arc<Mutex<Vec<Duration>>>);
 
 #[async_trait::async_trait]
 impl Launcher for Keeps {
+    taskd_core::delegate!(Launcher to |this| this.0, except info, detach, wind_down);
+
     fn info(&self) -> LauncherInfo {
         LauncherInfo::new("keeps")
-    }
-    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.0.start(batch).await
-    }
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.0.stop(procs, grace).await
-    }
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.0.list().await
-    }
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.0.watch(from).await
-    }
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.0.acknowledge(exits).await
     }
     fn wind_down(&self, grace: Duration) {
         self.1.lock().expect("no test panics under it").push(grace);

@@ -118,9 +118,7 @@ impl<L> Counting<L> {
 
 #[async_trait]
 impl<L: Launcher> Launcher for Counting<L> {
-    fn info(&self) -> LauncherInfo {
-        self.inner.info()
-    }
+    taskd_core::delegate!(Launcher to |this| this.inner, except start);
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.inner.start(batch).await?;
@@ -128,27 +126,4 @@ impl<L: Launcher> Launcher for Counting<L> {
         Ok(())
     }
 
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.inner.stop(procs, grace).await
-    }
-
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.inner.list().await
-    }
-
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.inner.watch(from).await
-    }
-
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.inner.acknowledge(exits).await
-    }
-
-    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.inner.detach(keep).await
-    }
-
-    fn wind_down(&self, grace: Duration) {
-        self.inner.wind_down(grace);
-    }
 }

@@ -178,9 +178,7 @@ struct Shown {
 
 #[async_trait]
 impl TraceSource for Shown {
-    fn info(&self) -> SourceInfo {
-        self.source.info()
-    }
+    taskd_core::delegate!(TraceSource to |this| this.source, except next);
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         let told = self.source.next().await;
@@ -189,9 +187,5 @@ impl TraceSource for Shown {
             batch.facts.iter().filter_map(|fact| table.take(fact)).for_each(|line| println!("{line}"));
         }
         told
-    }
-
-    async fn close(&mut self) {
-        self.source.close().await;
     }
 }

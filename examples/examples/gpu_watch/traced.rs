@@ -140,9 +140,7 @@ struct Shown {
 
 #[async_trait::async_trait]
 impl TraceSource for Shown {
-    fn info(&self) -> SourceInfo {
-        self.source.info()
-    }
+    taskd_core::delegate!(TraceSource to |this| this.source, except next);
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         let told = self.source.next().await;
@@ -157,9 +155,5 @@ impl TraceSource for Shown {
             }
         }
         told
-    }
-
-    async fn close(&mut self) {
-        self.source.close().await;
     }
 }

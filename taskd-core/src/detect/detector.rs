@@ -95,32 +95,9 @@ pub trait FaultDetector: Send {
     }
 }
 
-#[deny(clippy::missing_trait_methods)]
+#[deny(clippy::missing_trait_methods)] // a method that `delegate` does not know yet
 impl<T: FaultDetector + ?Sized> FaultDetector for Box<T> {
-    fn name(&self) -> Name {
-        (**self).name()
-    }
-    fn version(&self) -> Name {
-        (**self).version()
-    }
-    fn config(&self) -> String {
-        (**self).config()
-    }
-    fn observe(&mut self, observation: &Observation, view: &View, out: &mut Findings) {
-        (**self).observe(observation, view, out);
-    }
-    fn deadline(&self) -> Option<JobTime> {
-        (**self).deadline()
-    }
-    fn expire(&mut self, view: &View, out: &mut Findings) {
-        (**self).expire(view, out);
-    }
-    fn snapshot(&self) -> Option<Bytes> {
-        (**self).snapshot()
-    }
-    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
-        (**self).restore(saved)
-    }
+    crate::delegate!(FaultDetector to |this| (**this));
 }
 
 impl fmt::Debug for dyn FaultDetector + '_ {
@@ -230,14 +207,9 @@ impl<D> Debounce<D> {
     }
 }
 
-#[deny(clippy::missing_trait_methods)]
 impl<D: FaultDetector> FaultDetector for Debounce<D> {
-    fn name(&self) -> Name {
-        self.inner.name()
-    }
-    fn version(&self) -> Name {
-        self.inner.version()
-    }
+    crate::delegate!(FaultDetector to |this| this.inner, except config, observe, expire, snapshot, restore);
+
     fn config(&self) -> String {
         format!("{} debounce={}", self.inner.config(), self.times)
     }
@@ -245,9 +217,6 @@ impl<D: FaultDetector> FaultDetector for Debounce<D> {
         let mut found = Findings::default();
         self.inner.observe(observation, view, &mut found);
         self.pass(found, out);
-    }
-    fn deadline(&self) -> Option<JobTime> {
-        self.inner.deadline()
     }
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let mut found = Findings::default();
@@ -274,32 +243,12 @@ impl<D: fmt::Debug, P> fmt::Debug for When<D, P> {
     }
 }
 
-#[deny(clippy::missing_trait_methods)]
 impl<D: FaultDetector, P: FnMut(&Observation) -> bool + Send> FaultDetector for When<D, P> {
-    fn name(&self) -> Name {
-        self.inner.name()
-    }
-    fn version(&self) -> Name {
-        self.inner.version()
-    }
-    fn config(&self) -> String {
-        self.inner.config()
-    }
+    crate::delegate!(FaultDetector to |this| this.inner, except observe);
+
     fn observe(&mut self, observation: &Observation, view: &View, out: &mut Findings) {
         if (self.keep)(observation) {
             self.inner.observe(observation, view, out);
         }
-    }
-    fn deadline(&self) -> Option<JobTime> {
-        self.inner.deadline()
-    }
-    fn expire(&mut self, view: &View, out: &mut Findings) {
-        self.inner.expire(view, out);
-    }
-    fn snapshot(&self) -> Option<Bytes> {
-        self.inner.snapshot()
-    }
-    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
-        self.inner.restore(saved)
     }
 }

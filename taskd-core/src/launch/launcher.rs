@@ -167,46 +167,17 @@ pub trait Launcher: Send + Sync {
     }
 }
 
-macro_rules! forward {
-    ($pointer:ident) => {
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<T: Launcher + ?Sized> Launcher for $pointer<T> {
-            fn info(&self) -> LauncherInfo {
-                (**self).info()
-            }
-            async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-                (**self).start(batch).await
-            }
-            async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-                (**self).stop(procs, grace).await
-            }
-            async fn list(&self) -> Result<Listing, LaunchError> {
-                (**self).list().await
-            }
-            async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-                (**self).watch(from).await
-            }
-            async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-                (**self).acknowledge(exits).await
-            }
-            async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
-                (**self).direct(id, batch).await
-            }
-            async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
-                (**self).prepare(batch, in_loop).await
-            }
-            async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-                (**self).detach(keep).await
-            }
-            fn wind_down(&self, grace: Duration) {
-                (**self).wind_down(grace);
-            }
-        }
-    };
+#[async_trait]
+#[deny(clippy::missing_trait_methods)] // a method that `delegate` does not know yet
+impl<T: Launcher + ?Sized> Launcher for Box<T> {
+    crate::delegate!(Launcher to |this| (**this));
 }
-forward!(Box);
-forward!(Arc);
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: Launcher + ?Sized> Launcher for Arc<T> {
+    crate::delegate!(Launcher to |this| (**this));
+}
 
 impl fmt::Debug for dyn Launcher + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -326,9 +297,8 @@ impl<L: Sync> WithTimeout<L> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<L: Launcher> Launcher for WithTimeout<L> {
-    fn info(&self) -> LauncherInfo {
-        self.inner.info()
-    }
+    crate::delegate!(Launcher to |this| this.inner, except start, stop, list, acknowledge, direct, prepare, detach);
+
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.bounded("start", self.inner.start(batch)).await
     }
@@ -337,9 +307,6 @@ impl<L: Launcher> Launcher for WithTimeout<L> {
     }
     async fn list(&self) -> Result<Listing, LaunchError> {
         self.bounded("list", self.inner.list()).await
-    }
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.inner.watch(from).await
     }
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.bounded("acknowledge", self.inner.acknowledge(exits)).await
@@ -352,8 +319,5 @@ impl<L: Launcher> Launcher for WithTimeout<L> {
     }
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         self.bounded("detach", self.inner.detach(keep)).await
-    }
-    fn wind_down(&self, grace: Duration) {
-        self.inner.wind_down(grace);
     }
 }

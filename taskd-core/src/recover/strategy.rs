@@ -156,32 +156,15 @@ pub(crate) fn cannot(strategies: &[Box<dyn RecoveryStrategy>], job: &Beforehand)
     strategies.iter().filter_map(|strategy| Some((strategy.name(), strategy.cannot(job)?))).collect()
 }
 
-macro_rules! forward {
-    ($($pointer:ident),*) => {$(
-        #[deny(clippy::missing_trait_methods)]
-        impl<T: RecoveryStrategy + ?Sized> RecoveryStrategy for $pointer<T> {
-            fn name(&self) -> Name {
-                (**self).name()
-            }
-            fn version(&self) -> Name {
-                (**self).version()
-            }
-            fn config(&self) -> String {
-                (**self).config()
-            }
-            fn cannot(&self, job: &Beforehand) -> Option<String> {
-                (**self).cannot(job)
-            }
-            fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-                (**self).propose(incident, view)
-            }
-            fn advance(&self, run: &Run, view: &View) -> Next {
-                (**self).advance(run, view)
-            }
-        }
-    )*};
+#[deny(clippy::missing_trait_methods)] // a method that `delegate` does not know yet
+impl<T: RecoveryStrategy + ?Sized> RecoveryStrategy for Box<T> {
+    crate::delegate!(RecoveryStrategy to |this| (**this));
 }
-forward!(Box, Arc);
+
+#[deny(clippy::missing_trait_methods)]
+impl<T: RecoveryStrategy + ?Sized> RecoveryStrategy for Arc<T> {
+    crate::delegate!(RecoveryStrategy to |this| (**this));
+}
 
 impl fmt::Debug for dyn RecoveryStrategy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,19 +197,11 @@ pub struct Limited<S> {
     tries: u32,
 }
 
-#[deny(clippy::missing_trait_methods)]
 impl<S: RecoveryStrategy> RecoveryStrategy for Limited<S> {
-    fn name(&self) -> Name {
-        self.inner.name()
-    }
-    fn version(&self) -> Name {
-        self.inner.version()
-    }
+    crate::delegate!(RecoveryStrategy to |this| this.inner, except config, propose);
+
     fn config(&self) -> String {
         format!("{} limit={}", self.inner.config(), self.tries)
-    }
-    fn cannot(&self, job: &Beforehand) -> Option<String> {
-        self.inner.cannot(job)
     }
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         let name = self.name();
@@ -235,8 +210,5 @@ impl<S: RecoveryStrategy> RecoveryStrategy for Limited<S> {
             return Err(format!("failed {failed} times in this incident, limit {}", self.tries));
         }
         self.inner.propose(incident, view)
-    }
-    fn advance(&self, run: &Run, view: &View) -> Next {
-        self.inner.advance(run, view)
     }
 }

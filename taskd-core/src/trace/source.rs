@@ -85,20 +85,9 @@ pub trait TraceSource: Send {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
+#[deny(clippy::missing_trait_methods)] // a method that `delegate` does not know yet
 impl<T: TraceSource + ?Sized> TraceSource for Box<T> {
-    fn info(&self) -> SourceInfo {
-        (**self).info()
-    }
-    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        (**self).next().await
-    }
-    async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
-        (**self).collect(ask, about).await
-    }
-    async fn close(&mut self) {
-        (**self).close().await;
-    }
+    crate::delegate!(TraceSource to |this| (**this));
 }
 
 /// Conveniences over every [`TraceSource`]. Implemented for all; you MUST NOT implement it yourself.
@@ -127,19 +116,11 @@ pub struct Tagged<S> {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl<S: TraceSource> TraceSource for Tagged<S> {
+    crate::delegate!(TraceSource to |this| this.inner, except info);
+
     fn info(&self) -> SourceInfo {
         SourceInfo { name: self.name.clone(), ..self.inner.info() }
-    }
-    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        self.inner.next().await
-    }
-    async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
-        self.inner.collect(ask, about).await
-    }
-    async fn close(&mut self) {
-        self.inner.close().await;
     }
 }
 

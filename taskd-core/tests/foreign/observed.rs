@@ -27,9 +27,8 @@ struct Tapped<S> {
 
 #[async_trait]
 impl<S: TraceSource> TraceSource for Tapped<S> {
-    fn info(&self) -> SourceInfo {
-        self.inner.info()
-    }
+    taskd_core::delegate!(TraceSource to |this| this.inner, except next);
+
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         let batch = self.inner.next().await;
         for fact in batch.iter().flatten().flat_map(|batch| &batch.facts) {
@@ -39,9 +38,6 @@ impl<S: TraceSource> TraceSource for Tapped<S> {
             self.heard.notify_one();
         }
         batch
-    }
-    async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
-        self.inner.collect(ask, about).await
     }
 }
 

@@ -5,11 +5,8 @@
 use super::profile::{MsptiProfile, ProfileError};
 use async_trait::async_trait;
 use std::sync::Arc;
-use std::time::Duration;
-use taskd_core::job::{CommandId, InheritEnv, Name, ProcId, WorkerSpec};
-use taskd_core::launch::{
-    Change, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch, StartOrder,
-};
+use taskd_core::job::{InheritEnv, Name, WorkerSpec};
+use taskd_core::launch::{LaunchError, Launcher, LauncherInfo, StartBatch, StartOrder};
 
 /// Has the ranks of `L` record what their devices do.
 ///
@@ -61,8 +58,9 @@ fn inherits(spec: &WorkerSpec, name: &str) -> bool {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl<L: Launcher> Launcher for AscendLauncher<L> {
+    taskd_core::delegate!(Launcher to |this| this.inner, except info, start, prepare);
+
     fn info(&self) -> LauncherInfo {
         let mut info = self.inner.info();
         info.name = Name::from(format!("ascend over {}", info.name));
@@ -80,35 +78,7 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
         self.inner.start(&self.all_completed(batch)).await
     }
 
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.inner.stop(procs, grace).await
-    }
-
-    async fn list(&self) -> Result<Listing, LaunchError> {
-        self.inner.list().await
-    }
-
-    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
-        self.inner.watch(from).await
-    }
-
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.inner.acknowledge(exits).await
-    }
-
-    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
-        self.inner.direct(id, batch).await
-    }
-
     async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
         self.inner.prepare(&self.all_completed(batch), in_loop).await
-    }
-
-    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.inner.detach(keep).await
-    }
-
-    fn wind_down(&self, grace: Duration) {
-        self.inner.wind_down(grace);
     }
 }

@@ -434,8 +434,9 @@ fn readable_record(path: &Path) -> Option<ErrorRecord> {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
+    crate::delegate!(Launcher to |this| this.inner, except info, start, list, watch, direct, prepare);
+
     fn info(&self) -> LauncherInfo {
         let mut info = self.inner.info();
         info.name = Name::from(format!("{} over {}", self.framework.name(), info.name));
@@ -459,10 +460,6 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let opened = self.open(&batch.world, &meet).await;
         opened.unwrap_or_else(|error| tracing::warn!(%error, "processes that start cannot meet"));
         Ok(())
-    }
-
-    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.inner.stop(procs, grace).await
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
@@ -495,10 +492,6 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         }
     }
 
-    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.inner.acknowledge(exits).await
-    }
-
     async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
         self.inner.direct(id, &self.with_store(batch).await?).await
     }
@@ -508,13 +501,5 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let world = located(&batch.world, &listing);
         let meet = self.meet(&world, &listing, batch).await?;
         self.inner.prepare(&self.completed(batch, &world, &meet, listing.nodes.len())?, in_loop).await
-    }
-
-    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.inner.detach(keep).await
-    }
-
-    fn wind_down(&self, grace: Duration) {
-        self.inner.wind_down(grace);
     }
 }

@@ -1,10 +1,10 @@
 //! A launcher whose processes exist in memory only, and end when a test says so.
 
-use super::FakeProgram;
-use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec};
+use super::{Calls, FakeProgram};
+use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination, WorkerSpec};
 use crate::launch::{
-    Change, ChangeLog, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus,
-    Revision, StartBatch, StartOrder,
+    Change, ChangeLog, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase, Place,
+    ProcStatus, Revision, StartBatch, StartOrder,
 };
 use crate::testing::conformance::launcher::{Hosts, Programs, Witnessed};
 use async_trait::async_trait;
@@ -51,6 +51,7 @@ pub struct FakeLauncher {
 struct FakeWorld {
     log: ChangeLog,
     lifeline: bool,
+    calls: Calls,
     state: Mutex<State>,
 }
 
@@ -104,7 +105,7 @@ impl FakeLauncher {
             log.push(Change::Node(node.clone()));
             state.nodes.insert(node.node.clone(), node);
         }
-        FakeLauncher { world: Arc::new(FakeWorld { log, lifeline, state: Mutex::new(state) }) }
+        FakeLauncher { world: Arc::new(FakeWorld { log, lifeline, calls: Calls::default(), state: Mutex::new(state) }) }
     }
 
     /// Another owner's handle on the same processes.
@@ -190,6 +191,7 @@ impl FakeLauncher {
             .with_stubborn(witnessed(FakeProgram::Stubborn, |_| true))
             .with_tree(witnessed(FakeProgram::Runs, FakeProc::runs))
             .with_hosts(self.clone())
+            .with_calls(&self.world.calls)
     }
 }
 
@@ -276,13 +278,16 @@ impl State {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)] // each is counted
 impl Launcher for FakeLauncher {
     fn info(&self) -> LauncherInfo {
+        self.world.calls.count("info");
         let info = LauncherInfo::new("fake").handing_over();
         if self.world.lifeline { info.with_lifeline() } else { info }
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.world.calls.count("start");
         let mut state = self.world.lock();
         let mut placed = Vec::new();
         for order in &batch.orders {
@@ -305,6 +310,7 @@ impl Launcher for FakeLauncher {
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.world.calls.count("stop");
         for proc in procs {
             let listens = {
                 let state = self.world.lock();
@@ -321,20 +327,38 @@ impl Launcher for FakeLauncher {
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
+        self.world.calls.count("list");
         Ok(self.world.log.listing())
     }
 
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        self.world.calls.count("watch");
         self.world.log.after(from).await
     }
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.world.calls.count("acknowledge");
         self.world.log.acknowledge(exits);
         Ok(())
     }
 
+    async fn direct(&self, _id: CommandId, _batch: &DirectBatch) -> Result<(), LaunchError> {
+        self.world.calls.count("direct");
+        Err(LaunchError::Refused("processes in memory have no link".into()))
+    }
+
+    async fn prepare(&self, _batch: &StartBatch, _in_loop: bool) -> Result<(), LaunchError> {
+        self.world.calls.count("prepare");
+        Ok(())
+    }
+
     async fn detach(&self, _keep: Duration) -> Result<(), LaunchError> {
+        self.world.calls.count("detach");
         Ok(()) // its processes belong to no handle
+    }
+
+    fn wind_down(&self, _grace: Duration) {
+        self.world.calls.count("wind_down"); // what runs is the next owner's to stop
     }
 }
 

@@ -1,5 +1,5 @@
-//! Doubles for each kind of plugin: a good one without a machine behind it, and [`Faulty`], which makes any plugin slow,
-//! failing, panicking or repeating.
+//! Doubles for each kind of plugin: a good one without a machine behind it, [`Faulty`], which makes any plugin slow,
+//! failing, panicking or repeating, and [`Counted`], which counts the calls that reach a plugin.
 //!
 //! The good ones keep their contract and pass the [conformance](super::conformance) suites. The faulty ones break
 //! something, as they say, so that what stands around a plugin can be tested against it.
@@ -11,6 +11,7 @@
 //! | detector | [`HeartbeatDetector`] |
 //! | strategy | [`ReplaceStrategy`] |
 
+pub(crate) mod counted;
 mod fake_launcher;
 mod fake_program;
 mod faulty;
@@ -18,6 +19,7 @@ mod heartbeat_detector;
 mod replace_strategy;
 mod scripted_source;
 
+pub use counted::{Calls, Counted};
 pub use fake_launcher::FakeLauncher;
 pub use fake_program::FakeProgram;
 pub use faulty::Faulty;

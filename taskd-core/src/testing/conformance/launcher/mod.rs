@@ -2,6 +2,7 @@
 //! compares all that is told.
 
 mod history;
+mod inner;
 mod life;
 mod owners;
 mod programs;
@@ -52,6 +53,7 @@ clauses! { "launcher":
     DROP_BREAKS_NOTHING = "a call whose future was dropped can be repeated, and then does its work";
     CALLS_AT_ONCE = "calls from several tasks at once do their work, and none waits for a `watch`";
     REFUSED_IS_FINAL = "what was `Refused` once is refused again";
+    CALLS_REACH_INNER = "a launcher around another one passes every call on";
 }
 
 /// Checks a launcher against the contract of [`Launcher`].
@@ -130,7 +132,9 @@ where
         let mut session = Session::open(&self.make, &self.programs, self.limits, self.verdict).await;
         life::check(&mut session).await;
         history::check(&mut session).await;
+        inner::direct(&mut session).await;
         owners::check(&mut session).await;
+        inner::check(&mut session);
         session.close().await.finish(ALL)
     }
 

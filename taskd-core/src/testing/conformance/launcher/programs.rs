@@ -1,6 +1,7 @@
 //! What the suite must know about the world of a launcher: how to make processes that run, end, and resist.
 
 use crate::job::{NodeId, WorkerSpec};
+use crate::testing::doubles::Calls;
 use async_trait::async_trait;
 use std::fmt;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ type Witness = Box<dyn Fn() -> Witnessed + Send + Sync>;
 /// How the suite makes the launcher's processes do what a clause is about.
 ///
 /// Two programs are needed. Each further one adds clauses; without it they are skipped, and the report says so.
-/// [`Programs::shell`] has all but the hosts, for launchers that run commands of this machine.
+/// [`Programs::shell`] has all but the hosts and the calls, for launchers that run commands of this machine.
 pub struct Programs {
     pub(super) runs: Box<dyn Fn() -> WorkerSpec + Send + Sync>,
     pub(super) exits: Box<dyn Fn(Duration, i32) -> WorkerSpec + Send + Sync>,
@@ -50,6 +51,7 @@ pub struct Programs {
     pub(super) stubborn: Option<Witness>,
     pub(super) tree: Option<Witness>,
     pub(super) hosts: Option<Box<dyn Hosts>>,
+    pub(super) calls: Option<Calls>,
 }
 
 impl Programs {
@@ -67,6 +69,7 @@ impl Programs {
             stubborn: None,
             tree: None,
             hosts: None,
+            calls: None,
         }
     }
 
@@ -103,6 +106,15 @@ impl Programs {
     #[must_use]
     pub fn with_hosts(mut self, hosts: impl Hosts + 'static) -> Programs {
         self.hosts = Some(Box::new(hosts));
+        self
+    }
+
+    /// Counts the calls that reach a launcher inside of the one that is checked: put a
+    /// [`Counted`](crate::testing::doubles::Counted) around it. [`FakeLauncher`](crate::testing::doubles::FakeLauncher) counts
+    /// by itself, and its programs know of it.
+    #[must_use]
+    pub fn with_calls(mut self, calls: &Calls) -> Programs {
+        self.calls = Some(calls.clone());
         self
     }
 
@@ -180,6 +192,7 @@ impl fmt::Debug for Programs {
             .field("stubborn", &self.stubborn.is_some())
             .field("tree", &self.tree.is_some())
             .field("hosts", &self.hosts.is_some())
+            .field("calls", &self.calls.is_some())
             .finish()
     }
 }

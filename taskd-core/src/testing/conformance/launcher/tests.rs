@@ -4,6 +4,8 @@ mod broken;
 mod commands;
 
 use super::*;
+use crate::job::CommandId;
+use crate::launch::{DirectBatch, LaunchError, StartBatch};
 use crate::testing::doubles::{FakeLauncher, FakeProgram, Faulty};
 use broken::Broken;
 use commands::Commands;
@@ -38,7 +40,7 @@ async fn a_launcher_of_real_processes_keeps_every_clause_that_it_can_be_asked() 
     let commands = Commands::default();
     let report = launcher(async |_| commands.clone(), Programs::shell().unwrap()).assert().await;
     let skipped: Vec<Clause> = report.skipped().iter().map(|(clause, _)| *clause).collect();
-    assert_eq!(skipped, [EXIT_OF_FAILED_START, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED]);
+    assert_eq!(skipped, [EXIT_OF_FAILED_START, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, CALLS_REACH_INNER]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,6 +80,7 @@ async fn what_an_author_leaves_out_stands_in_the_report() {
         (STOP_WHOLE_TREE, "no program with descendants was given"),
         (OUT_OF_SIGHT_IS_NOT_ENDED, "no way was given to take a host out of sight"),
         (REFUSED_IS_FINAL, "no program was given that `start` refuses"),
+        (CALLS_REACH_INNER, "no calls of a launcher inside were given to count"),
     ];
     assert_eq!(skipped, expected);
     assert_eq!(report.checked().len() + expected.len(), ALL.len());
@@ -91,4 +94,40 @@ async fn what_an_author_leaves_out_stands_in_the_report() {
 async fn an_assertion_lists_what_was_broken() {
     let fake = FakeLauncher::new();
     launcher(async |n| Broken::new(fake.attach(), STOP_GRACE, n).await, fake.programs()).assert().await;
+}
+
+/// Passes on what a launcher must have, and forgets one of the methods that have a default.
+struct Forgetful(FakeLauncher, &'static str);
+
+#[async_trait::async_trait]
+impl Launcher for Forgetful {
+    crate::delegate!(Launcher to |this| this.0, except direct, prepare, detach, wind_down);
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        if self.1 == "direct" { Ok(()) } else { self.0.direct(id, batch).await }
+    }
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        if self.1 == "prepare" { Ok(()) } else { self.0.prepare(batch, in_loop).await }
+    }
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        if self.1 == "detach" { Err(LaunchError::Refused("no".into())) } else { self.0.detach(keep).await }
+    }
+    fn wind_down(&self, grace: Duration) {
+        if self.1 != "wind_down" {
+            self.0.wind_down(grace);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_method_that_a_launcher_around_another_one_may_forget_is_missed() {
+    for method in ["direct", "prepare", "detach", "wind_down"] {
+        let fake = FakeLauncher::new();
+        let broken = launcher(async |_| Forgetful(fake.attach(), method), fake.programs()).check().await.unwrap_err();
+        let seen: Vec<(Clause, &str)> = broken.iter().map(|v| (v.clause, v.seen.as_str())).collect();
+        let expected = format!("`{method}` was called and never reached the launcher inside");
+        assert_eq!(seen, [(CALLS_REACH_INNER, expected.as_str())]);
+    }
+    let fake = FakeLauncher::new();
+    launcher(async |_| Forgetful(fake.attach(), "nothing"), fake.programs()).assert().await;
 }

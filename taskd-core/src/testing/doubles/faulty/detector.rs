@@ -1,21 +1,12 @@
 use super::Faulty;
 use crate::detect::{FaultDetector, Findings};
-use crate::job::{JobTime, Name};
 use crate::kernel::View;
 use crate::trace::{Malformed, Observation};
 use bytes::Bytes;
 
-#[deny(clippy::missing_trait_methods)]
 impl<D: FaultDetector> FaultDetector for Faulty<D> {
-    fn name(&self) -> Name {
-        self.inner.name()
-    }
-    fn version(&self) -> Name {
-        self.inner.version()
-    }
-    fn config(&self) -> String {
-        self.inner.config()
-    }
+    crate::delegate!(FaultDetector to |this| this.inner, except observe, expire, snapshot, restore);
+
     fn observe(&mut self, observation: &Observation, view: &View, out: &mut Findings) {
         self.work();
         if self.call() {
@@ -24,9 +15,6 @@ impl<D: FaultDetector> FaultDetector for Faulty<D> {
         let mut found = Findings::default();
         self.inner.observe(observation, view, &mut found);
         self.say(found, out);
-    }
-    fn deadline(&self) -> Option<JobTime> {
-        self.inner.deadline()
     }
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let mut found = Findings::default();

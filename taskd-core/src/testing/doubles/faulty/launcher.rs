@@ -1,16 +1,14 @@
 use super::Faulty;
 use crate::job::{CommandId, ProcId};
-use crate::launch::{Change, DirectBatch, LaunchError, Launcher, LauncherInfo, Listing, Revision, StartBatch};
+use crate::launch::{Change, DirectBatch, LaunchError, Launcher, Listing, Revision, StartBatch};
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::time::sleep;
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl<L: Launcher> Launcher for Faulty<L> {
-    fn info(&self) -> LauncherInfo {
-        self.inner.info()
-    }
+    crate::delegate!(Launcher to |this| this.inner, except start, stop, list, watch, acknowledge, direct, prepare, detach);
+
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         sleep(self.delay()).await;
         if self.call() {
@@ -49,8 +47,5 @@ impl<L: Launcher> Launcher for Faulty<L> {
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         sleep(self.delay()).await;
         self.inner.detach(keep).await
-    }
-    fn wind_down(&self, grace: Duration) {
-        self.inner.wind_down(grace);
     }
 }

@@ -1,15 +1,12 @@
 use super::Faulty;
 use crate::job::Domain;
-use crate::trace::{Ask, Exhibit, SourceError, SourceInfo, TraceBatch, TraceSource};
+use crate::trace::{Ask, Exhibit, SourceError, TraceBatch, TraceSource};
 use async_trait::async_trait;
 use tokio::time::sleep;
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl<S: TraceSource> TraceSource for Faulty<S> {
-    fn info(&self) -> SourceInfo {
-        self.inner.info()
-    }
+    crate::delegate!(TraceSource to |this| this.inner, except next, collect);
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         if self.held.is_empty() {
@@ -30,9 +27,5 @@ impl<S: TraceSource> TraceSource for Faulty<S> {
     async fn collect(&mut self, ask: &Ask, about: &Domain) -> Result<Exhibit, SourceError> {
         sleep(self.delay()).await;
         self.inner.collect(ask, about).await
-    }
-
-    async fn close(&mut self) {
-        self.inner.close().await;
     }
 }

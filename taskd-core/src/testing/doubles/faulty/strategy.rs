@@ -1,22 +1,9 @@
 use super::Faulty;
-use crate::job::Name;
 use crate::kernel::View;
-use crate::recover::{Beforehand, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use crate::recover::{Incident, Proposal, RecoveryStrategy, Stage};
 
-#[deny(clippy::missing_trait_methods)]
 impl<S: RecoveryStrategy> RecoveryStrategy for Faulty<S> {
-    fn name(&self) -> Name {
-        self.inner.name()
-    }
-    fn version(&self) -> Name {
-        self.inner.version()
-    }
-    fn config(&self) -> String {
-        self.inner.config()
-    }
-    fn cannot(&self, job: &Beforehand) -> Option<String> {
-        self.inner.cannot(job)
-    }
+    crate::delegate!(RecoveryStrategy to |this| this.inner, except propose);
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
         self.work();
@@ -29,8 +16,5 @@ impl<S: RecoveryStrategy> RecoveryStrategy for Faulty<S> {
             proposal.stages = proposal.stages.into_iter().flat_map(twice).collect();
         }
         Ok(proposal)
-    }
-    fn advance(&self, run: &Run, view: &View) -> Next {
-        self.inner.advance(run, view)
     }
 }

@@ -1,9 +1,9 @@
 //! A launcher that keeps the whole contract but one clause.
 
 use super::super::*;
-use crate::job::{Exit, Incarnation, ProcId, Termination};
+use crate::job::{CommandId, Exit, Incarnation, ProcId, Termination};
 use crate::launch::{
-    Change, LaunchError, LauncherInfo, Listing, NodeState, Phase, ProcStatus, Revision, StartBatch, StartOrder,
+    Change, DirectBatch, LaunchError, Listing, NodeState, Phase, ProcStatus, Revision, StartBatch, StartOrder,
 };
 use crate::testing::doubles::FakeLauncher;
 use async_trait::async_trait;
@@ -109,9 +109,7 @@ fn exited(how: Termination) -> Phase {
 
 #[async_trait]
 impl Launcher for Broken {
-    fn info(&self) -> LauncherInfo {
-        self.fake.info()
-    }
+    crate::delegate!(Launcher to |this| this.fake, except start, prepare, direct, stop, list, watch, acknowledge, detach);
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         let _gate = self.gate().await;
@@ -150,8 +148,18 @@ impl Launcher for Broken {
         Ok(())
     }
 
-    async fn prepare(&self, batch: &StartBatch, _in_loop: bool) -> Result<(), LaunchError> {
-        if self.clause == PREPARE_STARTS_NOTHING { self.fake.start(batch).await } else { Ok(()) }
+    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
+        if self.clause == PREPARE_STARTS_NOTHING {
+            self.fake.start(batch).await?;
+        }
+        self.fake.prepare(batch, in_loop).await
+    }
+
+    async fn direct(&self, id: CommandId, batch: &DirectBatch) -> Result<(), LaunchError> {
+        if self.clause == CALLS_REACH_INNER {
+            return Err(LaunchError::Refused("there is no link".into())); // as one that has forgotten it
+        }
+        self.fake.direct(id, batch).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {

@@ -7,6 +7,7 @@ class StepAborted(BaseException):
 
 class Step:
     warming = False
+    completed = True
 
     def __init__(self, number, committed, data, epochs):
         self.number, self.committed, self.data, self.epochs = number, committed, data, epochs
@@ -37,9 +38,11 @@ class Step:
         return self.epochs.get(id(self.data if loader is None else loader), (0, None))[0]
 
     def __enter__(self):
+        self.completed = False
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        self.completed = kind is None
         return False
 
 

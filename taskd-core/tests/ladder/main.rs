@@ -1,8 +1,8 @@
 //! The built-in detectors and strategies in the kernel: what a job does about faults of every kind, and about orders.
 
-mod guards;
 mod ends;
 mod fallback;
+mod guards;
 mod job;
 mod observing;
 mod orders;

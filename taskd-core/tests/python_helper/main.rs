@@ -8,6 +8,6 @@ mod launcher;
 mod mishaps;
 mod package;
 mod pieces;
-mod silence;
 mod plain;
+mod silence;
 mod sitecustomize;

@@ -28,6 +28,8 @@ began = []
 for step in taskd.steps({}, data=first, start=2, until=9, with_rank=lambda: began.append(1)):
     with step, taskd.range('augment'):
         print(step.number, step.committed, step.warming, step.next(), list(step.batches(second, 3)), step.epoch(), step.epoch(second))
+        print(step.completed)
+    print(step.completed)
     taskd.counter('loss', 0.5); taskd.mark('logged'); taskd.range_end(taskd.range_start('dataloader'))
 print(began)
 for step in taskd.steps(data=once):

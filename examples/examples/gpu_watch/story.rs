@@ -15,7 +15,7 @@ use taskd_core::job::{JobSpec, Name, NodeId, WorkerSpec};
 use taskd_core::launch::{Fleet, Launcher, LocalLauncher, Phase, ProcStatus};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
-use taskd_core::trace::{SourceError, SourceInfo, TraceBatch, TraceSource};
+use taskd_core::trace::{SourceError, TraceBatch, TraceSource};
 use taskd_examples::program::{self, Failure};
 use taskd_hw_cuda::detect::GpuDetector;
 use taskd_hw_cuda::health::NvmlSource;

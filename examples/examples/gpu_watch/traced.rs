@@ -14,7 +14,7 @@ use taskd_core::launch::LocalLauncher;
 use taskd_core::recover::ExitStrategy;
 use taskd_core::runtime::Runtime;
 use taskd_core::trace::recorder::{Detail, Event};
-use taskd_core::trace::{RecordBatch, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
+use taskd_core::trace::{RecordBatch, Signal, SourceError, TraceBatch, TraceSource};
 use taskd_examples::program::{self, Failure};
 use taskd_hw_cuda::cupti::{self, CuptiProfile, CuptiSource, FAMILY};
 

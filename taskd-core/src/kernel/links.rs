@@ -28,7 +28,8 @@ impl Kernel {
         }
         known.unlinked_at = if linked.is_none() { Some(now) } else { None };
         known.link.clone_from(linked);
-        if let (Some(rank), Some(digest)) = (proc.role.rank(), linked.as_ref().and_then(|link| link.digest.as_ref())) {
+        if let (Some(rank), Some(digest)) = (proc.role.rank(), linked.as_ref().and_then(|link| link.digest.as_deref()))
+        {
             self.state.view.replicas.hear(rank, digest);
         }
         self.has_word();

@@ -253,7 +253,7 @@ pub struct Linked {
     pub sharded: Vec<String>,
     /// The newest checksum of its parameters and optimizer state, by which ranks are [proved](crate::kernel::Replicas) to be replicas.
     #[serde(default)]
-    pub digest: Option<StateDigest>,
+    pub digest: Option<Box<StateDigest>>,
 }
 
 /// Longest digest, and longest name of a group, in bytes.

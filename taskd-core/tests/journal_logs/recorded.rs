@@ -104,7 +104,7 @@ fn every_word(version: u32) -> Vec<Input> {
         state_bytes: Some(1 << 40),
         cannot: (at == Point::Parked).then(|| "it is sharded".into()),
         sharded: vec!["optimizer".into()],
-        digest: Some(digest()),
+        digest: Some(Box::new(digest())),
     };
     let say = |what| Input::Changed(Change::Said(WorkerSaid { proc: proc.clone(), what }));
     let answer = |result| Saying::Answer { id: CommandId(u64::MAX), result };

@@ -20,7 +20,7 @@ pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
         state_bytes: None,
         cannot: None,
         sharded: Vec::new(),
-        digest: (at == Point::Loop).then(|| digest_at(0, "equal")),
+        digest: (at == Point::Loop).then(|| Box::new(digest_at(0, "equal"))),
     });
     Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(rank, incarnation), linked }))
 }
@@ -227,7 +227,7 @@ fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
     let mut bench = shrinking();
     for (rank, state) in [(0, "stage 0"), (1, "stage 1"), (2, "stage 0")] {
         let Input::Changed(Change::Link(mut status)) = link(rank, 1, Some(Point::Loop)) else { panic!("a link") };
-        status.linked.as_mut().expect("it is there").digest = Some(digest_at(1, state));
+        status.linked.as_mut().expect("it is there").digest = Some(Box::new(digest_at(1, state)));
         bench.give(Input::Changed(Change::Link(status)));
     }
     let status = bench.kernel.status();

@@ -123,12 +123,14 @@ impl StepLoop {
             state_bytes: Some(1 << 20),
             cannot: None,
             sharded: Vec::new(),
-            digest: (self.at == Point::Loop).then(|| StateDigest {
-                loop_number: 1,
-                step: 0,
-                digest: "equal".into(),
-                group: Some("all".into()),
-                took_us: 0,
+            digest: (self.at == Point::Loop).then(|| {
+                Box::new(StateDigest {
+                    loop_number: 1,
+                    step: 0,
+                    digest: "equal".into(),
+                    group: Some("all".into()),
+                    took_us: 0,
+                })
             }),
         })
     }

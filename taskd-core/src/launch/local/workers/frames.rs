@@ -100,7 +100,7 @@ impl Hello {
             can: self.can.iter().take(CAN_MAX).cloned().collect(),
             at: self.at,
             state_bytes: self.state_bytes,
-            digest: self.digest.clone().filter(StateDigest::is_sound),
+            digest: self.digest.clone().filter(StateDigest::is_sound).map(Box::new),
         }
     }
 }

@@ -216,7 +216,7 @@ impl Workers {
 
     /// A process has computed the checksum of its state.
     fn has_digest(&self, proc: &ProcId, digest: StateDigest) {
-        self.change(proc, |linked| linked.digest = Some(digest));
+        self.change(proc, |linked| linked.digest = Some(Box::new(digest)));
     }
 
     fn change(&self, proc: &ProcId, change: impl FnOnce(&mut Linked)) {

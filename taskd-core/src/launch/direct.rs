@@ -322,7 +322,8 @@ pub enum Saying {
     Failed(Box<StepFailure>),
     /// What it has in memory, or has not: it waits for a [`Declare`](Directive::Declare) and trains on meanwhile.
     Memory(MemoryCopy),
-    /// It has recorded an error by which it ends, and has not ended yet: it may hang in what it does at its exit.
+    /// It has recorded an error by which it ends, and has not ended yet: it may hang in what it does at its exit. This
+    /// may be told a few times.
     Recorded(Box<ErrorReport>),
 }
 

@@ -128,6 +128,30 @@ fn a_frozen_rank_is_asked_about_blamed_and_killed_at_once() {
 }
 
 #[test]
+fn a_busy_rank_without_a_heartbeat_is_let_alone_for_minutes() {
+    let mut job = Job::of(3);
+    for second in 0..320 {
+        for rank in 0..3 {
+            if rank != 1 || second < 5 {
+                job.observe(rank, Signal::Heartbeat);
+            }
+        }
+        job.pass(1_000);
+        if let Some((id, ask)) = job.asked.take() {
+            let about = ask.about[0].clone();
+            let exhibit = Ok(Output::Exhibit(Exhibit::Text("state=R beat_age_ms=9000 runnable=1".into())));
+            job.give(Input::Answered { id, results: vec![(about, exhibit)] });
+        }
+        if second < 300 {
+            assert_eq!(job.kernel.report().incidents, [], "after {second} s");
+        }
+    }
+    let incident = job.last();
+    assert_eq!((incident.class, incident.blamed), (detect::FaultClass::Silence, vec![Rank(1)]));
+    assert!(incident.evidence[2].contains("a busy process may be silent for 300 s"), "{:?}", incident.evidence);
+}
+
+#[test]
 fn a_stalled_job_starts_again_and_nobody_is_blamed() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 1 });

@@ -189,7 +189,7 @@ async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
     let run = run(spec, "held").await;
     let told = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await;
     let Ok(Exhibit::Text(text)) = told else { panic!("{told:?}") };
-    assert!(text.ends_with(" lifeline=unavailable"), "{text}");
+    assert!(text.contains(" lifeline=unavailable "), "{text}");
     send(run.pid, Signal::KILL);
     assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
     let counters = run.launcher.counters().await.unwrap().guard;
@@ -225,8 +225,13 @@ async fn steps_and_heartbeats_are_told() {
     eventually("it is stopped", || (state_of(run.pid) == Some('T')).then_some(())).await;
     let Ok(Exhibit::Text(text)) = state(&mut source).await else { panic!("a text") };
     let words: Vec<&str> = text.split(' ').map(|word| word.split('=').next().unwrap()).collect();
-    assert_eq!(words, ["state", "wchan", "beat_age_ms", "step", "step_age_ms", "lifeline"], "{text}");
-    assert!(text.starts_with("state=T ") && text.contains(" step=42 ") && text.ends_with(" lifeline=held"), "{text}");
+    let of_page = ["state", "wchan", "beat_age_ms", "step", "step_age_ms", "lifeline"];
+    let of_activity = ["threads", "runnable", "uninterruptible", "cpu_ms", "ran_age_ms"];
+    assert_eq!(words[..6], of_page, "{text}");
+    assert_eq!(words[6..11], of_activity, "{text}");
+    assert_eq!(words[11..], ["host_load_percent", "host_cpu_pressure_percent"], "{text}");
+    assert!(text.starts_with("state=T ") && text.contains(" step=42 ") && text.contains(" lifeline=held "), "{text}");
+    assert!(text.contains(" runnable=0 uninterruptible=0 "), "{text}");
 
     send(run.pid, Signal::KILL);
     let phases = run.phases().await;

@@ -52,6 +52,7 @@ pub use seats::{Seat, seats};
 pub use standbys::Standbys;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ use tokio::sync::Mutex;
 
 use super::{
     CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
-    ProcStatus, Revision, Saying, StartBatch, StartOrder, WorkerSaid,
+    ProcStatus, Revision, Saying, StartBatch, StartOrder,
 };
 use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, World};
 use files::Files;
@@ -348,20 +349,20 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         }
     }
 
-    /// Returns when a process that has not ended has recorded the exception by which it ends.
-    async fn recorded(&self) -> Vec<Change> {
+    /// Looks for records of processes that have not ended, for as long as somebody watches.
+    async fn follow_records(&self) -> Infallible {
         loop {
             tokio::time::sleep(records::LOOK_EVERY).await;
-            let said = self.new_records().await.unwrap_or_default();
-            if !said.is_empty() {
-                return said;
+            if let Some(over) = self.records.begin() {
+                self.look_for_records(over).await;
+                self.records.tell();
             }
         }
     }
 
-    /// What processes that run have recorded since the last look.
-    async fn new_records(&self) -> Option<Vec<Change>> {
-        let (dir, over) = (self.files.errors(), self.records.begin()?);
+    /// Takes in what processes that run have recorded since the last look. `None`: nothing has changed, or it cannot be read now.
+    async fn look_for_records(&self, over: impl FnOnce() + Send + 'static) -> Option<()> {
+        let dir = self.files.errors();
         let changed = on_files(move || {
             let changed = records::changed_at(&dir);
             over();
@@ -372,18 +373,18 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         }
         let running = self.inner.list().await.ok()?.procs.into_iter().filter(|status| status.phase == Phase::Running);
         let running = running.map(|status| status.proc).filter(|proc| self.is_ours(proc));
-        let procs = self.records.untold(running.collect());
+        let procs = self.records.without(running.collect());
         let paths: Vec<PathBuf> = procs.iter().map(|proc| self.files.error(proc)).collect();
-        let records = on_files(move || records::last_words(&paths)).await?;
-        let mut said = Vec::new();
-        for (proc, record) in procs.into_iter().zip(records) {
+        let read = on_files(move || records::last_words(&paths)).await?;
+        for (proc, record) in procs.into_iter().zip(read) {
             let Some(record) = record else { continue };
             let report = self.framework.report(&Failure::new(&proc, Some(&record), ""));
-            let Some(report) = report.filter(|_| self.records.tell(&proc)) else { continue };
-            let what = Saying::Recorded(Box::new(ErrorReport { step: report.step.or(record.step), ..report }));
-            said.push(Change::Said(WorkerSaid { proc, what }));
+            if let Some(report) = report {
+                let step = report.step.or(record.step);
+                self.records.found(proc, Saying::Recorded(Box::new(ErrorReport { step, ..report })));
+            }
         }
-        Some(said)
+        Some(())
     }
 
     /// Whether it is a process of the framework.
@@ -472,11 +473,13 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
     }
 
     async fn watch(&self, mut from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let mut records = self.records.subscribe();
         loop {
             let (mut changes, next) = tokio::select! {
                 biased;
                 watched = self.inner.watch(from) => watched?,
-                said = self.recorded() => return Ok((said, from)), // no listing repeats what was said
+                Ok(said) = records.recv() => return Ok((said, from)), // it stands in no history
+                never = self.follow_records() => match never {},
             };
             changes.retain(|change| !matches!(change, Change::Proc(status) if self.is_withheld(status)));
             if changes.is_empty() {

@@ -1,36 +1,56 @@
 //! Error records of processes that have not ended: a program may fail, and then wait for ever in what it does at its exit.
 //!
-//! One directory's time of change is looked at every moment; files are read only when it has changed. It judges no record.
+//! One directory's time of change is looked at every moment, and only while somebody watches the launcher; files are read only
+//! when it has changed. It judges no record.
+//!
+//! What is found goes to all who watch at that time. Somebody may be between two calls of `watch`, so it is told a few times.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
 use super::error::{ErrorRecord, read_error_file};
 use crate::job::ProcId;
+use crate::launch::{Change, Saying, WorkerSaid};
 
 /// How often the directory is looked at: one `stat`.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// After a change files are read in so many looks: times of files are coarse, and a record may be written in parts.
+/// After a change files are read in so many looks: times of files are coarse, and a record may be written in parts. A record that
+/// was found is told in so many.
 const LOOKS_AFTER_CHANGE: u32 = 4;
 
+/// What was said and not heard yet by one who watches; who is further behind gets it with the next look.
+const UNHEARD_MAX: usize = 16;
+
 /// What is known of the directory with error records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Records {
     state: Mutex<State>,
     /// A look has not come back: the disk does not answer, and gets no second thread to keep.
     is_looking: Arc<AtomicBool>,
+    said: broadcast::Sender<Vec<Change>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    looked_at: Option<Instant>,
     changed: Option<SystemTime>,
     looks_left: u32,
-    /// Whose records were told.
-    told: BTreeSet<ProcId>,
+    /// Whose records were found, and how often each is still to be told.
+    found: BTreeMap<ProcId, (Saying, u32)>,
+}
+
+impl Default for Records {
+    fn default() -> Records {
+        let (said, _) = broadcast::channel(UNHEARD_MAX);
+        Records { state: Mutex::default(), is_looking: Arc::default(), said }
+    }
 }
 
 impl Records {
@@ -38,10 +58,24 @@ impl Records {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
     }
 
-    /// Begins to look, unless the last look has not come back; what is returned is called when it has.
+    /// What is said from now on.
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Vec<Change>> {
+        self.said.subscribe()
+    }
+
+    /// Begins to look, unless somebody else has just looked, or the last look has not come back; what is returned is called when
+    /// this one has.
     pub(super) fn begin(&self) -> Option<impl FnOnce() + Send + use<>> {
+        let (mut state, now) = (self.lock(), Instant::now());
+        if state.looked_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY / 2) {
+            return None;
+        }
         let is_looking = Arc::clone(&self.is_looking);
-        (!is_looking.swap(true, Ordering::AcqRel)).then_some(move || is_looking.store(false, Ordering::Release))
+        if is_looking.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        state.looked_at = Some(now);
+        Some(move || is_looking.store(false, Ordering::Release))
     }
 
     /// Whether files are to be read, when the directory has changed last at this time.
@@ -55,16 +89,32 @@ impl Records {
         is_due
     }
 
-    /// Those of which no record was told. What is told of others is forgotten: they have ended.
-    pub(super) fn untold(&self, running: BTreeSet<ProcId>) -> Vec<ProcId> {
+    /// Those whose record was not found. What was found of others is forgotten: they have ended.
+    pub(super) fn without(&self, running: Vec<ProcId>) -> Vec<ProcId> {
         let mut state = self.lock();
-        state.told.retain(|proc| running.contains(proc));
-        running.into_iter().filter(|proc| !state.told.contains(proc)).collect()
+        state.found.retain(|proc, _| running.contains(proc));
+        running.into_iter().filter(|proc| !state.found.contains_key(proc)).collect()
     }
 
-    /// A record of this process is told. False: it was told already.
-    pub(super) fn tell(&self, proc: &ProcId) -> bool {
-        self.lock().told.insert(proc.clone())
+    /// A record of this process was found.
+    pub(super) fn found(&self, proc: ProcId, what: Saying) {
+        self.lock().found.insert(proc, (what, LOOKS_AFTER_CHANGE));
+    }
+
+    /// Tells all who watch what is still to be told.
+    pub(super) fn tell(&self) {
+        let mut state = self.lock();
+        let open = state.found.iter_mut().filter(|(_, (_, left))| *left > 0);
+        let said: Vec<Change> = open
+            .map(|(proc, (what, left))| {
+                *left -= 1;
+                Change::Said(WorkerSaid { proc: proc.clone(), what: what.clone() })
+            })
+            .collect();
+        drop(state);
+        if !said.is_empty() {
+            let _ = self.said.send(said); // nobody may watch any more
+        }
     }
 }
 
@@ -81,6 +131,7 @@ pub(super) fn last_words(paths: &[PathBuf]) -> Vec<Option<ErrorRecord>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::python::report_of;
 
     #[test]
     fn files_are_read_a_few_times_after_each_change_and_then_not_any_more() {
@@ -94,21 +145,31 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_told_once_for_each_process() {
+    fn a_record_is_told_a_few_times_to_all_who_watch() {
         let (records, first, second) = (Records::default(), ProcId::rank(1, 1), ProcId::rank(1, 2));
-        assert_eq!(records.untold([first.clone()].into()), std::slice::from_ref(&first));
-        assert!(records.tell(&first) && !records.tell(&first));
-        assert!(records.untold([first].into()).is_empty());
-        assert_eq!(records.untold([second.clone()].into()), [second]);
-        assert!(records.lock().told.is_empty(), "the one before has ended");
+        assert_eq!(records.without(vec![first.clone()]), std::slice::from_ref(&first));
+        records.found(first.clone(), Saying::Recorded(Box::new(report_of("KeyError: 3"))));
+        let mut watching = [records.subscribe(), records.subscribe()];
+        (0..9).for_each(|_| records.tell());
+        for watching in &mut watching {
+            let told = std::iter::from_fn(|| watching.try_recv().ok()).count();
+            assert_eq!(told, LOOKS_AFTER_CHANGE as usize);
+        }
+        assert!(records.without(vec![first]).is_empty());
+        assert_eq!(records.without(vec![second.clone()]), [second]);
+        assert!(records.lock().found.is_empty(), "the one before has ended");
     }
 
-    #[test]
-    fn there_is_one_look_at_a_time() {
+    #[tokio::test(start_paused = true)]
+    async fn there_is_one_look_at_a_time_however_many_watch() {
         let records = Records::default();
         let over = records.begin().expect("the first");
+        tokio::time::advance(LOOK_EVERY).await;
         assert!(records.begin().is_none(), "it has not come back");
         over();
+        records.begin().expect("it has")();
+        assert!(records.begin().is_none(), "somebody has just looked");
+        tokio::time::advance(LOOK_EVERY).await;
         assert!(records.begin().is_some());
     }
 }

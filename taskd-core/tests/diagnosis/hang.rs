@@ -80,6 +80,7 @@ impl Watched {
             match finding {
                 Finding::Blame(fault) => self.blamed.push((self.job.now_ms, fault)),
                 Finding::Clear(domain, _) => self.cleared.push(domain),
+                Finding::Note(..) => {}
                 Finding::Ask(ask) => {
                     for about in ask.about.clone() {
                         let late = self.job.dice().random_range(0..100);

@@ -129,7 +129,9 @@ fn every_word(version: u32) -> Vec<Input> {
     let links = [Point::Script, Point::Loop, Point::Parked].map(|at| link(Some(linked(at))));
     let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));
     let is_back = link(Some(linked(Point::Script)));
-    links.into_iter().chain(windows).chain([say(answer(Err("no".into()))), failed, link(None), is_back]).collect()
+    let since_6 = [say(Saying::Recorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
+    let words = links.into_iter().chain(windows);
+    words.chain([say(answer(Err("no".into()))), failed, link(None), is_back]).chain(since_6).collect()
 }
 
 fn digest() -> StateDigest {
@@ -262,8 +264,9 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let kinds = [FailureKind::Collective, FailureKind::Step];
     let since_5 = kinds.map(|kind| (rank.clone(), Signal::StepFailed(Box::new(step_failure(kind)))));
     let since_5 = since_5.into_iter().filter(|_| version >= 5);
-    let all =
-        others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases).chain(since_3).chain(since_5);
+    let since_6 = [(rank.clone(), Signal::FailureRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
+    let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
+    let all = all.chain(since_3).chain(since_5).chain(since_6);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| Observation {
         at: JobTime::from_nanos(n),
         about,

@@ -146,7 +146,8 @@ fn a_step_in_which_torch_compiles_or_traces_computes_the_same() {
                 assert_eq!(is_equal, true, "{way}, with {setting}");
             }
         }
-        assert_eq!(found["reasons"], json!([]), "no hook has failed");
+        let has_failed = |reason: &&Value| reason.as_str().is_some_and(|reason| reason.contains("the hook failed"));
+        assert_eq!(list(&found["reasons"]).iter().find(has_failed), None);
     }
 }
 

@@ -745,13 +745,16 @@ class OfTorch(StandIn):
 
 
 def ways(names=None, **more):
-    """Steps in which torch compiles or traces: outside of a step loop, inside, and recorded."""
+    """Steps in which torch compiles or traces: in a step loop and recorded; in a soak also each by itself, and outside of a loop."""
+    settings = {"recorded in a loop": {"LOOP": "1", "RECORD": "1"}}
+    if SOAK:
+        settings.update({"hooks": {}, "loop": {"LOOP": "1"}, "recorded": {"RECORD": "1"}})
 
     def run(program, **variables):
         with Compiling(2, program, **more, **variables) as world:
             return world.finish()
 
-    return traced.ways(run, names, {"hooks": {}, "loop": {"LOOP": "1"}, "recorded": {"LOOP": "1", "RECORD": "1"}})
+    return traced.ways(run, names, settings)
 
 
 def compiled_steps():

@@ -118,6 +118,7 @@ ends_as_undisturbed! {
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
     state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
     state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
+    state_that_changes_after_the_backward_pass: "changes_late",
     state_that_is_found_late_and_parts_of_what_is_named: "found_late",
     code_behind_the_with_of_steps_that_are_given_up: "behind",
     what_a_group_that_was_given_up_still_writes_is_put_right: "late_write",
@@ -306,6 +307,21 @@ fn a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand() 
         "loader_that_dispatches",
         why,
     );
+}
+
+#[test]
+fn state_that_is_lost_at_the_end_of_a_step_is_refused() {
+    let test = "state_that_is_lost_at_the_end_of_a_step_is_refused";
+    let Some(found) = findings(test, "own_that_is_lost") else { return };
+    for (how, why) in [
+        (
+            "own",
+            "own/mean is this rank's own, and was changed at the end of a step that rank 0 has completed; restart all ranks",
+        ),
+        ("noisy", "Noisy takes random numbers in its step, which this rank has not done"),
+    ] {
+        assert!(found[how].as_str().is_some_and(|refused| refused.contains(why)), "{how}: {found:#}");
+    }
 }
 
 #[test]

@@ -63,5 +63,5 @@ class Beforehand:
         if self.is_done and step == self.step + 1 and loop.number == step and loop.keep.read(step, _keep.START) is None:
             return
         loop.engine.put_back(loop.note)  # where that is refused, this is asked again, and refused again
-        loop.beforehand = loop.note = loop.noted = loop.own_buffers = None
+        loop.beforehand = loop.note = loop.noted = loop.own_buffers = loop.start_buffers = None
         loop.number, loop.tainted = self.number, False

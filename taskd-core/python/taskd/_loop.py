@@ -26,6 +26,23 @@ def park(at):
         ahead.park(at)
 
 
+def is_in_optimizer():
+    """Whether an optimizer's step has called what runs here (LBFGS calls a closure several times)."""
+    return any(frame.f_code.co_name == "step" and hasattr(frame.f_locals.get("self"), "param_groups") for frame in callers())
+
+
+def is_in_another():
+    """Whether it is inside of one step of an optimizer, scheduler or scaler that another begins, as a scaler's does its optimizer's."""
+    return sum(frame.f_code.co_name == "guarded" and frame.f_globals.get("__name__") == "taskd._guards" for frame in callers()) > 1
+
+
+def callers():
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 class Step:
     """One training step. `with step:` around its body has an aborted step done again."""
 
@@ -115,6 +132,10 @@ class Loop:
         self.beforehand = None  # of a newcomer: a step that it does by itself ahead of being told to (`_beforehand`)
         self.is_spoiled = False  # a copy was begun and has not come to its end: what is here is of no step
         self.own_buffers = None  # of a newcomer: its predecessor's
+        self.start_buffers = None  # and where that has gone forward, what they were when the step began
+        self.forwards = 0  # backward passes of this step, and operations ahead of which something had changed
+        self.opened = 0  # times that something was about to change parameters in this step
+        self.closures = None  # (step, {opened: random numbers}) of what an optimizer has called in its step, behind its last forward pass
         self.held = None  # (step, its buffers) of a step that is done again by itself: as all ranks' operations had left them
         self.keep = self.memory = self.leaving = None
         self.keeps_buffers = True  # as far as is known
@@ -253,6 +274,9 @@ class Loop:
     def begin(self):
         self.window_then, self.began = self.window, time.monotonic()
         self.after, self.fails_after = None, False
+        self.forwards = self.opened = 0
+        if self.kind == TRAIN:
+            self.closures = self.number, {}
         self.tainted, self.window = False, TORN if self.is_new else BEFORE
         if self.again:
             self.again = False
@@ -298,9 +322,16 @@ class Loop:
     def keep_forward(self):
         """What the forward pass has left that no other rank has: buffers, and random numbers. Others may complete the step, and
         this rank be lost before it begins the next one."""
-        if self.keep is not None and self.kind == TRAIN:
+        self.forwards += 1
+        if self.kind != TRAIN:
+            return
+        seed = None
+        if self.window == OPEN and is_in_optimizer():
+            seed = self.closures[1][self.opened] = self.copier.seed()
+        if self.keep is not None:
             buffers = self.engine.buffers() if self.keeps_buffers else {}
-            self.keep.write(self.number, _keep.FORWARD, pickle.dumps((buffers, self.copier.seed()), 4))
+            left = buffers, self.copier.seed() if seed is None else seed, self.closures[1]
+            self.keep.write(self.number, _keep.FORWARD, pickle.dumps(left, 4))
 
     def keep_opened(self):
         """The framework knows that the others need nothing more of this rank to complete the step. Of a long one nothing is said: they
@@ -372,6 +403,7 @@ class Loop:
     def become(self, step, private):
         """Goes on where another process was, with its random numbers and its place in the data."""
         random, positions, self.own_buffers = pickle.loads(private)
+        self.start_buffers = None
         self.streams.seek(positions)
         self.engine.restore_random(random)
         self.number, self.noted, self.again = step, SUCCEEDED, False
@@ -379,7 +411,9 @@ class Loop:
     def has_gone_forward(self):
         """The predecessor has done the step that it has left, whose forward pass may have changed its buffers."""
         after = self.keep.read(self.number, _keep.FORWARD)
-        self.own_buffers = pickle.loads(after)[0] if after else None
+        self.start_buffers = self.own_buffers
+        self.own_buffers, _, *closures = pickle.loads(after) if after else (None, None)
+        self.closures = self.number, closures[0] if closures else {}
 
     def arrive(self, step):
         """All state is that of the start of this step."""
@@ -387,6 +421,7 @@ class Loop:
             self.again = False
         self.number, self.committed, self.window = step, step - 1 if step else None, BEFORE
         self.tainted, self.is_spoiled, self.caught_up, self.held, self.beforehand = False, False, None, None, None
+        self.start_buffers = None
 
     def spoil(self):
         """From here on a copy changes what is here. Until all of it has come, this rank has the state of no step."""
@@ -417,6 +452,8 @@ class Loop:
         """Whether something may change parameters now, which opens the commit window."""
         if not self.in_step or self.kind == WARMING:
             return True
+        if not is_in_another():
+            self.opened += 1
         if self.kind == CATCHING_UP:
             return False
         if self.tainted:
@@ -427,6 +464,19 @@ class Loop:
             self.window = OPEN
             self.engine.opened()
         return True
+
+    def instead(self, args, kwargs):
+        """What is given in place of a call that is left out, of an optimizer, scheduler or scaler: in a step that this rank does alone
+        what an optimizer's closure gives, once. The random numbers are then what its predecessor's calls of it had left."""
+        if self.kind != CATCHING_UP:
+            return None
+        closure, given = kwargs.get("closure", args[1] if len(args) > 1 else None), None
+        if hasattr(args[0], "param_groups") and callable(closure):
+            given = closure()
+        step, left = self.closures or (None, {})
+        if step == self.number and self.opened in left:
+            self.copier.restore(left[self.opened])
+        return given
 
     def abort(self):
         self.tainted = True
@@ -447,6 +497,10 @@ class Loop:
             return True
         if self.is_lost():
             _link.say("step %d was given up; what it raised then is dropped: %s: %s" % (self.number, type(error).__name__, error))
+            self.tainted = True
+            return True
+        if self.kind == CATCHING_UP:  # nothing of it counts, and whoever wanted it is answered that it could not be done
+            _link.say_whole("step %d cannot be done by this rank alone" % self.number, error)
             self.tainted = True
             return True
         if self.kind == TRAIN and isinstance(error, self.retry_on + self.engine.passing_errors()):

@@ -37,6 +37,7 @@ def write(engine, loop, order):
         "devices": {path: leaf.device.type for path, leaf in own.items()},
         "rest": engine.state_.rest() if part == 0 else None,
         "private": loop.private(),
+        "late": engine.late.notes(step),
         "left": {rank: left_by(rank, step) for rank in order.get("without", ())},
     }
     directory = order["dir"].rstrip("/")

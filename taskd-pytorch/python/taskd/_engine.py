@@ -8,8 +8,8 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _link, _made
-from taskd import _newcomer, _notes, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
+from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
+from taskd import _made, _newcomer, _notes, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -36,7 +36,7 @@ class Engine:
         self.store = self.client = None  # of the generation
         self.away_ = self.first_client = None  # where what only this rank has is kept by another one
         self.warm = None
-        self.transfer = _transfer.Transfer(self)
+        self.transfer, self.late = _transfer.Transfer(self), _late.Late(self)
         self.buckets, self.buckets_before = [], []  # of this step, and of the last one that was committed
         self.in_window = False  # operations were called for in a commit window: what was changed before one fails has to be undone
         self.needs_undo = True  # there are such; or nobody knows yet
@@ -109,6 +109,7 @@ class Engine:
     def enter(self, loop, state):
         self.state_.register(state)
         _made.loop_begins()
+        self.late.install()
         counters = _accelerate.state()
         if counters is not None:
             self.state_.named.setdefault(_accelerate.NAME, counters)
@@ -186,6 +187,7 @@ class Engine:
         self.undo = None
         if self.loop.committed is not None:
             self.needs_undo = self.in_window
+            self.late.look()
         return self.noter.note()
 
     def prove(self, loop):
@@ -217,7 +219,7 @@ class Engine:
     def issued(self, args):
         """An operation of the step; with what it was called, where C++ did inside of backward."""
         loop = self.loop
-        if loop.keep is not None and self.noter.changed():
+        if loop.keep is not None and loop.after is None and self.noter.changed():
             loop.keep_forward()
         if loop.window == OPEN and not loop.after:
             self.needs_undo = self.in_window = True

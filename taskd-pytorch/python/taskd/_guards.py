@@ -131,7 +131,7 @@ class Guards:
             if loop is None or not loop.in_step or not session.engine.is_main() or is_tracing():
                 return function(*args, **kwargs)
             if before is not None and not before(loop, *args):
-                return None
+                return loop.instead(args, kwargs)
             given = function(*args, **kwargs)
             if after is not None:
                 after(loop, given, *args)

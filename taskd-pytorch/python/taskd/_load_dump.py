@@ -9,7 +9,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from taskd import _copied, _data, _dumps, _keep, _link, _loop, _memory, _notes, _random, _session, _state, _values
+from taskd import _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _notes, _random, _session, _state, _values
 from taskd._dumps import NoDump
 
 
@@ -196,13 +196,28 @@ class Whole:
             told = (self.rank, peer)
             _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
             return random, positions, buffers
-        random, own, _ = pickle.loads(before)
+        random, own, started = pickle.loads(before)
         if after is None:
             _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         else:  # in whose middle it was lost, or at its end: what it has drawn after its last forward pass nobody knows
-            own_buffers, random = pickle.loads(after)
-            buffers = own_buffers or buffers
+            own_buffers, random = pickle.loads(after)[:2]
+            buffers = self.without_late(own_buffers, started, peer) or buffers
         return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
+
+    def without_late(self, buffers, started, peer):
+        """Those that the rank has left in the middle of a step, less those that change at its end: they are a peer's, if both had the
+        same when the step began. Else that is said."""
+        notes = self.told[peer].get("late", {"digests": {}})
+        late = notes["digests"]
+        others = [path for path, digest in late.items() if path in started and _late.digest_of(started[path][2]) != digest]
+        kept = {path: value for path, value in buffers.items() if path not in late or path in others}
+        for path in others:
+            values = [buffers.get(other) for other in notes["copies"].get(path, ())]
+            if values and all(one == values[0] for one in values):
+                kept[path] = values[0]
+            else:
+                _link.say("rank %d goes on with %s of before the end of its last step: what it became is lost" % (self.rank, path))
+        return kept
 
     def left(self, *of):
         """What a lost rank had left of a step, by step and kind: others have saved it, or it is here still."""

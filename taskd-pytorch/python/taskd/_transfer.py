@@ -23,6 +23,7 @@ class Transfer:
         self.engine = engine
         self.server = None
         self.staged = []  # what peers read: copies in host memory of tensors that are elsewhere, and values, which nobody else may hold
+        self.late = set()  # paths of buffers that are taken though they are each rank's own
         self.values = {}  # what is taken of values, by path
 
     def close(self):
@@ -51,6 +52,7 @@ class Transfer:
             "entries": entries,
             "rest": engine.state_.rest(),
             "found": engine.state_.told(),
+            "late": engine.late.notes(loop.number),
             "private": loop.private(with_buffers=False),  # they are among the entries, and a store takes little
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
@@ -77,6 +79,7 @@ class Transfer:
         for rank in ranks[1:]:
             self.are_equal(giver, first, rank, told[rank])
         self.began_alike(loop, giver, first)
+        self.late, own = self.engine.late.taken(loop, giver, first["late"])
         loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
         moves = self.moves(loop, [told[rank] for rank in ranks])
         _copy.read([one for one in moves if one[1]], cancelled)
@@ -88,9 +91,11 @@ class Transfer:
                 _link.say("nobody has this rank's random numbers and place in the data; it takes those of rank %d" % giver)
                 loop.become(step, first["private"])
         elif loop.is_new and loop.own_buffers:
-            self.engine.fill_buffers(loop.own_buffers)
+            self.engine.fill_buffers({path: value for path, value in loop.own_buffers.items() if path not in self.late})
         elif loop.held_buffers() is not None:
-            self.engine.put_buffers(loop.held_buffers())
+            late = {id(one) for path, one in self.engine.state_.buffers() if path in self.late}
+            self.engine.put_buffers([(one, copy) for one, copy in loop.held_buffers() if id(one) not in late])
+        self.engine.late.fill(own)
         self.engine.spare = {}
         return {rank: sum(size for _, _, size in ranges) for rank, (_, ranges) in zip(ranks, moves)}
 
@@ -152,7 +157,7 @@ class Transfer:
     def kept_here(self, loop):
         """Buffers are each rank's own, and those that the step has left here are right."""
         is_own = loop.caught_up == "before" or loop.held_buffers() is not None
-        return {path for path, _ in self.engine.state_.buffers()} if is_own else set()
+        return {path for path, _ in self.engine.state_.buffers() if path not in self.late} if is_own else set()
 
     def moves(self, loop, told):
         """`(where, [(address here, address there, bytes)])` for each peer: equal parts of what replicas have in common, and of the

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 50] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 51] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -34,6 +34,7 @@ pub const PYTHON_FILES: [PythonFile; 50] = python_files! {
     "taskd/_groups.py"
     "taskd/_groups_anew.py"
     "taskd/_guards.py"
+    "taskd/_late.py"
     "taskd/_latest.py"
     "taskd/_load_dump.py"
     "taskd/_loader.py"

@@ -179,6 +179,85 @@ def late():
     return {"digest": digest(model, optimizer, other, one, two, scaler), "losses": losses}
 
 
+class Loss(torch.nn.Module):
+    """Keeps a mean of what it has seen, which is each rank's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+
+
+class Shadow(torch.nn.Module):
+    """A mean of parameters, in buffers."""
+
+    def __init__(self, model):
+        super().__init__()
+        for at, one in enumerate(model.parameters()):
+            self.register_buffer("of_%d" % at, one.detach().clone())
+
+    def update(self, model):
+        with torch.no_grad():
+            for mine, one in zip(self.buffers(), model.parameters()):
+                mine.mul_(0.9).add_(one, alpha=0.1)
+
+
+class Noisy(torch.optim.SGD):
+    """Takes random numbers in its step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.add_(torch.randn(1), alpha=1e-6)
+        return super().step(closure)
+
+
+def changes_late():
+    """Changes state after its backward pass: averages of the weights (with BatchNorm's buffers, for SWA), as modules and as buffers; each
+    rank's own mean of its loss (OWN); and an optimizer that calls for several passes with dropout (LBFGS), or takes random numbers itself
+    (NOISY). The victim dies at the end of its step, or ahead of what changes late (EARLY)."""
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    taskd, rank, size = begin()
+    how = os.environ["HOW"]
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net(), broadcast_buffers=how != "own_buffers")
+    if how == "lbfgs":
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=4)
+    else:
+        optimizer = (Noisy if how == "noisy" else torch.optim.SGD)(model.parameters(), lr=1e-2, momentum=0.9)
+    average = AveragedModel(model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9) if how == "ema" else None)
+    shadow, own = Shadow(model), Loss()
+    state = {"model": model, "optimizer": optimizer, "average": average, "shadow": shadow, "own": own}
+    torch.manual_seed((300 if how == "noisy" else 100 + rank))
+    losses, early, die = Losses(), Once("EARLY", rank, dies), Once("DIE", rank, dies)
+    for step in taskd.steps(state, until=steps()):
+        with step:
+            x = noise()
+
+            def closure():
+                optimizer.zero_grad()
+                loss = model(x + 0.1 * torch.randn(1)).square().mean()
+                loss.backward()
+                return loss
+
+            if how == "lbfgs":
+                loss = optimizer.step(closure)
+            else:
+                loss = closure()
+                optimizer.step()
+            number = -1 if step.warming else step.number
+            early(number)
+            average.update_parameters(model.module)
+            shadow.update(model)
+            if how == "own":
+                own.mean.mul_(0.9).add_(loss.detach())
+            die(number)
+            late_noise = torch.rand(1)
+            losses.add(step, loss.detach() + late_noise[0])
+    return {"digest": digest(model, optimizer, average, shadow, own), "losses": losses}
+
+
 def shuffled():
     """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
     With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""

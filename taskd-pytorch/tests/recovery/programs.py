@@ -31,7 +31,7 @@ def digest(*objects):
         if isinstance(value, torch.Tensor):
             found.update(str((tuple(value.shape), value.dtype)).encode() + value.detach().contiguous().numpy().tobytes())
         elif isinstance(value, dict):
-            for key in value:
+            for key in sorted(value, key=repr):
                 found.update(repr(key).encode())
                 add(value[key])
         elif isinstance(value, (list, tuple)):

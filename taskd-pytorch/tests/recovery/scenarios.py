@@ -184,13 +184,13 @@ def short_of_memory():
                 yield "%s in step %d of rank %d" % (settings, step, victim), verdict(reference, world.finish(), phases, world)
 
 
-def died_at(program, victim, step, cut=None, **environment):
+def died_at(program, victim, step, cut=None, when="DIE", **environment):
     """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed collective of
     an earlier step."""
     reference = undisturbed(program, step + 20, **environment)
-    befalls = {"DIE": "%d:%d" % (victim, step), "INJECT": cut}
+    befalls = {when: "%d:%d" % (victim, step), "INJECT": cut}
     with StandIn(4, program, STEPS=str(step + 20), **environment, **befalls) as world:
-        del world.environment["DIE"]  # who comes in its place lives
+        del world.environment[when]  # who comes in its place lives
         phases = []
         if cut:
             world.until_failed()
@@ -792,6 +792,25 @@ def made_late():
         return dict(recovered_or_refused(world, 1), said=said)
 
 
+def changes_late():
+    """A rank dies at the end of a step, before what changes late in it and after, and the others complete it; and at any moment."""
+    for how in ("ema", "swa", "lbfgs", "own_buffers"):
+        for when in ("EARLY", "DIE"):
+            yield "%s, %s" % (how, when), died_at(owns.changes_late, 2, 12, when=when, HOW=how)
+        yield "%s, killed" % how, compared(owns.changes_late, kill, steps=FEW_STEPS, HOW=how)
+
+
+def own_that_is_lost():
+    """What is each rank's own and changes late, and random numbers that an optimizer takes: a newcomer is refused."""
+    found = {}
+    for how in ("own", "noisy"):
+        with StandIn(4, owns.changes_late, STEPS="1000", HOW=how, DIE="2:12") as world:
+            del world.environment["DIE"]
+            world.pump(world.world[2].process.ended, "rank 2 dies", again=False)
+            found[how] = recovered_or_refused(world, 2).get("refused")
+    return found
+
+
 def behind():
     """Code behind the `with`, of steps that are given up: for the loss of a rank, for nothing, and for what its body raises."""
     given_up = []
@@ -886,6 +905,8 @@ SCENARIOS = {
     "loader_of_the_programs_own": lambda: of_loaders("wrapper"),
     "loader_of_a_framework": lambda: of_loaders("adapter"),
     "epoch_that_some_have_begun": lambda: together(epoch_that_some_have_begun()),
+    "changes_late": lambda: together(changes_late()),
+    "own_that_is_lost": own_that_is_lost,
     "found_late": lambda: together(found_late()),
     "made_late": made_late,
     "behind": lambda: together(behind()),

@@ -1,9 +1,10 @@
 //! Faults: symptom, suspects, what is damaged, and the evidence for it.
 
-use crate::job::{Domain, ErrorReport, Incarnation, JobTime, Name, Rank};
+use crate::job::{Domain, ErrorReport, Incarnation, JobTime, Name, Rank, printable};
 use crate::trace::Ask;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -129,16 +130,23 @@ pub struct Clue {
 }
 
 impl Clue {
-    /// A finding in words only.
+    /// A finding in words only. It is made [printable]: it may repeat a text of others.
     pub fn text(what: impl Into<Name>, text: impl Into<String>) -> Clue {
-        Clue { what: what.into(), value: None, usual: None, peers: Vec::new(), text: text.into() }
+        Clue { what: what.into(), value: None, usual: None, peers: Vec::new(), text: shown(text.into()) }
     }
 
     /// A figure beside the usual one, where there is one. NaN is no figure: a clue equals itself.
     pub fn figure(what: impl Into<Name>, value: f64, usual: impl Into<Option<f64>>, text: impl Into<String>) -> Clue {
         let number = |n: &f64| !n.is_nan();
         let (value, usual) = (Some(value).filter(number), usual.into().filter(number));
-        Clue { what: what.into(), value, usual, peers: Vec::new(), text: text.into() }
+        Clue { what: what.into(), value, usual, peers: Vec::new(), text: shown(text.into()) }
+    }
+}
+
+fn shown(text: String) -> String {
+    match printable(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shown) => shown,
     }
 }
 

@@ -13,6 +13,7 @@ mod policy;
 mod process;
 pub(crate) mod seconds;
 mod spec;
+mod text;
 mod time;
 mod world;
 
@@ -27,5 +28,6 @@ pub use policy::{BudgetSpec, Mode, Permission, Policy, REASON_BYTES_MAX, Removal
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub(crate) use spec::ConfigProblems;
 pub use spec::{Affinity, ConfigError, InheritEnv, JobSpec, RANKS_MAX, Ready, WorkerSpec};
+pub use text::printable;
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

@@ -2,7 +2,7 @@
 
 use super::history::{History, Life};
 use super::{Entry, JournalError, Step, text};
-use crate::job::Seq;
+use crate::job::{Seq, printable};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -67,6 +67,6 @@ fn write_step(step: &Step, out: &mut dyn Write) -> io::Result<()> {
 
 /// One line, whatever the texts of programs and people in it hold.
 fn line(out: &mut dyn Write, mark: &str, text: &dyn ToString) -> io::Result<()> {
-    let clean: String = text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let clean: String = printable(&text.to_string()).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     writeln!(out, "{mark}{clean}")
 }

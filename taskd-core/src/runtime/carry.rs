@@ -2,7 +2,7 @@
 //!
 //! In order, because a stop that overtakes its start would leave a process that nobody wants.
 
-use crate::job::{CommandId, Domain, Name, ProcId, Role};
+use crate::job::{CommandId, Domain, Name, ProcId, Role, printable};
 use crate::kernel::{Command, Input, Request};
 use crate::launch::{LaunchError, Launcher, Revision};
 use crate::recover::{Action, Failure, Output};
@@ -167,8 +167,8 @@ async fn call(called: &Called, id: CommandId, action: Action) -> Result<Output, 
     });
     match inner.join_next().await {
         Some(Ok(Ok(()))) => Ok(Output::Accepted),
-        Some(Ok(Err(LaunchError::Refused(why)))) => Err(Failure::Refused(why)),
-        Some(Ok(Err(other))) => Err(Failure::Unreachable(other.to_string())),
+        Some(Ok(Err(LaunchError::Refused(why)))) => Err(Failure::Refused(printable(&why).into_owned())),
+        Some(Ok(Err(other))) => Err(Failure::Unreachable(printable(&other.to_string()).into_owned())),
         _ => {
             let _ = called.blame("it panicked in a call").await; // nobody listens: the job is over
             Err(Failure::Unreachable("the launcher panicked".into()))

@@ -21,6 +21,17 @@ async fn an_exit_code_comes_back_with_the_last_lines_of_stderr() {
 }
 
 #[tokio::test]
+async fn last_lines_hold_nothing_that_a_terminal_would_obey_and_the_file_has_all() {
+    let job = Job::new().await;
+    let script = r"printf '\033]0;owned\007\033[31mloss is NaN\033[0m\007 10%%\r20%%\n' >&2; exit 1";
+    let proc = job.start_one(sh(script)).await;
+    let exit = job.exit_of(&proc).await;
+    assert_eq!(exit.stderr_tail, "loss is NaN^G 10%\n20%\n");
+    assert!(job.printed("rank-0.1/stderr.log", "20%").await.contains("\u{1b}]0;owned\u{7}"));
+    job.end().await;
+}
+
+#[tokio::test]
 async fn a_signal_comes_back_by_its_number() {
     let job = Job::new().await;
     let procs = job.start([sh("kill -KILL $$"), sh("kill -SEGV $$"), sh("exit 0")]).await;

@@ -2,7 +2,7 @@
 //!
 //! Names only.
 
-use taskd_core::job::{ErrorReport, Name};
+use taskd_core::job::{ErrorReport, Name, printable};
 use taskd_core::trace::Signal;
 
 /// The family of what NVML says of a device or of itself ([`ErrorReport::family`]).
@@ -20,5 +20,6 @@ pub const XID_EVENTS_UNAVAILABLE: Name = Name::new("xid-events-unavailable");
 
 /// An error in words.
 pub(super) fn error(family: Name, code: Name, text: String) -> Signal {
+    let text = printable(&text).into_owned();
     Signal::Error(Box::new(ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }))
 }

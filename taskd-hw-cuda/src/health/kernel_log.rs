@@ -13,7 +13,7 @@ use rustix::time::ClockId;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use taskd_core::job::Domain;
+use taskd_core::job::{Domain, printable};
 use taskd_core::trace::Fact;
 
 /// Where Linux shows its log.
@@ -173,7 +173,7 @@ impl Xid {
             (Family::Xid, Some(pci)) => Place::Pci(pci),
             (Family::Xid, None) => Place::Unknown,
         };
-        Xid { via: Via::KernelLog, place, code: line.code, text: line.text }
+        Xid { via: Via::KernelLog, place, code: line.code, text: printable(&line.text).into_owned() }
     }
 }
 

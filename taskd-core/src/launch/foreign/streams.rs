@@ -2,6 +2,7 @@
 //!
 //! It only reads regular files: opening a pipe or a terminal would take from it, or wait.
 
+use crate::job::printable;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -39,6 +40,7 @@ impl Stream {
         let mut buffer = vec![0; bytes];
         let read = read_at(&self.file, from, &mut buffer)?;
         let text = String::from_utf8_lossy(&buffer[..read]);
+        let text = printable(&text);
         let text = text.trim_start_matches(char::REPLACEMENT_CHARACTER); // the first character may have been cut
         let excess = text.len().saturating_sub(bytes);
         let start = text.char_indices().map(|(at, _)| at).find(|at| *at >= excess).unwrap_or(text.len());

@@ -4,7 +4,7 @@
 
 use super::logs::{LogId, Logs};
 use super::poll::Poll;
-use crate::job::Exit;
+use crate::job::{Exit, printable};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -79,6 +79,7 @@ impl Stream {
     pub(super) fn tail_text(&self) -> String {
         let bytes: Vec<u8> = self.tail.iter().flatten().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
+        let text = printable(&text); // it is longer then, so that it is cut once more
         let mut from = text.len().saturating_sub(Exit::STDERR_TAIL_BYTES_MAX); // replaced bytes make it longer
         while !text.is_char_boundary(from) {
             from += 1;

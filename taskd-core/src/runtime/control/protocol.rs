@@ -5,13 +5,14 @@
 use super::counts::SocketCounts;
 use super::report::FaultReport;
 use crate::job::seconds::Seconds;
-use crate::job::{IncidentId, Name, NodeId, Permission, Rank};
+use crate::job::{IncidentId, Name, NodeId, Permission, Rank, printable};
 use crate::journal::JournalCounts;
 use crate::kernel::{Explanation, JobStatus, Taken};
 use crate::runtime::{Announcement, ControlError};
 use crate::trace::switches::{Requested, TraceStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -273,6 +274,20 @@ impl From<ControlError> for Trouble {
     }
 }
 
+/// Makes all texts of a request fit to be shown: they come to stand in reports and events.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Cow::Owned(shown) = printable(text) {
+                *text = shown;
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(object) => object.values_mut().for_each(make_printable),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 impl Request {
     /// Reads a line.
     ///
@@ -282,6 +297,7 @@ impl Request {
         let object: Result<Map<String, Value>, _> = serde_json::from_slice(line);
         let mut object = object.map_err(|e| (None, Trouble::bad(format!("the line is no JSON object: {e}"))))?;
         let id = object.get("id").and_then(Value::as_u64);
+        object.values_mut().for_each(make_printable);
         let read = match object.remove("id") {
             Some(wrong) if id.is_none() && !wrong.is_null() => {
                 Err(Trouble::bad(format!("the id {wrong} is no number from 0 on")))

@@ -17,7 +17,7 @@
 //! | `{"welcome": {"version": 1, "mode": "train"}}` | the answer to its hello |
 //! | `{"do": {"id": 7, "generation": 2, "what": {"give-up": {}}}}` | a [`Directive`] |
 
-use crate::job::{CommandId, Generation, Name};
+use crate::job::{CommandId, Generation, Name, printable};
 use crate::launch::{
     Answered, Directive, DumpPart, FIGURES_MAX, FailureKind, Linked, MemoryCopy, Point, StateDigest, WorkerState,
 };
@@ -113,14 +113,22 @@ pub(super) struct Failed {
     #[serde(default)]
     message: String,
     #[serde(default)]
-    pub(super) op: Option<String>,
+    op: Option<String>,
     #[serde(default)]
-    pub(super) group: Option<String>,
+    group: Option<String>,
 }
 
 impl Failed {
     pub(super) fn message(&self) -> String {
         shortened(&self.message)
+    }
+
+    pub(super) fn op(&self) -> Option<String> {
+        self.op.as_deref().map(shortened)
+    }
+
+    pub(super) fn group(&self) -> Option<String> {
+        self.group.as_deref().map(shortened)
     }
 }
 
@@ -180,7 +188,7 @@ pub(super) enum ToWorker<'a> {
 }
 
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(TEXT_CHARS_MAX).collect()
+    printable(text).chars().take(TEXT_CHARS_MAX).collect()
 }
 
 #[cfg(test)]

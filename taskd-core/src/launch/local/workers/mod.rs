@@ -255,7 +255,8 @@ impl Workers {
         let generation = self.seats().get(proc).and_then(|seat| Some(seat.linked.as_ref()?.generation));
         let Some(generation) = generation else { return };
         let message = failed.message();
-        let Failed { kind, step, op, group, .. } = failed;
+        let (op, group) = (failed.op(), failed.group());
+        let Failed { kind, step, .. } = failed;
         let failure = StepFailure { generation, kind, step, message, op, group };
         self.says(proc, Saying::Failed(Box::new(failure)));
     }

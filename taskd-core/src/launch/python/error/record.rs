@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::job::printable;
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ impl ErrorRecord {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
         if let Some(text) = message.as_str() {
             return Ok(ErrorRecord {
-                message: text.to_owned(),
+                message: printable(text).into_owned(),
                 timestamp_s: content.get("timestamp").and_then(number),
                 ..ErrorRecord::default()
             });
@@ -49,8 +50,8 @@ impl ErrorRecord {
         let text = message.get("message").and_then(Value::as_str).ok_or("its `message` holds no text")?;
         let extra = |key: &str| message.get("extraInfo").and_then(|extra| extra.get(key));
         Ok(ErrorRecord {
-            message: text.to_owned(),
-            callstack: extra("py_callstack").and_then(Value::as_str).map(str::to_owned),
+            message: printable(text).into_owned(),
+            callstack: extra("py_callstack").and_then(Value::as_str).map(|text| printable(text).into_owned()),
             timestamp_s: extra("timestamp").and_then(number),
             error_code: message.get("errorCode").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok()),
             step: extra("taskd_step").and_then(number).filter(|step| *step > 0),

@@ -36,6 +36,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// |---|---|---|
 /// | the script's do-not-restart code | 1000 | program |
 /// | together with the guard of its host, whatever it says | 100: a victim | exit |
+/// | error report of what Linux did to it, such as a kill for lack of memory | 1000 | exit |
 /// | error report of a follow-up error | 100: a victim | exit |
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |

@@ -12,6 +12,8 @@ mod foreign;
 pub mod guard;
 mod launcher;
 mod local;
+mod oom;
+mod ooms;
 mod pages;
 pub mod python;
 mod ticks;

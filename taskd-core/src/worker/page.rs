@@ -135,11 +135,21 @@ unsafe impl Sync for Page {}
 
 impl Page {
     /// A new page with its identity written, and the sealed memory that it is the beginning of, of so many bytes or a page.
-    pub(crate) fn create(rank: u32, incarnation: u32, generation: u64, bytes: usize) -> io::Result<(OwnedFd, Page)> {
-        let memory = rustix::fs::memfd_create("taskd-rank", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&memory, bytes.max(PAGE_BYTES) as u64)?;
-        rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
-        let page = Page::map(&memory, ProtFlags::READ | ProtFlags::WRITE)?;
+    ///
+    /// # Errors
+    /// The call that failed, and what the system says.
+    pub(crate) fn create(
+        rank: u32,
+        incarnation: u32,
+        generation: u64,
+        bytes: usize,
+    ) -> Result<(OwnedFd, Page), (&'static str, io::Error)> {
+        let of = |call: &'static str| move |error: rustix::io::Errno| (call, error.into());
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("taskd-rank", flags).map_err(of("memfd_create"))?;
+        rustix::fs::ftruncate(&memory, bytes.max(PAGE_BYTES) as u64).map_err(of("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL).map_err(of("fcntl(F_ADD_SEALS)"))?;
+        let page = Page::map(&memory, ProtFlags::READ | ProtFlags::WRITE).map_err(|error| ("mmap", error))?;
         page.rank.store(rank, Ordering::Relaxed);
         page.incarnation.store(incarnation, Ordering::Relaxed);
         page.generation.store(generation, Ordering::Relaxed);

@@ -14,8 +14,10 @@ mod loss;
 mod missing_calls;
 mod no_guard;
 mod old_kernel;
+mod out_of_memory;
 mod pid_one;
 mod rank;
+mod refused_calls;
 mod strangers;
 mod supervisor;
 #[path = "../local_launcher/support.rs"]
@@ -26,7 +28,7 @@ mod turns;
 
 use std::process::ExitCode;
 
-const SUITES: [&[harness::Test]; 12] = [
+const SUITES: [&[harness::Test]; 14] = [
     attach::TESTS,
     cost::TESTS,
     guard_blame::TESTS,
@@ -35,7 +37,9 @@ const SUITES: [&[harness::Test]; 12] = [
     loss::TESTS,
     no_guard::TESTS,
     old_kernel::TESTS,
+    out_of_memory::TESTS,
     pid_one::TESTS,
+    refused_calls::TESTS,
     strangers::TESTS,
     tee::TESTS,
     turns::TESTS,
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         ["tee", dir, script] => tee::run(dir, script),
         ["no-guard", dir] => no_guard::run(dir),
         [missing_calls::NO_ROBUST_LOCKS, ref rest @ ..] => missing_calls::run_without_robust_locks(rest),
+        [refused_calls::ROLE, calls, dir] => refused_calls::run(calls, dir),
         [old_kernel::ROLE, ref suites @ ..] => old_kernel::run(suites),
         _ => harness::run(&words, &SUITES),
     }

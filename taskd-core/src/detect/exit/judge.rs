@@ -5,11 +5,14 @@
 use super::NAME;
 use crate::detect::{Clue, Damage, Fault, FaultClass, Findings, Sound, Suspect};
 use crate::job::JobTime;
-use crate::job::{Domain, ErrorReport, Exit, ProcId, Termination};
+use crate::job::{Domain, ErrorReport, Exit, Name, ProcId, Termination, printable};
 use crate::kernel::View;
 
 /// Most characters of a text that a clue repeats.
 pub(super) const TEXT_CHARS_MAX: usize = 300;
+
+/// The family of reports about what Linux has done to a process.
+const KERNEL: Name = Name::new("kernel");
 
 // Linux numbers, equal on x86-64 and aarch64.
 const SIGABRT: i32 = 6;
@@ -78,6 +81,7 @@ pub(in crate::detect) fn judge(
             let meaning = Some("a race at start-up was lost, trying again is free");
             Verdict { class: FaultClass::Launch, damage: RACE_LOST, confidence_permille: 900, meaning }
         }
+        Some(e) if e.family == KERNEL => exit(1000, None), // it has killed the process, and says why
         Some(_) => exit(900, None),
         None => match signal_of(how) {
             Some(SIGPIPE) => exit(VICTIM, Some("it wrote to a connection whose other end had gone")),
@@ -145,7 +149,7 @@ pub(in crate::detect) fn last_line(exit: &Exit) -> Option<&str> {
 /// A foreign text in one line of bounded length.
 pub(in crate::detect) fn one_line(text: &str) -> String {
     let mut line = String::new();
-    for word in text.split_whitespace() {
+    for word in printable(text).split_whitespace() {
         if !line.is_empty() {
             line.push(' ');
         }

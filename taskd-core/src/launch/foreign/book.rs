@@ -7,6 +7,7 @@ use super::ending::Key;
 use super::find::Found;
 use super::streams::Stream;
 use crate::job::{ErrorReport, Exit, Incarnation, Name, NodeId, ProcId, Rank, Role, Termination};
+use crate::launch::ooms::Ooms;
 use crate::launch::{Change, ChangeLog, NodeState, NodeStatus, Phase, ProcStatus};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     node: NodeId,
     ranks_max: u32,
     book: Mutex<Book>,
+    ooms: Mutex<Ooms>,
 }
 
 #[derive(Debug, Default)]
@@ -64,11 +66,23 @@ impl Shared {
     pub(super) fn new(node: NodeId, ranks_max: u32) -> Shared {
         let log = ChangeLog::starting_now();
         log.push(Change::Node(NodeStatus { node: node.clone(), state: NodeState::Ready, slots: ranks_max }));
-        Shared { log, watching: watch::Sender::new(Watching::Job), node, ranks_max, book: Mutex::default() }
+        Shared {
+            log,
+            watching: watch::Sender::new(Watching::Job),
+            node,
+            ranks_max,
+            book: Mutex::default(),
+            ooms: Mutex::default(),
+        }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
+    }
+
+    /// Kills for lack of memory, and which end each explains.
+    pub(super) fn ooms(&self) -> MutexGuard<'_, Ooms> {
+        self.ooms.lock().unwrap_or_else(PoisonError::into_inner) // no code of others runs under it
     }
 
     pub(super) fn counts(&self) -> ForeignCounts {

@@ -7,6 +7,7 @@ use super::ending::EndWatch;
 use super::find::{Finder, Look, Whose};
 use crate::job::{Exit, Termination};
 use crate::launch::ticks::Ticks;
+use rustix::process::Pid;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,9 @@ impl Follower {
                         Some(again) if self.gone.is_none() => finder = self.look(again).await,
                         _ => {}
                     }
+                    for text in self.shared.ooms().unexplained(std::time::Instant::now()) {
+                        tracing::warn!("{text}");
+                    }
                     self.tell_if_gone(finder.is_some());
                 }
             }
@@ -102,11 +106,16 @@ impl Follower {
     fn await_end(&mut self, process: Arc<Process>) {
         let (shared, every) = (Arc::clone(&self.shared), self.every);
         let watch = EndWatch::new(process.key, process.may_read);
+        let pid = Pid::from_raw(process.key.pid);
+        let oom_place = pid.and_then(|pid| shared.ooms().place_of(pid));
         shared.count(|counts| counts.looked_for += u64::from(!watch.is_told()));
         self.ends.spawn(async move {
             watch.ended(every).await;
             let how = watch.how().await;
-            let exit = exit(&shared, &process, how).await;
+            let mut exit = exit(&shared, &process, how).await;
+            if let Some(pid) = pid.filter(|_| exit.error.is_none()) {
+                exit.error = shared.ooms().explain(oom_place, pid, how).map(Box::new);
+            }
             shared.ended(&process, exit)
         });
     }

@@ -26,6 +26,7 @@ mod logs;
 mod poll;
 pub(crate) mod proc_fs;
 mod procs;
+mod refused;
 pub(crate) mod run_dir;
 mod spawn;
 mod standby;

@@ -25,6 +25,8 @@ pub(super) struct Proc {
     pub(super) pid: Pid,
     /// Its page, and the memory that begins with it: kept until nobody needs anything of the process any more.
     pub(super) page: Option<(Arc<Page>, OwnedFd)>,
+    /// Where kills for lack of memory are counted for it.
+    pub(super) oom_place: Option<usize>,
     pub(super) lifeline: Option<Waiter>,
     /// Readable at its end, where the mode has no signal for that.
     pub(super) end: Option<OwnedFd>,
@@ -97,6 +99,7 @@ impl Procs {
                 report,
                 pid,
                 page: None,
+                oom_place: None,
                 lifeline: None,
                 end: None,
                 stdout: None,

@@ -3,12 +3,14 @@
 //! It starts one process or says in one sentence why it cannot; it keeps no book of what it started.
 
 use super::proc_fs::Stat;
+use super::refused::{self, Step};
 use super::run_dir::proc_name;
 use super::standby::Like;
 use super::sys::{self, BeforeExec};
 use super::wire::{WireOrder, WireSpec};
 use crate::trace::recorder::RecorderConfig;
 use crate::worker::page::Page;
+use rustix::event::EventfdFlags;
 use rustix::fs::Access;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit};
@@ -80,7 +82,8 @@ impl Ground {
         let rank = order.proc.role.rank().map_or(u32::MAX, |rank| rank.0);
         let variable = |name: &str| order.env.get(name).or_else(|| spec.env.get(name)).cloned();
         let bytes = RecorderConfig::from_env(variable).bytes();
-        let (memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation, bytes)?;
+        let (memory, page) = Page::create(rank, order.proc.incarnation.0, order.generation, bytes)
+            .map_err(|(call, error)| refused::named(&format!("{call} for its page of {bytes} bytes"), &error))?;
         let path = PathBuf::from(format!("/proc/{}/fd/{}", self.parent.as_raw_nonzero(), memory.as_raw_fd()));
         Ok(NewPage { page: Arc::new(page), memory, path })
     }
@@ -94,6 +97,7 @@ impl Ground {
         listener: Option<RawFd>,
     ) -> io::Result<Spawned> {
         let NewPage { page, memory: page_memory, path: page_path } = self.page(order, spec)?;
+        let (asked, told) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
             page: Some(Arc::clone(&page)),
@@ -102,6 +106,7 @@ impl Ground {
             parent_is_hurried: self.is_hurried,
             cpus: order.cpus.as_deref().map(cpu_set),
             open_files: self.open_files,
+            told,
         };
         let mut command = Command::new(program);
         let arguments =
@@ -114,7 +119,7 @@ impl Ground {
         let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
         command.stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
         sys::before_exec(&mut command, steps);
-        let child = command.spawn()?; // nothing after it can fail: nobody would know of the process
+        let child = command.spawn().map_err(|error| self.refused(&asked, &error, spec.nice))?; // nothing after it can fail
         let pid = Pid::from_child(&child);
         let start_time = page.start_time.load(Ordering::Acquire);
         Ok(Spawned { pid, start_time, page, page_memory, page_path, stdout, stderr })
@@ -141,6 +146,7 @@ impl Ground {
         seat: OwnedFd,
         nice: i32,
     ) -> io::Result<Waiting> {
+        let (asked, told) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
             page: None,
@@ -149,6 +155,7 @@ impl Ground {
             parent_is_hurried: self.is_hurried,
             cpus: None,
             open_files: self.open_files,
+            told,
         };
         let mut command = Command::new(&like.program);
         let (name, arguments) = argv.split_first().ok_or_else(|| io::Error::other("no program is named"))?;
@@ -157,16 +164,37 @@ impl Ground {
         let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
         command.stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
         sys::before_exec(&mut command, steps);
-        let child = command.spawn()?;
+        let child = command.spawn().map_err(|error| self.refused(&asked, &error, 0))?;
         let pid = Pid::from_child(&child);
         let start_time = Stat::read(pid).map_or(0, |stat| stat.start_time); // it is not reaped: it is there
         Ok(Waiting { pid, start_time, stdout, stderr })
     }
 }
 
+impl Ground {
+    /// Why a process could not be started, by what its child has left.
+    fn refused(&self, asked: &OwnedFd, error: &io::Error, more: u8) -> io::Error {
+        let mut number = [0; 8];
+        let step = match rustix::io::read(asked, &mut number) {
+            Ok(_) => Step::of(u64::from_ne_bytes(number)),
+            Err(_) => Step::Fork, // nothing was left
+        };
+        refused::at(step, error, self.nice(more), self.open_files.current)
+    }
+}
+
+/// An event counter twice: for the child, which leaves in it how far it came, and to look afterwards.
+fn outcome() -> io::Result<(OwnedFd, OwnedFd)> {
+    let counter = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let counter = counter.map_err(|error| refused::named("eventfd2", &error.into()))?;
+    let other = counter.try_clone().map_err(|error| refused::named("fcntl(F_DUPFD_CLOEXEC)", &error))?;
+    Ok((counter, other))
+}
+
 /// A pipe whose reading end never blocks.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (reader, writer) = pipe.map_err(|error| refused::named("pipe2", &error.into()))?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((reader, writer))
 }

@@ -3,7 +3,7 @@
 use super::LocalLauncher;
 use super::link::Link;
 use super::orders::Ground;
-use crate::job::{Name, NodeId};
+use crate::job::{Name, NodeId, printable};
 use crate::launch::guard::GUARD_NAME;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -154,7 +154,7 @@ impl LocalLauncherBuilder {
     }
 
     /// Also prints what processes print, each line with its rank in front (`[rank 3] `), to this program's stdout and
-    /// stderr. What is too much for them is passed over and counted; the files have all. Default: no.
+    /// stderr, as it is: colours and a progress bar's line ends are the processes' own, as in `kubectl logs`. What is too much for them is passed over and counted; the files have all. Default: no.
     #[must_use]
     pub fn tee(mut self, tee: bool) -> LocalLauncherBuilder {
         self.tee = tee;
@@ -182,6 +182,11 @@ impl LocalLauncherBuilder {
     pub async fn build(self) -> Result<LocalLauncher, LocalError> {
         let run_dir = std::path::absolute(&self.run_dir);
         let run_dir = run_dir.map_err(|source| LocalError::RunDir { path: self.run_dir.clone(), source })?;
+        if run_dir.to_str().is_none() {
+            let why = "its name is not UTF-8, and it is told to the guard and to all ranks: choose another";
+            let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+            return Err(LocalError::RunDir { path: run_dir, source });
+        }
         let node = self.node.clone().unwrap_or_else(this_host);
         let ground = Ground::of_this_process(&self, node, &run_dir).map_err(LocalError::Environment)?;
         let link = Link::open(LocalLauncherBuilder { run_dir, ..self.clone() }, &ground).await?;
@@ -191,7 +196,8 @@ impl LocalLauncherBuilder {
 
 pub(in crate::launch) fn this_host() -> NodeId {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    NodeId(if name.trim().is_empty() { Name::new("localhost") } else { Name::from(name.trim().to_owned()) })
+    let name = printable(name.trim());
+    NodeId(if name.is_empty() { Name::new("localhost") } else { Name::from(name.into_owned()) })
 }
 
 /// Why there is no local launcher.

@@ -6,17 +6,22 @@ use crate::job::{Name, NodeId, Termination};
 use crate::launch::foreign::wait_status;
 use crate::launch::guard::how_it_ended;
 use crate::launch::guard::proc_fs::Stat;
+use crate::launch::oom::OomCounter;
 use crate::launch::{GuardEnd, GuardState, GuardStatus};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How often it is looked at, and at most asked.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often it is looked at while an answer is awaited.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it is asked, as long as it answers.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long it may take to answer until it is told that it does not.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// A look that comes so late says more of us than of the guard: it is asked anew.
-const LATE_AFTER: Duration = Duration::from_millis(750);
+const LATE_AFTER: Duration = Duration::from_secs(1);
+/// How often kills for lack of memory that were others' are passed over.
+const SETTLE_EVERY: Duration = Duration::from_secs(10);
 /// How long a guard whose connection has ended may take to be seen ending.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks meanwhile.
@@ -32,9 +37,15 @@ pub(super) struct GuardWatch {
     handle: Option<OwnedFd>,
     /// Since when a question waits for its answer.
     asked: Option<Instant>,
-    looked: Instant,
+    /// When to look next.
+    look_at: Instant,
+    /// When to ask next.
+    ask_at: Instant,
+    settle_at: Instant,
     /// Since when it does not answer though nothing stops it.
     stuck_since: Option<Instant>,
+    /// Kills for lack of memory where it is.
+    oom: Option<OomCounter>,
     /// How it ends, as it has said itself.
     said: Option<GuardEnd>,
 }
@@ -60,6 +71,7 @@ impl GuardWatch {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| pid != std::process::id())?;
         let handle = rustix::process::pidfd_open(number, PidfdFlags::empty()).ok();
         let start_time = Stat::read(number)?.start_time;
+        let oom = OomCounter::of(number);
         let instance = Name::from(format!("{pid}:{start_time}"));
         let status = GuardStatus { node, instance, pid, state: GuardState::Answers, before };
         Some(GuardWatch {
@@ -68,8 +80,11 @@ impl GuardWatch {
             start_time,
             handle,
             asked: None,
-            looked: now,
+            look_at: now,
+            ask_at: now,
+            settle_at: now + SETTLE_EVERY,
             stuck_since: None,
+            oom,
             said: None,
         })
     }
@@ -82,6 +97,7 @@ impl GuardWatch {
     /// It has said something. What that changes, if anything.
     pub(super) fn heard(&mut self) -> Option<GuardStatus> {
         (self.asked, self.stuck_since) = (None, None);
+        self.look_at = self.ask_at;
         self.becomes(GuardState::Answers)
     }
 
@@ -103,11 +119,24 @@ impl GuardWatch {
         Stat::read(self.pid).filter(|stat| stat.start_time == self.start_time)
     }
 
-    /// Looks at it: every [`LOOK_EVERY`]. One that nothing stops may be without an answer for `at_most`.
+    /// When it is to be looked at.
+    pub(super) const fn look_at(&self) -> Instant {
+        self.look_at
+    }
+
+    /// Looks at it. One that nothing stops may be without an answer for `at_most`.
     pub(super) fn look(&mut self, now: Instant, at_most: Duration) -> Look {
-        let was_late = now.saturating_duration_since(std::mem::replace(&mut self.looked, now)) > LATE_AFTER;
+        let was_late = now > self.look_at + LATE_AFTER;
+        self.look_at = now + LOOK_EVERY;
         let Some(asked) = self.asked.filter(|_| !was_late) else {
-            self.asked = Some(now);
+            if now < self.ask_at {
+                return Look::Well;
+            }
+            (self.asked, self.ask_at) = (Some(now), now + ASK_EVERY);
+            if now >= self.settle_at {
+                self.settle_at = now + SETTLE_EVERY;
+                self.oom.iter_mut().for_each(OomCounter::settle); // what was counted until now were others
+            }
             return Look::Ask;
         };
         let age = now.saturating_duration_since(asked);
@@ -166,8 +195,13 @@ impl GuardWatch {
             }
         };
         let pid = self.status.pid;
+        let oom = self.oom.as_mut().zip(how.filter(|_| killed_for.is_none()));
+        let oom = oom.and_then(|(counter, how)| counter.explain(self.pid, how));
         let why = match (killed_for, how) {
             (Some(why), _) => why,
+            (None, Some(how)) if oom.is_some() => {
+                format!("guard {pid} has ended: {how}, {}", oom.map(|report| report.text).unwrap_or_default())
+            }
             (None, Some(how)) => format!("guard {pid} has ended: {how}"),
             (None, None) => format!("guard {pid} has ended, and nothing here tells how"),
         };
@@ -199,7 +233,7 @@ mod tests {
 
     /// Looks in the usual rhythm for so many seconds. The last look that said something.
     fn look_for(watch: &mut GuardWatch, from: Instant, seconds: u32, at_most: Duration) -> Look {
-        let looks = (1..=seconds * 4).map(|n| watch.look(from + LOOK_EVERY * n, at_most));
+        let looks = (1..=seconds * 2).map(|n| watch.look(from + LOOK_EVERY * n, at_most));
         looks.filter(|look| !matches!(look, Look::Well | Look::Ask)).last().unwrap_or(Look::Well)
     }
 
@@ -249,6 +283,7 @@ mod tests {
         let from = Instant::now();
         assert_eq!(watch.look(from, MINUTES), Look::Ask);
         assert_eq!(watch.look(from + Duration::from_secs(60), MINUTES), Look::Ask, "it is asked again");
+        assert_eq!(watch.look(from + Duration::from_millis(60_400), MINUTES), Look::Well, "and has its time to answer");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -3,16 +3,17 @@
 //! It moves no orders and keeps no history; it only makes connections.
 
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
-use crate::job::{Incarnation, Role};
+use crate::job::{Incarnation, Role, Termination};
 use crate::launch::GuardEnd;
 use crate::launch::guard::run_dir::{self, RunDir};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
 use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
+use crate::launch::oom::OomCounter;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -28,6 +29,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long leftovers of a dead guard's job may take to be gone.
 const LEFTOVERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long a guard's parent may take to end when the guard has hung up without a word.
+const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
 /// How long the process that becomes the guard's parent for an instant may take to be gone.
 const STARTER_GONE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -169,6 +172,7 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
     let shown = program.unwrap_or(Path::new("a thread")).to_owned();
     let run_dir = RunDir::new(config.run_dir.clone());
     let before = run_dir.last_end();
+    let mut oom = OomCounter::of(rustix::process::getpid());
     let begun = match program {
         Some(program) => Starter::spawn(program, theirs.into()).map(|starter| (Some(starter), None)),
         None => run_dir.listen_for_workers().and_then(|door| {
@@ -189,13 +193,22 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
         over: past.over.clone(),
     };
     let greeted = greet(config, ours, &ToGuard::Init(Box::new(guard_config))).await;
-    if let Some(starter) = starter.filter(|_| matches!(greeted, Ok(Ok(_)))) {
-        starter.reap().await;
-    }
-    let greeted = greeted.unwrap_or_else(|error| {
-        let text = format!("{} ended before its first word ({error}): is it a taskd-guard?", shown.display());
-        Err(Attempt::Failed(LocalError::Guard(text)))
-    })?;
+    let greeted = match (greeted, starter) {
+        (Ok(greeted), starter) => {
+            if let Some(starter) = starter.filter(|_| greeted.is_ok()) {
+                starter.reap().await;
+            }
+            greeted?
+        }
+        (Err(error), starter) => {
+            let how = match starter {
+                Some(starter) => starter.end().await,
+                None => None,
+            };
+            let oom = oom.as_mut().and_then(OomCounter::unexplained);
+            return Err(Attempt::Failed(LocalError::Guard(no_first_word(&shown, how, oom, &error))));
+        }
+    };
     let workers = match own_workers {
         None => borrow_workers(&run_dir).await,
         own => own,
@@ -218,6 +231,18 @@ impl Starter {
         command.spawn().map(Starter)
     }
 
+    /// How it ends, if it does soon.
+    async fn end(mut self) -> Option<Termination> {
+        let until = Instant::now() + LAST_WORD_WITHIN;
+        loop {
+            match self.0.try_wait() {
+                Ok(Some(status)) => return Some(Termination::of_wait_status(status.into_raw())),
+                Ok(None) if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
+                _ => return None,
+            }
+        }
+    }
+
     /// Waits until it has ended.
     async fn reap(mut self) {
         let until = Instant::now() + STARTER_GONE_WITHIN;
@@ -230,6 +255,23 @@ impl Starter {
     fn runs(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
+}
+
+/// Why there was no word of a guard that was started, as far as the end of the process tells from which it comes.
+fn no_first_word(program: &Path, how: Option<Termination>, oom: Option<String>, error: &io::Error) -> String {
+    let program = program.display();
+    let killed = "it was killed in its first moments: see who stops or limits processes here, and the kernel's log";
+    let why = match (how, oom) {
+        (_, Some(oom)) => format!("most likely {oom}"),
+        // A guard leaves its parent at once, and that one ends with 0 whatever becomes of the guard.
+        (Some(Termination::Code(0)), None) => {
+            format!("it ended with exit code 0, or left its parent and was gone: where it is a taskd-guard, {killed}")
+        }
+        (Some(how @ Termination::Signal { .. }), None) => format!("{how}: {killed}"),
+        (Some(how), None) => format!("{how}: is it a taskd-guard?"),
+        (None, None) => "it hung up and did not end: is it a taskd-guard?".to_owned(),
+    };
+    format!("{program} ended before its first word ({error}): {why}")
 }
 
 impl Drop for Starter {

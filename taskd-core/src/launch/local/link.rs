@@ -5,13 +5,14 @@
 
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use super::deaths;
-use super::guard_watch::{GuardWatch, LOOK_EVERY, Look};
+use super::guard_watch::{GuardWatch, Look};
 use super::guards::{self, Connection, Past};
 use super::history::History;
 use super::orders::Ground;
 use super::outgoing::Outgoing;
 use super::tee::{Begin, Tee};
 use super::workers::Workers;
+use crate::job::printable;
 use crate::launch::guard::wire::{Answer, Call, FromGuard, ProcReport, ToGuard, WireBatch};
 use crate::launch::{GuardState, GuardStatus, LaunchError, Phase};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::sleep_until;
 
 /// Calls that may wait to be sent.
 const CALLS_MAX: usize = 64;
@@ -335,8 +336,6 @@ impl Task {
     async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
         self.outgoing.connect(&connection.stream)?;
         self.watch_guard(connection);
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut serving = JoinSet::new(); // ends with the connection: who takes over serves them
         if let Some(listener) = connection.workers.take() {
             serving.spawn(Arc::clone(&self.workers).serve(listener));
@@ -349,6 +348,7 @@ impl Task {
                 }
             }
             let unsent = self.outgoing.unsent();
+            let look_at = self.guard.as_ref().map(GuardWatch::look_at);
             let interest = if unsent == 0 { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
             tokio::select! {
                 biased;
@@ -371,7 +371,7 @@ impl Task {
                     }
                 }
                 () = self.outgoing.added.notified() => (),
-                _ = looks.tick(), if self.guard.is_some() => {
+                () = sleep_until(look_at.unwrap_or_else(Instant::now).into()), if look_at.is_some() => {
                     if let Some(next) = self.look_at_guard() {
                         return Ok(next);
                     }
@@ -429,7 +429,7 @@ impl Task {
                 let text = format!("process {by_pid} has taken this job over: this one must leave it alone");
                 return Some(Next::End(LaunchError::Unreachable(text)));
             }
-            FromGuard::Notice(text) => tracing::warn!("{text}"),
+            FromGuard::Notice(text) => tracing::warn!("{}", printable(&text)),
             FromGuard::Ending(end) => {
                 let status = self.guard.as_mut().and_then(|guard| guard.said_that_it_ends(end));
                 status.into_iter().for_each(|status| self.history.guard(status));

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::job::{ErrorReport, Name, ProcId, Role, Termination, WorkerSpec, World};
 
@@ -181,5 +183,42 @@ pub fn host_of(world: &World) -> String {
     let mut nodes = world.members().values().map(|member| member.node.as_ref());
     let first = nodes.next().flatten();
     let several = nodes.any(|node| node != first);
-    first.filter(|_| several).map_or_else(|| "127.0.0.1".to_owned(), |node| node.0.to_string())
+    first.filter(|_| several).map_or_else(|| loopback().to_owned(), |node| node.0.to_string())
+}
+
+/// The loopback address of this host: that of IPv4, and where it has none, that of IPv6.
+fn loopback() -> &'static str {
+    static LOOPBACK: OnceLock<&str> = OnceLock::new();
+    LOOPBACK.get_or_init(|| {
+        let can_bind = |address: IpAddr| TcpListener::bind((address, 0)).is_ok();
+        let chosen = loopback_where(can_bind);
+        if chosen != IPV4_LOOPBACK {
+            tracing::warn!(
+                "this host has no IPv4 loopback (127.0.0.1 cannot be bound): ranks meet at {chosen}; a framework's own library may look \
+                 for an IPv4 address all the same and fail: tell it to use the interface lo, or bring the address up (ip addr add 127.0.0.1/8 dev lo)"
+            );
+        }
+        chosen
+    })
+}
+
+const IPV4_LOOPBACK: &str = "127.0.0.1";
+
+/// The same by what can be bound. Where nothing can, the usual one: then the first that binds it says why it cannot.
+fn loopback_where(can_bind: impl Fn(IpAddr) -> bool) -> &'static str {
+    let is_v6_only = !can_bind(Ipv4Addr::LOCALHOST.into()) && can_bind(Ipv6Addr::LOCALHOST.into());
+    if is_v6_only { "::1" } else { IPV4_LOOPBACK }
+}
+
+#[cfg(test)]
+mod loopback_tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_of_ipv6_is_taken_where_it_is_the_only_one() {
+        assert_eq!(loopback_where(|_| true), "127.0.0.1");
+        assert_eq!(loopback_where(|address| address.is_ipv4()), "127.0.0.1");
+        assert_eq!(loopback_where(|address| address.is_ipv6()), "::1");
+        assert_eq!(loopback_where(|_| false), "127.0.0.1");
+    }
 }

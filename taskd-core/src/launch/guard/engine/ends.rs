@@ -93,6 +93,9 @@ impl Engine {
         self.drain(key, LAST_BYTES_MAX, |proc| &mut proc.stderr);
         let Some(proc) = self.procs.get_mut(key) else { return };
         let mut exit = Exit::new(how);
+        if proc.kill_at.is_none() && proc.tree == Tree::Wanted {
+            exit.error = self.ooms.explain(proc.oom_place, proc.pid, how).map(Box::new); // we have not killed it
+        }
         exit.stderr_tail = proc.stderr.as_ref().map(Stream::tail_text).unwrap_or_default();
         // Page and memory stay until the exit is acknowledged: what the process recorded last may not have been read.
         if let Some((page, _)) = &proc.page {

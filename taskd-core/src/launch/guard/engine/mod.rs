@@ -26,6 +26,7 @@ use super::streams::TURN_BYTES_MAX;
 use super::wire::{FromGuard, GuardConfig, PROTOCOL, Refusal};
 use super::{GuardCounters, sys};
 use crate::launch::GuardEnd;
+use crate::launch::ooms::Ooms;
 use ends::Looks;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
@@ -61,6 +62,7 @@ pub(super) struct Engine {
     /// Held for the services that they are handed to.
     doors: Doors,
     keeps: Keeps,
+    ooms: Ooms,
     owner_process: Option<end_of::Other>,
     ground: Ground,
     logs: Logs,
@@ -142,6 +144,7 @@ impl Engine {
             door,
             doors: Doors::default(),
             keeps: Keeps::default(),
+            ooms: Ooms::default(),
             owner_process: None,
             conns: BTreeMap::new(),
             next_conn: 0,

@@ -202,7 +202,7 @@ impl Engine {
                 Ok(Answer::Done)
             }
             Call::Shutdown { grace } => {
-                self.end_because("its owner ended the job", true);
+                self.note("the owner ends the job"); // nothing comes after it that would have to know
                 return self.end(grace, Some((key, id)));
             }
             Call::Stop { procs, grace } => {
@@ -213,7 +213,12 @@ impl Engine {
                 procs.iter().for_each(|id: &ProcId| self.procs.acknowledge(id));
                 Ok(Answer::Done)
             }
-            Call::Counters => Ok(Answer::Counters(self.all_counters())),
+            Call::Counters => {
+                for text in self.ooms.unexplained(Instant::now()) {
+                    self.notice(&text);
+                }
+                Ok(Answer::Counters(self.all_counters()))
+            }
             Call::Detach { keep } => self.detach(keep),
         };
         self.answer(key, id, answer);

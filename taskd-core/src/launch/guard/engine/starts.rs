@@ -196,8 +196,10 @@ impl Engine {
             phase: Phase::Running,
             page: Some(spawned.page_path),
         };
+        let oom_place = self.ooms.place_of(spawned.pid);
         self.procs.insert(Proc {
             report,
+            oom_place,
             pid: spawned.pid,
             page: Some((spawned.page, spawned.page_memory)),
             lifeline,

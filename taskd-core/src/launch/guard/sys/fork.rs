@@ -7,6 +7,7 @@ use super::descriptors::close_descriptors_at_exec;
 use super::schedule::{USUAL_TURN_NS, schedule};
 use super::signals::{init_signals, reset_signals};
 use crate::launch::guard::proc_fs::{STAT_BYTES_MAX, Stat};
+use crate::launch::guard::refused::Step;
 use crate::worker::page::Page;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub(in crate::launch::guard) struct BeforeExec {
     pub(in crate::launch::guard) cpus: Option<CpuSet>,
     /// Its limit on open files, which the guard may have raised for itself.
     pub(in crate::launch::guard) open_files: Rlimit,
+    /// An event counter in which the child leaves how far it came: of an error only the number reaches its parent.
+    pub(in crate::launch::guard) told: OwnedFd,
 }
 
 /// Makes `command` do these steps in the child.
@@ -57,20 +60,35 @@ pub(in crate::launch::guard) fn before_exec(command: &mut Command, steps: Before
 
 impl BeforeExec {
     fn run(&self) -> io::Result<()> {
+        let mut step = Step::Setsid;
+        let done = self.run_to(&mut step);
+        let number = if done.is_ok() { Step::Exec } else { step } as u64;
+        let _ = rustix::io::write(&self.told, &number.to_ne_bytes()); // without it the error has no name
+        done
+    }
+
+    fn run_to(&self, step: &mut Step) -> io::Result<()> {
         rustix::process::setsid()?;
+        *step = Step::DeathSignal;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        *step = Step::Parent;
         if rustix::process::getppid() != Some(self.parent) {
             return Err(io::Error::from_raw_os_error(libc::ECHILD));
         }
+        *step = Step::Signals;
         reset_signals()?;
+        *step = Step::OpenFiles;
         rustix::process::setrlimit(Resource::Nofile, self.open_files)?;
+        *step = Step::Priority;
         match self.parent_is_hurried {
             true => schedule(None, self.nice, USUAL_TURN_NS)?,
             false => rustix::process::setpriority_process(None, self.nice)?,
         }
+        *step = Step::Affinity;
         if let Some(cpus) = &self.cpus {
             rustix::thread::sched_setaffinity(None, cpus)?;
         }
+        *step = Step::StartTime;
         if let Some(page) = &self.page {
             page.start_time.store(own_start_time()?, Ordering::Relaxed);
             page.pid.store(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
@@ -147,6 +165,7 @@ mod tests {
             parent_is_hurried: false,
             cpus: None,
             open_files: rustix::process::getrlimit(Resource::Nofile),
+            told: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
         };
         before_exec(&mut command, steps);
         let mut child = command.spawn().unwrap();

@@ -121,6 +121,7 @@ mod tests {
     fn a_structure_is_as_the_kernel_writes_it() {
         assert_eq!(size_of::<libc::signalfd_siginfo>(), 128);
         assert_eq!(std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo), 0);
+        assert_eq!(std::mem::offset_of!(libc::signalfd_siginfo, ssi_pid), 12);
     }
 
     #[test]
@@ -132,6 +133,6 @@ mod tests {
             unsafe { assert_eq!((libc::raise(libc::SIGCHLD), libc::raise(libc::SIGTERM)), (0, 0)) };
             (before, read_signals(&signals), read_signals(&signals))
         });
-        assert_eq!(reader.join().unwrap(), (false, true, false));
+        assert_eq!(reader.join().unwrap(), (None, Some(std::process::id()), None));
     }
 }

@@ -72,7 +72,7 @@ impl Broken {
             }
             Change::Proc(status) if status.proc.incarnation.0 >= SHADOWS => return Vec::new(),
             Change::Proc(status) => status,
-            other @ (Change::Link(_) | Change::Said(_)) => return vec![other],
+            other @ (Change::Link(_) | Change::Said(_) | Change::Guard(_)) => return vec![other],
         };
         let same = Change::Proc(status.clone());
         match &status.phase {

@@ -127,6 +127,7 @@ ends_as_undisturbed! {
     ranks_of_which_some_have_made_their_buckets: "late",
     whatever_befalls_the_first_steps: "early",
     a_backward_pass_that_ends_in_its_middle_for_want_of_memory: "short_of_memory",
+    a_step_in_which_an_allocator_refuses_is_done_again: "refused_by_an_allocator",
     fsdp_that_shards_nothing_is_recovered_as_ddp_is: "fsdp_replicated",
     ddp_with_unused_parameters_a_static_graph_or_views_of_buckets: "other_settings",
     steps_of_which_parts_are_compiled: "compiled_steps",

@@ -132,7 +132,8 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
     over again and again. A program with several passes them: `step.next(loader)`, `step.batches(loader, n)`. Batches that
     are taken from a loader in any other way are not handed out again when a step is done again.
 
-    `retry_on` are exceptions of which a step is done again instead of ending the program, beside those of memory that ran out.
+    `retry_on` are exceptions of which a step is done again instead of ending the program, beside those of memory that ran out, by
+    their type or by what they say.
 
     A step changes parameters in its *commit window*: from the first optimizer step on to the step's end. A step that fails
     before it is undone here. Where one rank has completed it and another has not, that one copies the state.

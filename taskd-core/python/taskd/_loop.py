@@ -503,7 +503,7 @@ class Loop:
             _link.say_whole("step %d cannot be done by this rank alone" % self.number, error)
             self.tainted = True
             return True
-        if self.kind == TRAIN and isinstance(error, self.retry_on + self.engine.passing_errors()):
+        if self.kind == TRAIN and (isinstance(error, self.retry_on) or self.engine.may_pass(error)):
             self.tainted = True
             self.session.failed("exception", message="%s: %s" % (type(error).__name__, error))
             return True

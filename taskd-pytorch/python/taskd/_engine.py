@@ -9,7 +9,7 @@ from _thread import get_ident
 import torch
 
 from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
-from taskd import _made, _newcomer, _notes, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
+from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -68,9 +68,9 @@ class Engine:
             return True
         return self.loop is not None and self.loop.in_step and self.loop.kind == CATCHING_UP
 
-    def passing_errors(self):
-        """Exceptions that a step may have once and not the next time."""
-        return (MemoryError, getattr(torch, "OutOfMemoryError", MemoryError))
+    def may_pass(self, error):
+        """Whether a step may have this exception once and not the next time."""
+        return _passing.may_pass(error)
 
     def is_rank(self):
         """Groups that were made before this process knew its rank have its place in them now."""

@@ -2,6 +2,7 @@
 //!
 //! It knows texts only. What a vendor's own error codes mean for a device is for the hardware crates to say.
 
+use super::memory;
 use taskd_core::launch::python::type_name;
 
 /// What an exception is a sign of.
@@ -26,24 +27,19 @@ enum If {
     Type(&'static str),
     /// Its text holds all of these.
     Says(&'static [&'static str]),
+    /// It says that memory ran out.
+    ShortOfMemory,
 }
 
 use ErrorKind::{Interrupted, OutOfMemory, PeerLost, PortInUse, Program};
-use If::{Says, Type};
+use If::{Says, ShortOfMemory, Type};
 
-/// Where a text comes from stands behind it: *captured* from torch 2.9.1 (the samples are among the tests), or the
-/// source that prints it.
+/// Where a text comes from stands behind it: *captured* from torch 2.9.1 and 2.15.0 (the samples are among the tests), or
+/// the source that prints it.
 const RULES: &[(ErrorKind, If)] = &[
     // The store of rank 0 cannot listen. Captured; torch 2.1 words it "failed to bind to ... (errno: 98 - Address ...)".
     (PortInUse, Says(&["The server socket has failed to", "ddress already in use"])),
-    // Memory. Type: torch.OutOfMemoryError (torch.cuda.OutOfMemoryError before 2.5), and Python's own.
-    (OutOfMemory, Type("OutOfMemoryError")),
-    (OutOfMemory, Type("MemoryError")),
-    (OutOfMemory, Says(&["DefaultCPUAllocator: can't allocate memory"])), // captured
-    (OutOfMemory, Says(&["CUDA out of memory"])),                         // c10/cuda/CUDACachingAllocator.cpp
-    (OutOfMemory, Says(&["NPU out of memory"])),                          // torch_npu, NPUCachingAllocator.cpp
-    (OutOfMemory, Says(&["CUBLAS_STATUS_ALLOC_FAILED"])),                 // at/cuda/Exceptions.h
-    (OutOfMemory, Says(&["NCCL error", "out of memory"])),                // NCCL's last error in a DistBackendError
+    (OutOfMemory, ShortOfMemory),
     // Somebody's wish.
     (Interrupted, Type("KeyboardInterrupt")),
     (Interrupted, Type("SignalException")), // torch/distributed/elastic/multiprocessing/api.py
@@ -52,7 +48,8 @@ const RULES: &[(ErrorKind, If)] = &[
     (Program, Says(&["ncclInvalidArgument"])), // the same
     (Program, Says(&["EI0003"])),           // CANN: bad argument of a collective
     (Program, Says(&["EI0005"])),           // CANN: arguments differ between ranks
-    // torch's own types for connection, store and collective errors (2.1 and later). Captured: the first two.
+    // torch's own types for connection, store and collective errors (2.1 and later). Captured: those of network and store.
+    (PeerLost, Type("DistError")),
     (PeerLost, Type("DistNetworkError")),
     (PeerLost, Type("DistStoreError")),
     (PeerLost, Type("DistBackendError")),
@@ -100,6 +97,7 @@ pub fn classify(exception: &str) -> ErrorKind {
     let fits = |rule: &If| match rule {
         Type(wanted) => name == *wanted,
         Says(words) => words.iter().all(|word| exception.contains(word)),
+        ShortOfMemory => memory::ran_out(name, exception),
     };
     RULES.iter().find(|(_, rule)| fits(rule)).map_or(Program, |(kind, _)| *kind)
 }
@@ -119,6 +117,17 @@ mod tests {
             ),
             (OutOfMemory, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
             (OutOfMemory, "MemoryError"),
+            (OutOfMemory, "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB for an array"),
+            (OutOfMemory, "OSError: [Errno 12] Cannot allocate memory"),
+            (OutOfMemory, "RuntimeError: std::bad_alloc"),
+            (OutOfMemory, "torch.AcceleratorError: CUDA error: out of memory"),
+            (OutOfMemory, "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+            (OutOfMemory, "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            (
+                OutOfMemory,
+                "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error, NCCL version 2.27.5\n\
+                          Last error:\nFailed to CUDA calloc async 16 bytes: Cuda failure 2 'out of memory'",
+            ),
             (
                 Program,
                 "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, invalid usage, NCCL version 2.27.5\n\

@@ -3,6 +3,7 @@
 //! It never decides what follows from an error, and looks at no process.
 
 mod kind;
+mod memory;
 
 pub use kind::{ErrorKind, classify};
 pub use taskd_core::launch::python::{ErrorFileError, ErrorRecord, FAMILY, RECORD_BYTES_MAX, read_error_file};
@@ -19,9 +20,15 @@ pub fn exception_in(stderr_tail: &str) -> Option<String> {
     python::exception_in(&lines.join("\n"))
 }
 
+/// Python's first line of a traceback.
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
 /// Takes away what torch puts before every line of an uncaught exception once a process group exists.
+///
+/// The first of these lines may stand behind a progress bar.
 fn without_rank(line: &str) -> &str {
-    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
+    let behind = if line.ends_with(TRACEBACK) { line.find("[rank") } else { Some(0) };
+    let rest = behind.and_then(|at| line[at..].strip_prefix("[rank")).and_then(|rest| rest.split_once("]: "));
     rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
 }
 
@@ -109,6 +116,11 @@ mod tests {
                 Some("torch.distributed.DistNetworkError: Broken pipe"),
             ),
             ("epoch 3: loss 0.5\n[rank]: x", None),
+            (
+                " 47%|####      | 47/100 [00:05<00:05][rank1]: Traceback (most recent call last):\n[rank1]:   File\n\
+                 [rank1]: RuntimeError: one\n[rank1]: more\n",
+                Some("RuntimeError: one\nmore"),
+            ),
         ];
         for (tail, exception) in cases {
             assert_eq!(exception_in(tail).as_deref(), exception, "{tail}");

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 51] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 52] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -45,6 +45,7 @@ pub const PYTHON_FILES: [PythonFile; 51] = python_files! {
     "taskd/_noted.py"
     "taskd/_notes.py"
     "taskd/_optimizers.py"
+    "taskd/_passing.py"
     "taskd/_random.py"
     "taskd/_recoverable.py"
     "taskd/_reducers.py"

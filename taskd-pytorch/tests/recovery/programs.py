@@ -116,6 +116,36 @@ def has_no_memory():
     raise MemoryError("there is no memory for these gradients")
 
 
+class Refused:
+    """An allocator refuses, once: REFUSED is `rank:step:place:which`. As real ones say it, not by a stand-in."""
+
+    PLACES = "forward", "hook", "before", "after"
+
+    def __init__(self, rank):
+        wanted, _, rest = os.environ.get("REFUSED", "").partition(":")
+        self.step, self.place, self.which = rest.split(":") if wanted == str(rank) else (None, None, None)
+
+    def __call__(self, number, place):
+        if self.step == str(number) and self.place == place:
+            self.step = None
+            getattr(self, self.which)()
+
+    def torch(self):
+        torch.empty(1 << 50)
+
+    def numpy(self):
+        numpy.empty(1 << 50)
+
+    def map(self):
+        import mmap
+
+        mmap.mmap(-1, 1 << 52)
+
+    def library(self):
+        """What libraries say that are not here."""
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
 class Late:
     """Comes to nothing in a step until it is given up: LATE is `rank:step`."""
 
@@ -187,17 +217,21 @@ def ddp():
     torch.manual_seed(100 + rank)
     losses, cut, die, late, now = Losses(), Cut(rank), Once("DIE", rank, dies), Late(rank), [-1]
     next(model.parameters()).register_hook(lambda grad: cut(now[0]))  # of the last bucket
-    short = Once("SHORT", rank, has_no_memory)
+    short, refused = Once("SHORT", rank, has_no_memory), Refused(rank)
     list(model.parameters())[2].register_hook(lambda grad: short(now[0]))  # when the first bucket is under way
+    list(model.parameters())[2].register_hook(lambda grad: refused(now[0], "hook"))
     for step in taskd.steps({"model": model, "optimizer": optimizer, "scheduler": scheduler}, until=steps()):
         with step:
             now[0] = -1 if step.warming else step.number
             late(now[0])
             optimizer.zero_grad()
+            refused(now[0], "forward")
             loss = model(noise()).square().mean()
             die(now[0])
             loss.backward()
+            refused(now[0], "before")
             optimizer.step()
+            refused(now[0], "after")
             scheduler.step()
             losses.add(step, loss)
     return {"digest": digest(model, optimizer, scheduler), "losses": losses}

@@ -184,6 +184,16 @@ def short_of_memory():
                 yield "%s in step %d of rank %d" % (settings, step, victim), verdict(reference, world.finish(), phases, world)
 
 
+def refused_by_an_allocator():
+    """A rank's allocator refuses, in each place of a step: its words are torch's, NumPy's, the system's or a library's."""
+    reference = undisturbed(programs.ddp, 24)
+    for which, place in zip(("torch", "numpy", "map", "library"), programs.Refused.PLACES):
+        with StandIn(4, programs.ddp, STEPS="24", REFUSED="1:12:%s:%s" % (place, which)) as world:
+            world.until_failed()
+            phases = [world.recover()]
+            yield "%s, %s" % (place, which), verdict(reference, world.finish(), phases, world)
+
+
 def died_at(program, victim, step, cut=None, when="DIE", **environment):
     """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed collective of
     an earlier step."""
@@ -860,6 +870,7 @@ SCENARIOS = {
     "stop": lambda: compared(programs.ddp, stop),
     "retry": lambda: compared(programs.ddp, retry),
     "in_backward": lambda: injected(programs.ddp),
+    "refused_by_an_allocator": lambda: together(refused_by_an_allocator()),
     "short_of_memory": lambda: together(short_of_memory()),
     "other_settings": lambda: together(other_settings()),
     "unguarded": lambda: compared(programs.unguarded, kill),

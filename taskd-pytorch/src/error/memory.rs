@@ -1,0 +1,57 @@
+//! What exceptions say when memory of the host or of a device ran out.
+//!
+//! It is two lists, which `python/taskd/_passing.py` has as well: there a step is done again of which the exception says so.
+
+/// Types, whatever their module: torch's (`torch.cuda.OutOfMemoryError` before 2.5), Python's own, and NumPy's, which is shown by
+/// a name of its own.
+pub(super) const TYPES: &[&str] = &["OutOfMemoryError", "MemoryError", "_ArrayMemoryError"];
+
+/// Texts that hold all of a line's words. Where they come from stands behind them: *captured*, or the source that prints it.
+pub(super) const SAYS: &[&[&str]] = &[
+    &["DefaultCPUAllocator: can't allocate memory"], // captured
+    &["DefaultCPUAllocator: not enough memory"],     // c10/core/impl/alloc_cpu.cpp, where there is no posix_memalign
+    &["C10 Out of Memory"],                          // libc10 of 2.15
+    &["CUDA out of memory"],                         // c10/cuda/CUDACachingAllocator.cpp
+    &["CUDA error: out of memory"],                  // c10/cuda/CUDAException.cpp: a call that is not the allocator's
+    &["HIP out of memory"],                          // the same two, as hipify writes them
+    &["HIP error: out of memory"],
+    &["XPU out of memory"],                 // c10/xpu/XPUCachingAllocator.cpp
+    &["MPS backend out of memory"],         // aten/src/ATen/mps/MPSAllocator.mm
+    &["HPU out of memory"],                 // Intel Gaudi, as accelerate's find_executable_batch_size knows it
+    &["NPU out of memory"],                 // torch_npu, NPUCachingAllocator.cpp
+    &["EL0004"],                            // CANN: memory of the device could not be allocated
+    &["error code is 207001"],              // CANN: ACL_ERROR_RT_MEMORY_ALLOCATION
+    &["STATUS_ALLOC_FAILED"],               // cuBLAS, cuSPARSE, cuSOLVER, cuDNN 8, hipBLAS: at/cuda/Exceptions.h
+    &["CUFFT_ALLOC_FAILED"],                // at/native/cuda/CuFFTUtils.h
+    &["CUDNN_STATUS", "ALLOCATION_FAILED"], // cuDNN 9: ..._INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
+    &["NCCL error", "out of memory"],       // NCCL's last error in a DistBackendError
+    &["Cannot allocate memory"],            // captured: ENOMEM of mmap and fork, also in torch's own words
+    &["std::bad_alloc"],                    // C++'s own, which reaches Python as a RuntimeError
+];
+
+/// Whether an exception, of a type of this name, says so.
+pub(super) fn ran_out(type_name: &str, exception: &str) -> bool {
+    TYPES.contains(&type_name) || SAYS.iter().any(|words| words.iter().all(|word| exception.contains(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All texts of a tuple of Python's, line by line.
+    fn tuple<'a>(source: &'a str, name: &str) -> Vec<Vec<&'a str>> {
+        let start = source.find(&format!("\n{name} = (")).expect(name);
+        let lines = source[start + 1..].lines();
+        let is_last = |line: &&str| line.ends_with(')') && !line.starts_with(' ');
+        let end = lines.clone().position(|line| is_last(&line)).expect("it ends") + 1;
+        let texts = |line: &'a str| line.split('"').skip(1).step_by(2).collect::<Vec<_>>();
+        lines.take(end).map(texts).filter(|texts| !texts.is_empty()).collect()
+    }
+
+    #[test]
+    fn the_rank_and_the_supervisor_have_the_same_lists() {
+        let source = include_str!("../../python/taskd/_passing.py");
+        assert_eq!(tuple(source, "TYPES"), [TYPES]);
+        assert_eq!(tuple(source, "SAYS"), SAYS);
+    }
+}

@@ -35,8 +35,24 @@ def machine():
 
 
 def own_host():
-    """Where other hosts reach this one."""
-    return os.environ.get("TASKD_HOST") or "127.0.0.1"
+    """Where other hosts reach this one: as TASKD_HOST says, else the address that this host has on the way to where ranks meet."""
+    return os.environ.get("TASKD_HOST") or on_the_way_to(os.environ.get("MASTER_ADDR")) or "127.0.0.1"
+
+
+def on_the_way_to(address):
+    """This host's own address on its way to another's; None where there is no way, or it is a name. Nothing is sent."""
+    import _socket
+
+    try:
+        socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+        try:
+            _socket.inet_aton(address)
+            socket.connect((address, 9))
+            return socket.getsockname()[0]
+        finally:
+            socket.close()
+    except (OSError, TypeError):
+        return None
 
 
 def block_signals():

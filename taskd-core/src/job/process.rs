@@ -128,21 +128,33 @@ impl fmt::Display for Termination {
     }
 }
 
-/// Names of the signals that end training processes in practice (Linux numbers, equal on x86-64 and aarch64).
+/// Names of the signals that end processes (Linux numbers, equal on x86-64 and aarch64), but for the real-time ones, which have
+/// none.
 const fn signal_name(number: i32) -> Option<&'static str> {
     Some(match number {
         1 => "SIGHUP",
         2 => "SIGINT",
         3 => "SIGQUIT",
         4 => "SIGILL",
+        5 => "SIGTRAP",
         6 => "SIGABRT",
         7 => "SIGBUS",
         8 => "SIGFPE",
         9 => "SIGKILL",
+        10 => "SIGUSR1",
         11 => "SIGSEGV",
+        12 => "SIGUSR2",
         13 => "SIGPIPE",
+        14 => "SIGALRM",
         15 => "SIGTERM",
+        16 => "SIGSTKFLT",
         24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        26 => "SIGVTALRM",
+        27 => "SIGPROF",
+        29 => "SIGIO",
+        30 => "SIGPWR",
+        31 => "SIGSYS",
         _ => return None,
     })
 }
@@ -213,5 +225,43 @@ mod tests {
         assert_eq!(Termination::of_wait_status(3 << 8), Termination::Code(3));
         assert_eq!(Termination::of_wait_status(9), Termination::Signal { number: 9, core_dumped: false });
         assert_eq!(Termination::of_wait_status(0x80 | 11), Termination::Signal { number: 11, core_dumped: true });
+    }
+
+    #[test]
+    fn every_signal_that_ends_a_process_has_its_name() {
+        let named = [
+            ("SIGHUP", libc::SIGHUP),
+            ("SIGINT", libc::SIGINT),
+            ("SIGQUIT", libc::SIGQUIT),
+            ("SIGILL", libc::SIGILL),
+            ("SIGTRAP", libc::SIGTRAP),
+            ("SIGABRT", libc::SIGABRT),
+            ("SIGBUS", libc::SIGBUS),
+            ("SIGFPE", libc::SIGFPE),
+            ("SIGKILL", libc::SIGKILL),
+            ("SIGUSR1", libc::SIGUSR1),
+            ("SIGSEGV", libc::SIGSEGV),
+            ("SIGUSR2", libc::SIGUSR2),
+            ("SIGPIPE", libc::SIGPIPE),
+            ("SIGALRM", libc::SIGALRM),
+            ("SIGTERM", libc::SIGTERM),
+            ("SIGSTKFLT", libc::SIGSTKFLT),
+            ("SIGXCPU", libc::SIGXCPU),
+            ("SIGXFSZ", libc::SIGXFSZ),
+            ("SIGVTALRM", libc::SIGVTALRM),
+            ("SIGPROF", libc::SIGPROF),
+            ("SIGIO", libc::SIGIO),
+            ("SIGPWR", libc::SIGPWR),
+            ("SIGSYS", libc::SIGSYS),
+        ];
+        for (name, number) in named {
+            assert_eq!(signal_name(number), Some(name));
+        }
+        // What these do of themselves ends nothing: they are ignored, or stop and go on (signal(7)).
+        let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        let harmless = [&harmless[..], &[libc::SIGURG, libc::SIGWINCH]].concat();
+        let unnamed: Vec<i32> = (1..32).filter(|number| signal_name(*number).is_none()).collect();
+        assert_eq!(unnamed.len(), harmless.len());
+        assert!(harmless.iter().all(|number| unnamed.contains(number)), "{unnamed:?}");
     }
 }

@@ -262,6 +262,35 @@ mod tests {
         }
     }
 
+    /// Python writes into the page by offsets of its own (`sitecustomize.py`).
+    #[test]
+    fn python_has_the_same_layout() {
+        let names = "MAGIC.decode(), PAGE_BYTES, VERSION, NEVER_TAKEN, HELD, UNAVAILABLE, AT_VERSION, AT_PID, AT_STATE, \
+                     AT_START_TIME, AT_GENERATION, AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_IN_LOOP, AT_LOCK";
+        let program = format!("from _taskd_rank import *\nprint(json.dumps([{names}]))");
+        let theirs = crate::testing::python::evaluated(&[], &program);
+        let ours = serde_json::json!([
+            "TASKDPG1",
+            PAGE_BYTES,
+            LAYOUT_VERSION,
+            state::NEVER_TAKEN,
+            state::HELD,
+            state::UNAVAILABLE,
+            offset_of!(Fields, version),
+            offset_of!(Fields, pid),
+            offset_of!(Fields, state),
+            offset_of!(Fields, start_time),
+            offset_of!(Fields, generation),
+            offset_of!(Fields, step),
+            offset_of!(Fields, step_at),
+            offset_of!(Fields, beat_at),
+            offset_of!(Fields, lock_at),
+            offset_of!(Fields, in_loop),
+            LOCK_OFFSET,
+        ]);
+        assert_eq!(theirs, ours);
+    }
+
     #[test]
     fn memory_that_could_become_shorter_is_refused() {
         let memory = rustix::fs::memfd_create("taskd-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();

@@ -11,3 +11,4 @@ mod pieces;
 mod plain;
 mod silence;
 mod sitecustomize;
+mod words;

@@ -5,6 +5,8 @@
 mod environ;
 mod files;
 mod meeting;
+#[cfg(test)]
+mod words;
 
 use taskd_core::launch::python::PythonLauncher;
 

@@ -8,7 +8,7 @@ use super::{
     repair_and_resume, states_of,
 };
 use crate::detect::Sound;
-use crate::job::{Counted, Domain, Name, ProcId, Rank, Role, World};
+use crate::job::{Counted, Domain, Generation, Name, ProcId, Rank, Role, World};
 use crate::kernel::View;
 use crate::launch::{DirectBatch, Directive, DumpManifest, DumpPart, Phase, WorkerState};
 use crate::recover::exit::account;
@@ -255,11 +255,15 @@ fn sets(states: &BTreeMap<Rank, WorkerState>, view: &View) -> Vec<BTreeSet<Rank>
     proven_sets(view, states.values().any(|state| !state.sharded.is_empty()))
 }
 
+/// The name of a checkpoint's directory.
+fn name_of(step: u64, generation: Generation, at_ms: u64) -> String {
+    format!("step-{step:012}-world-{}-{at_ms}", generation.0)
+}
+
 fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
     let Shares { step, writers, .. } = shares;
     let root = view.spec.policy.dump_dir.as_ref().ok_or("the job names no directory for checkpoints any more")?;
-    let (generation, at_ms) = (view.world.generation().0, view.now.as_nanos() / 1_000_000);
-    let dir = root.join(format!("step-{step:012}-world-{generation}-{at_ms}"));
+    let dir = root.join(name_of(*step, view.world.generation(), view.now.as_nanos() / 1_000_000));
     let without: Vec<Rank> = view.world.members().keys().copied().filter(|rank| !writers.contains_key(rank)).collect();
     let order = |(rank, share): (&Rank, &shares::Share)| {
         let (dir, step, without) = (dir.clone(), *step, without.clone());

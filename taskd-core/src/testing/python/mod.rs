@@ -10,8 +10,10 @@ mod pythons;
 mod rank;
 mod recorded;
 mod start;
+mod words;
 
 pub use pythons::{system, version};
 pub use rank::{BEAT_TIME, Lifeline, Rank, STATE, STEP, STEP_TIME};
 pub use recorded::{Record, Recorded, Seen};
 pub use start::{finished, text, waited};
+pub use words::{evaluated, texts, variants};

@@ -121,6 +121,13 @@ mod tests {
     }
 
     #[test]
+    fn python_has_the_same_version_and_bounds() {
+        let program = "from _taskd_standby import *\nprint(json.dumps([VERSION, PACKET_BYTES_MAX, FORKS_MAX]))";
+        let theirs = crate::testing::python::evaluated(&[], program);
+        assert_eq!(theirs, serde_json::json!([VERSION, PACKET_BYTES_MAX, FORKS_MAX]));
+    }
+
+    #[test]
     fn what_is_too_long_and_what_is_no_text_are_errors() {
         let (ours, theirs) = seat().unwrap();
         let long = Packet::new("run").with("set", &"x".repeat(PACKET_BYTES_MAX));

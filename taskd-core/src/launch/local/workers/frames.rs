@@ -247,6 +247,29 @@ mod tests {
         }
     }
 
+    /// The other end is Python's (`taskd/_session.py`, `_frames.py`, `_loop.py`).
+    #[test]
+    fn both_ends_of_the_link_have_the_same_words() {
+        use crate::launch::Window;
+        use crate::testing::python::{evaluated, texts, variants};
+        let theirs = evaluated(
+            &[],
+            "from taskd import _frames, _loop, _session as s\n\
+             print(json.dumps([_frames.VERSION, _frames.FRAME_BYTES_MAX, s.CAN, list(s.KINDS), \
+             [s.SCRIPT, s.LOOP, s.PARKED], [s.TRAIN, s.JOIN], [_loop.BEFORE, _loop.TORN]]))",
+        );
+        assert_eq!((&theirs[0], &theirs[1]), (&VERSION.into(), &FRAME_BYTES_MAX.into()));
+        let directives = variants::<Directive>();
+        assert_eq!(texts(&theirs[2]), directives);
+        let mut and_exit = directives; // which comes as a signal as well
+        and_exit.insert("exit".into());
+        assert_eq!(texts(&theirs[3]), and_exit);
+        assert_eq!(texts(&theirs[4]), variants::<Point>());
+        assert!(texts(&theirs[5]).contains("train"), "the mode of a welcome");
+        let windows = variants::<Window>();
+        assert!(texts(&theirs[6]).is_subset(&windows), "{} of {windows:?}", theirs[6]);
+    }
+
     #[test]
     fn directives_have_the_form_that_workers_read() {
         let of = |what: &Directive| {

@@ -86,6 +86,25 @@ fn wrote(rank: Rank, what: &Directive) -> Result<Answered, Failure> {
     Ok(Answered { part: Some(DumpPart { file, bytes: 9, sha256: "0".repeat(64) }), ..Answered::default() })
 }
 
+/// Python looks for checkpoints by their names (`taskd/_dumps.py`).
+#[test]
+fn the_name_of_a_checkpoint_is_one_that_python_looks_for() {
+    let names = [
+        name_of(0, Generation(1), 0),
+        name_of(5, Generation(2), 70_500),
+        name_of(u64::MAX / 2, Generation(u64::from(u32::MAX)), 1 << 50),
+    ];
+    let program =
+        format!("from taskd._dumps import NAME\nprint(json.dumps([NAME.match(name).groups() for name in {names:?}]))");
+    let found = crate::testing::python::evaluated(&[], &program);
+    let numbers: Vec<Vec<u64>> = serde_json::from_value::<Vec<Vec<String>>>(found)
+        .unwrap()
+        .into_iter()
+        .map(|name| name.iter().map(|number| number.parse().unwrap()).collect())
+        .collect();
+    assert_eq!(numbers, [[0, 1, 0], [5, 2, 70_500], [u64::MAX / 2, u64::from(u32::MAX), 1 << 50]]);
+}
+
 #[test]
 fn survivors_save_before_everybody_starts_again() {
     let mut scene = saving(Scene::of(3));

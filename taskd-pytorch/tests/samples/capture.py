@@ -111,7 +111,7 @@ def attempt(case, directory, environment):
             stdout=subprocess.DEVNULL,
             stderr=open(os.path.join(directory, f"{rank}.stderr"), "wb"),
         )
-    ranks[observed].wait(60)
+    ranks[observed].wait(300)
     time.sleep(0.2)
     for process in ranks.values():
         process.kill()

@@ -2,7 +2,7 @@
 //!
 //! It never judges what is asked for: that is [`JobSpec::problems`].
 
-use super::{GroupId, JobSpec, Name, NodeId, Policy, Rank, WorkerSpec};
+use super::{GroupId, JobSpec, Name, NodeId, NotText, Policy, Rank, WorkerSpec, document_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +63,9 @@ pub enum SpecError {
     /// It is not JSON, or not of the form of a job: what is wrong and where.
     #[error("the job cannot be read: {0}")]
     Form(#[source] serde_json::Error),
+    /// It is empty, or no text in UTF-8 without a byte-order mark.
+    #[error("the job cannot be read: it {0}")]
+    Text(#[source] NotText),
     /// It was written for a program that is newer than this one, or there is no such version.
     #[error(
         "the job is written in version {found} of its form, this program reads up to {SPEC_VERSION}: use a newer version of \
@@ -97,10 +100,11 @@ impl JobSpec {
     /// ```
     ///
     /// # Errors
-    /// [`SpecError`] when it is no JSON, has a field that nobody knows or lacks one, or has a version that this program
+    /// [`SpecError`] when it is empty or no JSON, has a field that nobody knows or lacks one, or has a version that this program
     /// does not read. Whether a job of these values can be run is not checked here, but by
     /// [`problems`](JobSpec::problems).
     pub fn from_json(text: &str) -> Result<JobSpec, SpecError> {
+        document_text(text.as_bytes()).map_err(SpecError::Text)?;
         let Versioned { version } = serde_json::from_str(text).map_err(SpecError::Form)?;
         if !(first_version()..=SPEC_VERSION).contains(&version) {
             return Err(SpecError::Version { found: version });

@@ -10,6 +10,7 @@ mod memory;
 mod name;
 mod permissions;
 mod policy;
+mod printable;
 mod process;
 pub(crate) mod seconds;
 mod spec;
@@ -28,6 +29,7 @@ pub use policy::{BudgetSpec, Mode, Permission, Policy, REASON_BYTES_MAX, Removal
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub(crate) use spec::ConfigProblems;
 pub use spec::{Affinity, ConfigError, InheritEnv, JobSpec, RANKS_MAX, Ready, WorkerSpec};
-pub use text::printable;
+pub use printable::printable;
+pub use text::{NotText, document_text};
 pub use time::JobTime;
 pub use world::{Counted, Member, World};

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use taskd_core::job::document_text;
 
 /// What is built in; see its `source`.
 const BUILT_IN: &str = include_str!("table.json");
@@ -214,6 +215,7 @@ impl XidTable {
         if document.len() > BYTES_MAX {
             return Err(TableError::Form(format!("it has {} bytes, and at most {BYTES_MAX} are read", document.len())));
         }
+        document_text(document.as_bytes()).map_err(|why| TableError::Form(format!("it {why}")))?;
         let document: Document = serde_json::from_str(document).map_err(|e| TableError::Form(e.to_string()))?;
         let problems = check(&document.xids);
         if !problems.is_empty() {
@@ -237,10 +239,17 @@ impl XidTable {
     pub fn extend_from_file(&mut self, path: &std::path::Path) -> Result<(), TableError> {
         use std::io::Read;
         let told = |e: std::io::Error| TableError::Io(format!("{}: {e}", path.display()));
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(told)?;
-        file.take(BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(told)?;
-        self.extend_from(&text)
+        file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+        let text = match document_text(&bytes) {
+            Ok(text) => text,
+            Err(_) if bytes.len() > BYTES_MAX => {
+                return Err(TableError::Form(format!("{} has more than {BYTES_MAX} bytes", path.display())));
+            }
+            Err(why) => return Err(TableError::Form(format!("{} {why}", path.display()))),
+        };
+        self.extend_from(text)
     }
 
     /// What is known of an Xid.

@@ -2,6 +2,7 @@
 //!
 //! It does not say what becomes of it: that is the part of `rule`.
 
+use crate::job::document_text;
 use crate::trace::recorder::Kind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -198,7 +199,8 @@ impl Requested {
     /// [`SwitchError`] when it does not say of each of the five whether it is on or off. A kind that is not there is not
     /// guessed: what is half written switches nothing.
     pub fn parse(document: &[u8]) -> Result<(Requested, Vec<String>), SwitchError> {
-        let object: Result<Map<String, Value>, _> = serde_json::from_slice(document);
+        let text = document_text(document).map_err(|why| SwitchError::NoObject(format!("it {why}")))?;
+        let object: Result<Map<String, Value>, _> = serde_json::from_str(text);
         let mut object = object.map_err(|error| SwitchError::NoObject(error.to_string()))?;
         if let Some(value) = object.remove("Communication") {
             object.entry(KINDS.communication.0).or_insert(value);
@@ -330,7 +332,12 @@ mod tests {
     #[test]
     fn a_document_that_leaves_something_open_is_refused_with_what_to_do() {
         let told = |document: &str| Requested::parse(document.as_bytes()).expect_err("refused").to_string();
-        assert!(told("").starts_with("it is no JSON object (EOF"), "{}", told(""));
+        assert!(told("").starts_with("it is no JSON object (it is empty): write all five"), "{}", told(""));
+        let marked = told(&format!("\u{feff}{DOCUMENT}"));
+        assert!(
+            marked.starts_with("it is no JSON object (it begins with a byte-order mark of UTF-8: save"),
+            "{marked}"
+        );
         assert!(told(&DOCUMENT[..50]).ends_with("\"FP\":\"on\",\"DataLoader\":\"on\"}"), "{}", told(&DOCUMENT[..50]));
         assert!(told("[]").starts_with("it is no JSON object (invalid type: sequence"), "{}", told("[]"));
         let sentence = "DataLoader is missing: write \"on\" or \"off\" for each of the five kinds";

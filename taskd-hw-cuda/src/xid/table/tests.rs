@@ -100,3 +100,17 @@ fn a_file_is_a_table_too() {
     let told = table.extend_from_file(std::path::Path::new("/no/such/table")).unwrap_err();
     assert!(told.to_string().contains("/no/such/table"), "{told}");
 }
+
+#[test]
+fn an_empty_table_and_a_byte_order_mark_are_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().display();
+    let mark = "begins with a byte-order mark of UTF-8: save it as UTF-8 without one";
+    for (text, why) in [("", "is empty"), ("\u{feff}{}", mark)] {
+        std::fs::write(&file, text).unwrap();
+        let told = XidTable::empty().extend_from_file(file.path()).unwrap_err().to_string();
+        assert_eq!(told, format!("no table of Xids: {path} {why}"));
+        let told = XidTable::empty().extend_from(text).unwrap_err().to_string();
+        assert_eq!(told, format!("no table of Xids: it {why}"));
+    }
+}

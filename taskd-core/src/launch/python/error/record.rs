@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::job::printable;
+use crate::job::{document_text, printable};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
@@ -37,7 +37,8 @@ impl ErrorRecord {
     /// # Errors
     /// One line on why the content is no record.
     pub fn parse(content: &[u8]) -> Result<ErrorRecord, String> {
-        let content: Value = serde_json::from_slice(content).map_err(|error| format!("it is not JSON: {error}"))?;
+        let content = document_text(content).map_err(|why| format!("it {why}"))?;
+        let content: Value = serde_json::from_str(content).map_err(|error| format!("it is not JSON: {error}"))?;
         let message = content.get("message").ok_or("it has no `message`")?;
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
         if let Some(text) = message.as_str() {

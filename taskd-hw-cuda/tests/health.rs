@@ -173,6 +173,22 @@ async fn an_xid_that_comes_by_both_ways_is_told_once_in_the_logs_words() {
 }
 
 #[tokio::test]
+async fn a_gpu_that_has_fallen_off_the_bus_is_known_from_three_lines() {
+    let stand_in = StandIn::new();
+    let mut source = builder(&stand_in).open().await.unwrap();
+    for line in [
+        "[ 1712.308145] NVRM: The NVIDIA GPU 0000:3c:00.0",
+        "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "               NVRM: fallen off the bus and is not responding to commands.",
+    ] {
+        stand_in.log(line);
+    }
+    let told = until(&mut source, is(device(1), XID, "79")).await;
+    let words = "fallen off the bus and is not responding to commands.";
+    assert_eq!(text(&told, is(device(1), XID, "79")), words);
+}
+
+#[tokio::test]
 async fn what_the_log_says_of_others_is_told_about_the_node() {
     let stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();

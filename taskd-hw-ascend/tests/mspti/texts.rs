@@ -34,7 +34,9 @@ fn both_published_texts_of_communications_are_understood() {
     let json =
         r#"{"streamId":"7","count":"1024","dataType":"bfp16","opName":"HcclAllReduce","groupName":"group_name_12"}"#;
     assert_eq!(of(json), Said::Communication(all_reduce.clone()));
-    assert_eq!(of("comm:HcclAllReduce,group_name_12,bfp16,1024"), Said::Communication(all_reduce));
+    assert_eq!(of("comm:HcclAllReduce,group_name_12,bfp16,1024"), Said::Communication(all_reduce.clone()));
+    let with_commas = Communication { group: "tp,0,1".into(), ..all_reduce };
+    assert_eq!(of("comm:HcclAllReduce,tp,0,1,bfp16,1024"), Said::Communication(with_commas));
     let send = Communication {
         name: "HcclSend".into(),
         op: 10,
@@ -64,6 +66,7 @@ fn operations_are_known_by_every_spelling() {
         ("HcclBroadcast", 4),
         ("HcclReduce", 5),
         ("HcclScatter", 7),
+        ("hcom_gather__1_2", 6),
         ("HcclAlltoAll", 8),
         ("HcclAlltoAllV", 8),
         ("HcclBarrier", 9),

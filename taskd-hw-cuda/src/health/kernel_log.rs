@@ -5,7 +5,7 @@
 use super::builder::Settings;
 use super::codes::{KERNEL_LOG_UNAVAILABLE, NVML, error};
 use super::news::{Outbox, Place, Via, What, Xid};
-use crate::xid::{Family, Line, Record};
+use crate::xid::{Family, Line, Lines, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -80,7 +80,7 @@ pub(super) fn run(settings: &Settings, outbox: &Outbox, log: &KernelLog) {
 /// `/dev/kmsg`: one record a read.
 fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut next = None;
+    let (mut next, mut lines) = (None, Lines::default());
     while !outbox.stop.is_over() {
         let read = match rustix::io::read(&log.fd, &mut buffer[..]) {
             Ok(0) => return Ok(()),
@@ -107,7 +107,7 @@ fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
             outbox.put(Instant::now(), What::Lost(lost));
         }
         next = Some(record.sequence.saturating_add(1));
-        if let Some(line) = Line::parse(record.message) {
+        if let Some(line) = lines.take(record.message) {
             outbox.put(seen_at(record.at_us), What::Xid(Xid::of(line)));
         }
     }
@@ -127,7 +127,7 @@ fn seen_at(at_us: u64) -> Instant {
 /// A file that grows, line by line.
 fn lines(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut splitter = Splitter::default();
+    let (mut splitter, mut lines) = (Splitter::default(), Lines::default());
     while !outbox.stop.is_over() {
         match rustix::io::read(&log.fd, &mut buffer[..]) {
             Ok(0) | Err(Errno::AGAIN) => {
@@ -136,7 +136,7 @@ fn lines(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
             Ok(read) => splitter.take(&buffer[..read], |text| {
                 // A file may hold records as /dev/kmsg has them, or lines as syslog writes them.
                 let message = Record::parse(text).map_or(text, |record| record.message);
-                if let Some(line) = Line::parse(message) {
+                if let Some(line) = lines.take(message) {
                     outbox.put(Instant::now(), What::Xid(Xid::of(line)));
                 }
             }),

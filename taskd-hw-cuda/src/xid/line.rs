@@ -1,4 +1,4 @@
-//! Lines of the kernel's log: which Xid, of which GPU, by which process.
+//! Messages of the kernel's log, in one line or several: which Xid, of which GPU, by which process.
 //!
 //! It takes what other programs wrote: every line is an Xid error or none, and no line is an error of ours.
 
@@ -10,6 +10,14 @@ pub const LINE_TEXT_BYTES_MAX: usize = 512;
 
 const MARK: &str = "Xid (";
 const FALLEN: &str = "fallen off the bus";
+/// How the driver begins when it says so over three lines, of which the last one is [`FALLEN`] and more.
+const THE_GPU: &str = "NVRM: The NVIDIA GPU ";
+/// So many lines after that the message is over, whatever they were.
+const MESSAGE_LINES_MAX: usize = 8;
+/// How a line's end within a message is written where one has to fit into a line: by `/dev/kmsg`, and by rsyslog.
+const ENDS: [&str; 2] = ["\\x0a", "#012"];
+/// Longest name of a process in bytes (`TASK_COMM_LEN` without its NUL).
+const PROCESS_BYTES_MAX: usize = 15;
 
 /// Who reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,11 +103,17 @@ pub struct Line {
 }
 
 impl Line {
-    /// Reads one line; `None` for one that says nothing of an Xid. What stands before `NVRM:` is skipped, so lines of
-    /// `dmesg`, of syslog and of the journal will do.
+    /// Reads one message; `None` for one that says nothing of an Xid. What stands before `NVRM:` is skipped, so lines of
+    /// `dmesg`, of syslog and of the journal will do. A message may span several lines, with real ends or escaped ones: what is
+    /// said first counts. For one of which the lines come one by one see [`Lines`].
     #[must_use]
-    pub fn parse(line: &str) -> Option<Line> {
-        let line = line.lines().next()?;
+    pub fn parse(message: &str) -> Option<Line> {
+        let mut lines = Lines::default();
+        let parts = message.lines().flat_map(|line| line.split(ENDS[0])).flat_map(|line| line.split(ENDS[1]));
+        parts.into_iter().find_map(|line| lines.one(line))
+    }
+
+    fn of_one(line: &str) -> Option<Line> {
         let Some(at) = line.find(MARK) else { return Line::fallen(line) };
         let before = &line[..at];
         let family = match before.strip_suffix('S') {
@@ -123,9 +137,13 @@ impl Line {
             return None;
         }
         let pci = said.split_whitespace().find_map(|word| address(word.trim_end_matches(':')));
+        // Without an address it is the driver's only where it is the end of a message whose beginning has it.
+        if pci.is_none() && !said.starts_with(FALLEN) {
+            return None;
+        }
         let text = tidy(said);
         let (pid, process) = who(&text);
-        Some(Line { family: Family::Xid, pci: Some(pci?), code: 79, pid, process, text })
+        Some(Line { family: Family::Xid, pci, code: 79, pid, process, text })
     }
 
     /// The process in the words behind a number ([`Line::text`]).
@@ -144,6 +162,55 @@ impl Line {
     }
 }
 
+/// Puts together what comes line by line: the driver says that a GPU has fallen off the bus over three lines as well, of which the
+/// first one says which.
+///
+/// ```
+/// use taskd_hw_cuda::xid::Lines;
+///
+/// let mut lines = Lines::default();
+/// assert_eq!(lines.take("[1712.3] NVRM: The NVIDIA GPU 0000:b3:00.0"), None);
+/// assert_eq!(lines.take("         NVRM: (PCI ID: 10de:26b5) installed in this system has"), None);
+/// let xid = lines.take("         NVRM: fallen off the bus and is not responding to commands.").expect("an Xid error");
+/// assert_eq!((xid.code, xid.pci.map(|pci| pci.to_string()).as_deref()), (79, Some("0000:b3:00")));
+/// ```
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Which GPU a message is about that has begun, and how many lines ago.
+    begun: Option<(PciAddress, usize)>,
+}
+
+impl Lines {
+    /// The next line or message; what it says of an Xid, together with those before it. Of a message that began ahead of the first
+    /// line that is read here nobody knows which GPU it is about.
+    pub fn take(&mut self, message: &str) -> Option<Line> {
+        let parts = message.lines().flat_map(|line| line.split(ENDS[0])).flat_map(|line| line.split(ENDS[1]));
+        let mut found = None;
+        for line in parts {
+            found = found.or(self.one(line));
+        }
+        found
+    }
+
+    fn one(&mut self, line: &str) -> Option<Line> {
+        if let Some((_, rest)) = line.split_once(THE_GPU) {
+            self.begun = rest.split_whitespace().next().and_then(address).map(|pci| (pci, 0));
+        }
+        let mut line = Line::of_one(line);
+        if let Some((pci, lines)) = &mut self.begun {
+            *lines += 1;
+            let is_its_end = line.as_ref().is_some_and(|line| line.code == 79 && line.pci.is_none());
+            if is_its_end && let Some(line) = &mut line {
+                line.pci = Some(*pci);
+            }
+            if is_its_end || *lines >= MESSAGE_LINES_MAX {
+                self.begun = None;
+            }
+        }
+        line
+    }
+}
+
 /// The first word of what stands in the brackets, such as `PCI:0000:3b:00` or `PCI:0000:3b:00 GPU-I:02` (an instance).
 fn address(place: &str) -> Option<PciAddress> {
     let word = place.split_whitespace().next()?;
@@ -151,14 +218,30 @@ fn address(place: &str) -> Option<PciAddress> {
 }
 
 fn who(text: &str) -> (Option<u32>, Option<String>) {
-    let field = |name: &str| {
+    let behind = |name: &str| {
         let start = text.find(name).filter(|at| *at == 0 || text.as_bytes()[at - 1] == b' ')? + name.len();
-        let value = text[start..].split(',').next()?.trim().trim_matches('\'');
-        (!value.is_empty() && value != "<unknown>").then_some(value)
+        Some(&text[start..])
     };
-    let digits = |value: &str| value.bytes().all(|b| b.is_ascii_digit());
-    let pid = field("pid=").filter(|value| digits(value)).and_then(|value| value.parse().ok());
-    (pid, field("name=").map(str::to_owned))
+    let known = |value: &'_ str| {
+        let value = value.trim().trim_matches('\'');
+        (!value.is_empty() && value != "<unknown>").then(|| value.to_owned())
+    };
+    let number = behind("pid=").and_then(|rest| known(rest.split(',').next()?));
+    let digits = |value: &String| value.bytes().all(|b| b.is_ascii_digit());
+    (number.filter(digits).and_then(|value| value.parse().ok()), behind("name=").and_then(|rest| known(process(rest))))
+}
+
+/// The name of a process, of what stands behind `name=`. It may have commas in it, and white space behind them: it is over where the
+/// driver's own words follow, which begin in capitals or with a number.
+fn process(rest: &str) -> &str {
+    let begins =
+        |text: &str| text.is_empty() || text.starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let mut ends = rest.match_indices(", ").filter(|(at, _)| *at <= PROCESS_BYTES_MAX);
+    let end = ends.clone().find(|(at, comma)| begins(&rest[at + comma.len()..])).or_else(|| ends.next());
+    match end {
+        Some((at, _)) => &rest[..at],
+        None => rest.split_once(", ").map_or(rest.trim_end_matches(','), |(name, _)| name),
+    }
 }
 
 /// One line, no control characters, no longer than is kept.

@@ -6,7 +6,7 @@
 mod line;
 mod table;
 
-pub use line::{Family, LINE_TEXT_BYTES_MAX, Line, PciAddress, Record};
+pub use line::{Family, LINE_TEXT_BYTES_MAX, Line, Lines, PciAddress, Record};
 pub use table::{Action, ENTRIES_MAX, Entry, Problem, TableError, XidTable};
 
 use taskd_core::job::Name;

@@ -83,12 +83,14 @@ fn communication(text: &str) -> Option<Communication<'static>> {
     let (mut count, mut name) = (0, String::new());
     let (mut source, mut destination) = (None, None);
     if let Some(fields) = text.strip_prefix("comm:") {
-        let mut fields = fields.split(',');
-        let [op, group, data_type, number] = std::array::from_fn(|_| fields.next());
-        name = op?.to_owned();
-        told.group = Cow::Owned(group?.to_owned());
-        told.data_type = data_type_of(data_type?);
-        count = number?.trim().parse().unwrap_or(0);
+        // The name of a group may have commas in it.
+        let (op, rest) = fields.split_once(',')?;
+        let (rest, number) = rest.rsplit_once(',')?;
+        let (group, data_type) = rest.rsplit_once(',')?;
+        name = op.to_owned();
+        told.group = Cow::Owned(group.to_owned());
+        told.data_type = data_type_of(data_type);
+        count = number.trim().parse().unwrap_or(0);
     } else {
         fields_of(text, |key, value| match key {
             "opName" => name = value.into_owned(),
@@ -180,7 +182,7 @@ const SEND: u32 = 10;
 const RECV: u32 = 11;
 
 /// Operations by what their names hold, as the vendor's own readers look for them; longer ones stand first.
-const OPS: [(&str, u32); 13] = [
+const OPS: [(&str, u32); 14] = [
     ("allreduce", 1),
     ("allgather", 2),
     ("reducescatter", 3),
@@ -190,6 +192,7 @@ const OPS: [(&str, u32); 13] = [
     ("batchsendrecv", 0),
     ("sendrecv", 0),
     ("scatter", 7),
+    ("gather", 6),
     ("receive", RECV),
     ("recv", RECV),
     ("send", SEND),

@@ -7,7 +7,7 @@ fn pci(text: &str) -> Option<PciAddress> {
 type Form<'a> = (&'a str, &'a str, u32, Option<u32>, Option<&'a str>);
 
 /// What stands before the driver's own words, its meaning, and the words.
-const FORMS: [(Form<'_>, &str); 12] = [
+const FORMS: [(Form<'_>, &str); 17] = [
     (
         ("NVRM: Xid (PCI:0000:3b:00): 79, ", "0000:3b:00", 79, Some(4711), Some("python3")),
         "pid=4711, name=python3, GPU has fallen off the bus.",
@@ -43,6 +43,20 @@ const FORMS: [(Form<'_>, &str); 12] = [
         "pid=12, name=a b, Ch 00000008",
     ),
     (("NVRM: Xid (PCI:0000:3b:00): 61", "0000:3b:00", 61, None, None), ""),
+    (("NVRM: Xid (PCI:0000:3b:00): 31, ", "0000:3b:00", 31, Some(12), Some("a,b")), "pid=12, name=a,b, Ch 00000008"),
+    (
+        ("NVRM: Xid (PCI:0000:3b:00): 13, ", "0000:3b:00", 13, Some(12), Some("pt, data")),
+        "pid=12, name=pt, data, Graphics Exception: ESR 0x505648=0x1",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:3b:00): 43, ", "0000:3b:00", 43, Some(12), Some("sh")),
+        "pid=12, name=sh, Ch 00000008, intr 1",
+    ),
+    (
+        ("NVRM: Xid (PCI:0000:3b:00): 45, ", "0000:3b:00", 45, Some(12), Some("python")),
+        "pid=12, name=python, channel 00000008, Ch",
+    ),
+    (("NVRM: Xid (PCI:0000:3b:00): 45, ", "0000:3b:00", 45, Some(12), Some("a,b")), "pid=12, name=a,b"),
     (("NVRM: ", "0000:01:00", 79, None, None), "GPU at 0000:01:00.0 has fallen off the bus."),
 ];
 
@@ -57,6 +71,57 @@ fn every_published_form_is_read() {
     let text = "Non-fatal, Link 46 MC TS crumbstore MCTO (First)".into();
     let expected = Line { family: Family::Sxid, pci: pci("0000:c1:00"), code: 28006, pid: None, process: None, text };
     assert_eq!(Line::parse(switch), Some(expected));
+}
+
+/// A message over three lines, each with what a reader of the log puts before it.
+fn fallen(before: [&str; 3]) -> Vec<String> {
+    let says = [
+        "NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ];
+    before.into_iter().zip(says).map(|(before, says)| format!("{before}{says}")).collect()
+}
+
+#[test]
+fn a_message_over_several_lines_is_one_however_it_comes() {
+    let expected = Line {
+        family: Family::Xid,
+        pci: pci("0000:b3:00"),
+        code: 79,
+        pid: None,
+        process: None,
+        text: "fallen off the bus and is not responding to commands.".into(),
+    };
+    // As dmesg and journalctl show it, as three lines of the kernel's or syslog's, and within one line.
+    let stamped = "May  6 00:38:27 host kernel: [ 1712.308145] ";
+    for before in [["[ 1712.308145] ", "               ", "               "], ["[ 1712.308145] "; 3], [stamped; 3]] {
+        let (said, mut lines) = (fallen(before), Lines::default());
+        let found: Vec<_> = said.iter().map(|line| lines.take(line)).collect();
+        assert_eq!(found, [None, None, Some(expected.clone())]);
+        assert_eq!(Line::parse(&said.join("\n")), Some(expected.clone()));
+    }
+    for end in ["\\x0a", "#012", "\r\n"] {
+        let record = format!("3,1042,1712308145,-;{}", fallen([""; 3]).join(end));
+        let message = if end == "\r\n" { &record[20..] } else { Record::parse(&record).unwrap().message };
+        assert_eq!(Line::parse(message), Some(expected.clone()), "{end:?}");
+        assert_eq!(Lines::default().take(message), Some(expected.clone()), "{end:?}");
+    }
+}
+
+#[test]
+fn a_gpu_of_another_message_or_of_long_ago_is_not_blamed() {
+    let said = fallen([""; 3]);
+    let mut lines = Lines::default();
+    assert_eq!(lines.take(&said[2]).map(|line| line.pci), Some(None), "its beginning was not read");
+    assert_eq!(lines.take(&said[0]), None);
+    let other = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=a, GPU has fallen off the bus.";
+    assert_eq!(lines.take(other).unwrap().pci, pci("0000:3b:00"), "it says itself of which GPU it is");
+    assert_eq!(lines.take(&said[2]).unwrap().pci, pci("0000:b3:00"));
+    assert_eq!(lines.take(&said[2]).unwrap().pci, None, "each beginning has one end");
+    lines.take(&said[0]);
+    (0..MESSAGE_LINES_MAX).for_each(|_| drop(lines.take("usb 1-1: new device")));
+    assert_eq!(lines.take(&said[2]).unwrap().pci, None);
 }
 
 #[test]

@@ -1,12 +1,17 @@
-//! The older form: groups of instances (pods) with their devices. Ranks follow from the order in which they stand.
+//! The older form: groups of instances with their devices.
 //!
-//! It knows nothing of the other forms but how to become one of version 1.0.
+//! There are two kinds. In one every instance is a device, and says its rank (`rank_id`; HCCL calls it that of a lab, and knows it
+//! by its `deploy_mode`); in the other an instance is a pod, and ranks follow from the order in which the devices stand. It knows
+//! nothing of the other forms but how to become one of version 1.0.
 
-use super::edit::{NewDevice, NewServer};
-use super::fields::{Fields, Found, Path, Unique, in_quotes, in_quotes_if_any};
-use super::servers::{ServerTable, Version, check_address};
+use super::fields::{Fields, Found, Path, RanksOnce, Unique, in_quotes, in_quotes_if_any};
+use super::servers::{Device, Server, ServerTable, Version, check_address};
 use super::{Other, Problems, Status};
 use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
+
+/// Counts of a group that only repeat what stands below it, where they are said.
+const COUNTS: [&str; 2] = ["device_num", "server_num"];
 
 /// A table of groups. `group_count` is written as there are groups.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,11 +37,14 @@ pub struct Group {
     pub other: Other,
 }
 
-/// An instance, in `instance_list`: a pod.
+/// An instance, in `instance_list`: a pod, or a single device with its rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instance {
     /// `devices`.
     pub devices: Vec<InstanceDevice>,
+    /// `rank_id`, where it is said: the rank of its one device.
+    #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
+    pub rank_id: Option<u32>,
     /// `server_id`.
     pub server_id: String,
     /// What has no rule: `pod_name`, for instance.
@@ -50,8 +58,11 @@ pub struct InstanceDevice {
     /// `device_id`: its number on the server.
     #[serde(serialize_with = "in_quotes")]
     pub device_id: u32,
-    /// `device_ip`.
+    /// `device_ip`; it may be empty where there is one server.
     pub device_ip: String,
+    /// `rank_id`, where it is said.
+    #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
+    pub rank_id: Option<u32>,
     /// What has no rule.
     #[serde(flatten)]
     pub other: Other,
@@ -60,14 +71,19 @@ pub struct InstanceDevice {
 impl GroupTable {
     /// All devices with their servers, by rank.
     pub fn devices(&self) -> impl Iterator<Item = (&str, &InstanceDevice)> {
-        let instances = self.groups.iter().flat_map(|group| &group.instances);
-        instances.flat_map(|instance| instance.devices.iter().map(|device| (instance.server_id.as_str(), device)))
+        let mut all: Vec<(&Instance, &InstanceDevice)> = Vec::new();
+        for instance in self.groups.iter().flat_map(|group| &group.instances) {
+            all.extend(instance.devices.iter().map(|device| (instance, device)));
+        }
+        all.sort_by_key(|(instance, device)| instance.rank_of(device)); // stable: in their order where no rank is said
+        all.into_iter().map(|(instance, device)| (instance.server_id.as_str(), device))
     }
 
     /// The same ranks as a table of version 1.0. What stands beside an instance then stands beside its server.
     ///
     /// # Errors
-    /// Where something would be lost: two instances on one server, several groups, or what stands beside a group or a device.
+    /// Where something would be lost: two instances on one server of which different things are said, several groups, or what
+    /// stands beside a group or a device.
     pub fn to_servers(&self) -> Result<ServerTable, Problems> {
         let list = Path::Field(Path::ROOT, "group_list");
         let [group] = self.groups.as_slice() else {
@@ -76,32 +92,41 @@ impl GroupTable {
         };
         let found = Found::default();
         let has_no_place = |other: &Other, at: &Path<'_>| {
-            other.keys().for_each(|name| found.note(Path::Field(at, name), "has no place in version 1.0"));
+            let names = other.keys().filter(|name| !COUNTS.contains(&name.as_str()));
+            names.for_each(|name| found.note(Path::Field(at, name), "has no place in version 1.0"));
         };
         let at = Path::Item(&list, 0);
         has_no_place(&group.other, &at);
-        let mut names = Unique::new();
+        let mut servers: Vec<Server> = Vec::new();
         let instances = Path::Field(&at, "instance_list");
+        let mut next = 0..;
         for (index, instance) in group.instances.iter().enumerate() {
             let at = Path::Item(&instances, index);
-            names.add(&instance.server_id, Path::Field(&at, "server_id"), &found);
             let devices = Path::Field(&at, "devices");
-            for (index, device) in instance.devices.iter().enumerate() {
+            let mut here = Vec::new();
+            for ((index, device), place) in instance.devices.iter().enumerate().zip(&mut next) {
                 has_no_place(&device.other, &Path::Item(&devices, index));
+                here.push(device.with_rank(instance.rank_of(device).unwrap_or(place)));
+            }
+            match servers.iter_mut().find(|server| server.server_id == instance.server_id) {
+                None => servers.push(Server {
+                    devices: here,
+                    server_id: instance.server_id.clone(),
+                    other: instance.other.clone(),
+                }),
+                Some(server) if server.other == instance.other => server.devices.extend(here),
+                Some(_) => {
+                    let what = format!("is {} a second time, and other things stand beside it", instance.server_id);
+                    found.note(Path::Field(&at, "server_id"), what);
+                }
             }
         }
-        found.unless_any(Some(()))?;
-        let server = |instance: &Instance| NewServer {
-            server_id: instance.server_id.clone(),
-            devices: instance.devices.iter().map(InstanceDevice::as_new).collect(),
-            super_pod_id: None,
-            other: instance.other.clone(),
-        };
-        let mut table = ServerTable::new(Version::V1_0, group.instances.iter().map(server))?;
-        table.status = self.status;
-        table.other = self.other.clone();
-        table.other.insert("group_name".into(), group.group_name.clone().into());
-        Ok(table)
+        let mut other = self.other.clone();
+        other.insert("group_name".into(), group.group_name.clone().into());
+        let version = Version::V1_0;
+        let table = ServerTable { status: self.status, version, servers, super_pods: Vec::new(), other };
+        table.check(&found);
+        found.unless_any(Some(table))
     }
 
     pub(super) fn read(mut fields: Fields<'_>, status: Status) -> Option<GroupTable> {
@@ -124,8 +149,13 @@ impl GroupTable {
             found.note(list, "has no device");
         }
         let mut numbers = Unique::new();
+        let mut ranks = RanksOnce::of(self.devices().count());
+        let instances = || self.groups.iter().flat_map(|group| &group.instances);
+        let servers: BTreeSet<&str> = instances().map(|instance| instance.server_id.as_str()).collect();
+        let says_ranks = instances().any(|one| one.devices.iter().any(|device| one.rank_of(device).is_some()));
         for (index, group) in self.groups.iter().enumerate() {
             let at = Path::Item(&list, index);
+            group.check_counts(at, found);
             let has: usize = group.instances.iter().map(|instance| instance.devices.len()).sum();
             if let Some(count) = group.device_count.filter(|count| *count as usize != has) {
                 found.note(Path::Field(&at, "device_count"), format!("is {count}, and there are {has} devices"));
@@ -137,11 +167,25 @@ impl GroupTable {
                     found.note(Path::Field(&at, "server_id"), "is empty");
                 }
                 let devices = Path::Field(&at, "devices");
+                if instance.rank_id.is_some() && instance.devices.len() != 1 {
+                    let what = format!("says the rank of one device, and there are {}", instance.devices.len());
+                    found.note(Path::Field(&at, "rank_id"), what);
+                }
                 for (index, device) in instance.devices.iter().enumerate() {
+                    let of_instance = Path::Field(&at, "rank_id");
                     let at = Path::Item(&devices, index);
                     let number = format!("{} of {}", device.device_id, instance.server_id);
                     numbers.add(number, Path::Field(&at, "device_id"), found);
-                    check_address(Some(&device.device_ip), Path::Field(&at, "device_ip"), found);
+                    if servers.len() > 1 || !device.device_ip.is_empty() {
+                        check_address(Some(&device.device_ip), Path::Field(&at, "device_ip"), found);
+                    }
+                    let of_device = Path::Field(&at, "rank_id");
+                    let said_at = if device.rank_id.is_some() { of_device } else { of_instance };
+                    match instance.rank_of(device) {
+                        Some(rank) => ranks.add(rank, said_at, found),
+                        None if says_ranks => found.note(said_at, "is missing, and other devices have one"),
+                        None => {}
+                    }
                 }
             }
         }
@@ -160,24 +204,44 @@ impl Group {
         }
         Some(Group { group_name, device_count, instances, other: fields.rest() })
     }
+
+    /// Notes counts that are not those of what stands below.
+    fn check_counts(&self, at: Path<'_>, found: &Found) {
+        let devices: usize = self.instances.iter().map(|instance| instance.devices.len()).sum();
+        let servers: BTreeSet<&str> = self.instances.iter().map(|instance| instance.server_id.as_str()).collect();
+        for (name, has, of_what) in [(COUNTS[0], devices, "devices"), (COUNTS[1], servers.len(), "servers")] {
+            let said = self.other.get(name).filter(|said| said.as_str() != Some(has.to_string().as_str()));
+            if let Some(said) = said {
+                found.note(Path::Field(&at, name), format!("is {said}, and there are {has} {of_what}"));
+            }
+        }
+    }
 }
 
 impl Instance {
     fn read(mut fields: Fields<'_>) -> Option<Instance> {
-        let server_id = fields.text("server_id");
+        let (server_id, rank_id) = (fields.text("server_id"), fields.quoted_if_any("rank_id"));
         let devices = fields.objects("devices", InstanceDevice::read);
-        Some(Instance { devices: devices?, server_id: server_id?, other: fields.rest() })
+        Some(Instance { devices: devices?, rank_id: rank_id?, server_id: server_id?, other: fields.rest() })
+    }
+
+    /// The rank of one of its devices, where it is said.
+    fn rank_of(&self, device: &InstanceDevice) -> Option<u32> {
+        device.rank_id.or(self.rank_id)
     }
 }
 
 impl InstanceDevice {
     fn read(mut fields: Fields<'_>) -> Option<InstanceDevice> {
         let (device_id, device_ip) = (fields.quoted("device_id"), fields.text("device_ip"));
-        Some(InstanceDevice { device_id: device_id?, device_ip: device_ip?, other: fields.rest() })
+        let rank_id = fields.quoted_if_any("rank_id");
+        let (device_id, device_ip, rank_id) = (device_id?, device_ip?, rank_id?);
+        Some(InstanceDevice { device_id, device_ip, rank_id, other: fields.rest() })
     }
 
-    fn as_new(&self) -> NewDevice {
-        NewDevice { device_id: self.device_id, device_ip: Some(self.device_ip.clone()), super_device_id: None }
+    fn with_rank(&self, rank_id: u32) -> Device {
+        let device_ip = Some(self.device_ip.clone());
+        Device { device_id: self.device_id, device_ip, rank_id, super_device_id: None, other: Other::new() }
     }
 }
 

@@ -52,6 +52,7 @@ pub use servers::{Device, Server, ServerTable, SuperPod, Version};
 use fields::{Fields, Found, Path};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use taskd_core::job::document_text;
 
 /// The fields of a JSON object that have no rule: kept, and written as they were read.
 pub type Other = Map<String, Value>;
@@ -86,6 +87,7 @@ impl RankTable {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_json(text: &str) -> Result<RankTable, Problems> {
+        document_text(text.as_bytes()).map_err(|why| Problems::one("$", why.to_string()))?;
         let value = serde_json::from_str(text).map_err(|error| Problems::one("$", format!("no JSON: {error}")))?;
         RankTable::from_value(value)
     }

@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::read::{GzDecoder, GzEncoder};
 use std::io::{self, Read as _};
+use taskd_core::job::{NotText, document_text};
 
 /// What comes out may not be longer: HCCL takes no more than 1 GB.
 pub(super) const BYTES_MAX: u64 = 1_000_000_000;
@@ -16,10 +17,13 @@ impl RankTable {
     /// Reads a table from JSON, or from JSON that was compressed with gzip and put into base64.
     ///
     /// # Errors
-    /// It is neither, is longer than a gigabyte, or is wrong.
+    /// It is neither, is empty or longer than a gigabyte, or is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<RankTable, Problems> {
-        let bytes = bytes.trim_ascii();
         let wrong = |what: String| Problems::one("$", what);
+        if let Err(why @ (NotText::Empty | NotText::ByteOrderMark(_))) = document_text(bytes) {
+            return Err(wrong(why.to_string()));
+        }
+        let bytes = bytes.trim_ascii();
         let text = match bytes.first() {
             Some(b'{') => String::from_utf8(bytes.to_vec()).map_err(|error| wrong(format!("no JSON: {error}")))?,
             _ => unpacked(bytes).map_err(|error| wrong(format!("neither JSON nor gzip in base64: {error}")))?,

@@ -7,11 +7,17 @@ use super::servers::check_address;
 use super::{Other, Problems, Status};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The highest level of the network: 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
-const NET_LAYER_MAX: u32 = 3;
-/// What a level's network is described by.
-const NET_TYPES: [&str; 2] = ["TOPO_FILE_DESC", "CLOS"];
+/// The highest level of the network that HCCL reads; in use are 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
+const NET_LAYER_MAX: u32 = 7;
+/// What a level's network is, as HCCL's reader has it; documented are the first two. The last one is that of optical switches.
+const NET_TYPES: [&str; 7] = ["TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER", "OXC_Mesh"];
+/// What an address is. HCCL's reader takes the first three, in capitals only; MindCluster's operator writes the last one.
+const ADDRESS_KINDS: [(&str, AddressKind); 4] =
+    [("EID", AddressKind::Eid), ("IPV4", AddressKind::Ipv4), ("IPV6", AddressKind::Ipv6), ("IP", AddressKind::Ip)];
+/// Longest text of ports in bytes.
+const PORTS_BYTES_MAX: usize = 32;
 
 /// A rank table of version 2.0. `rank_count` is written as there are ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +54,7 @@ pub struct Level {
     pub net_layer: u32,
     /// `net_instance_id`: ranks with the same one reach each other there.
     pub net_instance_id: String,
-    /// `net_type`: `TOPO_FILE_DESC` or `CLOS`; empty where there are no addresses.
+    /// `net_type`: `TOPO_FILE_DESC`, `CLOS` or another that HCCL knows; empty where there are no addresses.
     pub net_type: String,
     /// `rank_addr_list`.
     #[serde(rename = "rank_addr_list")]
@@ -66,7 +72,7 @@ pub struct Address {
     pub kind: AddressKind,
     /// `addr`.
     pub addr: String,
-    /// `ports`: each is `die/port`.
+    /// `ports`: each is `die/port`, several of them with commas between, or the name of a host's (`d2h`).
     pub ports: Vec<String>,
     /// What has no rule: `plane_id`, for instance.
     #[serde(flatten)]
@@ -75,13 +81,20 @@ pub struct Address {
 
 /// What an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub enum AddressKind {
     /// An entity id of the unified bus.
     #[serde(rename = "EID")]
     Eid,
-    /// An IP address.
+    /// An IP address of either version.
     #[serde(rename = "IP")]
     Ip,
+    /// An IPv4 address.
+    #[serde(rename = "IPV4")]
+    Ipv4,
+    /// An IPv6 address.
+    #[serde(rename = "IPV6")]
+    Ipv6,
 }
 
 impl RankList {
@@ -190,11 +203,12 @@ impl Level {
 
 impl Address {
     fn read(mut fields: Fields<'_>) -> Option<Address> {
-        let kind = match fields.text("addr_type")?.as_str() {
-            "EID" => Some(AddressKind::Eid),
-            "IP" => Some(AddressKind::Ip),
-            other => fields.wrong("addr_type", format!("is {other:?}, and is to be EID or IP")),
-        };
+        let name = fields.text("addr_type")?;
+        let kind = ADDRESS_KINDS.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+        let kind = kind.or_else(|| {
+            let known: Vec<&str> = ADDRESS_KINDS.iter().map(|(known, _)| *known).collect();
+            fields.wrong("addr_type", format!("is {name:?}, and is to be {}, in capitals", known.join(" or ")))
+        });
         let addr = fields.text("addr");
         let found = fields.found();
         let ports = fields.list("ports", |port, at| match port {
@@ -208,19 +222,34 @@ impl Address {
     }
 
     fn check(&self, at: Path<'_>, found: &Found) {
+        let at_addr = Path::Field(&at, "addr");
         match self.kind {
-            AddressKind::Ip => check_address(Some(&self.addr), Path::Field(&at, "addr"), found),
-            AddressKind::Eid if self.addr.is_empty() => found.note(Path::Field(&at, "addr"), "is empty"),
-            AddressKind::Eid => {}
+            AddressKind::Ip => check_address(Some(&self.addr), at_addr, found),
+            AddressKind::Ipv4 if self.addr.parse::<Ipv4Addr>().is_err() => {
+                found.note(at_addr, format!("is {:?}, which is no IPv4 address", self.addr));
+            }
+            AddressKind::Ipv6 if self.addr.parse::<Ipv6Addr>().is_err() => {
+                found.note(at_addr, format!("is {:?}, which is no IPv6 address", self.addr));
+            }
+            AddressKind::Eid if self.addr.is_empty() => found.note(at_addr, "is empty"),
+            AddressKind::Ipv4 | AddressKind::Ipv6 | AddressKind::Eid => {}
         }
         let list = Path::Field(&at, "ports");
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        for (index, port) in self.ports.iter().enumerate() {
-            if !port.split_once('/').is_some_and(|(die, port)| is_number(die) && is_number(port)) {
-                found.note(Path::Item(&list, index), format!("is {port:?}, and is to be a port such as \"1/0\""));
+        for (index, ports) in self.ports.iter().enumerate() {
+            if ports.len() > PORTS_BYTES_MAX || !ports.split(',').all(is_port) {
+                let what = format!("is {ports:?}, and is to be a port such as \"1/0\", or a host's such as \"d2h\"");
+                found.note(Path::Item(&list, index), what);
             }
         }
     }
+}
+
+/// A port of a die, or one of a host by its name.
+fn is_port(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name =
+        || text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    text.split_once('/').map_or_else(is_name, |(die, port)| is_number(die) && is_number(port))
 }
 
 impl Serialize for RankList {

@@ -14,7 +14,7 @@ const SERVER_ID_BYTES: usize = 64;
 /// Which rules a table of servers follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Version {
-    /// Every device has an address of its own.
+    /// Every device has an address of its own, where there are several servers.
     #[serde(rename = "1.0")]
     V1_0,
     /// Servers stand in super pods, in which devices have numbers.
@@ -56,7 +56,7 @@ pub struct Device {
     /// `device_id`: its number on the server.
     #[serde(serialize_with = "in_quotes")]
     pub device_id: u32,
-    /// `device_ip`: an address in version 1.0, and in 1.2 if there are several super pods.
+    /// `device_ip`: an address if there are several servers in version 1.0, or several super pods in 1.2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ip: Option<String>,
     /// `rank_id`.
@@ -110,7 +110,7 @@ impl ServerTable {
         if self.servers.is_empty() {
             found.note(list, "is empty");
         }
-        let needs_address = self.version == Version::V1_0 || self.super_pods.len() > 1;
+        let needs_address = self.super_pods.len() > 1 || self.version == Version::V1_0 && self.servers.len() > 1;
         let mut names = Unique::new();
         let mut ranks = RanksOnce::of(self.servers.iter().map(|server| server.devices.len()).sum());
         for (index, server) in self.servers.iter().enumerate() {
@@ -126,8 +126,11 @@ impl ServerTable {
                 let at = Path::Item(&devices, index);
                 numbers.add(device.device_id, Path::Field(&at, "device_id"), found);
                 ranks.add(device.rank_id, Path::Field(&at, "rank_id"), found);
-                if needs_address {
-                    check_address(device.device_ip.as_deref(), Path::Field(&at, "device_ip"), found);
+                let address = device.device_ip.as_deref();
+                // One server needs no addresses. What stands there instead is an operator's error, unless it is nothing.
+                if needs_address || self.version == Version::V1_0 && address.is_some_and(|address| !address.is_empty())
+                {
+                    check_address(address, Path::Field(&at, "device_ip"), found);
                 }
                 if (self.version == Version::V1_2) != device.super_device_id.is_some() {
                     let what = if self.version == Version::V1_2 { "is missing" } else { "belongs to version 1.2" };

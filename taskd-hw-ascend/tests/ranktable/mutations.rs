@@ -6,13 +6,19 @@ use serde_json::{Value, json};
 use taskd_hw_ascend::ranktable::RankTable;
 
 /// Fields that may hold anything, and why.
-const FREE: [(&str, &str); 14] = [
+const FREE: [(&str, &str); 20] = [
     ("host_ip", "for people and the platform; HCCL does not read it"),
     ("container_ip", "as host_ip"),
     ("hardware_type", "of inference jobs only"),
     ("note", "unknown: kept"),
     ("data_version", "the platform's own: kept"),
     ("device_port", "optional, and without a documented range"),
+    ("host_port", "as device_port"),
+    ("deploy_mode", "of the older form, without a rule"),
+    ("board_id", "as deploy_mode"),
+    ("chip_info", "as deploy_mode"),
+    ("para_plane_nic_location", "as deploy_mode"),
+    ("para_plane_nic_num", "as deploy_mode"),
     ("rack", "unknown: kept"),
     ("hall", "unknown: kept"),
     ("host", "unknown: kept"),
@@ -41,11 +47,13 @@ const ANY_OF_ITS_KIND: [(&str, &str); 13] = [
 ];
 
 /// What may be left out, by a part of its pointer, and why.
-const OPTIONAL: [(&str, &str); 4] = [
+const OPTIONAL: [(&str, &str); 6] = [
     ("/ports/", "an address may have any number of ports"),
     ("/rank_addr_list/", "a rank may have any number of addresses"),
     ("/level_list/", "a rank need not be on every level"),
     ("/device_count", "it only repeats what stands below"),
+    ("/device_num", "the same"),
+    ("/server_num", "the same"),
 ];
 
 /// The pointers to all values inside of a value.
@@ -163,11 +171,11 @@ fn is_about(line: &str, pointer: &str) -> bool {
     }
     match field(pointer) {
         "server_list" => is("server_count") || is("server_id"),
-        "device" | "devices" => is("rank_id") || is("device_count"),
+        "device" | "devices" => is("rank_id") || is("device_count") || is("device_num"),
         "rank_list" => is("rank_count"),
         "group_list" => is("group_count") || is("version"),
-        "instance_list" => is("instance_count") || is("device_count"),
-        "server_id" | "super_pod_list" => is("server_id"),
+        "instance_list" => is("instance_count") || is("device_count") || is("device_num") || is("rank_id"),
+        "server_id" | "super_pod_list" => is("server_id") || is("server_num"),
         "version" => is("super_pod_list") || is("rank_list") || is("server_count"),
         _ => false,
     }

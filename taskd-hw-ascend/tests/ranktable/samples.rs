@@ -45,5 +45,32 @@ pub(crate) const GROUPS: &str = r#"{
             {"pod_name": "job-worker-1", "server_id": "10.0.0.6", "devices": [
                 {"device_id": "4", "device_ip": "192.1.10.252"}]}]}]}"#;
 
+/// The older form as HCCL reads it of a lab: an instance for each device, with its rank, in another order than they stand.
+pub(crate) const LAB: &str = r#"{
+    "status": "completed", "deploy_mode": "lab", "board_id": "0x0020", "chip_info": "910", "group_count": "1",
+    "para_plane_nic_location": "device", "para_plane_nic_name": ["eth0", "eth1"], "para_plane_nic_num": "2", "group_list": [
+        {"device_num": "3", "server_num": "2", "group_name": "", "instance_count": "3", "instance_list": [
+            {"devices": [{"device_id": "0", "device_ip": "192.168.10.3"}], "rank_id": "2", "server_id": "192.168.3.2"},
+            {"devices": [{"device_id": "1", "device_ip": "192.168.20.1"}], "rank_id": "1", "server_id": "192.168.3.6"},
+            {"devices": [{"device_id": "0", "device_ip": "192.168.10.1"}], "rank_id": "0", "server_id": "192.168.3.6"}]}]}"#;
+
+/// Version 2.0 as HCCL's own examples have it, with addresses of every kind.
+pub(crate) const V2_0_IP: &str = r#"{
+    "status": "completed", "version": "2.0", "rank_count": 1, "rank_list": [
+        {"rank_id": 0, "local_id": 0, "device_id": 0, "device_port": 16666, "host_port": 60001, "level_list": [
+            {"net_layer": 0, "net_instance_id": "az0-rack0", "net_type": "1DMESH", "net_attr": "", "rank_addr_list": [
+                {"addr_type": "EID", "addr": "000000000000002000100000dfdf1200", "ports": ["0/0,0/1"], "plane_id": "0"}]},
+            {"net_layer": 2, "net_instance_id": "0", "net_type": "OXC_Mesh", "net_attr": "", "rank_addr_list": [
+                {"addr_type": "IPV6", "addr": "fd00::2", "ports": ["2/1"], "plane_id": "planeA"}]},
+            {"net_layer": 3, "net_instance_id": "cluster", "net_type": "CLOS", "net_attr": "", "rank_addr_list": [
+                {"addr_type": "IPV4", "addr": "192.168.1.101", "ports": ["d2h"], "plane_id": "planeA"}]}]}]}"#;
+
 /// All of them.
-pub(crate) const ALL: [(&str, &str); 4] = [("1.0", V1_0), ("1.2", V1_2), ("2.0", V2_0), ("group_list", GROUPS)];
+pub(crate) const ALL: [(&str, &str); 6] = [
+    ("1.0", V1_0),
+    ("1.2", V1_2),
+    ("2.0", V2_0),
+    ("2.0 with addresses of every kind", V2_0_IP),
+    ("group_list", GROUPS),
+    ("group_list with ranks", LAB),
+];

@@ -1,6 +1,6 @@
 //! Tables that are made, changed, and wrong in one way or several.
 
-use crate::samples::{ALL, GROUPS, V1_0, V1_2, V2_0};
+use crate::samples::{ALL, GROUPS, LAB, V1_0, V1_2, V2_0, V2_0_IP};
 use crate::{json, problems, read};
 use proptest::prelude::*;
 use serde_json::json;
@@ -116,6 +116,94 @@ fn groups_become_servers_where_nothing_is_lost() {
 }
 
 #[test]
+fn where_groups_say_their_ranks_the_order_does_not() {
+    let RankTable::Groups(groups) = read(LAB) else { panic!() };
+    let ranks = |groups: &GroupTable| -> Vec<_> {
+        groups.devices().map(|(server, device)| (server.to_owned(), device.device_id)).collect()
+    };
+    let expected = [("192.168.3.6", 0), ("192.168.3.6", 1), ("192.168.3.2", 0)];
+    assert_eq!(ranks(&groups), expected.map(|(server, device)| (server.to_owned(), device)));
+    let servers = groups.to_servers().unwrap();
+    let of: Vec<_> = servers
+        .servers
+        .iter()
+        .flat_map(|server| server.devices.iter().map(|one| (&*server.server_id, one.device_id, one.rank_id)))
+        .collect();
+    assert_eq!(of, [("192.168.3.2", 0, 2), ("192.168.3.6", 1, 1), ("192.168.3.6", 0, 0)]);
+    // The same of ranks that stand beside devices.
+    let mut table = json(LAB);
+    for instance in table["group_list"][0]["instance_list"].as_array_mut().unwrap() {
+        let rank = instance.as_object_mut().unwrap().remove("rank_id").unwrap();
+        instance["devices"][0]["rank_id"] = rank;
+    }
+    let RankTable::Groups(beside) = read(&table.to_string()) else { panic!() };
+    assert_eq!(ranks(&beside), ranks(&groups));
+    assert_eq!(beside.to_servers().unwrap(), servers);
+}
+
+#[test]
+fn ranks_of_groups_are_all_of_them_or_none_each_once_and_each_of_one_device() {
+    let mut table = json(LAB);
+    let list = "$.group_list[0].instance_list";
+    table["group_list"][0]["instance_list"][0].as_object_mut().unwrap().remove("rank_id");
+    assert_eq!(problems(&table), [format!("{list}[0].rank_id is missing, and other devices have one")]);
+    let mut table = json(LAB);
+    table["group_list"][0]["instance_list"][0]["rank_id"] = json!("1");
+    assert_eq!(problems(&table), [format!("{list}[1].rank_id is 1 a second time")]);
+    let mut table = json(GROUPS);
+    table["group_list"][0]["instance_list"][0]["rank_id"] = json!("0");
+    table["group_list"][0]["instance_list"][1]["rank_id"] = json!("1");
+    let told = problems(&table);
+    assert_eq!(told[0], format!("{list}[0].rank_id says the rank of one device, and there are 2"));
+}
+
+#[test]
+fn a_server_alone_needs_no_addresses() {
+    let mut table = json(V1_0);
+    table["server_list"].as_array_mut().unwrap().pop();
+    table["server_count"] = json!("1");
+    for (change, told) in [
+        (None, vec![]),
+        (Some(""), vec![]),
+        (Some("none"), vec![r#"$.server_list[0].device[0].device_ip is "none", which is no IP address"#]),
+    ] {
+        let device = table["server_list"][0]["device"][0].as_object_mut().unwrap();
+        match change {
+            None => drop(device.remove("device_ip")),
+            Some(ip) => drop(device.insert("device_ip".into(), json!(ip))),
+        }
+        let found = RankTable::from_json(&table.to_string())
+            .map_or_else(|why| why.all.iter().map(ToString::to_string).collect(), |_| Vec::new());
+        assert_eq!(found, told);
+    }
+}
+
+#[test]
+fn addresses_are_of_the_kind_that_is_said_in_hccls_words() {
+    let at = "$.rank_list[0].level_list[2].rank_addr_list[0]";
+    let changed = |field: &str, value: &str| {
+        let mut table = json(V2_0_IP);
+        table["rank_list"][0]["level_list"][2]["rank_addr_list"][0][field] = json!(value);
+        problems(&table)
+    };
+    assert_eq!(changed("addr", "fd00::3"), [format!(r#"{at}.addr is "fd00::3", which is no IPv4 address"#)]);
+    assert_eq!(changed("addr_type", "IPV6"), [format!(r#"{at}.addr is "192.168.1.101", which is no IPv6 address"#)]);
+    let known = "and is to be EID or IPV4 or IPV6 or IP, in capitals";
+    assert_eq!(changed("addr_type", "IPv4"), [format!(r#"{at}.addr_type is "IPv4", {known}"#)]);
+    for ports in ["", "0/", "/1", "0/1,", "0-1", "2h", "0/1,0/2,0/3,0/4,0/5,0/6,0/7,0/8,0/9"] {
+        let mut table = json(V2_0_IP);
+        table["rank_list"][0]["level_list"][2]["rank_addr_list"][0]["ports"] = json!([ports]);
+        let expected =
+            format!(r#"{at}.ports[0] is {ports:?}, and is to be a port such as "1/0", or a host's such as "d2h""#);
+        assert_eq!(problems(&table), [expected]);
+    }
+    let mut table = json(V2_0_IP);
+    table["rank_list"][0]["level_list"][1]["net_type"] = json!("CLOSE");
+    table["rank_list"][0]["level_list"][2]["net_layer"] = json!(8);
+    assert_eq!(problems(&table).len(), 2);
+}
+
+#[test]
 fn ranks_are_in_order_whatever_the_order_in_the_file() {
     let mut table = json(V2_0);
     table["rank_list"].as_array_mut().unwrap().reverse();
@@ -143,11 +231,17 @@ fn compressed_tables_are_read_like_others() {
     for (bytes, why) in [
         ("eyJzdGF0dXMiOiAiY29tcGxldGVkIn0=", "$ neither JSON nor gzip in base64: invalid gzip header"),
         ("nothing!", "$ neither JSON nor gzip in base64: Invalid symbol 33, offset 7."),
-        ("", "$ neither JSON nor gzip in base64: "),
+        ("", "$ is empty"),
+        (" \n", "$ is empty"),
+        ("\u{feff}{}", "$ begins with a byte-order mark of UTF-8: save it as UTF-8 without one"),
     ] {
         let told = RankTable::from_bytes(bytes.as_bytes()).expect_err("no table").to_string();
         assert!(told.starts_with(why), "{told}");
     }
+    let utf16: Vec<u8> = format!("\u{feff}{V1_0}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let told = RankTable::from_bytes(&utf16).expect_err("no table").to_string();
+    assert_eq!(told, "$ begins with a byte-order mark of UTF-16: save it as UTF-8 without one");
+    assert_eq!(RankTable::from_json("").expect_err("no table").to_string(), "$ is empty");
 }
 
 #[test]

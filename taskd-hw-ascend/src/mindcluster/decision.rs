@@ -2,7 +2,7 @@
 //!
 //! Pure. What ranks find in their environment is said by `environment`.
 
-use super::setting::{Warnings, shown};
+use super::setting::{Warnings, is_unrendered, shown};
 use super::value::{Asked, Named, OperatorRetry, Tft, strategies};
 use super::{Key, Setting, WarningKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,8 @@ pub(super) fn wanted(decided: &Decided, added: &[Name], warnings: &mut Warnings)
 pub(super) fn switched_off(decided: &Decided, names_strategies: bool) -> Vec<String> {
     let setting = |key| decided.get(key);
     let not_on = |key| setting(key).filter(|setting| setting.value != "on");
-    let off = setting(Key::ProcessEnable).filter(|setting| setting.value == "off");
+    // One that a program was to fill in may have been meant to be off.
+    let off = setting(Key::ProcessEnable).filter(|setting| setting.value == "off" || is_unrendered(&setting.value));
     let causes = [not_on(Key::ProcessRecoverEnable), not_on(Key::ProcessRecover), off];
     let causes: Vec<String> = causes.into_iter().flatten().map(ToString::to_string).collect();
     let is_on = decided.is(Key::ProcessRecoverEnable, "on") || decided.is(Key::ProcessRecover, "on");

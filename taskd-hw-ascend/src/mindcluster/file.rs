@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use taskd_core::job::{NotText, document_text};
 
 /// Most bytes of such a file. What a cluster takes is smaller.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -33,6 +34,27 @@ pub enum ConfigFileError {
         /// The first byte that is none.
         at: usize,
     },
+    /// It begins with a byte-order mark, or is a job's file with nothing in it.
+    #[error("{} {what}", path.display())]
+    NoDocument {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: NotText,
+    },
+    /// A job in which places are left that a program is to fill in: what it says of the job is not known.
+    #[error(
+        "{} is a template that was not rendered: {at} is {text:?}: name the file that the cluster is given",
+        path.display()
+    )]
+    Unrendered {
+        /// The file.
+        path: PathBuf,
+        /// Where: a line, or a path such as `$.metadata.labels`.
+        at: String,
+        /// What stands there.
+        text: String,
+    },
     /// A job that is neither YAML nor JSON, or too much of it.
     #[error("{} cannot be used, line {line}: {what}: name the file that the cluster is given", path.display())]
     NoJob {
@@ -59,7 +81,21 @@ pub enum ConfigFileError {
     },
 }
 
-/// The text of a file.
+/// What is wrong with a text of this file, if anything is.
+pub(super) fn not_text(path: &Path, bytes: &[u8]) -> Option<ConfigFileError> {
+    let path = path.to_owned();
+    document_text(bytes).err().map(|what| match what {
+        NotText::NotUtf8 { at } => ConfigFileError::NoText { path, at },
+        what => ConfigFileError::NoDocument { path, what },
+    })
+}
+
+/// Whether a file is refused for having nothing in it.
+pub(super) const fn is_empty(error: &ConfigFileError) -> bool {
+    matches!(error, ConfigFileError::NoDocument { what: NotText::Empty, .. })
+}
+
+/// The text of a file. It may be empty: such is a downward-API file of a pod without annotations.
 pub(super) fn text(path: &Path) -> Result<String, ConfigFileError> {
     let io = |source| ConfigFileError::Io { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(io)?.is_file() {
@@ -70,6 +106,8 @@ pub(super) fn text(path: &Path) -> Result<String, ConfigFileError> {
     if length as u64 > FILE_BYTES_MAX {
         return Err(ConfigFileError::TooLong { path: path.to_owned() });
     }
-    let text = String::from_utf8(bytes);
-    text.map_err(|error| ConfigFileError::NoText { path: path.to_owned(), at: error.utf8_error().valid_up_to() })
+    if let Some(error) = not_text(path, &bytes).filter(|error| !is_empty(error)) {
+        return Err(error);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned()) // it is UTF-8
 }

@@ -3,9 +3,14 @@
 //! It looks for the parts that all kinds of jobs have in common, wherever they stand: `metadata.labels`, `metadata.annotations`,
 //! `containers[].env`, `.command` and `.args`. What stands further out counts first. It judges no value.
 
-pub(super) use super::yaml::NoYaml;
-use super::yaml::{self, Yaml};
+use super::setting::is_unrendered;
+use super::yaml::{self, NoYaml, Yaml};
 use super::{Framework, Key, Setting, Source};
+
+/// What the container is called that trains: by MindCluster's operator, which takes no other, and by others.
+const TRAINERS: [&str; 4] = ["ascend", "pytorch", "mindspore", "tensorflow"];
+/// What the names of devices begin with that a container asks for.
+const DEVICES: &str = "huawei.com/";
 
 /// What a job's file says.
 #[derive(Clone, Debug, Default)]
@@ -16,17 +21,43 @@ pub(super) struct JobFile {
     pub(super) framework: Option<Framework>,
     /// Variables that are set only where the job runs.
     pub(super) elsewhere: Vec<(Key, String)>,
+    /// What stands in containers beside the one that trains, and which that is.
+    pub(super) beside: Vec<(Setting, String)>,
+}
+
+/// Why a text is no job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoJob {
+    /// What is wrong, in this line, from 1.
+    Wrong { line: usize, what: String },
+    /// A place is left that a program is to fill in.
+    Unrendered { at: String, text: String },
+}
+
+impl From<NoYaml> for NoJob {
+    fn from(NoYaml { line, what, is_template }: NoYaml) -> NoJob {
+        match is_template {
+            true => NoJob::Unrendered { at: format!("line {line}"), text: what },
+            false => NoJob::Wrong { line, what },
+        }
+    }
 }
 
 /// Reads a text in YAML or JSON.
-pub(super) fn read(text: &str, source: &Source) -> Result<JobFile, NoYaml> {
+pub(super) fn read(text: &str, source: &Source) -> Result<JobFile, NoJob> {
     let documents = yaml::read(text)?;
-    let mut walk = Walk { source, found: Vec::new(), file: JobFile::default() };
+    let mut walk = Walk { source, found: Vec::new(), file: JobFile::default(), is_job: false, unrendered: None };
     for (index, document) in documents.iter().enumerate() {
         let root = if documents.len() == 1 { "$".to_owned() } else { format!("${}", index + 1) };
         walk.value(document, &root, 0);
     }
-    let Walk { mut found, mut file, .. } = walk;
+    let Walk { mut found, mut file, is_job, unrendered, .. } = walk;
+    if let Some((at, text)) = unrendered {
+        return Err(NoJob::Unrendered { at, text });
+    }
+    if !is_job {
+        return Err(NoJob::Wrong { line: 1, what: "it has neither metadata nor containers".into() });
+    }
     found.sort_by_key(|(depth, _)| *depth); // stable: what stands first counts first
     file.settings = found.into_iter().map(|(_, setting)| setting).collect();
     Ok(file)
@@ -36,11 +67,17 @@ struct Walk<'a> {
     source: &'a Source,
     found: Vec<(usize, Setting)>,
     file: JobFile,
+    /// There is a part in it that jobs have.
+    is_job: bool,
+    /// The first place that a program is to fill in, and what stands there.
+    unrendered: Option<(String, String)>,
 }
 
 impl Walk<'_> {
     /// Trees are bounded in depth by their reader.
     fn value(&mut self, value: &Yaml, at: &str, depth: usize) {
+        // In the place of a whole part of the job; elsewhere a text may be the program's own.
+        self.is_rendered_part(value, at);
         for (name, inner) in value.entries() {
             let inner_at = format!("{at}.{name}");
             match name {
@@ -54,9 +91,28 @@ impl Walk<'_> {
         }
     }
 
+    /// Notes a text that stands in the place of a list or map, and is to be filled in.
+    fn is_rendered_part(&mut self, part: &Yaml, at: &str) {
+        if let Yaml::Text(text) = part
+            && is_whole_place(text)
+        {
+            self.unrendered(at.to_owned(), text);
+        }
+    }
+
+    fn unrendered(&mut self, at: String, text: &str) {
+        self.unrendered.get_or_insert_with(|| (at, text.to_owned()));
+    }
+
     fn metadata(&mut self, metadata: &Yaml, at: &str, depth: usize) {
+        self.is_job = true;
+        self.is_rendered_part(metadata, at);
         for kind in ["labels", "annotations"] {
+            metadata.get(kind).into_iter().for_each(|part| self.is_rendered_part(part, &format!("{at}.{kind}")));
             for (name, value) in metadata.get(kind).into_iter().flat_map(Yaml::entries) {
+                if is_unrendered(name) {
+                    self.unrendered(format!("{at}.{kind}"), name);
+                }
                 let Yaml::Text(value) = value else { continue };
                 self.setting(name, value, format!("{at}.{kind}"), depth);
                 if name == "framework" && self.file.framework.is_none() {
@@ -67,19 +123,34 @@ impl Walk<'_> {
     }
 
     fn containers(&mut self, containers: &Yaml, at: &str, depth: usize) {
+        self.is_job = true;
+        self.is_rendered_part(containers, at);
+        let trainer = trainer(containers.items());
+        let trains = format!("{at}[{trainer}]");
         for (index, container) in containers.items().iter().enumerate() {
             let at = format!("{at}[{index}]");
-            for variable in container.get("env").map_or(&[][..], Yaml::items) {
+            self.is_rendered_part(container, &at);
+            container.get("env").into_iter().for_each(|env| self.is_rendered_part(env, &format!("{at}.env")));
+            // Of a variable that is set twice the last one counts.
+            for variable in container.get("env").map_or(&[][..], Yaml::items).iter().rev() {
+                self.is_rendered_part(variable, &format!("{at}.env"));
                 let Some(name) = variable.text("name") else { continue };
+                if is_unrendered(name) {
+                    self.unrendered(format!("{at}.env"), name);
+                }
                 match (variable.text("value"), Key::named(name)) {
+                    (Some(value), Some(key)) if index != trainer => {
+                        let setting = Setting::new(key, value, self.source).at(format!("{at}.env"));
+                        self.file.beside.push((setting, trains.clone()));
+                    }
                     (Some(value), _) => self.setting(name, value, format!("{at}.env"), depth),
-                    (None, Some(key)) if variable.get("valueFrom").is_some() => {
+                    (None, Some(key)) if variable.get("valueFrom").is_some() && index == trainer => {
                         self.file.elsewhere.push((key, format!("{at}.env")));
                     }
                     (None, _) => {}
                 }
             }
-            for part in ["command", "args"] {
+            for part in ["command", "args"].into_iter().filter(|_| index == trainer) {
                 let texts = container.get(part).map_or(&[][..], Yaml::items);
                 let texts = texts.iter().filter_map(|text| if let Yaml::Text(text) = text { Some(text) } else { None });
                 self.file.arguments.extend(texts.cloned());
@@ -88,8 +159,28 @@ impl Walk<'_> {
     }
 
     fn setting(&mut self, name: &str, value: &str, at: String, depth: usize) {
-        if let Some(key) = Key::named(name) {
-            self.found.push((depth, Setting::new(key, value, self.source).at(at)));
+        let Some(key) = Key::named(name) else { return };
+        if is_unrendered(value) {
+            self.unrendered(format!("{at}, {key},"), value);
         }
+        self.found.push((depth, Setting::new(key, value, self.source).at(at)));
     }
+}
+
+/// Which of a pod's containers trains: by its name, else by the devices that it asks for. Else it is the first one, which is the one
+/// that kubectl takes.
+fn trainer(containers: &[Yaml]) -> usize {
+    let named = |name: &&str| containers.iter().position(|one| one.text("name") == Some(name));
+    let asks = |one: &Yaml| {
+        let of = |kind: &&str| one.get("resources").and_then(|resources| resources.get(kind));
+        ["limits", "requests"].iter().filter_map(of).any(|of| of.entries().any(|(name, _)| name.starts_with(DEVICES)))
+    };
+    TRAINERS.iter().find_map(named).or_else(|| containers.iter().position(asks)).unwrap_or(0)
+}
+
+/// Whether a text is nothing but a place that is to be filled in.
+fn is_whole_place(text: &str) -> bool {
+    let text = text.trim();
+    let ends = [("{{", "}}"), ("{%", "%}"), ("${", "}"), ("$(", ")")];
+    ends.iter().any(|(start, end)| text.starts_with(start) && text.ends_with(end))
 }

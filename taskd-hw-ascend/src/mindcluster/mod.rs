@@ -16,9 +16,13 @@
 //! | | place | what is read there |
 //! |---|---|---|
 //! | 1 | the job's specification | [`JobSpec::annotations`], then its program's `env`, then its arguments (`--max_restarts`, `--monitor_interval`) |
-//! | 2 | the job file (YAML or JSON, as the cluster is given it) | `metadata.labels` and `.annotations` (those further out first), `env` of containers, their arguments |
+//! | 2 | the job file (YAML or JSON, as the cluster is given it) | `metadata.labels` and `.annotations` (those further out first), `env` and arguments of the container that trains |
 //! | 3 | downward-API files | lines `key="value"`, or a file that is named like the key |
 //! | 4 | this process's environment | variables; torchrun's also as `PET_MAX_RESTARTS` and `PET_MONITOR_INTERVAL` |
+//!
+//! Of a pod with several containers the one that trains is called `ascend` (or `pytorch`, `mindspore`, `tensorflow`), or else asks for
+//! `huawei.com/` devices, or else is the first. What the others set is warned of, and does not count. A job file with places that a
+//! program was to fill in (`{{ .Values.x }}`, `${X}`, `$(X)`), an empty one and one that is no job are refused.
 //!
 //! The environment comes last since it is what MindCluster's operator made of the others, or an image's default. What the
 //! specification says in its own terms wins over all keys: a permission in `policy.strategies`, a `policy.budget` or `stop_grace`

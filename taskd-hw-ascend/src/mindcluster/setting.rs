@@ -72,6 +72,16 @@ impl fmt::Display for Setting {
     }
 }
 
+/// How a place is marked that a program is to fill in: by Helm and Jinja, and by shells, envsubst and Kubernetes.
+const PLACES: [&str; 4] = ["{{", "{%", "${", "$("];
+
+/// Whether a value is to be filled in by a program that makes files of templates. No value of a key has these characters.
+pub(super) fn is_unrendered(value: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphabetic() || c == '_';
+    PLACES.iter().any(|place| value.contains(place))
+        || value.trim().strip_prefix('$').is_some_and(|name| name.starts_with(is_name))
+}
+
 /// A value in quotes, on one line, not longer than people read.
 pub(super) fn shown(value: &str) -> String {
     match value.char_indices().nth(SHOWN_MAX) {

@@ -1,6 +1,7 @@
 //! Collects what all places say of a job's configuration. It decides nothing before all of them are there.
 
 use super::decision::{self, Decided};
+use super::job_file::NoJob;
 use super::setting::Warnings;
 use super::{
     ConfigFileError, Configured, Framework, Key, Setting, Source, WarningKind, downward, environment, file, job_file,
@@ -23,6 +24,8 @@ pub struct Sources {
     has_dump_dir: bool,
     /// Variables whose value is known only where the job runs.
     elsewhere: Vec<(Key, String)>,
+    /// Settings of containers that do not train, and where the one is that does.
+    beside: Vec<(Setting, String)>,
 }
 
 impl Sources {
@@ -37,6 +40,7 @@ impl Sources {
             added: strategies.iter().map(|strategy| strategy.name()).collect(),
             has_dump_dir: spec.policy.dump_dir.is_some(),
             elsewhere: Vec::new(),
+            beside: Vec::new(),
         };
         for (of, at) in [(&spec.annotations, "annotations"), (&spec.worker.env, "worker.env")] {
             for (name, value) in of {
@@ -51,7 +55,7 @@ impl Sources {
     /// Adds a file that holds a job as it is given to the cluster.
     ///
     /// # Errors
-    /// It cannot be read, is too long, or is neither YAML nor JSON.
+    /// It cannot be read, is empty or too long, is neither YAML nor JSON, is no job, or is a template that was not rendered.
     pub fn job_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
         let path = path.as_ref();
         let text = file::text(path)?;
@@ -61,23 +65,26 @@ impl Sources {
     /// The same of a text; `name` is for messages.
     ///
     /// # Errors
-    /// It is neither YAML nor JSON, or too much of it.
+    /// It is empty, neither YAML nor JSON, or too much of it; no job; or a template that was not rendered.
     pub fn job_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
         if text.len() as u64 > file::FILE_BYTES_MAX {
             return Err(ConfigFileError::TooLong { path: path.to_path_buf() });
         }
+        if let Some(error) = file::not_text(&path, text.as_bytes()) {
+            return Err(error);
+        }
         let source = Source::JobFile(Arc::clone(&path));
         let read = job_file::read(text, &source);
-        let read = read.map_err(|job_file::NoYaml { line, what }| ConfigFileError::NoJob {
-            path: path.to_path_buf(),
-            line,
-            what,
+        let read = read.map_err(|why| match why {
+            NoJob::Wrong { line, what } => ConfigFileError::NoJob { path: path.to_path_buf(), line, what },
+            NoJob::Unrendered { at, text } => ConfigFileError::Unrendered { path: path.to_path_buf(), at, text },
         })?;
         self.settings.extend(read.settings);
         self.arguments_of(read.arguments, &source, "arguments of containers");
         self.of_file = self.of_file.or(read.framework);
         self.elsewhere.extend(read.elsewhere);
+        self.beside.extend(read.beside);
         Ok(self)
     }
 
@@ -97,6 +104,10 @@ impl Sources {
     /// It is none.
     pub fn downward_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
+        let mark = file::not_text(&path, text.as_bytes());
+        if let Some(error) = mark.filter(|error| !file::is_empty(error)) {
+            return Err(error);
+        }
         let source = Source::Downward(Arc::clone(&path));
         let read = downward::read(text, path.file_name().and_then(|name| name.to_str()), &source);
         let read = read.map_err(|(line, what)| ConfigFileError::NoDownward { path: path.to_path_buf(), line, what })?;
@@ -129,7 +140,7 @@ impl Sources {
     /// What all of this comes to.
     #[must_use]
     pub fn configured(self) -> Configured {
-        let Sources { mut settings, arguments, framework, of_file, added, has_dump_dir, elsewhere } = self;
+        let Sources { mut settings, arguments, framework, of_file, added, has_dump_dir, elsewhere, beside } = self;
         let (framework, mut warnings) = (framework.or(of_file), Warnings::default());
         settings.sort_by_key(rank); // stable: within a place as it was read
         let decided = Decided::of(settings, &mut warnings);
@@ -157,6 +168,10 @@ impl Sources {
         no_effect(&decided, &mut warnings);
         for (key, at) in elsewhere.into_iter().filter(|(key, _)| decided.get(*key).is_none()) {
             let text = format!("{key} has no value in the job file ({at}): it is known only where the job runs");
+            warnings.add(WarningKind::NoEffect, text);
+        }
+        for (setting, trains) in beside {
+            let text = format!("{setting}, which changes nothing: the container that trains is {trains}");
             warnings.add(WarningKind::NoEffect, text);
         }
         let recoveries = decision::recoveries(&decided);

@@ -70,19 +70,39 @@ pub(super) struct NoYaml {
     /// From 1.
     pub(super) line: usize,
     pub(super) what: String,
+    /// What stands there is to be put in place by a program that makes files of templates.
+    pub(super) is_template: bool,
 }
+
+/// How a place is marked that a program is to fill in, in a text that is no value of its own: by Helm and Jinja.
+const PLACES: [&str; 2] = ["{{", "{%"];
 
 /// All documents of a text.
 pub(super) fn read(text: &str) -> Result<Vec<Yaml>, NoYaml> {
     let mut tree = Tree::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error: ScanError| NoYaml {
-            line: error.marker().line(),
-            what: format!("no YAML: {}", error.info()),
-        })?;
-        tree.take(event).map_err(|what| NoYaml { line: span.start.line(), what })?;
+        let (event, span) = event.map_err(|error: ScanError| not_read(text, &error))?;
+        let line = span.start.line();
+        tree.take(event).map_err(|what| NoYaml { line, what, is_template: false })?;
+        if tree.has_map_as_key {
+            // Two braces that are not in quotes are a map whose only key is a map.
+            return Err(NoYaml { line, what: at_line(text, line), is_template: true });
+        }
     }
     Ok(tree.documents)
+}
+
+/// Where a parser stops, a template explains it, if the text is one.
+fn not_read(text: &str, error: &ScanError) -> NoYaml {
+    let place = text.lines().position(|line| PLACES.iter().any(|mark| line.contains(mark)));
+    match place {
+        Some(index) => NoYaml { line: index + 1, what: at_line(text, index + 1), is_template: true },
+        None => NoYaml { line: error.marker().line(), what: format!("no YAML: {}", error.info()), is_template: false },
+    }
+}
+
+fn at_line(text: &str, line: usize) -> String {
+    text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim().to_owned()
 }
 
 /// A list or map that is being read.
@@ -99,6 +119,7 @@ struct Tree {
     open: Vec<Open>,
     anchors: BTreeMap<usize, Yaml>,
     values: usize,
+    has_map_as_key: bool,
 }
 
 impl Tree {
@@ -159,6 +180,7 @@ impl Tree {
             (Yaml::Text(_), _) => {} // never opened
             (Yaml::List(items), _) => items.push(value),
             (Yaml::Map(_), None) => {
+                self.has_map_as_key |= matches!(value, Yaml::Map(_));
                 // A key that is no text is nobody's that is looked for.
                 open.key = Some(if let Yaml::Text(key) = value { key } else { String::new() });
             }

@@ -45,13 +45,28 @@ fn mutated(sample: &'static str) -> impl Strategy<Value = String> {
 
 #[test]
 fn a_file_of_nothing_but_beginnings_is_read_to_its_end() {
-    let refused =
-        ["[", "{", "- ", "? ", "a: [", "{a: ", "&a ", "*a ", "!", "\"", "a:\n", "- a\n", "---\n- \n", "a: &a b\n", "%"];
-    let nothing = ["|\n", "'", "#"];
-    for piece in refused.into_iter().chain(nothing) {
+    for piece in [
+        "[",
+        "{",
+        "- ",
+        "? ",
+        "a: [",
+        "{a: ",
+        "&a ",
+        "*a ",
+        "!",
+        "\"",
+        "a:\n",
+        "- a\n",
+        "---\n- \n",
+        "a: &a b\n",
+        "%",
+        "|\n",
+        "'",
+        "#",
+    ] {
         let text = piece.repeat((1 << 20) / piece.len());
-        let became = sources(&spec()).job_text("job.yaml", &text);
-        assert_eq!(became.is_err(), refused.contains(&piece), "{piece:?}");
+        assert!(sources(&spec()).job_text("job.yaml", &text).is_err(), "{piece:?}");
     }
 }
 

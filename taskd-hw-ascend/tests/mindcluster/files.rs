@@ -167,6 +167,147 @@ fn a_bad_file_is_refused_with_its_path_the_line_and_what_to_do() {
     }
 }
 
+/// A pod with these containers, each of a name and with these lines.
+fn pod(containers: &[(&str, &str)]) -> String {
+    let of = |(name, lines): &(&str, &str)| format!("  - name: {name}\n{}\n", lines.replace('|', "\n"));
+    format!("kind: Pod\nmetadata: {{name: x}}\nspec:\n  containers:\n{}", containers.iter().map(of).collect::<String>())
+}
+
+#[test]
+fn what_a_container_beside_the_one_that_trains_sets_changes_nothing() {
+    let sets = |value: &str| {
+        format!("    env:|    - {{name: PROCESS_RECOVER, value: \"{value}\"}}|    args: [\"--max_restarts=1\"]")
+    };
+    let (on, off) = (sets("on"), sets("off"));
+    let device = format!("{on}|    resources: {{limits: {{huawei.com/Ascend910: 8}}}}");
+    let cases: [(&str, Vec<(&str, &str)>); 5] = [
+        ("by its name", vec![("log-agent", &off), ("ascend", &on)]),
+        ("by its name, as it is of torch's operator", vec![("proxy", &off), ("pytorch", &on)]),
+        ("by the devices that it asks for", vec![("proxy", &off), ("main", &device), ("other", &off)]),
+        ("it stands first", vec![("main", &on), ("proxy", &off)]),
+        ("it is alone", vec![("whatever", &on)]),
+    ];
+    for (how, containers) in &cases {
+        let configured = sources(&spec()).job_text("job.yaml", &pod(containers)).unwrap().configured();
+        let trains = containers.iter().position(|(_, lines)| lines.contains("\"on\"")).unwrap();
+        let setting = configured.setting(Key::ProcessRecover).unwrap_or_else(|| panic!("{how}"));
+        assert_eq!(
+            (setting.value.as_str(), setting.at.clone()),
+            ("on", Some(format!("$.spec.containers[{trains}].env"))),
+            "{how}"
+        );
+        assert!(!configured.restarts_only(), "{how}");
+        let told = warned(&configured, WarningKind::NoEffect);
+        let expected = containers.iter().enumerate().filter(|(at, _)| *at != trains).map(|(at, _)| {
+            format!("PROCESS_RECOVER is \"off\" in the job file job.yaml ($.spec.containers[{at}].env), which changes nothing: the \
+                     container that trains is $.spec.containers[{trains}]")
+        });
+        assert_eq!(told, expected.collect::<Vec<_>>(), "{how}");
+        assert_eq!(warned(&configured, WarningKind::Overruled), Vec::<String>::new(), "{how}");
+    }
+    // Nor does it turn anything on.
+    let configured = sources(&spec())
+        .job_text("job.yaml", &pod(&[("ascend", "    image: x"), ("proxy", &on)]))
+        .unwrap()
+        .configured();
+    assert_eq!((configured.setting(Key::ProcessRecover), configured.setting(Key::MaxRestarts)), (None, None));
+}
+
+#[test]
+fn of_a_variable_that_is_set_twice_the_last_one_counts_as_in_kubernetes() {
+    let env = "    env:|    - {name: PROCESS_RECOVER, value: \"off\"}|    - {name: PROCESS_RECOVER, value: \"on\"}";
+    let configured = sources(&spec()).job_text("job.yaml", &pod(&[("ascend", env)])).unwrap().configured();
+    assert_eq!(configured.setting(Key::ProcessRecover).unwrap().value, "on");
+    assert_eq!(warned(&configured, WarningKind::Overruled).len(), 1);
+}
+
+#[test]
+fn a_template_that_was_not_rendered_is_refused_in_one_sentence() {
+    let env = |value: &str| pod(&[("ascend", &format!("    env:|    - {{name: PROCESS_RECOVER, value: {value}}}"))]);
+    let labels = |value: &str| format!("metadata:\n  labels:\n    process-recover-enable: {value}\n");
+    let recover = "$.metadata.labels, process-recover-enable,";
+    let cases = [
+        (labels("{{ .Values.recover }}"), "line 3", "process-recover-enable: {{ .Values.recover }}"),
+        (labels("\"{{ .Values.recover }}\""), recover, "{{ .Values.recover }}"),
+        (labels("'{% if recover %}on{% endif %}'"), recover, "{% if recover %}on{% endif %}"),
+        (labels("${RECOVER}"), recover, "${RECOVER}"),
+        (labels("$RECOVER"), recover, "$RECOVER"),
+        (env("$(RECOVER)"), "$.spec.containers[0].env, PROCESS_RECOVER,", "$(RECOVER)"),
+        (
+            "metadata: {labels: \"{{ toYaml .Values.labels }}\"}\n".into(),
+            "$.metadata.labels",
+            "{{ toYaml .Values.labels }}",
+        ),
+        ("metadata:\n  labels: {{ toYaml .Values.labels }}\n".into(), "line 2", "labels: {{ toYaml .Values.labels }}"),
+        (
+            "metadata:\n  labels:\n    {{- include \"x.labels\" . | nindent 4 }}\n".into(),
+            "line 3",
+            "{{- include \"x.labels\" . | nindent 4 }}",
+        ),
+        ("{{- if .Values.on }}\nmetadata: {labels: {a: b}}\n{{- end }}\n".into(), "line 1", "{{- if .Values.on }}"),
+        ("{% for n in names %}\nmetadata: {name: x}\n{% endfor %}\n".into(), "line 1", "{% for n in names %}"),
+        ("metadata: {name: x}\nspec: ${SPEC}\n".into(), "$.spec", "${SPEC}"),
+        (
+            "metadata: {name: x}\nspec: {containers: \"{{ containers }}\"}\n".into(),
+            "$.spec.containers",
+            "{{ containers }}",
+        ),
+        ("metadata: {labels: {\"${KEY}\": \"on\"}}\n".into(), "$.metadata.labels", "${KEY}"),
+        ("\"${JOB}\"\n".into(), "$", "${JOB}"),
+    ];
+    for (text, at, said) in cases {
+        let told = sources(&spec()).job_text("job.yaml", &text).map(|_| ()).expect_err(&text).to_string();
+        let expected = format!(
+            "job.yaml is a template that was not rendered: {at} is {said:?}: name the file that the cluster is given"
+        );
+        assert_eq!(told, expected, "{text}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_template_is_a_program_s_own() {
+    let text = pod(&[(
+        "ascend",
+        "    command: [bash, -c, \"cd ${HOME} && docker ps --format '{{.ID}}' && python train.py $(hostname)\"]|    \
+                      env:|    - {name: POD_URL, value: \"http://$(POD_IP):80\"}|    - {name: FORMAT, value: \"{{.ID}}\"}",
+    )]);
+    let text = text.replace("{name: x}", "{name: x, annotations: {summary: \"{{ $labels.pod }} is down\"}}");
+    assert!(sources(&spec()).job_text("job.yaml", &text).is_ok());
+}
+
+#[test]
+fn an_empty_file_a_byte_order_mark_and_what_is_no_job_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let utf16: Vec<u8> = "\u{feff}metadata: {}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let marked = "\u{feff}metadata: {labels: {process-recover-enable: off}}\n".as_bytes();
+    let mark = |of: &str| format!("begins with a byte-order mark of {of}: save it as UTF-8 without one");
+    let none =
+        "cannot be used, line 1: it has neither metadata nor containers: name the file that the cluster is given"
+            .to_owned();
+    let empty = || "is empty".to_owned();
+    for (name, bytes, expected) in [
+        ("empty", &b""[..], empty()),
+        ("blank", b" \n\n", empty()),
+        ("marked", marked, mark("UTF-8")),
+        ("utf16", &utf16, mark("UTF-16")),
+        ("comment", b"# nothing is left of it\n", none.clone()),
+        ("prose", b"this is no job\n", none.clone()),
+        ("other", b"{\"a\": [1]}\n", none),
+    ] {
+        let path = file(dir.path(), name, bytes);
+        let told = sources(&spec()).job_file(&path).map(|_| ()).expect_err(name).to_string();
+        assert_eq!(told, format!("{} {expected}", path.display()));
+        if let Ok(text) = str::from_utf8(bytes) {
+            assert!(sources(&spec()).job_text(name, text).is_err(), "{name}");
+        }
+    }
+    let marked = file(dir.path(), "labels", b"\xef\xbb\xbffault-scheduling=\"off\"\n");
+    let told = sources(&spec()).downward_file(&marked).map(|_| ()).expect_err("a mark").to_string();
+    assert_eq!(told, format!("{} {}", marked.display(), mark("UTF-8")));
+    let empty = file(dir.path(), "annotations", b"");
+    assert!(sources(&spec()).downward_file(empty).is_ok(), "of a pod without annotations");
+}
+
 #[test]
 fn a_pipe_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,7 +94,9 @@ fn everywhere(key: Key, without: usize) -> Configured {
     }
     let label = if has(2) { format!("metadata: {{labels: {{{key}: {}}}}}\n", value(2)) } else { String::new() };
     let inner = if has(3) { yaml_of("env", key, &value(3)) } else { String::new() };
-    sources.job_text("job.yaml", &format!("{inner}{label}")).unwrap().configured()
+    let text = format!("{inner}{label}");
+    let sources = if text.is_empty() { sources } else { sources.job_text("job.yaml", &text).unwrap() };
+    sources.configured()
 }
 
 #[test]

@@ -7,7 +7,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use taskd_core::launch::*;
 
-tests![every_line_comes_once_with_its_rank_in_front, an_output_that_nobody_reads_holds_up_nobody,];
+tests![
+    every_line_comes_once_with_its_rank_in_front,
+    a_line_is_shown_ahead_of_its_end,
+    an_output_that_nobody_reads_holds_up_nobody,
+];
 
 /// Is a supervisor that prints what its ranks print.
 pub(crate) fn run(dir: &str, script: &str) -> ExitCode {
@@ -59,6 +63,32 @@ async fn every_line_comes_once_with_its_rank_in_front() {
     errors.sort();
     let (zero, one) = (&b"[rank 0] oh"[..], &b"[rank 1] oh"[..]);
     assert_eq!(errors, [zero, zero, one, one]);
+}
+
+/// The rank goes on only once what it has printed of a line was seen.
+async fn a_line_is_shown_ahead_of_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let wait = |file: &str| format!("until [ -e {path}/{file} ]; do sleep 0.01; done");
+    let script = format!(
+        "[ $TASKD_PROC = rank-0.1 ] || exit 0; printf '\\r 0%%'; {}; printf '\\r 50%%\\r'; {}; printf '\\r100%%\\n'",
+        wait("begun"),
+        wait("half")
+    );
+    let mut supervisor = supervisor(path, &script).spawn().unwrap();
+    let mut output = supervisor.stdout.take().unwrap();
+    let mut printed = Vec::new();
+    for (shown, next) in [("[rank 0]  0%", "begun"), ("[rank 0]  50%", "half")] {
+        while !String::from_utf8_lossy(&printed).contains(shown) {
+            let mut byte = [0; 1];
+            assert_eq!(output.read(&mut byte).unwrap(), 1, "{shown} is not there");
+            printed.extend(byte);
+        }
+        std::fs::write(dir.path().join(next), "").unwrap();
+    }
+    output.read_to_end(&mut printed).unwrap();
+    assert!(supervisor.wait().unwrap().success());
+    assert_eq!(String::from_utf8(printed).unwrap(), "[rank 0]  0%\n[rank 0]  50%\n[rank 0] 100%\n");
 }
 
 async fn an_output_that_nobody_reads_holds_up_nobody() {

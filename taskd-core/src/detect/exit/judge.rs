@@ -143,7 +143,7 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
 
 /// The last line of what a process wrote to stderr that is not empty.
 pub(in crate::detect) fn last_line(exit: &Exit) -> Option<&str> {
-    exit.stderr_tail.lines().rev().find(|line| !line.trim().is_empty())
+    exit.stderr_tail.split(['\n', '\r']).rev().find(|line| !line.trim().is_empty())
 }
 
 /// A foreign text in one line of bounded length.

@@ -65,6 +65,14 @@ fn a_signal_is_blamed_when_it_is_known_and_again_with_the_exact_exit() {
 }
 
 #[test]
+fn of_a_progress_bar_the_last_state_is_the_last_line() {
+    let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+    let exit = Exit { stderr_tail: "\r 1%|  |\r 2%|# |\r\n".into(), ..Exit::new(KILLED) };
+    let found = scene.tell(&mut exits, 0, Signal::Phase(Phase::Exited(Box::new(exit))));
+    assert_eq!(fault(&found).clues.last().map(|clue| clue.text.as_str()), Some("last line of stderr: 2%|# |"));
+}
+
+#[test]
 fn an_end_by_exit_code_waits_for_its_report_which_may_show_a_victim() {
     let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
     assert!(scene.tell(&mut exits, 0, dead(Termination::Code(1))).is_empty());

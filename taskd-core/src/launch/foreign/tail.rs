@@ -48,6 +48,13 @@ impl StepPattern {
     }
 }
 
+/// A progress bar ends no line: it goes back to its start.
+const LINE_ENDS: [char; 2] = ['\n', '\r'];
+
+fn is_end(byte: &u8) -> bool {
+    LINE_ENDS.contains(&char::from(*byte))
+}
+
 /// Which file is read.
 #[derive(Debug)]
 enum Log {
@@ -105,13 +112,13 @@ impl Tail {
         let from = at.max(length.saturating_sub(LOOK_BYTES_MAX as u64));
         let mut buffer = vec![0; usize::try_from(length - from).unwrap_or(LOOK_BYTES_MAX)];
         let read = read_at(file, from, &mut buffer)?;
-        let Some(end) = buffer[..read].iter().rposition(|byte| *byte == b'\n') else {
+        let Some(end) = buffer[..read].iter().rposition(is_end) else {
             self.at = Some(if read == LOOK_BYTES_MAX { length } else { from });
             return Ok(None);
         };
         self.at = Some(from + end as u64 + 1);
         let text = String::from_utf8_lossy(&buffer[..end]);
-        Ok(text.lines().rev().find_map(|line| pattern.step_in(line)))
+        Ok(text.split(LINE_ENDS).rev().find_map(|line| pattern.step_in(line)))
     }
 }
 
@@ -146,6 +153,17 @@ mod tests {
         assert_eq!(newest(&mut tail), None);
         add(&path, "4\n");
         assert_eq!(newest(&mut tail), Some(34));
+    }
+
+    #[test]
+    fn a_progress_bar_tells_as_it_moves() {
+        let (_dir, path, mut tail) = log();
+        add(&path, "\rstep 1 |#   |\rstep 2 |##  |");
+        assert_eq!(newest(&mut tail), Some(1), "the other may have more digits");
+        add(&path, "\rstep 3 |### |\r");
+        assert_eq!(newest(&mut tail), Some(3));
+        add(&path, "step 4 |####|\r\nsaved\n");
+        assert_eq!(newest(&mut tail), Some(4));
     }
 
     #[test]

@@ -154,7 +154,8 @@ impl LocalLauncherBuilder {
     }
 
     /// Also prints what processes print, each line with its rank in front (`[rank 3] `), to this program's stdout and
-    /// stderr, as it is: colours and a progress bar's line ends are the processes' own, as in `kubectl logs`. What is too much for them is passed over and counted; the files have all. Default: no.
+    /// stderr, as it is: colours are the processes' own, as in `kubectl logs`. A line without an end is shown as it comes, a progress bar
+    /// as it moves: each of its states is a line. What is too much for them is passed over and counted; the files have all. Default: no.
     #[must_use]
     pub fn tee(mut self, tee: bool) -> LocalLauncherBuilder {
         self.tee = tee;

@@ -1,5 +1,9 @@
 //! What ranks print, on the supervisor's own output: each line with its rank in front.
 //!
+//! What a program shows of a line ahead of its end (a progress bar, a question) is shown as it comes; where another rank prints
+//! meanwhile, that line is broken. A progress bar, which goes back to the start of its line, is a new line each time, as torchrun
+//! has it: several ranks cannot write over one line.
+//!
 //! It follows the log files from a thread of its own, so that a terminal that stands still holds up nobody. It reads what
 //! the guard has written and changes nothing.
 
@@ -9,19 +13,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::inotify::{CreateFlags, WatchFlags};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How far it may be behind in one file, in bytes; beyond it the older part is passed over and counted.
 const BEHIND_BYTES_MAX: u64 = 1 << 20;
 /// A longer line is broken.
 const LINE_BYTES_MAX: usize = 16 << 10;
+/// A line that has had no end for so long is shown as far as it has come.
+const SHOWN_WITHIN: Duration = Duration::from_millis(250);
 /// How long the end waits for the last lines to be printed.
 const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 /// Stack of the thread in bytes.
@@ -67,6 +73,7 @@ impl Tee {
             begun_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
             watcher: rustix::fs::inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             followed: BTreeMap::new(),
+            open: OpenLines::of_this_process(),
         };
         let thread = std::thread::Builder::new().name("taskd-tee".into()).stack_size(STACK_BYTES);
         thread.spawn(move || follower.run())?;
@@ -117,6 +124,7 @@ struct Follower {
     begun_s: i64,
     watcher: OwnedFd,
     followed: BTreeMap<Role, Followed>,
+    open: OpenLines,
 }
 
 /// The output of one process.
@@ -131,16 +139,20 @@ impl Follower {
         loop {
             let ended = self.shared.ended.load(Ordering::Acquire);
             self.take_new();
+            let now = Instant::now();
+            let mut next = None::<Instant>;
             for tail in self.followed.values_mut().flat_map(|followed| &mut followed.tails) {
-                tail.advance(&self.shared.dropped_bytes);
+                tail.advance(&mut self.open, now, &self.shared.dropped_bytes);
                 if ended {
-                    tail.finish(&self.shared.dropped_bytes);
+                    tail.finish(&mut self.open, &self.shared.dropped_bytes);
                 }
+                let due = tail.show(&mut self.open, now, &self.shared.dropped_bytes);
+                next = next.into_iter().chain(due).min();
             }
             if ended {
                 return self.shared.finished.notify_one();
             }
-            self.wait();
+            self.wait(next.map(|next| next.saturating_duration_since(now)));
         }
     }
 
@@ -154,8 +166,8 @@ impl Follower {
             if let Some(mut old) = self.followed.remove(&proc.role) {
                 let _ = rustix::fs::inotify::remove_watch(&self.watcher, old.watch); // it may have gone with its directory
                 for tail in &mut old.tails {
-                    tail.advance(&self.shared.dropped_bytes);
-                    tail.finish(&self.shared.dropped_bytes);
+                    tail.advance(&mut self.open, Instant::now(), &self.shared.dropped_bytes);
+                    tail.finish(&mut self.open, &self.shared.dropped_bytes);
                 }
             }
             if let Ok(followed) = self.begin_with(&proc, begin) {
@@ -173,16 +185,17 @@ impl Follower {
             let path = directory.join(file);
             let older = fs::metadata(&path).ok().filter(|m| begin == Begin::Now || m.mtime() < self.begun_s);
             let open = older.and_then(|m| Some((File::open(&path).ok()?, m.len())));
-            Tail { path, is_stderr, prefix: format!("[{}] ", proc.role), open, line: Vec::new() }
+            Tail { path, open, line: Line::new(format!("[{}] ", proc.role), is_stderr) }
         });
         Ok(Followed { incarnation: proc.incarnation, watch, tails })
     }
 
-    /// Waits until something was written, or the bell rings. Which file it was does not matter: all are looked at.
-    fn wait(&self) {
+    /// Waits until something was written, the bell rings, or so long. Which file it was does not matter: all are looked at.
+    fn wait(&self, at_most: Option<Duration>) {
         let sources = [PollFd::new(&self.shared.bell, PollFlags::IN), PollFd::new(&self.watcher, PollFlags::IN)];
         let mut sources = sources;
-        let _ = rustix::event::poll(&mut sources, None); // interrupted: a look too many
+        let at_most = at_most.and_then(|at_most| (at_most + Duration::from_millis(1)).try_into().ok()); // never too early
+        let _ = rustix::event::poll(&mut sources, at_most.as_ref()); // interrupted: a look too many
         for source in [&self.shared.bell, &self.watcher] {
             let mut taken = [0u8; 4096];
             while rustix::io::read(source, &mut taken).is_ok_and(|n| n == taken.len()) {}
@@ -193,17 +206,14 @@ impl Follower {
 /// One file, and how much of it was printed.
 struct Tail {
     path: PathBuf,
-    is_stderr: bool,
-    prefix: String,
     /// The file and how much of it was read.
     open: Option<(File, u64)>,
-    /// The beginning of a line whose end is not there yet.
-    line: Vec<u8>,
+    line: Line,
 }
 
 impl Tail {
     /// Prints what is new.
-    fn advance(&mut self, dropped: &AtomicU64) {
+    fn advance(&mut self, open: &mut OpenLines, now: Instant, dropped: &AtomicU64) {
         loop {
             if self.open.is_none() {
                 self.open = File::open(&self.path).ok().map(|file| (file, 0));
@@ -222,7 +232,8 @@ impl Tail {
                 return;
             }
             *read += new.len() as u64;
-            self.print(&new, dropped);
+            let text = self.line.take(&new, now, open);
+            text.print(self.line.is_stderr, dropped);
             // The file may have been begun anew meanwhile.
             match fs::metadata(&self.path) {
                 Ok(now) if now.ino() != found.ino() => self.open = None,
@@ -231,31 +242,249 @@ impl Tail {
         }
     }
 
-    fn print(&mut self, new: &[u8], dropped: &AtomicU64) {
-        let mut text = Vec::new();
-        for part in new.split_inclusive(|byte| *byte == b'\n') {
-            self.line.extend_from_slice(part);
-            if part.ends_with(b"\n") || self.line.len() >= LINE_BYTES_MAX {
-                text.extend_from_slice(self.prefix.as_bytes());
-                text.append(&mut self.line);
-                if !text.ends_with(b"\n") {
-                    text.push(b'\n');
-                }
-            }
+    /// Shows a line that has had no end for a while; when it is to be asked again, if that is in question.
+    fn show(&mut self, open: &mut OpenLines, now: Instant, dropped: &AtomicU64) -> Option<Instant> {
+        let due = self.line.since? + SHOWN_WITHIN;
+        if due > now {
+            return Some(due);
         }
-        let printed = match self.is_stderr {
-            true => io::stderr().lock().write_all(&text),
-            false => io::stdout().lock().write_all(&text).and_then(|()| io::stdout().flush()),
-        };
-        if printed.is_err() {
-            dropped.fetch_add(text.len() as u64, Ordering::Relaxed);
-        }
+        let text = self.line.shown(open);
+        text.print(self.line.is_stderr, dropped);
+        None
     }
 
     /// Prints a last line that has no end.
-    fn finish(&mut self, dropped: &AtomicU64) {
-        if !self.line.is_empty() {
-            self.print(b"\n", dropped);
+    fn finish(&mut self, open: &mut OpenLines, dropped: &AtomicU64) {
+        let text = self.line.end(open);
+        text.print(self.line.is_stderr, dropped);
+    }
+}
+
+/// What is to be printed of one stream of a process.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Text {
+    /// What ends the line of another one on the other stream.
+    ends_other: bool,
+    text: Vec<u8>,
+}
+
+/// Which line on a stream has no end yet: that of this prefix, and which of the two streams it was written to.
+#[derive(Debug, Default)]
+struct OpenLines {
+    /// By stream, stdout first; of one terminal there is one.
+    lines: [Option<(String, bool)>; 2],
+    is_one: bool,
+}
+
+impl OpenLines {
+    fn of(&mut self, is_stderr: bool) -> &mut Option<(String, bool)> {
+        &mut self.lines[usize::from(is_stderr && !self.is_one)]
+    }
+}
+
+impl OpenLines {
+    fn of_this_process() -> OpenLines {
+        let is_one = io::stdout().is_terminal() && io::stderr().is_terminal();
+        OpenLines { is_one, ..OpenLines::default() }
+    }
+}
+
+impl Text {
+    fn print(&self, is_stderr: bool, dropped: &AtomicU64) {
+        let put = |is_stderr: bool, text: &[u8]| match is_stderr {
+            true => io::stderr().lock().write_all(text),
+            false => io::stdout().lock().write_all(text).and_then(|()| io::stdout().flush()),
+        };
+        let ended = if self.ends_other { put(!is_stderr, b"\n") } else { Ok(()) };
+        let printed = if self.text.is_empty() { Ok(()) } else { put(is_stderr, &self.text) };
+        if ended.and(printed).is_err() {
+            dropped.fetch_add(self.text.len() as u64, Ordering::Relaxed);
         }
+    }
+}
+
+/// The line that is being read of one stream of a process, and what is to be printed of it.
+struct Line {
+    prefix: String,
+    is_stderr: bool,
+    /// What was read of it and is not shown yet.
+    bytes: Vec<u8>,
+    /// Since when nothing more has come of it, where there is something that is not shown.
+    since: Option<Instant>,
+    /// A part of it was shown.
+    is_begun: bool,
+    /// The line before was ended by going back to its start: a line's end behind that belongs to it.
+    has_returned: bool,
+}
+
+impl Line {
+    const fn new(prefix: String, is_stderr: bool) -> Line {
+        Line { prefix, is_stderr, bytes: Vec::new(), since: None, is_begun: false, has_returned: false }
+    }
+
+    /// What is to be printed now that these bytes have been read.
+    fn take(&mut self, new: &[u8], now: Instant, open: &mut OpenLines) -> Text {
+        let mut text = Text::default();
+        for byte in new {
+            let has_returned = std::mem::take(&mut self.has_returned);
+            let has_something = self.is_begun || !self.bytes.is_empty();
+            match byte {
+                b'\n' if has_returned => {}
+                b'\r' if !has_something => {}
+                b'\n' | b'\r' => {
+                    self.put(&mut text, true, open);
+                    self.has_returned = *byte == b'\r';
+                }
+                byte => {
+                    self.bytes.push(*byte);
+                    if self.bytes.len() >= LINE_BYTES_MAX {
+                        self.put(&mut text, true, open);
+                    }
+                }
+            }
+        }
+        if !new.is_empty() {
+            self.since = (!self.bytes.is_empty()).then_some(now);
+        }
+        text
+    }
+
+    /// What is to be printed of a line ahead of its end.
+    fn shown(&mut self, open: &mut OpenLines) -> Text {
+        let mut text = Text::default();
+        self.put(&mut text, false, open);
+        text
+    }
+
+    /// What is to be printed now that nothing more comes.
+    fn end(&mut self, open: &mut OpenLines) -> Text {
+        let mut text = Text::default();
+        if self.is_begun || !self.bytes.is_empty() {
+            self.put(&mut text, true, open);
+        }
+        text
+    }
+
+    /// Adds what is not shown, and goes on in the line that this one has begun, if nobody has ended it meanwhile.
+    fn put(&mut self, text: &mut Text, is_end: bool, open: &mut OpenLines) {
+        let line = open.of(self.is_stderr);
+        let goes_on =
+            line.as_ref().is_some_and(|(prefix, on_stderr)| (prefix, *on_stderr) == (&self.prefix, self.is_stderr));
+        let was_ended = self.is_begun && !goes_on && self.bytes.is_empty();
+        if !goes_on && !was_ended {
+            match line.take() {
+                Some((_, on_stderr)) if on_stderr != self.is_stderr => text.ends_other = true,
+                Some(_) => text.text.push(b'\n'),
+                None => {}
+            }
+            text.text.extend_from_slice(self.prefix.as_bytes());
+        }
+        text.text.append(&mut self.bytes);
+        if !is_end {
+            *line = Some((self.prefix.clone(), self.is_stderr));
+        } else if !was_ended {
+            text.text.push(b'\n');
+            *line = None;
+        }
+        (self.is_begun, self.since) = (!is_end, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of two ranks, and what is printed of them.
+    struct Printing {
+        lines: [Line; 3],
+        open: OpenLines,
+        now: Instant,
+    }
+
+    const OUT_0: usize = 0;
+    const ERR_0: usize = 1;
+    const OUT_1: usize = 2;
+
+    impl Printing {
+        fn on(is_one: bool) -> Printing {
+            let line = |prefix: &str, is_stderr| Line::new(prefix.to_owned(), is_stderr);
+            let lines = [line("[0] ", false), line("[0] ", true), line("[1] ", false)];
+            Printing { lines, open: OpenLines { is_one, ..OpenLines::default() }, now: Instant::now() }
+        }
+
+        fn reads(&mut self, which: usize, text: &str) -> String {
+            told(self.lines[which].take(text.as_bytes(), self.now, &mut self.open))
+        }
+
+        /// What is printed when nothing has come for a while.
+        fn waits(&mut self, which: usize) -> String {
+            match self.lines[which].since {
+                Some(_) => told(self.lines[which].shown(&mut self.open)),
+                None => String::new(),
+            }
+        }
+
+        fn ends(&mut self, which: usize) -> String {
+            told(self.lines[which].end(&mut self.open))
+        }
+    }
+
+    fn told(text: Text) -> String {
+        let other = if text.ends_other { "(other)" } else { "" };
+        format!("{other}{}", String::from_utf8(text.text).unwrap())
+    }
+
+    #[test]
+    fn a_progress_bar_is_shown_as_it_moves() {
+        let mut all = Printing::on(false);
+        assert_eq!(all.reads(OUT_0, "\r  0%|    |"), "");
+        assert_eq!(all.waits(OUT_0), "[0]   0%|    |");
+        assert_eq!(all.waits(OUT_0), "", "once");
+        assert_eq!(all.reads(OUT_0, "\r 50%|##  |"), "\n");
+        assert_eq!(all.reads(OUT_0, "\r 75%|### |"), "[0]  50%|##  |\n");
+        assert_eq!(all.reads(OUT_0, "\r100%|####|\n"), "[0]  75%|### |\n[0] 100%|####|\n");
+        // Another kind: the end of each is its end.
+        assert_eq!(all.reads(OUT_0, "1 of 2\r"), "[0] 1 of 2\n");
+        assert_eq!(all.reads(OUT_0, "2 of 2\r"), "[0] 2 of 2\n");
+        assert_eq!(all.reads(OUT_0, "\ndone\r"), "[0] done\n", "the end of a line, in two pieces");
+        assert_eq!(all.reads(OUT_0, "\nof a file\r\n\r\n\nx\n"), "[0] of a file\n[0] \n[0] \n[0] x\n");
+    }
+
+    #[test]
+    fn a_line_goes_on_where_it_was_left_unless_another_one_was_printed() {
+        let mut all = Printing::on(false);
+        assert_eq!(all.reads(OUT_0, "loading"), "");
+        assert_eq!(all.waits(OUT_0), "[0] loading");
+        assert_eq!(all.reads(OUT_0, " ... done\nnext"), " ... done\n");
+        assert_eq!(all.waits(OUT_0), "[0] next");
+        assert_eq!(all.reads(OUT_1, "hello\n"), "\n[1] hello\n");
+        assert_eq!(all.reads(OUT_0, "\n"), "", "its line was ended");
+        assert_eq!(all.reads(OUT_0, "more"), "");
+        assert_eq!((all.waits(OUT_0), all.reads(OUT_1, "x\n")), ("[0] more".to_owned(), "\n[1] x\n".to_owned()));
+        assert_eq!(all.reads(OUT_0, " of it\n"), "[0]  of it\n");
+        assert_eq!((all.ends(OUT_0), all.ends(OUT_1)), (String::new(), String::new()));
+        all.reads(OUT_0, "no end");
+        assert_eq!(all.waits(OUT_0), "[0] no end");
+        assert_eq!(all.ends(OUT_0), "\n");
+        all.reads(OUT_0, "nor here");
+        assert_eq!(all.ends(OUT_0), "[0] nor here\n");
+    }
+
+    #[test]
+    fn the_two_streams_are_one_on_a_terminal_only() {
+        for (is_one, error) in [(true, "(other)[0] oh\n"), (false, "[0] oh\n")] {
+            let mut all = Printing::on(is_one);
+            all.reads(OUT_0, "loading");
+            assert_eq!(all.waits(OUT_0), "[0] loading");
+            assert_eq!(all.reads(ERR_0, "oh\n"), error);
+            assert_eq!(all.reads(OUT_0, "!\n"), if is_one { "[0] !\n" } else { "!\n" });
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_broken() {
+        let mut all = Printing::on(false);
+        let long = "x".repeat(LINE_BYTES_MAX);
+        assert_eq!(all.reads(OUT_0, &format!("{long}y\n")), format!("[0] {long}\n[0] y\n"));
     }
 }

@@ -8,6 +8,9 @@ const TRACEBACK: &str = "Traceback (most recent call last):";
 /// libstdc++'s words when an exception that nobody caught ends a program, on whatever thread.
 const TERMINATE: &str = "terminate called after throwing an instance of '";
 
+/// How the C++ stack of an exception begins.
+const WHERE: &str = "Exception raised from ";
+
 /// How many lines of an exception's text are taken.
 const LINES_MAX: usize = 20;
 
@@ -16,13 +19,25 @@ const LINES_MAX: usize = 20;
 /// The lines may begin anywhere.
 #[must_use]
 pub fn exception_in(stderr_tail: &str) -> Option<String> {
-    let lines: Vec<&str> = stderr_tail.lines().collect();
-    let starts = |text: &'static str| lines.iter().rposition(|line| line.starts_with(text));
-    match (starts(TRACEBACK), starts(TERMINATE)) {
+    let lines: Vec<&str> = stderr_tail.lines().map(shown).collect();
+    let last = |text: &'static str| lines.iter().rposition(|line| begins(line, text));
+    match (last(TRACEBACK), last(TERMINATE)) {
         (python, Some(native)) if python.is_none_or(|python| python < native) => of_terminate(lines.get(native..)?),
         (Some(python), _) => of_traceback(lines.get(python + 1..)?),
         (None, _) => of_cut_traceback(&lines),
     }
+}
+
+/// Whether a line begins so, or does behind a progress bar that has no end. Behind white space it is a word of a sentence, such as
+/// that of a traceback which is part of an exception's text.
+fn begins(line: &str, text: &str) -> bool {
+    line.find(text).is_some_and(|at| !line[..at].ends_with(char::is_whitespace))
+}
+
+/// What stands in a line at its end: a progress bar goes back to the line's start, and writes over it. What the program then prints
+/// may stand behind a bar that has no end.
+fn shown(line: &str) -> &str {
+    line.rsplit('\r').find(|part| !part.trim().is_empty()).unwrap_or_default()
 }
 
 /// Below the header frames are indented; the exception is the first line that is not, and what follows it.
@@ -31,11 +46,15 @@ fn of_traceback(lines: &[&str]) -> Option<String> {
     Some(lines.get(start..)?.iter().take(LINES_MAX).copied().collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
 
-/// `terminate called after throwing an instance of 'TYPE'`, then `  what():  TEXT`.
+/// `terminate called after throwing an instance of 'TYPE'`, then `  what():  TEXT`, which may have several lines. Behind them some
+/// libraries write where the exception was made, which is no part of it.
 fn of_terminate(lines: &[&str]) -> Option<String> {
-    let kind = lines.first()?.strip_prefix(TERMINATE)?.split('\'').next()?.rsplit("::").next()?;
-    let text = lines.iter().skip(1).find_map(|line| line.trim_start().strip_prefix("what():"));
-    Some(text.map_or_else(|| kind.to_owned(), |text| format!("{kind}: {}", text.trim())))
+    let kind = lines.first()?.split_once(TERMINATE)?.1.split('\'').next()?.rsplit("::").next()?;
+    let what = |line: &&str| line.trim_start().starts_with("what():");
+    let Some(start) = lines.iter().position(what) else { return Some(kind.to_owned()) };
+    let text = lines.get(start..)?.iter().take(LINES_MAX).take_while(|line| !line.starts_with(WHERE));
+    let text = text.copied().collect::<Vec<_>>().join("\n");
+    Some(format!("{kind}: {}", text.split_once("what():").map_or("", |(_, text)| text).trim()))
 }
 
 /// Where the header is above the first line: the last line that looks like `some.module.NameError: text`.
@@ -77,6 +96,32 @@ mod tests {
                 Some("DistBackendError: [Rank 1] Watchdog caught"),
             ),
             ("terminate called after throwing an instance of 'int'\n", Some("int")),
+            (
+                "terminate called after throwing an instance of 'some::DistBackendError'\n  what():  NCCL error in: x.cpp:1\n\
+                 ncclInvalidUsage: invalid usage\nLast error:\nDuplicate GPU\nException raised from x (most recent call first):\n\
+                 frame #0: y\n",
+                Some(
+                    "DistBackendError: NCCL error in: x.cpp:1\nncclInvalidUsage: invalid usage\nLast error:\nDuplicate GPU",
+                ),
+            ),
+            // A traceback within the text.
+            (
+                "Traceback (most recent call last):\n  File\nKeyError: Caught KeyError in worker 0.\nOriginal Traceback (most recent \
+                 call last):\n  File\nKeyError: 1\n",
+                Some(
+                    "KeyError: Caught KeyError in worker 0.\nOriginal Traceback (most recent call last):\n  File\nKeyError: 1",
+                ),
+            ),
+            // Behind a progress bar.
+            (
+                "\r 46%|####      | 46/100\r 47%|####      | 47/100Traceback (most recent call last):\n  File\nValueError: two\nlines\n",
+                Some("ValueError: two\nlines"),
+            ),
+            (
+                "\r 47%|####      | 47/100terminate called after throwing an instance of 'some::Error'\n  what():  x\n",
+                Some("Error: x"),
+            ),
+            ("Traceback (most recent call last):\n  File\nOSError: a\r\nand b\r\n", Some("OSError: a\nand b")),
             ("[W1121] Warning: this is not one\nepoch 3: loss 0.5\n: x", None),
             ("Error: of some shell\n", Some("Error: of some shell")),
             ("Traceback (most recent call last):\n  File \"cut", None),

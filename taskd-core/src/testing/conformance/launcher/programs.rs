@@ -3,6 +3,7 @@
 use crate::job::{NodeId, WorkerSpec};
 use crate::testing::doubles::Calls;
 use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,15 +120,17 @@ impl Programs {
     }
 
     /// Programs for `sh` on this machine, for launchers that run commands on it as they are. They leave marks in a
-    /// directory that goes with the last of these programs, and end by themselves after ten minutes at most.
+    /// directory that goes with the last of these programs. So do their processes: what a launcher has not stopped by then is
+    /// killed, as long as it has the environment that it was to be started with, and else ends by itself after ten minutes.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn shell() -> std::io::Result<Programs> {
         let marks = Arc::new(Marks { dir: tempfile::tempdir()?, next: AtomicU32::new(0) });
-        let (counted, stubborn, tree) = (Arc::clone(&marks), Arc::clone(&marks), marks);
-        let exits = |after: Duration, code| sh(&format!("sleep {}; exit {code}", after.as_secs_f64()));
-        Ok(Programs::new(|| sh("exec sleep 600"), exits)
+        let (counted, stubborn, tree) = (Arc::clone(&marks), Arc::clone(&marks), Arc::clone(&marks));
+        let (runs, exits) = (Arc::clone(&marks), marks);
+        let exits = move |after: Duration, code| exits.sh(&format!("sleep {}; exit {code}", after.as_secs_f64()));
+        Ok(Programs::new(move || runs.sh("exec sleep 600"), exits)
             .with_unstartable(WorkerSpec::new(["/nonexistent/command-of-the-conformance-suite"]))
             .with_counted(move || counted.witnessed(&format!("{MARK}; exec sleep 600"), lines))
             .with_stubborn(move || stubborn.witnessed(&format!("trap '' TERM; {MARK}; {RESIST}"), lines))
@@ -146,21 +149,52 @@ struct Marks {
     next: AtomicU32,
 }
 
+/// The variable by which the processes of a run are known: the directory of their marks.
+const OF_RUN: &str = "TASKD_CONFORMANCE_RUN";
+
+impl Drop for Marks {
+    /// Kills what a launcher has left behind that does not keep the contract: that is reported, and nothing stays of it.
+    fn drop(&mut self) {
+        let ours = format!("{OF_RUN}={}", self.dir.path().display());
+        let is_ours = |pid: &i32| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == ours.as_bytes())
+        };
+        // A process may start another one while we look: until none is found, within a bound.
+        for _ in 0..LOOKS_MAX {
+            let pids = std::fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
+                entry.ok()?.file_name().to_str()?.parse::<i32>().ok() // what is no number is no process
+            });
+            let left: Vec<Pid> = pids.filter(is_ours).filter_map(Pid::from_raw).collect();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                let _ = kill_process(pid, Signal::KILL); // it may have ended just now
+            }
+        }
+    }
+}
+
+/// How often processes that are left are looked for.
+const LOOKS_MAX: u32 = 100;
+
 impl Marks {
+    /// A script for `sh`, whose processes are known as this run's.
+    fn sh(&self, script: &str) -> WorkerSpec {
+        WorkerSpec::new(["sh", "-c", script]).with_env(OF_RUN, self.dir.path().display().to_string())
+    }
+
     /// A program that marks its processes in a file of its own, and what `count` makes of that file.
     fn witnessed(self: &Arc<Marks>, script: &str, count: fn(&str) -> usize) -> Witnessed {
         let file: PathBuf = self.dir.path().join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        let spec = sh(script).with_env("MARKS", file.display().to_string());
+        let spec = self.sh(script).with_env("MARKS", file.display().to_string());
         let keep = Arc::clone(self);
         Witnessed::new(spec, move || {
             let _ = &keep.dir;
             std::fs::read_to_string(&file).map_or(0, |text| count(&text))
         })
     }
-}
-
-fn sh(script: &str) -> WorkerSpec {
-    WorkerSpec::new(["sh", "-c", script])
 }
 
 fn lines(text: &str) -> usize {

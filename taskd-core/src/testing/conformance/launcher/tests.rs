@@ -43,6 +43,30 @@ async fn a_launcher_of_real_processes_keeps_every_clause_that_it_can_be_asked() 
     assert_eq!(skipped, [EXIT_OF_FAILED_START, DETACH_KEEPS, OUT_OF_SIGHT_IS_NOT_ENDED, CALLS_REACH_INNER]);
 }
 
+/// How many processes have this variable in their environment.
+fn processes_with(variable: &str) -> usize {
+    let environments = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path().join("environ");
+        std::fs::read(path).ok() // of a process that has ended there is none
+    });
+    environments.filter(|text| text.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_running_of_a_launcher_that_stops_nothing() {
+    let value = format!("{:?}", std::thread::current().id());
+    let commands = Commands::deaf("ACME_DEAF", &value);
+    let suite = launcher(async |_| commands.clone(), Programs::shell().unwrap());
+    let broken = suite.with_patience(Duration::from_millis(100)).check().await.unwrap_err();
+    assert!(broken.iter().any(|violation| violation.clause == STOP_ENDS), "{broken:?}");
+    let variable = format!("ACME_DEAF={value}");
+    let begun = std::time::Instant::now();
+    while processes_with(&variable) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} processes are left", processes_with(&variable));
+        tokio::task::yield_now().await; // killed, and not gone yet
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_clause_convicts_the_launcher_that_breaks_it() {
     let mut missed = Vec::new();

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 const HOST: NodeId = NodeId(Name::new("here"));
 
+/// Clones share the processes.
 #[derive(Clone)]
 pub(super) struct Commands(Arc<Shared>);
 
@@ -23,17 +24,30 @@ struct Shared {
     log: ChangeLog,
     /// Processes that have not been waited for.
     running: Mutex<BTreeMap<ProcId, Pid>>,
+    /// Variables of all processes.
+    env: BTreeMap<String, String>,
+    /// It stops nothing.
+    is_deaf: bool,
 }
 
 impl Default for Commands {
     fn default() -> Commands {
-        let log = ChangeLog::new(1);
-        log.push(Change::Node(NodeStatus { node: HOST, state: NodeState::Ready, slots: 64 }));
-        Commands(Arc::new(Shared { log, running: Mutex::default() }))
+        Commands::of(BTreeMap::new(), false)
     }
 }
 
 impl Commands {
+    fn of(env: BTreeMap<String, String>, is_deaf: bool) -> Commands {
+        let log = ChangeLog::new(1);
+        log.push(Change::Node(NodeStatus { node: HOST, state: NodeState::Ready, slots: 64 }));
+        Commands(Arc::new(Shared { log, running: Mutex::default(), env, is_deaf }))
+    }
+
+    /// One that stops nothing, and whose processes have this variable.
+    pub(super) fn deaf(name: &str, value: &str) -> Commands {
+        Commands::of(BTreeMap::from([(name.to_owned(), value.to_owned())]), true)
+    }
+
     fn run(&self, proc: &ProcId, mut child: Child) {
         let pid = Pid::from_child(&child);
         self.0.running.lock().unwrap().insert(proc.clone(), pid);
@@ -56,9 +70,9 @@ fn status(proc: &ProcId, pid: Option<Pid>, phase: Phase) -> Change {
     Change::Proc(ProcStatus { proc: proc.clone(), node: Some(HOST), instance, pid, phase })
 }
 
-fn spawn(spec: &WorkerSpec) -> std::io::Result<Child> {
+fn spawn(spec: &WorkerSpec, env: &BTreeMap<String, String>) -> std::io::Result<Child> {
     let mut command = Command::new(&spec.argv[0]);
-    command.args(&spec.argv[1..]).envs(&spec.env).stdin(Stdio::null()).spawn()
+    command.args(&spec.argv[1..]).envs(&spec.env).envs(env).stdin(Stdio::null()).spawn()
 }
 
 /// The process and all its descendants.
@@ -83,13 +97,16 @@ impl Launcher for Commands {
         for order in &batch.orders {
             let Change::Proc(pending) = status(&order.proc, None, Phase::Pending("accepted".into())) else { continue };
             if !self.0.log.admit([pending]).is_empty() {
-                self.run(&order.proc, spawn(&order.spec).unwrap());
+                self.run(&order.proc, spawn(&order.spec, &self.0.env).unwrap());
             }
         }
         Ok(())
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        if self.0.is_deaf {
+            return Ok(());
+        }
         let running = self.0.running.lock().unwrap().clone();
         for (proc, pid) in procs.iter().filter_map(|proc| Some((proc.clone(), *running.get(proc)?))) {
             let all = tree(pid);

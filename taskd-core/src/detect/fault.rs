@@ -46,6 +46,24 @@ pub enum FaultClass {
     Other(Name),
 }
 
+impl FaultClass {
+    /// All classes that are no crate's own, each with its name as it is displayed.
+    pub const BUILT_IN: [FaultClass; 12] = [
+        FaultClass::Exit,
+        FaultClass::Silence,
+        FaultClass::Stall,
+        FaultClass::Program,
+        FaultClass::RestartStorm,
+        FaultClass::Slow,
+        FaultClass::Device,
+        FaultClass::Network,
+        FaultClass::NodeLost,
+        FaultClass::Launch,
+        FaultClass::Leave,
+        FaultClass::Plugin,
+    ];
+}
+
 impl fmt::Display for FaultClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -189,6 +189,12 @@ impl RuntimeHandle {
         self.trace.as_ref().map(TraceControl::status).ok_or_else(unsupported)
     }
 
+    /// What ranks record now; without a control over recorders there is nothing to say.
+    pub(super) fn trace_in_force(&self) -> Result<Requested, ControlError> {
+        let unsupported = || ControlError::Unsupported(NO_TRACE_CONTROL.into());
+        self.trace.as_ref().map(TraceControl::in_force).ok_or_else(unsupported)
+    }
+
     /// Carries the kernel's command out.
     pub(super) fn switch(&self, kinds: Requested, by: Name, again: bool) {
         match &self.trace {

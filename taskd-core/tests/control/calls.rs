@@ -3,13 +3,14 @@
 use crate::support::*;
 use serde_json::json;
 use std::time::Duration;
+use taskd_core::detect::{Damage, FaultClass, Sound};
 use taskd_core::job::{Incarnation, ProcId, Rank};
-use taskd_core::kernel::Outcome;
+use taskd_core::kernel::{Event, Outcome};
 use taskd_core::runtime::control::{ControlSocket, SocketLimits};
 use taskd_core::schema;
 use taskd_core::trace::Origin;
 use taskd_core::trace::recorder::{Kind, Recorder, RecorderConfig};
-use taskd_core::trace::switches::{Mode, Requested, SwitchHandle, TraceControl};
+use taskd_core::trace::switches::{Mode, PerKind, Requested, Switch, SwitchHandle, TraceControl};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -153,8 +154,82 @@ async fn what_ranks_record_is_switched_and_shown() {
     let loader = &status["kinds"]["DataLoader"];
     let told = (&loader["requested"], &loader["effective"], &loader["overall"]);
     assert_eq!(told, (&json!("off"), &json!("on"), &json!("no-rank")), "{status}");
-    for wrong in [json!({"Step": "on"}), json!("on"), json!({"Steps": "on"})] {
-        assert_eq!(client.error(json!({"do": "switch_trace", "kinds": wrong})).await.0, "bad_request");
+    for wrong in [json!({}), json!("on"), json!({"Steps": "on"}), json!({"Step": true})] {
+        let (kind, text) = client.error(json!({"do": "switch_trace", "kinds": wrong})).await;
+        assert_eq!(kind, "bad_request", "{text}");
+    }
+}
+
+/// Kinds as the guide's table has them.
+fn kinds_of_the_guide() -> Vec<String> {
+    let guide = include_str!("../../src/guide/tracing.md");
+    let table = guide.lines().skip_while(|line| !line.starts_with("| kind |")).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|')).map(|line| line.split('|').nth(1).unwrap().trim());
+    rows.flat_map(|kinds| kinds.split(", ").map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn a_kind_is_switched_by_the_word_that_the_guide_has_and_the_others_stay_as_they_are() {
+    let control = TraceControl::new(Mode::Native);
+    let served = Served::with(SocketLimits::default(), |builder| builder.trace(control.clone())).await;
+    let mut client = served.client().await;
+    let kinds = kinds_of_the_guide();
+    assert_eq!(kinds.len(), 9, "{kinds:?}");
+    client.ok(json!({"do": "switch_trace", "kinds": {"Step": "off"}})).await;
+    let all_but_steps = Requested { step: Switch::Off, ..Requested::USUAL };
+    assert_eq!(control.requested(), Some(all_but_steps), "nothing was asked for yet: the others are as ranks start");
+    control.switch(Requested::NONE, "test");
+    for kind in &kinds {
+        client.ok(json!({"do": "switch_trace", "kinds": {kind.as_str(): "on"}})).await;
+    }
+    assert_eq!(control.requested(), Some(Requested::ALL), "each has stayed on");
+    let both = json!({"Communication": "off", "CommunicationOperator": "off"});
+    assert_eq!(client.error(json!({"do": "switch_trace", "kinds": both})).await.0, "bad_request");
+    // The same words in the environment of a worker.
+    for kind in &kinds {
+        let config = RecorderConfig::from_env(|name| (name == "TASKD_TRACE").then(|| kind.clone()));
+        let on: Vec<Kind> = PerKind::KINDS.into_array().into_iter().filter(|kind| config.kinds.has(*kind)).collect();
+        assert_eq!(on.len(), 1, "{kind}: {on:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_request_can_do_without_may_be_left_out() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    let taken = client.ok(json!({"do": "restart"})).await;
+    assert_eq!(taken["text"], "all ranks are to be started anew");
+    served.all_run(2).await;
+    let mut events = served.handle.events();
+    client.ok(json!({"do": "report_fault", "fault": {"by": "acme", "rank": 1, "class": "exit", "damage": {"device": "no"}}})).await;
+    let damage = timeout(PATIENCE, async {
+        loop {
+            if let Event::Found { fault, .. } = &events.recv().await.unwrap().event {
+                return fault.prime().damage;
+            }
+        }
+    });
+    let expected = Damage { device: Sound::No, ..Damage::PROCESS_GONE };
+    assert_eq!(damage.await.unwrap(), expected, "what is left out is as the class means it");
+}
+
+#[tokio::test]
+async fn every_class_of_fault_is_known_by_its_name() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    let mut events = served.handle.events();
+    client.ok(json!({"do": "pause"})).await;
+    for class in FaultClass::BUILT_IN {
+        let fault = json!({"by": "acme", "rank": 1, "class": class.to_string(), "confidence": 0.2});
+        client.ok(json!({"do": "report_fault", "fault": fault})).await;
+        let found = timeout(PATIENCE, async {
+            loop {
+                if let Event::Found { fault, .. } = &events.recv().await.unwrap().event {
+                    return fault.prime().class.clone();
+                }
+            }
+        });
+        assert_eq!(found.await.unwrap(), class);
     }
 }
 

@@ -249,6 +249,20 @@ fn the_recorded_requests_are_read() {
     assert!(text.lines().count() > 15);
 }
 
+/// The names of all classes: those of the type, those that a client of the control socket can write, and those that its
+/// documentation lists are the same.
+#[test]
+fn a_class_of_fault_has_one_name_everywhere() {
+    let schema = schema_of("control-request");
+    let classes = schema_of("announcement")["$defs"]["FaultClass"]["oneOf"].clone();
+    let of_type: Vec<String> =
+        classes.as_array().unwrap().iter().filter_map(|class| Some(class["const"].as_str()?.to_owned())).collect();
+    assert_eq!(FaultClass::BUILT_IN.map(|class| class.to_string()).to_vec(), of_type);
+    let told = schema["$defs"]["FaultReport"]["properties"]["class"]["description"].as_str().unwrap();
+    let listed: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+    assert_eq!(listed, of_type);
+}
+
 #[test]
 fn a_fault_comes_back_from_json() {
     let suspect = Suspect::certain(Domain::Device(NodeId(Name::new("n")), 3), FaultClass::Device, Damage::default());

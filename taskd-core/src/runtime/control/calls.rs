@@ -40,7 +40,13 @@ impl Server {
             Call::Resume { reason } => taken(handle.resume(reason).await),
             Call::Approve { incident, reason } => taken(handle.approve(incident, reason).await),
             Call::Decline { incident, reason } => taken(handle.decline(incident, reason).await),
-            Call::SwitchTrace { kinds, reason } => taken(handle.switch_trace(kinds, reason).await),
+            Call::SwitchTrace { kinds, .. } if kinds.is_empty() => {
+                Err(Trouble::bad("\"kinds\" names no kind: give one at least, such as {\"Step\":\"on\"}"))
+            }
+            Call::SwitchTrace { kinds, reason } => {
+                let kinds = kinds.over(handle.trace_in_force()?);
+                taken(handle.switch_trace(kinds, reason).await)
+            }
             Call::TraceStatus {} => Ok(Reply::Trace(Box::new(handle.trace_status()?))),
             Call::Stop { reason, now } => {
                 handle.status().await?; // a job that is over is not stopped

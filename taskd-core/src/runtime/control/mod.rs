@@ -41,17 +41,18 @@
 //! | `events` | | `{}`, then a line `{"event":…}` for each, and `{"missed":n}` where a slow reader missed some |
 //! | `report_fault` | `fault` ([`FaultReport`]) | `{}` |
 //! | `drain`, `readmit` | `node`, `reason` | `incident`, `text` |
-//! | `restart` | `ranks` (all when empty), `reason` | `incident`, `text` |
+//! | `restart` | `ranks` (all when empty or left out), `reason` | `incident`, `text` |
 //! | `dump_now`, `pause`, `resume` | `reason` | `incident`, `text` |
 //! | `allow` | `strategies` (`{"restart":"ask"}`), `reason` | `incident`, `text` |
 //! | `approve`, `decline` | `incident`, `reason` | `incident`, `text` |
-//! | `switch_trace` | `kinds` (`{"CommunicationOperator":"off","Step":"on",…}`, all five), `reason` | `incident`, `text` |
+//! | `switch_trace` | `kinds` (`{"Communication":"off","Step":"on"}`; those that are not named keep what they have), `reason` | `incident`, `text` |
 //! | `trace_status` | | each kind: asked for, effective, all ranks in one word; rank by rank |
 //! | `stop` | `reason`, `now` | `{}` |
 //! | `detach` | `keep` (`"60s"`) | `{}` |
 //!
 //! Every request may have an `id` (a number), which comes back, and a `by`, under which it stands in the log. `reason` may be
-//! left out; a field that nobody knows is refused. What came to nothing is `{"error":{"kind":…,"text":…}}`, where kind is one of [`TroubleKind`]. The JSON schemas
+//! left out; an unknown field is refused. The kinds of `switch_trace` are those of the [guide](crate::guide::tracing);
+//! `CommunicationOperator`, as a `profilingSwitch` document calls `Communication`, means the same, and stands in answers. What came to nothing is `{"error":{"kind":…,"text":…}}`, where kind is one of [`TroubleKind`]. The JSON schemas
 //! are `schema/control-request.json` and `control-answer.json`.
 //!
 //! # Bounds
@@ -82,7 +83,7 @@ pub use place::SocketError;
 pub use protocol::{
     Answer, Call, LogsStatus, PROTOCOL_VERSION, Reply, Request, Said, StatusReply, Trouble, TroubleKind,
 };
-pub use report::FaultReport;
+pub use report::{DamageReport, FaultReport};
 
 use super::RuntimeHandle;
 use place::Place;

@@ -9,7 +9,7 @@ use crate::job::{IncidentId, Name, NodeId, Permission, Rank, printable};
 use crate::journal::JournalCounts;
 use crate::kernel::{Explanation, JobStatus, Taken};
 use crate::runtime::{Announcement, ControlError};
-use crate::trace::switches::{Requested, TraceStatus};
+use crate::trace::switches::{Changed, TraceStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -79,6 +79,7 @@ pub enum Call {
     /// Start ranks anew.
     Restart {
         /// Which; all when empty.
+        #[serde(default)]
         ranks: Vec<Rank>,
         /// Why, for the log.
         #[serde(default)]
@@ -128,8 +129,8 @@ pub enum Call {
     },
     /// Choose what all ranks record.
     SwitchTrace {
-        /// Each kind `"on"` or `"off"`.
-        kinds: Requested,
+        /// `"on"` or `"off"` for each kind that is to change, one at least; those that are not named keep what they have.
+        kinds: Changed,
         /// Why, for the log.
         #[serde(default)]
         reason: String,

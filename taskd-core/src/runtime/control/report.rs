@@ -37,7 +37,8 @@ const TEXT_BYTES_MAX: usize = 2048;
 pub struct FaultReport {
     /// Who found it: the name of a program.
     pub by: Name,
-    /// What kind it is: `device`, `network`, `node-lost`, `silence`, `stall`, `slow`, `exit`, `program`, or a word of one's own.
+    /// What kind it is: `exit`, `silence`, `stall`, `program`, `restart-storm`, `slow`, `device`, `network`, `node-lost`,
+    /// `launch`, `leave`, `plugin`, or a word of one's own.
     pub class: String,
     /// The finding in words, for people.
     #[serde(default)]
@@ -60,15 +61,45 @@ pub struct FaultReport {
     /// How long ago it began. Default: now.
     #[serde(default, with = "Seconds")]
     pub age: Duration,
-    /// What is still sound there, all four of them:
-    /// `{"process":"no","state":"unknown","device":"yes","program":"yes"}`. Default: the device does not work (class `device`); process, state and device are gone
-    /// (`node-lost`); process and state are gone (`exit`, `program`), and starting it again does not help (`program`); of
-    /// everything else nobody knows.
+    /// What is still sound there, such as `{"process":"no","device":"yes"}`. What is left out is as the class means it: the
+    /// device does not work (class `device`); process, state and device are gone (`node-lost`); process and state are gone
+    /// (`exit`, `program`), and starting it again does not help (`program`); everything else is unknown.
     #[serde(default)]
-    pub damage: Option<Damage>,
+    pub damage: Option<DamageReport>,
     /// The strategy that would help, if the reporter knows.
     #[serde(default)]
     pub advice: Option<Name>,
+}
+
+/// What is still sound, as far as whoever reports it says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DamageReport {
+    /// Its process runs and can be talked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Sound>,
+    /// Its training state in memory is usable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Sound>,
+    /// Its device works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Sound>,
+    /// The training program is not the cause: starting it again can help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Sound>,
+}
+
+impl DamageReport {
+    /// With what the class of the fault means, where it says nothing.
+    fn over(self, meant: Damage) -> Damage {
+        Damage {
+            process: self.process.unwrap_or(meant.process),
+            state: self.state.unwrap_or(meant.state),
+            device: self.device.unwrap_or(meant.device),
+            program: self.program.unwrap_or(meant.program),
+        }
+    }
 }
 
 impl FaultReport {
@@ -90,7 +121,7 @@ impl FaultReport {
         }
         let domain = self.domain()?;
         known(&domain, job)?;
-        let damage = self.damage.unwrap_or_else(|| meant_by(&class));
+        let damage = self.damage.unwrap_or_default().over(meant_by(&class));
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 1000
         let confidence_permille = (confidence * 1000.0).round() as u16;
         let suspect = Suspect { domain, class, damage, confidence_permille };
@@ -135,18 +166,11 @@ fn known(domain: &Domain, job: &JobStatus) -> Result<(), Trouble> {
 
 /// A class by its name; any other word is a class of its own.
 fn class(name: &str) -> Result<FaultClass, Trouble> {
-    match name {
-        "" => Err(Trouble::bad("\"class\" must not be empty")),
-        "exit" => Ok(FaultClass::Exit),
-        "silence" => Ok(FaultClass::Silence),
-        "stall" => Ok(FaultClass::Stall),
-        "program" => Ok(FaultClass::Program),
-        "slow" => Ok(FaultClass::Slow),
-        "device" => Ok(FaultClass::Device),
-        "network" => Ok(FaultClass::Network),
-        "node-lost" => Ok(FaultClass::NodeLost),
-        other => Ok(FaultClass::Other(Name::from(other.to_owned()))),
+    if name.is_empty() {
+        return Err(Trouble::bad("\"class\" must not be empty"));
     }
+    let known = FaultClass::BUILT_IN.into_iter().find(|class| class.to_string() == name);
+    Ok(known.unwrap_or_else(|| FaultClass::Other(Name::from(name.to_owned()))))
 }
 
 /// What a class alone says of damage.

@@ -41,7 +41,7 @@ impl RecorderConfig {
     /// - `TASKD_TRACE_FULL`: which records go when a ring is full, the `oldest` or the `newest`;
     /// - `TASKD_TRACE`: what is recorded from the start: `on` (as by default: [`Switches::USUAL`]), `all`, `off`, or some of
     ///   `step`, `dataloader`, `save_checkpoint`, `forward`, `communication`, `kernel`, `copy`, `api`, `marker` and `user`,
-    ///   with commas.
+    ///   with commas; the words of a [switch document](crate::trace::switches) mean the same.
     ///
     /// What is not set, or not understood, is as by default: an environment stops no training.
     #[must_use]
@@ -120,12 +120,14 @@ impl Switches {
             _ => (),
         }
         text.split(',').try_fold(Switches::NONE, |so_far, word| {
-            Some(match word.trim() {
+            // As they are written here, or as in a switch document.
+            let word = word.trim().to_ascii_lowercase();
+            Some(match word.as_str() {
                 "step" => so_far.with(Kind::Step),
                 "dataloader" => so_far.with(Kind::DataLoader),
-                "save_checkpoint" => so_far.with(Kind::SaveCheckpoint),
-                "forward" => so_far.with(Kind::Forward),
-                "communication" => so_far.with(Kind::Communication),
+                "save_checkpoint" | "savecheckpoint" => so_far.with(Kind::SaveCheckpoint),
+                "forward" | "fp" => so_far.with(Kind::Forward),
+                "communication" | "communicationoperator" => so_far.with(Kind::Communication),
                 "kernel" => so_far.with(Kind::Kernel),
                 "copy" => so_far.with(Kind::Copy),
                 "api" => so_far.with(Kind::Api),

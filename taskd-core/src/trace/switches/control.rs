@@ -2,7 +2,7 @@
 //!
 //! It waits for nothing: a request is one word into each recorder's file. It follows no file and knows no operator.
 
-use super::requested::Requested;
+use super::requested::{PerKind, Requested, Switch};
 use super::rule::{Mode, effective};
 use super::status::{RankStatus, Told, TraceStatus};
 use super::watch::FileStatus;
@@ -102,6 +102,21 @@ impl TraceControl {
     #[must_use]
     pub fn requested(&self) -> Option<Requested> {
         self.state().request.as_ref().map(|(requested, _)| *requested)
+    }
+
+    /// What ranks record now: what is in force, or, until something was asked for, the kinds that a rank at least records.
+    /// Where there is no rank yet: [`Requested::USUAL`], with which ranks start.
+    #[must_use]
+    pub fn in_force(&self) -> Requested {
+        let mut state = self.state();
+        if let Some((requested, _)) = &state.request {
+            return *requested;
+        }
+        let switches: Vec<_> = state.ranks.values_mut().map(|attached| attached.handle.told().switches).collect();
+        match switches.is_empty() {
+            true => Requested::USUAL,
+            false => PerKind::KINDS.map(|kind| Switch::from(switches.iter().any(|on| on.has(kind)))),
+        }
     }
 
     /// Switches all ranks, and those that come later. Returns how many have a recorder now; they record accordingly from

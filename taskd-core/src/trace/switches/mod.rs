@@ -29,7 +29,7 @@ mod status;
 mod watch;
 
 pub use control::{SwitchHandle, TraceControl};
-pub use requested::{PerKind, Requested, Switch, SwitchError};
+pub use requested::{Changed, PerKind, Requested, Switch, SwitchError};
 pub use rule::{Mode, by_rule, effective};
 pub use status::{KindState, KindSummary, Overall, RANKS_SHOWN_MAX, RankStatus, TraceStatus};
 pub use watch::{FILE_BYTES_MAX, FileStatus, LOOK_EVERY, SwitchFile};

@@ -17,7 +17,7 @@ use std::fmt;
 #[serde(bound(serialize = "T: Serialize + PartialEq + Default", deserialize = "T: Deserialize<'de> + Default"))]
 pub struct PerKind<T> {
     /// Collectives and point-to-point operations.
-    #[serde(rename = "CommunicationOperator")]
+    #[serde(rename = "CommunicationOperator", alias = "Communication")]
     pub communication: T,
     /// Training steps.
     #[serde(rename = "Step")]
@@ -160,6 +160,23 @@ impl From<bool> for Switch {
 
 /// What is asked for, kind by kind.
 pub type Requested = PerKind<Switch>;
+
+/// Some kinds on or off; those that are `None` keep what they have.
+pub type Changed = PerKind<Option<Switch>>;
+
+impl Changed {
+    /// Whether no kind is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Changed::default()
+    }
+
+    /// What is asked for when these kinds change and the others keep what they have in `before`.
+    #[must_use]
+    pub fn over(self, before: Requested) -> Requested {
+        self.zip(before).map(|(asked, kept)| asked.unwrap_or(kept))
+    }
+}
 
 impl Requested {
     /// Everything off.

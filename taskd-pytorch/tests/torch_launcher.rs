@@ -11,13 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{batch, exits, local, restarted, world};
-use taskd_core::job::{CommandId, Counted, Exit, Incarnation, InheritEnv, ProcId, Rank, Role, WorkerSpec, World};
+use taskd_core::job::{
+    CommandId, Counted, Exit, Incarnation, InheritEnv, JobSpec, ProcId, Rank, Role, WorkerSpec, World,
+};
 use taskd_core::launch::{DirectBatch, Directive, LaunchError, Launcher, Phase, Place, StartOrder};
+use taskd_core::runtime::Runtime;
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
 use taskd_core::testing::python::system;
 use taskd_core::trace::{Signal, TraceSource};
-use taskd_pytorch::{STORE, TorchLauncher};
+use taskd_core::{detect, recover};
+use taskd_pytorch::store::StoreProgram;
+use taskd_pytorch::{STORE, TorchLauncher, with_store};
 
 fn python(program: &str) -> WorkerSpec {
     WorkerSpec::new([system(), "-c", program])
@@ -284,4 +289,21 @@ sys.exit(0 if taskd.__file__.startswith(sys.argv[1]) else taskd.__file__)";
     launcher.start(&batch(&world(1), |_| spec.clone())).await.unwrap();
     let exit = exit(&launcher, &ProcId::rank(0, 1)).await;
     assert!(exit.how.is_success(), "{exit:?}");
+}
+
+/// This test program never calls `store::init`.
+#[test]
+fn a_job_whose_store_would_be_the_host_program_once_more_is_not_built() {
+    let dir = tempfile::tempdir().unwrap();
+    let build = |program: &StoreProgram| {
+        let launcher = TorchLauncher::new(FakeLauncher::new(), dir.path());
+        let job = with_store(JobSpec::new("job", 1, WorkerSpec::new(["train.py"])), program).unwrap();
+        let builder = Runtime::builder().job(job).detectors(detect::defaults()).strategies(recover::defaults());
+        builder.launcher(launcher).build().map(drop)
+    };
+    let error = build(&StoreProgram::ReexecSelf).unwrap_err().to_string();
+    let sentence = "the runtime cannot be built: the service store is this program, started again, and its main does not call \
+                    taskd_pytorch::store::init(): call that first in main";
+    assert!(error.starts_with(sentence), "{error}");
+    build(&StoreProgram::Path("/usr/bin/taskd-store".into())).unwrap();
 }

@@ -16,6 +16,7 @@ pub(crate) mod seconds;
 mod spec;
 mod text;
 mod time;
+mod wall;
 mod world;
 
 pub use document::{SPEC_VERSION, SpecError};
@@ -32,4 +33,5 @@ pub use spec::{Affinity, ConfigError, InheritEnv, JobSpec, RANKS_MAX, Ready, Wor
 pub use printable::printable;
 pub use text::{NotText, document_text};
 pub use time::JobTime;
+pub use wall::{NoWallTime, WallTime};
 pub use world::{Counted, Member, World};

@@ -1,5 +1,7 @@
 //! The logs as plain text, for somebody who has to know what happened.
 
+mod decisions;
+
 use super::history::{History, Life};
 use super::{Entry, JournalError, Step, text};
 use crate::job::{Seq, printable};
@@ -15,10 +17,26 @@ pub fn dump(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
     write_all(&history, out).map_err(|source| JournalError::Output { source })
 }
 
+/// Writes what was decided: incidents as they were opened, decided and closed, orders with their answers, worlds, and how the job
+/// ended. Each line begins with its time by the calendar, in UTC, where the log tells that.
+///
+/// # Errors
+/// As [`dump`].
+pub fn dump_decisions(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
+    let history = History::open(dir)?;
+    let written = problems(&history, out).and_then(|()| {
+        history.lives().iter().try_for_each(|life| decisions::write_life(life, out))?;
+        out.flush()
+    });
+    written.map_err(|source| JournalError::Output { source })
+}
+
+fn problems(history: &History, out: &mut dyn Write) -> io::Result<()> {
+    history.problems().iter().try_for_each(|problem| line(out, "! ", problem))
+}
+
 fn write_all(history: &History, out: &mut dyn Write) -> io::Result<()> {
-    for problem in history.problems() {
-        line(out, "! ", problem)?;
-    }
+    problems(history, out)?;
     for life in history.lives() {
         write_life(life, out)?;
     }
@@ -67,6 +85,5 @@ fn write_step(step: &Step, out: &mut dyn Write) -> io::Result<()> {
 
 /// One line, whatever the texts of programs and people in it hold.
 fn line(out: &mut dyn Write, mark: &str, text: &dyn ToString) -> io::Result<()> {
-    let clean: String = printable(&text.to_string()).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    writeln!(out, "{mark}{clean}")
+    writeln!(out, "{mark}{}", text::on_one_line(&text.to_string()))
 }

@@ -39,7 +39,7 @@
 //!
 //! # Reading one
 //! Reading takes no lock and changes nothing, so it also works beside the supervisor that writes. [`dump`] prints what
-//! happened, for people: lines with `#` say who wrote it with which plugins, numbered lines what the kernel was told,
+//! happened, step by step: lines with `#` say who wrote it with which plugins, numbered lines what the kernel was told,
 //! `->` what it commanded, `!` what is missing or damaged.
 //!
 //! ```text
@@ -47,6 +47,13 @@
 //! #   detector exit version 1 (exact_within_ms=10000)
 //!        212        7.470 s  changed: rank 2#1 exited: signal 9 (SIGKILL)
 //!              ->  command 31: announce incident 1 opened by exit of rank 2 by exit, 1000 permille sure, since 7.470 s
+//! ```
+//!
+//! Most of that is what the runtime has waited for. [`dump_decisions`] prints the rest: incidents as they were opened, decided and
+//! closed, orders with their answers, and worlds, by the calendar in UTC and with the processes' ids.
+//!
+//! ```text
+//! 2026-11-22T02:40:03.396Z  incident 1 opened by exit of rank 2 by exit, 1000 permille sure, since 7.470 s (rank 2#1, process 4711 on node n0)
 //! ```
 //!
 //! [`replay`] takes every step again and compares the commands, byte for byte; [`what_if`] shows other detectors what
@@ -57,7 +64,7 @@
 //! use std::path::Path;
 //! use std::time::Duration;
 //! use taskd_core::detect::{ExitDetector, SilenceDetector};
-//! use taskd_core::journal::{JournalError, ReplayFrom, dump, replay, what_if};
+//! use taskd_core::journal::{JournalError, ReplayFrom, dump_decisions, replay, what_if};
 //! use taskd_core::kernel::Plugins;
 //! use taskd_core::recover::Restart;
 //!
@@ -66,7 +73,7 @@
 //! }
 //!
 //! fn look_into(dir: &Path) -> Result<(), JournalError> {
-//!     dump(dir, &mut std::io::stdout())?;
+//!     dump_decisions(dir, &mut std::io::stdout())?; // or `dump`, for all of it
 //!     println!("{}", replay(dir, ReplayFrom::Start, plugins)?);
 //!     let keener = SilenceDetector::after(Duration::from_secs(2));
 //!     println!("{}", what_if(dir, vec![Box::new(keener)], plugins)?);
@@ -112,7 +119,7 @@ mod writer;
 
 pub use append::Journal;
 pub use config::JournalConfig;
-pub use dump::dump;
+pub use dump::{dump, dump_decisions};
 pub use error::{JournalError, Missing, Problem};
 pub use files::Log;
 pub use header::{Difference, FORMAT_VERSION, FORMAT_VERSION_MIN, Header, PluginInfo, PluginKind};
@@ -122,4 +129,5 @@ pub use recover::Recovered;
 pub use replay::{Divergence, MISSING_MAX, Rebuilt, ReplayFrom, ReplayReport, replay};
 pub use status::{Gap, Health, JournalCounts, JournalMonitor, LogHealth, Written};
 pub use steps::{Entry, Step, Steps};
+pub(crate) use text::on_one_line;
 pub use what_if::{FINDINGS_MAX, Said, WhatIf, what_if};

@@ -1,7 +1,7 @@
 //! Inputs and commands as one line each, for people.
 
-use crate::job::{JobTime, ProcId};
-use crate::kernel::{Command, Decision, Event, Input, Order, Ordered, Request};
+use crate::job::{JobTime, ProcId, WallTime, printable};
+use crate::kernel::{Command, Decision, Event, Input, Ordered, Request};
 use crate::launch::{Change, GuardState, LinkStatus, Saying, WorkerSaid};
 use crate::recover::Action;
 use crate::trace::{Observation, Signal};
@@ -49,8 +49,9 @@ pub(crate) fn input(input: &Input) -> String {
         Input::Deadline => "deadline".to_owned(),
         Input::Ordered(ordered) => {
             let Ordered { id, by, reason, order } = &**ordered;
-            format!("{id} of {by} ({reason}): {}", self::order(order))
+            format!("{id} of {by} ({reason}): {order}")
         }
+        Input::WallClock { unix_ms } => format!("the calendar says {}", WallTime::from_unix_ms(*unix_ms)),
         Input::Slept { nanos } => format!("slept: the supervisor did not run for {}", JobTime::from_nanos(*nanos)),
     }
 }
@@ -74,7 +75,11 @@ fn saying(said: &WorkerSaid) -> String {
 }
 
 pub(crate) fn command(command: &Command) -> String {
-    let what = match &command.action {
+    format!("{}: {}", command.id, action(&command.action))
+}
+
+pub(super) fn action(action: &Action) -> String {
+    match action {
         Action::Start { batch, until } => {
             let procs: Vec<&ProcId> = batch.orders.iter().map(|o| &o.proc).collect();
             format!("start {} into {} until {until:?}", few(&procs), batch.world.generation())
@@ -101,26 +106,6 @@ pub(crate) fn command(command: &Command) -> String {
         Action::Announce(event) => format!("announce {}", self::event(event)),
         Action::Finish { ok: true, reason } => format!("finish: {reason}"),
         Action::Finish { ok: false, reason } => format!("finish in failure: {reason}"),
-    };
-    format!("{}: {what}", command.id)
-}
-
-fn order(order: &Order) -> String {
-    match order {
-        Order::Drain { node } => format!("drain {node}"),
-        Order::Readmit { node } => format!("readmit {node}"),
-        Order::Restart { ranks } if ranks.is_empty() => "restart all ranks".to_owned(),
-        Order::Restart { ranks } => format!("restart {}", few(&ranks.iter().collect::<Vec<_>>())),
-        Order::Dump => "save a checkpoint".to_owned(),
-        Order::Allow { strategies } => {
-            let each: Vec<String> = strategies.iter().map(|(name, may)| format!("{name} {may:?}")).collect();
-            format!("allow {}", few(&each))
-        }
-        Order::Pause => "pause".to_owned(),
-        Order::Resume => "resume".to_owned(),
-        Order::Approve { incident } => format!("approve {incident}"),
-        Order::Decline { incident } => format!("decline {incident}"),
-        Order::Switch { kinds } => format!("record {kinds}"),
     }
 }
 
@@ -215,4 +200,9 @@ fn few<T: Display>(things: &[T]) -> String {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
+}
+
+/// A text on one line, whatever a program or a person has put into it: what moves a terminal's cursor is left out.
+pub(crate) fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

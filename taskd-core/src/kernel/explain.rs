@@ -71,7 +71,7 @@ impl Kernel {
     /// is older than the last [`EXPLAINED_MAX`].
     #[must_use]
     pub fn explain(&self, id: IncidentId) -> Option<Explanation> {
-        let report = self.state.ledger.report_of(id)?.clone();
+        let report = self.dated(self.state.ledger.report_of(id)?);
         let Grounds { faults, attempts, rests_on, chosen, lost, refused, held, budget_left } =
             self.state.ledger.archive.0.get(&id)?.clone();
         Some(Explanation { report, faults, attempts, rests_on, chosen, lost, refused, held, budget_left })

@@ -217,6 +217,7 @@ impl Kernel {
         let Some(other) = self.state.incidents.remove(&from) else { return };
         self.state.ledger.merged(into, from);
         self.trial_merged(into, from);
+        self.state.orders.merged(into, from);
         self.hand_over(from, Some(into));
         self.announce(Some(from), Event::Merged { incident: from, into });
         let window = self.now() + self.state.view.spec.policy.correlate;
@@ -277,7 +278,7 @@ impl Kernel {
         if !changes_nothing {
             open.decide_at = Some(open.decide_at.map_or(window, |at| at.min(window)));
         }
-        ledger.found(id, now, &fault);
+        ledger.found(id, now, &fault, view);
         if opened {
             counts.branch(Branch::Opened);
         }
@@ -346,6 +347,7 @@ impl Kernel {
         self.hand_over(id, None);
         self.trial_closed(id);
         self.state.ledger.closed(id, self.state.view.now, how, strategy, &mut self.state.counts);
+        self.state.orders.closed(id, how);
         self.announce(Some(id), Event::Closed { incident: id, how: how.to_owned() });
         self.reconsider(); // also where no plan has ended: it was cancelled, and came to nothing
     }

@@ -42,6 +42,11 @@ pub enum Input {
     },
     /// An operator orders something.
     Ordered(Box<Ordered>),
+    /// What the calendar says at this time: after each start, and when it went on otherwise than job time. For people alone.
+    WallClock {
+        /// In milliseconds of Unix time.
+        unix_ms: u64,
+    },
 }
 
 /// What a kernel is told when it starts.

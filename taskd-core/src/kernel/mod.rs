@@ -14,19 +14,24 @@
 //! | `commands` | what commands make of processes, and who waits for their answers how long |
 //! | `answers` | whose answer is what |
 //! | `ending` | the first start, the last stop, and what lies between as a whole |
+//! | `calendar` | which moment of the calendar a job time was |
 //! | `operator` | orders: what each does, or why it is not followed |
+//! | `orders` | what was ordered, and what became of it |
 //! | `switches` | what ranks record, as operators order it |
 //! | `trial` | what is charged to a recovery that does not hold |
 //! | `smaller` | when the job trained with fewer ranks than it has |
 //! | `memory` | which checkpoint in the ranks' memory is whole |
 //! | `observe` | a job that something else runs: taken as it is, and never touched |
 //! | `report` | what people are told in the end |
+//! | `account` | the same in words |
 //! | `explain` | why an incident was decided as it was |
 //! | `status` | what people are told meanwhile |
 
+mod account;
 mod answers;
 mod arbiter;
 mod budget;
+mod calendar;
 mod checks;
 mod commands;
 mod counts;
@@ -43,6 +48,7 @@ mod memory;
 mod observe;
 mod operator;
 mod order;
+mod orders;
 mod output;
 mod plans;
 mod replicas;
@@ -54,6 +60,7 @@ mod switches;
 mod trial;
 mod view;
 
+pub(crate) use account::output_in_words;
 pub use checks::{Check, Checks};
 pub use counts::{Branch, Counts, Drop};
 pub use explain::{EXPLAINED_MAX, Explanation};
@@ -64,12 +71,15 @@ pub use memory::MemoryFigures;
 pub use operator::Paused;
 pub(crate) use order::NO_TRACE_CONTROL;
 pub use order::{Denial, Held, Order, Ordered, Taken};
+pub use orders::{ORDERS_KEPT_MAX, OrderReport};
 pub use output::{Chosen, Command, Decision, Event, Lost, Refusal};
 pub use replicas::{ReplicaFigures, Replicas};
-pub use report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome};
+pub use report::{
+    INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome, PROCS_PER_INCIDENT_MAX, ProcReport, Saving, WallTimes,
+};
 pub use smaller::{SMALLER_REPORTED_MAX, Smaller};
 pub use snapshot::{RestoreError, Snapshot};
-pub use status::{JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine, ProcLine};
+pub use status::{INCIDENTS_SHOWN_MAX, JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine, ProcLine};
 pub use trial::{TRIAL_STEPS, TRIAL_WITHIN};
 pub use view::{Proc, View};
 
@@ -77,11 +87,13 @@ use crate::detect::{FaultDetector, Findings};
 use crate::job::{CommandId, IncidentId, JobSpec, JobTime, Name, NodeId, Permission, ProcId, Seq, WorkerSpec};
 use crate::recover::RecoveryStrategy;
 use budget::Budget;
+use calendar::Calendar;
 use commands::Pending;
 use ending::Life;
 use incidents::Open;
 use memory::Memory;
 use operator::Cordon;
+use orders::Orders;
 use plans::{Plan, PlanId};
 use report::Ledger;
 use serde::{Deserialize, Serialize};
@@ -186,6 +198,12 @@ struct State {
     /// When the job trained with fewer ranks than it has.
     #[serde(default)]
     smaller: SmallerTimes,
+    /// What the calendar said when.
+    #[serde(default)]
+    calendar: Calendar,
+    /// What operators have ordered.
+    #[serde(default)]
+    orders: Orders,
 }
 
 impl fmt::Debug for Kernel {
@@ -238,6 +256,8 @@ impl Kernel {
             silent_guards: BTreeMap::new(),
             trial: None,
             smaller: SmallerTimes::default(),
+            calendar: Calendar::default(),
+            orders: Orders::default(),
         };
         let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {
@@ -279,6 +299,7 @@ impl Kernel {
             Input::Deadline => self.expire(),
             Input::Slept { nanos } => self.slept(*nanos),
             Input::Ordered(ordered) => self.ordered(ordered),
+            Input::WallClock { unix_ms } => self.state.calendar.note(self.state.view.now, *unix_ms),
         }
         self.take_findings();
         self.settle();

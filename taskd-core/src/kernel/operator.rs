@@ -5,7 +5,7 @@
 use super::order::{Denial, Held, Order, Ordered, Taken};
 use super::{Branch, Kernel};
 use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Sound, Suspect};
-use crate::job::{Domain, IncidentId, JobTime, Mode, Name, NodeId, Permission, Rank, Role};
+use crate::job::{Domain, IncidentId, JobTime, Mode, Name, NodeId, Permission, Rank, Role, WallTime};
 use crate::launch::{NodeState, NodeStatus};
 use crate::recover::{Action, DUMP, placement};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,9 @@ use std::time::Duration;
 pub struct Paused {
     /// Since when.
     pub at: JobTime,
+    /// Since when, by the calendar.
+    #[serde(default)]
+    pub wall: Option<WallTime>,
     /// By whom.
     pub by: Name,
     /// Why.
@@ -41,6 +44,8 @@ impl Kernel {
             false => self.follow(ordered),
         };
         self.state.counts.branch(if result.is_ok() { Branch::OrderTaken } else { Branch::OrderDenied });
+        let (at, wall) = (self.now(), self.wall(self.now()));
+        self.state.orders.answered(ordered, at, wall, &result);
         self.command(None, Action::Reply { order: ordered.id, result }, Duration::MAX);
     }
 
@@ -167,9 +172,11 @@ impl Kernel {
     }
 
     fn pause(&mut self, ordered: &Ordered) -> Taken {
-        let (at, by, reason) = (self.now(), ordered.by.clone(), ordered.reason.clone());
-        let since = self.state.paused.get_or_insert(Paused { at, by, reason });
-        taken(format!("paused since {} by {}: decisions are logged, and nothing is begun", since.at, since.by))
+        let (at, wall) = (self.now(), self.wall(self.now()));
+        let (by, reason) = (ordered.by.clone(), ordered.reason.clone());
+        let since = self.state.paused.get_or_insert(Paused { at, wall, by, reason });
+        let when = since.wall.map_or_else(|| since.at.to_string(), |wall| wall.to_string());
+        taken(format!("paused since {when} by {}: decisions are logged, and nothing is begun", since.by))
     }
 
     fn resume(&mut self) -> Result<Taken, Denial> {

@@ -6,6 +6,7 @@ use crate::job::{IncidentId, Name, NodeId, OrderId, Permission, Rank};
 use crate::trace::switches::Requested;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// An order with who gave it. It is logged like every input, and answered by exactly one
 /// [`Action::Reply`](crate::recover::Action::Reply).
@@ -71,6 +72,40 @@ pub enum Order {
         /// Each on or off.
         kinds: Requested,
     },
+}
+
+/// Most things that an order names one by one in words.
+const NAMED_MAX: usize = 4;
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Drain { node } => write!(f, "drain {node}"),
+            Order::Readmit { node } => write!(f, "readmit {node}"),
+            Order::Restart { ranks } if ranks.is_empty() => f.write_str("restart all ranks"),
+            Order::Restart { ranks } => write!(f, "restart {}", few(ranks.iter())),
+            Order::Dump => f.write_str("save a checkpoint"),
+            Order::Allow { strategies } => {
+                let each = strategies.iter().map(|(name, may)| format!("{name} {may:?}"));
+                write!(f, "allow {}", few(each))
+            }
+            Order::Pause => f.write_str("pause"),
+            Order::Resume => f.write_str("resume"),
+            Order::Approve { incident } => write!(f, "approve {incident}"),
+            Order::Decline { incident } => write!(f, "decline {incident}"),
+            Order::Switch { kinds } => write!(f, "record {kinds}"),
+        }
+    }
+}
+
+fn few(things: impl ExactSizeIterator<Item: fmt::Display>) -> String {
+    let more = things.len().saturating_sub(NAMED_MAX);
+    let named: Vec<String> = things.take(NAMED_MAX).map(|thing| thing.to_string()).collect();
+    match more {
+        0 if named.is_empty() => "nobody".to_owned(),
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
 }
 
 /// Why recorders cannot be switched.

@@ -4,18 +4,58 @@
 
 use super::explain::Archive;
 use super::trial::CHARGED;
-use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, ReplicaFigures, Smaller, State, View};
+use super::{
+    Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, ReplicaFigures, Smaller, State, View,
+};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
-use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, ProcId, Rank, Role, WallTime};
 use crate::recover::Incident;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 /// Most closed incidents that a report holds; older ones stand in the log only.
 pub const INCIDENTS_REPORTED_MAX: usize = 1024;
+
+/// Most processes that an incident names with host and process id: its causes before its victims.
+pub const PROCS_PER_INCIDENT_MAX: usize = 64;
+
+/// A process that an incident is about, as it was then: who looks for it in other logs knows it by these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProcReport {
+    /// Which.
+    pub proc: ProcId,
+    /// On which host.
+    pub node: Option<NodeId>,
+    /// Its process id there.
+    pub pid: Option<u32>,
+    /// Whether it is a cause; else it happened to it.
+    pub is_cause: bool,
+    /// Where its output is: the directory of its `stdout.log` and `stderr.log` on that host. The runtime fills it in, where its
+    /// launcher [says so](crate::launch::LauncherInfo::output_dirs).
+    #[serde(default)]
+    pub output: Option<String>,
+}
+
+/// The times of an incident by the calendar, each `None` where there is none, or where the calendar is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct WallTimes {
+    /// Of [`IncidentReport::onset`].
+    pub onset: Option<WallTime>,
+    /// Of [`IncidentReport::detected`].
+    pub detected: Option<WallTime>,
+    /// Of [`IncidentReport::decided`].
+    pub decided: Option<WallTime>,
+    /// Of [`IncidentReport::resumed`].
+    pub resumed: Option<WallTime>,
+    /// Of [`IncidentReport::closed`].
+    pub closed: Option<WallTime>,
+}
 
 /// One incident, as told to people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,9 +101,42 @@ pub struct IncidentReport {
     /// How long the chosen strategy was expected to keep the job from training.
     #[serde(default, with = "OptionalSeconds")]
     pub expected_downtime: Option<Duration>,
+    /// The processes among causes and victims, the first [`PROCS_PER_INCIDENT_MAX`].
+    #[serde(default)]
+    pub procs: Vec<ProcReport>,
+    /// Processes that are not among them for want of room.
+    #[serde(default)]
+    pub procs_left_out: u32,
+    /// Its times by the calendar.
+    #[serde(default)]
+    pub wall: WallTimes,
 }
 
 impl IncidentReport {
+    /// Notes which process a fault is about, while it is known where that is.
+    fn names(&mut self, fault: &Fault, view: &View) {
+        let Domain::Process(role) = &fault.prime().domain else { return };
+        let known = view.proc(role).filter(|proc| fault.incarnation().is_none_or(|of| of == proc.incarnation));
+        let Some(incarnation) = fault.incarnation().or(known.map(|proc| proc.incarnation)) else { return };
+        let (node, pid) = known.map_or((None, None), |proc| (proc.node.clone(), proc.pid));
+        let proc = ProcId { role: role.clone(), incarnation };
+        self.takes(ProcReport { proc, node, pid, is_cause: fault.prime().is_cause(), output: None });
+    }
+
+    /// Takes a process in, if need be in the place of a victim.
+    fn takes(&mut self, proc: ProcReport) {
+        if self.procs.iter().any(|known| known.proc == proc.proc) {
+            return;
+        }
+        if self.procs.len() >= PROCS_PER_INCIDENT_MAX {
+            self.procs_left_out = self.procs_left_out.saturating_add(1);
+            let victim = self.procs.iter().rposition(|known| !known.is_cause).filter(|_| proc.is_cause);
+            let Some(victim) = victim else { return };
+            self.procs.remove(victim);
+        }
+        self.procs.push(proc);
+    }
+
     /// Seconds of training that acting at once would have saved over what really happened, for a decision that was held:
     /// from the decision to the end of the incident (or of the job), less the expected downtime. Negative where the job came
     /// back sooner by itself. `None`: it was acted on, or is not over.
@@ -74,6 +147,48 @@ impl IncidentReport {
         self.held?;
         let (decided, closed, downtime) = (self.decided?, self.closed?, self.expected_downtime?);
         Some(closed.since(decided).as_secs_f64() - downtime.as_secs_f64())
+    }
+
+    /// The same as a sentence can say it.
+    #[must_use]
+    pub fn saving(&self) -> Option<Saving> {
+        self.would_have_saved_s().map(Saving::of_s)
+    }
+}
+
+/// What acting at once would have been good for: printed, it is the end of a sentence about what was not done.
+///
+/// ```
+/// use taskd_core::kernel::Saving;
+///
+/// assert_eq!(Saving::of_s(40.2).to_string(), "would have saved 40.2 s at least");
+/// assert_eq!(Saving::of_s(-55.0).to_string(), "would have been 55.0 s slower: the job came back sooner by itself");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Saving {
+    /// So much training at least would have been saved.
+    Saved(Duration),
+    /// The job was back by itself so much sooner than it was expected to be after acting.
+    Slower(Duration),
+}
+
+impl Saving {
+    /// Of seconds, negative ones where the job came back sooner by itself.
+    #[must_use]
+    pub fn of_s(seconds: f64) -> Saving {
+        let size = Duration::try_from_secs_f64(seconds.abs()).unwrap_or_default();
+        if seconds < 0.0 { Saving::Slower(size) } else { Saving::Saved(size) }
+    }
+}
+
+impl fmt::Display for Saving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Saving::Saved(time) => write!(f, "would have saved {:.1} s at least", time.as_secs_f64()),
+            Saving::Slower(time) => {
+                write!(f, "would have been {:.1} s slower: the job came back sooner by itself", time.as_secs_f64())
+            }
+        }
     }
 }
 
@@ -110,6 +225,9 @@ pub struct JobReport {
     pub reason: String,
     /// When it ended, or the time of the last input.
     pub ended: JobTime,
+    /// The same by the calendar.
+    #[serde(default)]
+    pub wall: Option<WallTime>,
     /// Recoveries that counted.
     pub restarts: u32,
     /// What checkpoints in the ranks' memory have cost, where they made any.
@@ -124,6 +242,15 @@ pub struct JobReport {
     pub smaller: Vec<Smaller>,
     /// The incidents in the order in which they were closed.
     pub incidents: Vec<IncidentReport>,
+    /// What operators have ordered, the newest [`ORDERS_KEPT_MAX`](super::ORDERS_KEPT_MAX).
+    #[serde(default)]
+    pub orders: Vec<OrderReport>,
+    /// Older orders, which stand in the log only.
+    #[serde(default)]
+    pub orders_left_out: u64,
+    /// Where the output of its processes is, by host: each has a directory of its own there. The runtime fills it in.
+    #[serde(default)]
+    pub output_dirs: BTreeMap<NodeId, String>,
     /// What was counted.
     pub counts: Counts,
 }
@@ -142,6 +269,9 @@ impl JobReport {
 pub(super) struct Ledger {
     open: BTreeMap<IncidentId, IncidentReport>,
     closed: VecDeque<IncidentReport>,
+    /// Closed ones that had to go.
+    #[serde(default)]
+    gone: u64,
     outcome: Option<(Outcome, String, JobTime)>,
     #[serde(default)]
     pub(super) archive: Archive,
@@ -151,25 +281,46 @@ impl Kernel {
     /// The account of the job until now.
     #[must_use]
     pub fn report(&self) -> JobReport {
-        let State { ledger, view, counts, memory, smaller, .. } = &self.state;
+        let State { ledger, view, counts, memory, smaller, orders, .. } = &self.state;
         let (outcome, reason, ended) = ledger.outcome.clone().unwrap_or((Outcome::Running, String::new(), view.now));
         JobReport {
             outcome,
             ok: outcome == Outcome::Completed,
             reason,
             ended,
+            wall: self.wall(ended),
             restarts: view.world.restarts(),
             memory: memory.figures(),
             replicas: view.replicas.figures(),
             smaller: smaller.all(),
-            incidents: ledger.closed.iter().chain(ledger.open.values()).cloned().collect(),
+            incidents: ledger.closed.iter().chain(ledger.open.values()).map(|report| self.dated(report)).collect(),
+            orders: orders.kept(),
+            orders_left_out: orders.left_out(),
+            output_dirs: BTreeMap::new(),
             counts: counts.clone(),
         }
+    }
+
+    /// An incident, over or not, as long as the report holds it.
+    pub(crate) fn incident(&self, id: IncidentId) -> Option<IncidentReport> {
+        self.state.ledger.report_of(id).map(|report| self.dated(report))
+    }
+
+    /// An incident with its times by the calendar.
+    pub(super) fn dated(&self, report: &IncidentReport) -> IncidentReport {
+        let wall = WallTimes {
+            onset: self.wall(report.onset),
+            detected: self.wall(report.detected),
+            decided: report.decided.and_then(|at| self.wall(at)),
+            resumed: report.resumed.and_then(|at| self.wall(at)),
+            closed: report.closed.and_then(|at| self.wall(at)),
+        };
+        IncidentReport { wall, ..report.clone() }
     }
 }
 
 impl Ledger {
-    pub(super) fn found(&mut self, id: IncidentId, now: JobTime, fault: &Fault) {
+    pub(super) fn found(&mut self, id: IncidentId, now: JobTime, fault: &Fault, view: &View) {
         let report = self.open.entry(id).or_insert_with(|| IncidentReport {
             id,
             class: fault.prime().class.clone(),
@@ -189,8 +340,12 @@ impl Ledger {
             outcome: "open".into(),
             held: None,
             expected_downtime: None,
+            procs: Vec::new(),
+            procs_left_out: 0,
+            wall: WallTimes::default(),
         });
         report.onset = report.onset.min(fault.onset);
+        report.names(fault, view);
     }
 
     pub(super) fn decided(&mut self, decision: &Decision, view: &View) {
@@ -219,6 +374,10 @@ impl Ledger {
         }
         report.blamed = ranks_of(incident.causes().into_iter());
         report.blamed_services = services_of(incident.causes().into_iter());
+        let causes: BTreeSet<&Domain> = incident.causes().into_iter().map(|fault| &fault.prime().domain).collect();
+        for proc in &mut report.procs {
+            proc.is_cause = causes.contains(&Domain::Process(proc.proc.role.clone()));
+        }
         report.victims = ranks_of(incident.faults.iter());
         report.victims.retain(|rank| !report.blamed.contains(rank));
     }
@@ -229,6 +388,8 @@ impl Ledger {
         let Some(whole) = self.open.get_mut(&into) else { return };
         whole.onset = whole.onset.min(part.onset);
         whole.detected = whole.detected.min(part.detected);
+        whole.procs_left_out = whole.procs_left_out.saturating_add(part.procs_left_out);
+        part.procs.into_iter().for_each(|proc| whole.takes(proc));
     }
 
     pub(super) fn closed(
@@ -247,9 +408,16 @@ impl Ledger {
         }
         if self.closed.len() >= INCIDENTS_REPORTED_MAX {
             self.closed.pop_front();
+            self.gone = self.gone.saturating_add(1);
             counts.drop(Drop::ReportBound);
         }
         self.closed.push_back(report);
+    }
+
+    /// The newest of those that are over, at most so many, the newest last; and how many older ones there were.
+    pub(super) fn recent(&self, most: usize) -> (impl Iterator<Item = &IncidentReport>, u64) {
+        let older = self.closed.len().saturating_sub(most);
+        (self.closed.iter().skip(older), self.gone.saturating_add(older as u64))
     }
 
     /// Incidents that are not over.

@@ -5,8 +5,8 @@
 use super::ending::Life;
 use super::operator::Paused;
 use super::report::IncidentReport;
-use super::{Kernel, MemoryFigures, ReplicaFigures, Smaller, State};
-use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role};
+use super::{Kernel, MemoryFigures, OrderReport, ReplicaFigures, Smaller, State};
+use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role, WallTime};
 use crate::launch::{NodeState, Phase, Point};
 use crate::recover::{Beforehand, cannot, unproven};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 
 /// Most processes that a status names one by one.
 pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
+
+/// Most incidents that are over and that a status shows; older ones stand in the report, and in the log.
+pub const INCIDENTS_SHOWN_MAX: usize = 32;
 
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +26,9 @@ pub struct JobStatus {
     pub job: Name,
     /// The time of the last input.
     pub at: JobTime,
+    /// The same by the calendar.
+    #[serde(default)]
+    pub wall: Option<WallTime>,
     /// Where the job is in its life: `listing`, `starting`, `training`, `ending`, `stopping` or `over`.
     pub life: String,
     /// Whether the runtime acts.
@@ -73,6 +79,22 @@ pub struct JobStatus {
     pub cannot: BTreeMap<Name, String>,
     /// Incidents that are not over; what one is held for stands in it.
     pub incidents: Vec<IncidentReport>,
+    /// Incidents that are over, the newest [`INCIDENTS_SHOWN_MAX`], the newest last.
+    #[serde(default)]
+    pub recent: Vec<IncidentReport>,
+    /// Incidents that are over and older than these.
+    #[serde(default)]
+    pub recent_left_out: u64,
+    /// What operators have ordered, and what became of it: the newest [`ORDERS_KEPT_MAX`](super::ORDERS_KEPT_MAX), the newest
+    /// last.
+    #[serde(default)]
+    pub orders: Vec<OrderReport>,
+    /// Older orders, which stand in the log only.
+    #[serde(default)]
+    pub orders_left_out: u64,
+    /// Where the output of its processes is, by host: each has a directory of its own there. The runtime fills it in.
+    #[serde(default)]
+    pub output_dirs: BTreeMap<NodeId, String>,
 }
 
 /// One process of a job.
@@ -89,6 +111,9 @@ pub struct ProcLine {
     pub pid: Option<u32>,
     /// The last step that it completed.
     pub step: Option<u64>,
+    /// Where its output is: the directory of its `stdout.log` and `stderr.log` on that host. The runtime fills it in.
+    #[serde(default)]
+    pub output: Option<String>,
 }
 
 /// One host of a job.
@@ -109,7 +134,7 @@ impl Kernel {
     /// The job as it stands.
     #[must_use]
     pub fn status(&self) -> JobStatus {
-        let State { view, cordons, life, paused, ledger, memory, smaller, .. } = &self.state;
+        let State { view, cordons, life, paused, ledger, memory, smaller, orders, .. } = &self.state;
         let runs = |p: &super::Proc| p.phase == Phase::Running;
         let running = view.training().filter_map(|(_, p)| p.step);
         let steps = running.fold(None, |steps: Option<(u64, u64)>, step| {
@@ -126,7 +151,9 @@ impl Kernel {
             node: p.node.clone(),
             pid: p.pid,
             step: p.step,
+            output: None,
         };
+        let (recent, recent_left_out) = ledger.recent(INCIDENTS_SHOWN_MAX);
         let host = |status: &crate::launch::NodeStatus| NodeLine {
             node: status.node.clone(),
             state: status.state,
@@ -136,6 +163,7 @@ impl Kernel {
         JobStatus {
             job: view.spec.name.clone(),
             at: view.now,
+            wall: self.wall(view.now),
             life: life.as_str().to_owned(),
             mode: policy.mode,
             paused: paused.clone(),
@@ -156,7 +184,12 @@ impl Kernel {
             budget_left: self.budget_left(),
             permissions: self.strategies.iter().map(|s| (s.name(), policy.permission(&s.name()))).collect(),
             cannot: if is_known { cannot(&self.strategies, &job) } else { BTreeMap::new() },
-            incidents: ledger.open().cloned().collect(),
+            incidents: ledger.open().map(|report| self.dated(report)).collect(),
+            recent: recent.map(|report| self.dated(report)).collect(),
+            recent_left_out,
+            orders: orders.kept(),
+            orders_left_out: orders.left_out(),
+            output_dirs: BTreeMap::new(),
         }
     }
 }

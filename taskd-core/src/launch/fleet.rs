@@ -224,6 +224,8 @@ impl Launcher for Fleet {
         info.lifeline = !parts.is_empty() && parts.iter().all(|part| part.lifeline);
         info.hands_over = parts.iter().all(|part| part.hands_over);
         info.meets_at = parts.iter().find_map(|part| part.meets_at.clone());
+        info.output_dirs = parts.iter().flat_map(|part| part.output_dirs.clone()).collect();
+        info.uninitialised = parts.iter().flat_map(|part| part.uninitialised.clone()).collect();
         let without: BTreeSet<String> = parts.into_iter().flat_map(|part| part.goes_without).collect();
         without.into_iter().fold(info, LauncherInfo::going_without)
     }

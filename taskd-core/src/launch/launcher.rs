@@ -1,10 +1,12 @@
 //! The contract of a launcher.
 
 use super::{Change, DirectBatch, Listing, Revision, StartBatch};
-use crate::job::{CommandId, Name, ProcId};
+use crate::job::{CommandId, Name, NodeId, ProcId};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -203,13 +205,32 @@ pub struct LauncherInfo {
     /// kept, which is told at the start. `None`: it knows of none, or its ranks need none.
     #[serde(default)]
     pub meets_at: Option<Name>,
+    /// Where the output of its processes is kept on each of its hosts. Each process has a directory of its own there, named
+    /// `rank-3.2` for incarnation 2 of rank 3 and `service-NAME.1` for a service, with `stdout.log` and `stderr.log` in it. A host
+    /// that is not named: its processes' output is elsewhere. What is said here stands in the log, in reports and in status.
+    #[serde(default)]
+    pub output_dirs: BTreeMap<NodeId, PathBuf>,
+    /// Services that a program can be by itself, started again with such a first argument, of which this program's `main` has not
+    /// called the function that makes it one: by the argument, what to call. A job with such a service is refused
+    /// [before it starts](crate::runtime::RuntimeBuilder::build): the process would be this program once more.
+    #[serde(default)]
+    pub uninitialised: BTreeMap<String, String>,
 }
 
 impl LauncherInfo {
     /// A launcher of version 1 without lifelines.
     pub fn new(name: impl Into<Name>) -> LauncherInfo {
         let (name, version) = (name.into(), Name::new("1"));
-        LauncherInfo { name, version, lifeline: false, hands_over: false, goes_without: Vec::new(), meets_at: None }
+        LauncherInfo {
+            name,
+            version,
+            lifeline: false,
+            hands_over: false,
+            goes_without: Vec::new(),
+            meets_at: None,
+            output_dirs: BTreeMap::new(),
+            uninitialised: BTreeMap::new(),
+        }
     }
 
     /// Says that deaths are reported ahead of exits.
@@ -230,6 +251,13 @@ impl LauncherInfo {
     #[must_use]
     pub fn meeting_at(mut self, service: Option<Name>) -> LauncherInfo {
         self.meets_at = service;
+        self
+    }
+
+    /// Says where the output of its processes on this host is kept (see [`output_dirs`](Self::output_dirs)).
+    #[must_use]
+    pub fn with_output(mut self, node: NodeId, dir: impl Into<PathBuf>) -> LauncherInfo {
+        self.output_dirs.insert(node, dir.into());
         self
     }
 

@@ -30,6 +30,7 @@ pub use direct::{
 };
 pub use fleet::Fleet;
 pub use foreign::{ForeignBuilder, ForeignCounts, ForeignError, ForeignProcs, ForeignStates, LogSteps, StepPattern};
+pub(crate) use guard::run_dir::proc_name as proc_dir_name;
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;
 pub use launcher::{LaunchError, Launcher, LauncherExt, LauncherInfo, WithTimeout};

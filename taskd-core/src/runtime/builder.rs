@@ -1,19 +1,20 @@
 //! Collects plugins and settings, and reports everything that is wrong with them at once.
 
+use super::clock::unix_ms;
 use super::{Runtime, past};
 use crate::detect::FaultDetector;
-use crate::job::{JobSpec, Name};
+use crate::job::{JobSpec, Name, WorkerSpec};
 use crate::journal::{Journal, JournalConfig};
 use crate::kernel::Plugins;
-use crate::launch::Launcher;
+use crate::launch::{Launcher, LauncherInfo};
 use crate::recover::RecoveryStrategy;
 use crate::trace::TraceSource;
 use crate::trace::switches::TraceControl;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// Collects what a [`Runtime`] is made of (see [`Runtime::builder`]). Setters cannot fail; [`build`](Self::build) tells.
 #[derive(Default)]
@@ -138,8 +139,9 @@ impl RuntimeBuilder {
             None => problems.push(Problem::Missing("job")),
             Some(job) => problems.extend(job.problems().into_iter().map(Problem::Config)),
         }
-        if self.launcher.is_none() {
-            problems.push(Problem::Missing("launcher"));
+        match &self.launcher {
+            None => problems.push(Problem::Missing("launcher")),
+            Some(launcher) => problems.extend(self.job.iter().flat_map(|job| uninitialised(job, &launcher.info()))),
         }
         if self.second_launcher {
             problems.push(Problem::SecondLauncher);
@@ -163,6 +165,22 @@ impl RuntimeBuilder {
         }
         problems
     }
+}
+
+/// Services of the job that are this program, started again, which would not become one.
+fn uninitialised(job: &JobSpec, info: &LauncherInfo) -> Vec<Problem> {
+    let of = |(service, spec): (&Name, &Arc<WorkerSpec>)| {
+        let call = info.uninitialised.get(spec.argv.get(1)?)?.clone();
+        is_this_program(spec.argv.first()?).then(|| Problem::Uninitialised { service: service.clone(), call })
+    };
+    job.services.iter().filter_map(of).collect()
+}
+
+/// Whether a process that is started from this path would be this program.
+fn is_this_program(path: &str) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let this = file(Path::new("/proc/self/exe"));
+    this.is_some() && this == file(Path::new(path))
 }
 
 fn twice(kind: &'static str, names: impl Iterator<Item = Name>) -> Vec<Problem> {
@@ -218,19 +236,24 @@ pub enum Problem {
         /// The names that there are.
         known: Vec<Name>,
     },
+    /// A service of the job is this program, started again, and its `main` does not make it one: it would be the host program once
+    /// more, over and over.
+    #[error(
+        "the service {service} is this program, started again, and its main does not call {call}: call that first in main, \
+         beside taskd_core::launch::guard::init(), or give the service a program of its own"
+    )]
+    Uninitialised {
+        /// The service.
+        service: Name,
+        /// What to call.
+        call: String,
+    },
     /// A setting is wrong.
     #[error(transparent)]
     Config(crate::job::ConfigError),
     /// The logs cannot be kept where they should be.
     #[error("{0}")]
     Journal(String),
-}
-
-/// The wall clock, read once: it ties the log's job time to dates for people, and nothing is decided from it.
-#[allow(clippy::disallowed_methods)]
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn list(names: &[Name]) -> String {

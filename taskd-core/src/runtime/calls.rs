@@ -3,6 +3,7 @@
 //! It decides nothing, and questions leave no trace in the log.
 
 use super::handle::ControlError;
+use super::output::OutputDirs;
 use crate::job::{IncidentId, Name, OrderId};
 use crate::kernel::{Denial, Explanation, Input, JobStatus, Kernel, Order, Ordered, Taken};
 use std::collections::BTreeMap;
@@ -41,11 +42,13 @@ pub(super) struct Orders {
 
 impl Orders {
     /// Answers a question; an order comes back as an input.
-    pub(super) fn take(&mut self, query: Query, kernel: &Kernel) -> Option<Input> {
+    pub(super) fn take(&mut self, query: Query, kernel: &Kernel, output: &OutputDirs) -> Option<Input> {
         match query {
             // Nobody may wait for an answer any more; an order is followed all the same.
-            Query::Status(reply) => drop(reply.send(kernel.status())),
-            Query::Explain(incident, reply) => drop(reply.send(kernel.explain(incident))),
+            Query::Status(reply) => drop(reply.send(output.in_status(kernel.status()))),
+            Query::Explain(incident, reply) => {
+                drop(reply.send(kernel.explain(incident).map(|explanation| output.in_explanation(explanation))));
+            }
             Query::Order { by, reason, order, reply } => {
                 self.given += 1;
                 let id = OrderId(self.given);

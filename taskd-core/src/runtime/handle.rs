@@ -2,7 +2,7 @@
 
 use super::calls::{Call, Query};
 use crate::detect::Fault;
-use crate::job::{IncidentId, JobTime, Name, NodeId, Permission, Rank};
+use crate::job::{IncidentId, JobTime, Name, NodeId, Permission, Rank, WallTime};
 use crate::journal::JournalMonitor;
 use crate::kernel::{Denial, Event, Explanation, Input, JobStatus, NO_TRACE_CONTROL, Order, Request, Taken};
 use crate::trace::switches::{Requested, TraceControl, TraceStatus};
@@ -21,6 +21,9 @@ pub const EVENTS_KEPT: usize = 1024;
 pub struct Announcement {
     /// The time of the input that led to it.
     pub at: JobTime,
+    /// The same by the calendar.
+    #[serde(default)]
+    pub wall: Option<WallTime>,
     /// What happened.
     pub event: Event,
 }

@@ -7,13 +7,15 @@
 //! |---|---|
 //! | `builder` | collects plugins, reports everything that is wrong at once |
 //! | `shell` | the loop: one input, one step, its commands |
-//! | `clock` | the one map from the shell's clock to job time, and the discovery of our own sleep |
+//! | `clock` | the one map from the shell's clock to job time, the discovery of our own sleep, and what the calendar says |
 //! | `queues` | bounded queues between sources and kernel |
 //! | `sources` | the task of each source: batches, questions, failures |
 //! | `carry` | commands to the launcher in order, answers back |
 //! | `log` | writes each step before its commands leave, and says when it cannot |
 //! | `past` | what is taken up of an earlier supervisor's log |
 //! | `calls` | orders and questions of handles, and their answers |
+//! | `news` | what operators see in their log: a sentence for each incident opened, decided, closed |
+//! | `output` | where the output of processes is, for status, reports and news |
 //! | `handle` | what the host program holds while the job runs |
 //! | `leave` | the ways to leave a job that has not ended |
 //! | `signals` | SIGTERM and SIGINT as such a leave, where the host program asks for it |
@@ -29,6 +31,8 @@ pub mod exit_code;
 mod handle;
 mod leave;
 mod log;
+mod news;
+mod output;
 mod outset;
 mod past;
 mod queues;

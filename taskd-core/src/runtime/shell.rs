@@ -3,9 +3,11 @@
 use super::RuntimeBuilder;
 use super::calls::{CALLS_MAX, Call, Orders, Query};
 use super::carry::{Carrier, DETACH_WITHIN, FINISH_WITHIN};
-use super::clock::{JobClock, Pulse};
+use super::clock::{Calendar, JobClock, Pulse};
 use super::handle::{Announcement, ControlError, EVENTS_KEPT, RuntimeHandle};
 use super::log::{CLOSE_WITHIN, Log};
+use super::news;
+use super::output::OutputDirs;
 use super::outset::Outset;
 use super::past::Past;
 use super::queues::FactQueues;
@@ -157,6 +159,8 @@ struct Shell {
     mailbox: Mailbox,
     clock: JobClock,
     pulse: Pulse,
+    calendar: Calendar,
+    output: OutputDirs,
     queues: Arc<FactQueues>,
     sources: Sources,
     carrier: Carrier,
@@ -208,6 +212,10 @@ impl Shell {
         };
         let clock = JobClock::from(past.now);
         let queues = Arc::new(FactQueues::new(clock));
+        let output = OutputDirs::of(&info);
+        if let Some(line) = output.in_words() {
+            tracing::info!("{line}");
+        }
         for guarantee in &info.goes_without {
             tracing::warn!(launcher = %info.name, "{guarantee}");
         }
@@ -221,6 +229,8 @@ impl Shell {
             mailbox,
             clock,
             pulse,
+            calendar: Calendar::default(),
+            output,
             sources: Sources::spawn(sources, &queues, &handle.urgent),
             carrier: Carrier::spawn(launcher, info.name, &handle.urgent),
             queues,
@@ -241,6 +251,9 @@ impl Shell {
             tracing::warn!(?slept, "the supervisor did not run for a while; nobody is blamed for that time");
             let nanos = u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX);
             self.mailbox.push_first(Input::Slept { nanos });
+        }
+        if let Some(unix_ms) = self.calendar.turn() {
+            self.mailbox.push(Input::WallClock { unix_ms });
         }
         while let Ok(input) = self.requests.try_recv() {
             self.mailbox.push(input);
@@ -275,7 +288,7 @@ impl Shell {
 
     /// Answers a question at once; an order is answered by the kernel.
     fn answer(&mut self, query: Query) {
-        let order = self.orders.take(query, &self.kernel);
+        let order = self.orders.take(query, &self.kernel, &self.output);
         self.mailbox.extend(order);
     }
 
@@ -305,6 +318,7 @@ impl Shell {
                 self.outset.rank_says(status);
                 self.outset.look_at_replicas(self.kernel.view());
             }
+            Input::Ordered(_) => self.kernel.last_order().map(news::of_order).into_iter().for_each(news::log),
             _ => {}
         }
         let written = self.log.as_mut().and_then(|log| log.write(&self.kernel, now, &input, &commands));
@@ -323,21 +337,22 @@ impl Shell {
     /// The job is over: sources hand on what they have, the launcher takes its last commands, the logs are written to
     /// their end.
     async fn finish(self) -> JobReport {
-        let Shell { kernel, sources, carrier, log, mut unattended, .. } = self;
+        let Shell { kernel, sources, carrier, log, mut unattended, output, .. } = self;
         unattended.launcher = None;
         sources.close().await;
         carrier.finish().await;
         if let Some(log) = log {
             log.finish().await;
         }
-        kernel.report()
+        output.in_report(kernel.report())
     }
 
     fn dispatch(&mut self, now: JobTime, command: Command) {
         match command.action {
             Action::Announce(event) => {
                 tracing::debug!(?event, "announced");
-                let announcement = Announcement { at: now, event: *event };
+                news::of(&event, &self.kernel, &self.output).into_iter().for_each(news::log);
+                let announcement = Announcement { at: now, wall: self.kernel.wall(now), event: *event };
                 let _ = self.handle.events.send(Arc::new(announcement)); // nobody listens: nobody misses it
             }
             Action::Collect(ask) => self.sources.collect(command.id, &ask),
@@ -347,7 +362,10 @@ impl Shell {
             Action::Reply { order, result } => self.orders.reply(order, result),
             Action::Switch { kinds, by, again } => self.handle.switch(kinds, by, again),
             Action::Enter(_) | Action::Cordon { .. } => {} // the kernel's own; processes learn of their world at their start
-            Action::Finish { ok, reason } => tracing::info!(ok, %reason, "the job is over"),
+            Action::Finish { ok, reason } => {
+                let output = self.output.in_words().map(|line| format!("; {line}")).unwrap_or_default();
+                tracing::info!(ok, %reason, "the job is over{output}");
+            }
         }
     }
 }

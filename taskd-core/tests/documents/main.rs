@@ -192,7 +192,7 @@ fn events() -> Vec<Announcement> {
             Action::Announce(event) => Some(*event),
             _ => None,
         });
-        events.map(move |event| Announcement { at: step.now, event }).collect::<Vec<_>>()
+        events.map(move |event| Announcement { at: step.now, wall: None, event }).collect::<Vec<_>>()
     });
     let (incident, strategy, reason) = (IncidentId(7), Name::new("restart"), "it was so".to_owned());
     let others = [
@@ -200,7 +200,7 @@ fn events() -> Vec<Announcement> {
         Event::Failed { incident, strategy, reason },
         Event::Merged { incident, into: IncidentId(3) },
     ];
-    let others = others.map(|event| Announcement { at: JobTime::from_nanos(99), event });
+    let others = others.map(|event| Announcement { at: JobTime::from_nanos(99), wall: None, event });
     announced.chain(others).collect()
 }
 

@@ -25,7 +25,8 @@ const fn steps_of(version: u32) -> usize {
         ..3 => 155,
         3 => 156,
         4 => 157,
-        _ => 167,
+        5 => 167,
+        _ => 168,
     }
 }
 
@@ -86,6 +87,7 @@ fn every_input(version: u32) -> Vec<Input> {
     .into_iter()
     .chain(every_order(version))
     .chain(every_word(version))
+    .chain((version >= 6).then_some(Input::WallClock { unix_ms: 1_782_875_564_123 }))
     .collect()
 }
 

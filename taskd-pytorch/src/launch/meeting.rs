@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use taskd_core::job::{Generation, JobSpec, Name, WorkerSpec};
 use taskd_core::launch::python::Meeting;
 
-use crate::store::{ControlError, StoreControl, StoreProgram};
+use crate::store::{self, ControlError, StoreControl, StoreProgram};
 
 /// The service that is the job's store.
 pub const STORE: Name = Name::new("store");
@@ -23,6 +23,9 @@ pub const STORE: Name = Name::new("store");
 /// is started again when it asks the store that is gone.
 ///
 /// The store runs where the launcher is: ranks on other hosts reach it by the first rank's host, so the launcher must be there.
+///
+/// With [`StoreProgram::ReexecSelf`] this program's `main` calls [`store::init`] first; where it has not, no runtime is
+/// [built](taskd_core::runtime::RuntimeBuilder::build) for the job.
 ///
 /// # Errors
 /// The store's program has no name that can be given.
@@ -40,6 +43,11 @@ pub(super) struct StoreMeeting;
 impl Meeting for StoreMeeting {
     fn service(&self) -> Name {
         STORE
+    }
+
+    fn uninitialised(&self) -> Option<(String, String)> {
+        let missing = || (store::BECOME.to_owned(), "taskd_pytorch::store::init()".to_owned());
+        (!store::init_was_called()).then(missing)
     }
 
     async fn open(&self, control: &Path, generation: Generation, listener: TcpListener) -> Result<(), String> {

@@ -14,9 +14,18 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first argument of a process that is to become a store, with the version of what follows it.
-const BECOME: &str = "taskd-store/1";
+pub(crate) const BECOME: &str = "taskd-store/1";
+
+static INIT_WAS_CALLED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program can be its own store.
+pub(crate) fn init_was_called() -> bool {
+    INIT_WAS_CALLED.load(Ordering::Relaxed)
+}
+
 /// The name of the inherited control socket in `LISTEN_FDNAMES`.
 pub const CONTROL_NAME: &str = "taskd-store-control";
 /// Longest path of a socket, in bytes: `sun_path` without its end.
@@ -112,6 +121,7 @@ impl From<NewError> for StartError {
 /// It returns at once, unless this process was started with the command of [`StoreProgram::ReexecSelf`]: then it is the
 /// store, and never returns.
 pub fn init() {
+    INIT_WAS_CALLED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == BECOME) {
         std::process::exit(run_or_say(arguments));

@@ -42,6 +42,7 @@ mod value;
 mod wire;
 
 pub use control::{ControlError, Refusal, StoreControl};
+pub(crate) use entry::{BECOME, init_was_called};
 pub use entry::{CONTROL_NAME, StartError, StoreProgram, init, main};
 pub use limits::{AtBound, Bound, Limits, LimitsError, NotALimit};
 pub use server::Server;

@@ -307,6 +307,7 @@ fn input() -> impl Strategy<Value = Input> {
         vec(observation(), 0..5).prop_map(Input::Observed),
         Just(Input::Deadline),
         any::<u64>().prop_map(|nanos| Input::Slept { nanos }),
+        any::<u64>().prop_map(|unix_ms| Input::WallClock { unix_ms }),
     ]
 }
 

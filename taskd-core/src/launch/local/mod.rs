@@ -139,6 +139,7 @@ fn misunderstood() -> LaunchError {
 impl Launcher for LocalLauncher {
     fn info(&self) -> LauncherInfo {
         let mut info = LauncherInfo::new("local").with_lifeline();
+        info = info.with_output(self.ground.node.clone(), self.ground.output_dir());
         info.hands_over = self.guarded;
         if !self.guarded {
             info = info

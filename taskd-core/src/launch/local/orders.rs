@@ -86,6 +86,11 @@ impl Ground {
         })
     }
 
+    /// Where the output of processes is.
+    pub(super) fn output_dir(&self) -> PathBuf {
+        Path::new(&self.run_dir).join("procs")
+    }
+
     /// The batch as the guard takes it.
     pub(super) fn batch(&self, job: &JobId, batch: &StartBatch) -> Result<WireBatch, LaunchError> {
         let local = self.local_ranks(&batch.world);

@@ -19,6 +19,12 @@ pub trait Meeting: Debug + Send + Sync {
     /// The job's service. In a job without one of this name the first rank is who listens.
     fn service(&self) -> Name;
 
+    /// Where a program can be this service by itself, started again with such a first argument: that argument, and the function
+    /// that its `main` has to call first, if it has not. Default: `None`.
+    fn uninitialised(&self) -> Option<(String, String)> {
+        None
+    }
+
     /// Has the service serve a generation at this listener, and no earlier one any more. It is told so at `control`, where the
     /// guard listens for it: a service that is being started is waited for.
     ///

@@ -442,6 +442,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let mut info = self.inner.info();
         info.name = Name::from(format!("{} over {}", self.framework.name(), info.name));
         info.goes_without.extend(self.no_helper.clone());
+        info.uninitialised.extend(self.framework.meeting().and_then(|meeting| meeting.uninitialised()));
         info.meeting_at(self.framework.meeting().map(|meeting| meeting.service()))
     }
 

@@ -9,6 +9,7 @@ use crate::launch::{
 use crate::testing::conformance::launcher::{Hosts, Programs, Witnessed};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,6 +53,8 @@ struct FakeWorld {
     log: ChangeLog,
     lifeline: bool,
     calls: Calls,
+    /// Where it says that the output of its processes is.
+    output_dir: Option<PathBuf>,
     state: Mutex<State>,
 }
 
@@ -89,23 +92,31 @@ impl FakeLauncher {
     /// Hosts with these names and so many slots each. Slots are told, not enforced.
     pub fn with_nodes<N: Into<Name>>(names: impl IntoIterator<Item = N>, slots: u32) -> FakeLauncher {
         let status = |name: N| NodeStatus { node: NodeId(name.into()), state: NodeState::Ready, slots };
-        FakeLauncher::build(names.into_iter().map(status), false)
+        FakeLauncher::build(names.into_iter().map(status), false, None)
     }
 
     /// The same hosts, without processes and with lifelines: each exit is preceded by a [`Phase::Dead`].
     #[must_use]
     pub fn with_lifeline(self) -> FakeLauncher {
         let nodes = self.world.lock().nodes.clone();
-        FakeLauncher::build(nodes.into_values(), true)
+        FakeLauncher::build(nodes.into_values(), true, self.world.output_dir.clone())
     }
 
-    fn build(nodes: impl Iterator<Item = NodeStatus>, lifeline: bool) -> FakeLauncher {
+    /// The same hosts, without processes, that say that output is kept in this directory. Nothing is written there.
+    #[must_use]
+    pub fn with_output_in(self, dir: impl Into<PathBuf>) -> FakeLauncher {
+        let nodes = self.world.lock().nodes.clone();
+        FakeLauncher::build(nodes.into_values(), self.world.lifeline, Some(dir.into()))
+    }
+
+    fn build(nodes: impl Iterator<Item = NodeStatus>, lifeline: bool, output_dir: Option<PathBuf>) -> FakeLauncher {
         let (log, mut state) = (ChangeLog::new(1), State::default());
         for node in nodes {
             log.push(Change::Node(node.clone()));
             state.nodes.insert(node.node.clone(), node);
         }
-        FakeLauncher { world: Arc::new(FakeWorld { log, lifeline, calls: Calls::default(), state: Mutex::new(state) }) }
+        let calls = Calls::default();
+        FakeLauncher { world: Arc::new(FakeWorld { log, lifeline, calls, output_dir, state: Mutex::new(state) }) }
     }
 
     /// Another owner's handle on the same processes.
@@ -282,7 +293,11 @@ impl State {
 impl Launcher for FakeLauncher {
     fn info(&self) -> LauncherInfo {
         self.world.calls.count("info");
-        let info = LauncherInfo::new("fake").handing_over();
+        let mut info = LauncherInfo::new("fake").handing_over();
+        if let Some(dir) = &self.world.output_dir {
+            let nodes = self.world.lock().nodes.clone();
+            info.output_dirs = nodes.into_keys().map(|node| (node, dir.clone())).collect();
+        }
         if self.world.lifeline { info.with_lifeline() } else { info }
     }
 

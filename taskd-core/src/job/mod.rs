@@ -27,10 +27,10 @@ pub use ids::{
 pub use memory::{LateCopy, MemoryCheckpoints};
 pub use name::Name;
 pub use policy::{BudgetSpec, Mode, Permission, Policy, REASON_BYTES_MAX, RemovalCap};
+pub use printable::printable;
 pub use process::{ErrorReport, Exit, ProcId, Role, Termination};
 pub(crate) use spec::ConfigProblems;
 pub use spec::{Affinity, ConfigError, InheritEnv, JobSpec, RANKS_MAX, Ready, WorkerSpec};
-pub use printable::printable;
 pub use text::{NotText, document_text};
 pub use time::JobTime;
 pub use wall::{NoWallTime, WallTime};

@@ -4,7 +4,7 @@ mod decisions;
 
 use super::history::{History, Life};
 use super::{Entry, JournalError, Step, text};
-use crate::job::{Seq, printable};
+use crate::job::Seq;
 use std::io::{self, Write};
 use std::path::Path;
 

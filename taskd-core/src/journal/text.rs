@@ -204,5 +204,5 @@ fn few<T: Display>(things: &[T]) -> String {
 
 /// A text on one line, whatever a program or a person has put into it: what moves a terminal's cursor is left out.
 pub(crate) fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    printable(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -4,9 +4,7 @@
 
 use super::explain::Archive;
 use super::trial::CHARGED;
-use super::{
-    Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, ReplicaFigures, Smaller, State, View,
-};
+use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, ReplicaFigures, Smaller, State, View};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, ProcId, Rank, Role, WallTime};

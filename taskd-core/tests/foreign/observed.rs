@@ -14,7 +14,7 @@ use taskd_core::kernel::{Decision, Event, Held};
 use taskd_core::launch::{ForeignProcs, StepPattern};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Announcement, Runtime};
-use taskd_core::trace::{Ask, Exhibit, SourceError, SourceInfo, TraceBatch, TraceSource};
+use taskd_core::trace::{SourceError, TraceBatch, TraceSource};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::timeout;
 

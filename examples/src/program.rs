@@ -11,6 +11,7 @@ use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 use std::time::Duration;
 use taskd_core::kernel::{JobReport, Outcome};
+use taskd_core::launch::LocalError;
 use taskd_core::runtime::{BuildError, Leave, exit_code};
 use taskd_hw_cuda::health::Unavailable;
 use tracing_subscriber::EnvFilter;
@@ -86,7 +87,9 @@ pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> Exit
 fn code_of(failure: &Failure) -> u8 {
     match failure.downcast_ref::<Ended>() {
         Some(ended) => ended.outcome.exit_code(),
-        None if failure.is::<BuildError>() || failure.is::<Unavailable>() => exit_code::UNAVAILABLE,
+        None if failure.is::<BuildError>() || failure.is::<LocalError>() || failure.is::<Unavailable>() => {
+            exit_code::UNAVAILABLE
+        }
         None => exit_code::FAILED,
     }
 }
@@ -113,6 +116,13 @@ pub fn number<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_keeps_a_job_from_being_started_is_no_failed_job() {
+        let failures: [Failure; 2] =
+            [Box::new(BuildError { problems: Vec::new() }), Box::new(LocalError::NotInitialised)];
+        assert!(failures.iter().all(|failure| code_of(failure) == exit_code::UNAVAILABLE));
+    }
 
     #[test]
     fn a_number_is_in_its_range_or_the_range_is_named() {

@@ -9,8 +9,8 @@
 //! | question | trait | built in |
 //! |---|---|---|
 //! | what is every rank doing? | [`TraceSource`](trace::TraceSource) | [`Heartbeats`](launch::Heartbeats), sources over [foreign processes](launch::ForeignProcs) |
-//! | is something wrong? | [`FaultDetector`](detect::FaultDetector) | [five detectors](detect::defaults), any [closure](detect::detector()) |
-//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [retry, recover, dump, restart, exit](recover::defaults) |
+//! | is something wrong? | [`FaultDetector`](detect::FaultDetector) | [exit, failed step, program error, silence, stall, hang, restart storm, shrunk world](detect::defaults), [slow rank](detect::SlowRankDetector), any [closure](detect::detector()) |
+//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [retry, recover-in-place, recover, shrink, grow, dump, restart, dump-exit, exit](recover::defaults) |
 //! | start, stop, watch | [`Launcher`](launch::Launcher) | [`LocalLauncher`](launch::LocalLauncher), [`Fleet`](launch::Fleet), [`ForeignProcs`](launch::ForeignProcs) |
 //!
 //! [`Runtime`](runtime::Runtime) puts them together; [`RuntimeHandle`](runtime::RuntimeHandle) is what one holds while the job

@@ -6,6 +6,7 @@ use crate::program;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
+use taskd_core::kernel::Saving;
 
 /// One incident beside what was injected, or an injection that was not found.
 #[derive(Clone, Debug, Serialize)]
@@ -102,7 +103,7 @@ pub struct Account {
     pub correct: usize,
     /// Incidents that nothing was injected for.
     pub false_alarms: usize,
-    /// The sum over all incidents.
+    /// The sum over all incidents, of which those in which the job came back sooner by itself count as negative.
     pub would_have_saved_s: f64,
     /// Supervisors that tried to signal, to trace or to start a process: Linux ends one at its first try (seccomp).
     pub signals_sent: u32,
@@ -155,7 +156,10 @@ impl Account {
                 if row.correct { "yes" } else { "NO" },
                 row.detected_ms.map_or("-".to_owned(), |ms| format!("{ms:.0} ms")),
                 row.strategy.as_deref().unwrap_or("-"),
-                row.would_have_saved_s.map_or("-".to_owned(), |s| format!("{s:.1} s")),
+                row.would_have_saved_s.map_or("-".to_owned(), |s| match Saving::of_s(s) {
+                    Saving::Saved(time) => format!("{:.1} s", time.as_secs_f64()),
+                    Saving::Slower(time) => format!("{:.1} s slower", time.as_secs_f64()),
+                }),
                 row.outcome,
             );
             for line in &row.evidence {
@@ -167,7 +171,17 @@ impl Account {
             "\n  jobs        {}, {} ranks each: {} of {} faults found in the right rank, {} false alarms",
             self.jobs, self.ranks, self.correct, self.injected, self.false_alarms
         );
-        let _ = writeln!(out, "  saved       {:.1} s of training would have been", self.would_have_saved_s);
+        let savings = self.incidents.iter().filter_map(|row| row.would_have_saved_s).map(Saving::of_s);
+        let (mut saved, mut slower) = (Duration::ZERO, Duration::ZERO);
+        savings.for_each(|saving| match saving {
+            Saving::Saved(time) => saved += time,
+            Saving::Slower(time) => slower += time,
+        });
+        let _ = write!(out, "  saved       {:.1} s of training would have been", saved.as_secs_f64());
+        let _ = match slower.is_zero() {
+            true => writeln!(out),
+            false => writeln!(out, ", and {:.1} s lost where the job came back sooner by itself", slower.as_secs_f64()),
+        };
         let _ = writeln!(
             out,
             "  supervisor  {} signals sent, {:.1} MiB resident, {:.1} MiB of them its own, {:.2} % of a processor",
@@ -184,6 +198,23 @@ impl Account {
 mod tests {
     use super::*;
     use crate::observe::inject::Kind;
+
+    #[test]
+    fn no_saving_is_printed_that_is_negative() {
+        let row = |saved| Row {
+            would_have_saved_s: Some(saved),
+            ..missed(&Injection { kind: Kind::Kill, rank: 1, at: Duration::ZERO })
+        };
+        let account =
+            Account { incidents: vec![row(40.0), row(-55.0)], would_have_saved_s: -15.0, ..Account::default() };
+        let table = account.table();
+        assert!(table.contains("  40.0 s ") && table.contains("  55.0 s slower "), "{table}");
+        assert!(
+            table.contains("40.0 s of training would have been, and 55.0 s lost where the job came back sooner"),
+            "{table}"
+        );
+        assert!(!table.contains("-1") && !table.contains("-5"), "{table}");
+    }
 
     #[test]
     fn what_was_not_found_is_told() {

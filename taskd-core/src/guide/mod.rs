@@ -18,7 +18,7 @@
 //! | [`exit_codes`] | tell scripts and service managers how it went |
 //! | [`formats`] | read logs, write jobs as JSON, keep both over versions |
 //!
-//! Every example is compiled, and the four plugins are tested as they stand here. What an item does in detail is said
+//! Every example is compiled, the four plugins are tested as they stand here, and the program for recovery is run as it stands here. What an item does in detail is said
 //! where it is defined; this guide says how the items go together.
 
 #[doc = include_str!("quick_start.md")]
@@ -102,6 +102,24 @@ pub mod tracing {}
 ///
 /// ```python
 #[doc = include_str!("plain_steps.py")]
+/// ```
+///
+/// # A whole host program
+///
+/// It needs `taskd-core`, `taskd-pytorch`, `tokio` and `tracing-subscriber`, and runs any PyTorch script; one without `taskd.steps`
+/// is restarted from its own checkpoints. Guard and store are this same program, started again: where `store::init()` is missing,
+/// [`build`](crate::runtime::RuntimeBuilder::build) refuses the job and names what to call. The repository compiles this program,
+/// and a test of it runs it with the script below.
+///
+/// ```ignore
+#[doc = include_str!("programs/recovering.rs")]
+/// ```
+///
+/// With this script, `my-host /var/lib/my-job python3 train.py 400` trains on when one of the two ranks is killed, and only that
+/// rank is started again:
+///
+/// ```python
+#[doc = include_str!("programs/train.py")]
 /// ```
 pub mod recovering {}
 

@@ -7,7 +7,7 @@
 //! | [0](COMPLETED) | training ended as it should | nothing |
 //! | [1](FAILED) | the job failed: no recovery was left that could have helped | read the report |
 //! | [64](USAGE) | the command line is wrong (`EX_USAGE`) | correct it |
-//! | [69](UNAVAILABLE) | the runtime cannot be built (`EX_UNAVAILABLE`) | read the message; it names all that is wrong |
+//! | [69](UNAVAILABLE) | the runtime, or what it is built from, cannot be built: no rank was started (`EX_UNAVAILABLE`) | read the message; it names all that is wrong |
 //! | [75](HANDED_OVER) | the job trains on without this program (`EX_TEMPFAIL`) | run the program again: it attaches and goes on |
 //! | [143](STOPPED) | the job was stopped because somebody asked for it (as a shell tells of SIGTERM) | run it again when it is to go on from its checkpoint |
 //!
@@ -31,7 +31,7 @@ pub const COMPLETED: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The command line is wrong: `EX_USAGE` of sysexits.h.
 pub const USAGE: u8 = 64;
-/// The runtime cannot be built: `EX_UNAVAILABLE` of sysexits.h.
+/// The runtime, or its launcher, cannot be built: `EX_UNAVAILABLE` of sysexits.h.
 pub const UNAVAILABLE: u8 = 69;
 /// The job was handed over to the guard, and a program that is started now attaches to it: `EX_TEMPFAIL` of sysexits.h.
 pub const HANDED_OVER: u8 = 75;

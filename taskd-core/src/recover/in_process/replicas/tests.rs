@@ -100,7 +100,7 @@ fn a_rank_without_a_proven_replica_is_replaced_by_none_and_the_reason_is_given()
     let refused =
         |strategy: &dyn RecoveryStrategy| strategy.propose(&faults, &scene.view).map(drop).expect_err("refused");
     assert_eq!(refused(&Recover::in_place()), why);
-    assert_eq!(refused(&Shrink::new()), format!("no whole replica of the model is left: {why}"));
+    assert_eq!(refused(&Shrink::new().before_restart()), format!("no whole replica of the model is left: {why}"));
     let mut spec = JobSpec::clone(&scene.view.spec);
     spec.policy.dump_dir = Some("/checkpoints".into());
     scene.view.spec = Arc::new(spec);

@@ -91,7 +91,8 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, 2, 1).await;
     let status = handle.status().await.unwrap();
-    assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), ["dump", "dump-exit", "grow", "shrink"]);
+    let cannot = ["dump", "dump-exit", "grow", "recover", "shrink"];
+    assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), cannot);
     finish_all(&launcher, 2, 1);
     assert!(end(job).await.ok);
     let told = Messages::here(tracing::Level::TRACE);
@@ -101,6 +102,10 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
          (the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on); cannot work for this job: dump, \
          dump-exit (the job names no directory for checkpoints (policy.dump_dir))"
     );
+    for (strategy, why) in &status.cannot {
+        let says = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
+        assert!(told.iter().any(|line| says(&line)), "{strategy}: status and start lines agree: {told:?}");
+    }
     let covered: Vec<&String> = told.iter().filter(|line| line.starts_with("when these are lost")).collect();
     assert_eq!(covered.len(), 1, "once: {told:?}");
     assert!(

@@ -59,7 +59,7 @@ def carry_out(loop, directive):
         session.refuse(id_, str(error))
     except Exception as error:
         _link.say_whole("%s failed" % kind, error)
-        session.refuse(id_, "%s failed at %s: %s: %s" % (kind, place_of(error), type(error).__name__, str(error)[:1000]))
+        session.refuse(id_, "%s failed: %s: %s (%s)" % (kind, type(error).__name__, str(error)[:1000], place_of(error)))
     else:
         session.answer(id_, answer)
         return True

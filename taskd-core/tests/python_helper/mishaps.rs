@@ -68,7 +68,7 @@ fn a_loop_that_could_not_begin_is_over() {
 fn a_directive_that_fails_unexpectedly_is_answered_with_the_place_and_its_traceback_is_printed() {
     let (found, said) = seen("directives_fail");
     let place = format!("{}:{} in breaks", found["file"].as_str().unwrap(), found["line"]);
-    let why = format!("join failed at {place}: KeyError: 'a name that has moved'");
+    let why = format!("join failed: KeyError: 'a name that has moved' ({place})");
     assert_eq!(found["answers"], json!([{"id": 7, "error": why}]), "{found:#}");
     assert_eq!((&found["done"], &found["needs"]), (&json!(false), &json!(false)));
     let raised = format!("line {}, in breaks", found["line"]);

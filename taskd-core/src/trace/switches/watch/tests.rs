@@ -154,7 +154,11 @@ fn what_is_no_file_of_ours_is_refused_in_a_sentence() {
     bench.write(vec![b' '; FILE_BYTES_MAX + 1]);
     assert_eq!(bench.trouble(), "it cannot be read: it is longer than 65536 bytes");
     bench.write([0xff, 0xfe, 0]);
-    assert!(bench.trouble().starts_with("it is no JSON object (it begins with a byte-order mark"), "{}", bench.trouble());
+    assert!(
+        bench.trouble().starts_with("it is no JSON object (it begins with a byte-order mark"),
+        "{}",
+        bench.trouble()
+    );
     fs::remove_file(bench.path()).expect("removed");
     fs::create_dir(bench.path()).expect("made");
     assert_eq!(bench.trouble(), "it cannot be read: it is no regular file");

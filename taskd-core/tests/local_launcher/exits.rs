@@ -63,3 +63,49 @@ async fn what_cannot_be_started_is_refused_by_name_and_nothing_of_its_batch_runs
     assert_eq!(job.exit_of(&first).await.how, signal(9));
     job.end().await;
 }
+
+/// Runs a program in the background, and waits until it has become that.
+const BEGIN: &str =
+    r#"begin() { "$@" & until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done; }; echo here >&2; "#;
+
+#[tokio::test]
+async fn what_lives_on_when_a_rank_ends_by_itself_is_named_and_killed() {
+    let job = Job::new().await;
+    let cases = [
+        ("begin sleep 611; begin sleep 612; exit 0", "exit code 0", vec!["(sleep 611)", "(sleep 612)"]),
+        ("begin setsid sleep 613; exit 3", "exit code 3", vec!["(sleep 613)"]),
+        ("begin sleep 614; kill -KILL $$", "signal 9 (SIGKILL)", vec!["(sleep 614)"]),
+    ];
+    let procs = job.start(cases.clone().map(|(script, ..)| sh(&format!("{BEGIN}{script}")))).await;
+    for (proc, (script, how, left)) in procs.iter().zip(cases) {
+        let exit = job.exit_of(proc).await;
+        assert_eq!((exit.how.to_string().as_str(), exit.stderr_tail.as_str()), (how, "here\n"), "{script}");
+        let rank = proc.role.rank().unwrap().0;
+        let printed = job.printed(&format!("rank-{rank}.1/stderr.log"), " killed: ").await;
+        let told = printed.lines().last().unwrap();
+        assert!(told.starts_with(&format!("taskd: {proc} has ended ({how}), but ")), "{script}: {told}");
+        for command in &left {
+            let before = told.split(&format!(" {command}")).next().filter(|before| before.len() < told.len());
+            let pid = before.and_then(|before| before.rsplit(' ').next()?.parse::<u32>().ok());
+            let pid = pid.unwrap_or_else(|| panic!("{script}: {told}"));
+            eventually("it is gone", || state_of(pid).is_none_or(|state| state == 'Z').then_some(())).await;
+        }
+        let is_advised = told.ends_with("; start the program with exec, or have the script wait for it");
+        assert_eq!(is_advised, how.starts_with("exit code"), "{told}");
+        assert!(told.contains(if left.len() == 1 { " lives on and is killed: " } else { " live on and are killed: " }));
+    }
+    job.end().await;
+}
+
+#[tokio::test]
+async fn what_is_stopped_with_its_rank_is_not_said_to_live_on() {
+    let job = Job::new().await;
+    let script = format!("{BEGIN}trap 'exit 0' TERM; begin sleep 615; echo ready >&2; wait");
+    let proc = job.start_one(sh(&script)).await;
+    job.printed("rank-0.1/stderr.log", "ready").await;
+    job.launcher.stop(std::slice::from_ref(&proc), PATIENCE).await.unwrap();
+    job.exit_of(&proc).await;
+    job.launcher.shutdown(Duration::ZERO).await.unwrap(); // and all is written
+    let printed = std::fs::read_to_string(job.dir.path().join("procs/rank-0.1/stderr.log")).unwrap();
+    assert_eq!(printed, "here\nready\n");
+}

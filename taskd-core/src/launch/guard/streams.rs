@@ -63,6 +63,13 @@ impl Stream {
         }
     }
 
+    /// Writes a line of the guard's own behind what the process has printed. It is no part of the end that is kept.
+    pub(super) fn say(&self, logs: &Logs, line: &str) {
+        if self.pipe.is_some() {
+            self.logs().for_each(|log| logs.write(log, line.as_bytes()));
+        }
+    }
+
     /// No more is wanted from it.
     pub(super) fn close(&mut self, poll: &Poll, logs: &Logs) {
         if let Some(pipe) = self.pipe.take() {

@@ -50,6 +50,18 @@ impl Census {
         Census(alive.filter(|(_, stat)| !stat.is_zombie()).collect())
     }
 
+    /// Looks at these processes.
+    pub(crate) fn of(pids: impl IntoIterator<Item = i32>) -> Census {
+        let alive = pids.into_iter().filter_map(|pid| Some((pid, Stat::read(Pid::from_raw(pid)?)?)));
+        Census(alive.filter(|(_, stat)| !stat.is_zombie()).collect())
+    }
+
+    /// The same, less those that are ending.
+    pub(crate) fn without_dying(mut self) -> Census {
+        self.0.retain(|_, stat| !stat.is_exiting());
+        self
+    }
+
     /// Everything below `root`, without it.
     pub(crate) fn descendants(&self, root: Pid) -> BTreeSet<i32> {
         let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();

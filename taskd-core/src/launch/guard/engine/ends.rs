@@ -79,6 +79,7 @@ impl Engine {
     fn take_end(&mut self, ended: Ended) {
         let key = self.procs.running_with(ended.pid);
         if let Some(key) = key {
+            self.tell_of_survivors(key, ended.how());
             // It is not reaped yet, so this number still means its group and nobody else's.
             let _ = rustix::process::kill_process_group(ended.pid, Signal::KILL);
             self.report_exit(key, ended.how());
@@ -187,7 +188,7 @@ impl Engine {
     }
 
     /// What is left of a process's tree.
-    fn members_of(&self, key: Key, census: &Census, family: Option<&BTreeSet<i32>>) -> Vec<Member> {
+    pub(super) fn members_of(&self, key: Key, census: &Census, family: Option<&BTreeSet<i32>>) -> Vec<Member> {
         let Some(proc) = self.procs.get(key) else { return Vec::new() };
         let name = proc_name(&proc.report.proc);
         // Other processes of the job are never meant, not even one that has got this one's number meanwhile.

@@ -9,6 +9,7 @@ mod ends;
 mod owners;
 mod standbys;
 mod starts;
+mod survivors;
 
 use super::conns::Conn;
 use super::doors::Doors;

@@ -119,6 +119,7 @@ fn no_page_links_to_documentation_that_is_not_published() {
 }
 
 /// A `main` that returns an error prints it as Debug and ends with 1, which says that the job has failed.
+/// One without a result is a test's, which may panic.
 #[test]
 fn no_program_of_a_page_ends_with_an_error_as_debug() {
     let pages = PAGES.map(|page| (page.to_owned(), read(page)));
@@ -126,8 +127,8 @@ fn no_program_of_a_page_ends_with_an_error_as_debug() {
     let mut mains = 0;
     for (page, text) in pages.into_iter().chain(guide()).chain([program]) {
         for line in text.lines().filter(|line| line.starts_with("fn main(")) {
-            assert_eq!(line, "fn main() -> ExitCode {", "{page}");
-            mains += 1;
+            assert!(["fn main() -> ExitCode {", "fn main() {"].contains(&line), "{page}: {line}");
+            mains += usize::from(line.contains("ExitCode"));
         }
     }
     assert_eq!(mains, 3, "in README, quick start and the program for recovery");

@@ -11,13 +11,12 @@ program starts. In the one process that is the rank, and in no other, it
   * has the package `taskd` keep in touch with the supervisor (TASKD_CONTROL), for recovery inside of the process,
   * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
   * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself, and marks the record of one
-    by which the process ends: it is taken for failed from then on, whatever it still does (`atexit`, threads that are joined).
+    by which the rank ends: it is taken for failed from then on, whatever it still does (`atexit`, threads that are joined).
 
-The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment (a
-helper of a wrapper script, a DataLoader worker, the child of a shell that did not exec) finds itself not named and
-leaves everything alone. A process that was started ahead of need (TASKD_SEAT) waits here until it is a rank
-(`_taskd_standby.py`). A process that execs itself keeps its name: its heartbeat and steps go on, its lifeline does
-not, because exec released it.
+The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment finds itself
+not named and leaves everything alone. There is one exception: the program of a wrapper that does not exec it (`_taskd_claim.py`).
+A process that was started ahead of need (TASKD_SEAT) waits here until it is a rank (`_taskd_standby.py`). A process that execs
+itself keeps its name: its heartbeat and steps go on, its lifeline does not, because exec released it.
 
 Progress means that the training loop is alive. The step that is noted counts the steps of optimizers; where several take
 part in a training step it follows the one that steps most. It goes on from the count that an optimizer remembers from its
@@ -38,6 +37,7 @@ VERSION = 1
 
 # Offsets in the page.
 AT_VERSION, AT_PID, AT_STATE, AT_START_TIME = 8, 16, 20, 24
+AT_STARTED_PID, AT_STARTED_TIME = 80, 88  # of the process that was started, once the page names another one
 AT_GENERATION, AT_STEP, AT_STEP_TIME, AT_BEAT_TIME, AT_WORD_OFFSET, AT_IN_LOOP, AT_LOCK = 40, 48, 56, 64, 72, 76, 128
 
 # States of the lifeline, as far as a rank writes them.
@@ -50,6 +50,7 @@ FUTEX_TID_MASK = 0x3FFFFFFF
 GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}  # the number of the system call
 
 BEAT_MS_DEFAULT, BEAT_MS_MIN, BEAT_MS_MAX = 500, 10, 60000
+OF_RANK = "TASKD_RANK_PID"  # the rank that a process descends from, itself included
 COUNT = "_taskd_steps"  # what an optimizer is given: its steps, which its state and its copies leave out
 PARTS_MAX = 64  # groups of parameters with a count of their own; then all are counted anew
 MESSAGE_CHARS_MAX, CALLSTACK_CHARS_MAX = 32768, 131072  # of an error record; of a call stack the end is kept
@@ -66,6 +67,10 @@ def start():
                 fd = open_own_page()
                 if fd is not None:
                     join_page(fd, seated)
+                elif os.environ.get("TASKD_LIFELINE") and not is_of_rank():
+                    import _taskd_claim
+
+                    _taskd_claim.wait(sys.modules[__name__])
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
     run_shadowed()
@@ -101,21 +106,40 @@ def open_own_page():
     return None
 
 
-def names_us(page):
-    def number(at, size):
-        return int.from_bytes(page[at : at + size], sys.byteorder)
+def number(page, at, size):
+    return int.from_bytes(page[at : at + size], sys.byteorder)
 
-    if len(page) != PAGE_BYTES or not page.startswith(MAGIC) or number(AT_VERSION, 4) != VERSION:
+
+def is_page(page):
+    return len(page) == PAGE_BYTES and page.startswith(MAGIC) and number(page, AT_VERSION, 4) == VERSION
+
+
+def names_us(page):
+    if not is_page(page):
         return False
-    if number(AT_PID, 4) != os.getpid():
-        return False
-    with open("/proc/self/stat", "rb") as stat:
-        fields = stat.read().rsplit(b")", 1)[1].split()  # the name in parentheses may hold anything; field 3 comes next
-    return number(AT_START_TIME, 8) == int(fields[22 - 3])
+    if number(page, AT_PID, 4) == os.getpid():
+        return number(page, AT_START_TIME, 8) == stat_of("self")[22]
+    # Another process has claimed the page of this one, which has become Python only now: it is this one's.
+    return number(page, AT_STARTED_PID, 4) == os.getpid() and number(page, AT_STARTED_TIME, 8) == stat_of("self")[22]
+
+
+def stat_of(pid):
+    """The fields of a process's stat, by their numbers from 1; the second is left out."""
+    with open("/proc/%s/stat" % pid, "rb") as stat:
+        first, rest = stat.read().rsplit(b")", 1)  # the name in parentheses may hold anything
+    fields = rest.split()
+    return {1: int(first.split(None, 1)[0]), 3: fields[0], 4: int(fields[4 - 3]), 22: int(fields[22 - 3])}
+
+
+def is_of_rank():
+    """Whether a process that this one descends from is a rank that runs Python. A program that execs itself is still itself."""
+    return os.environ.get(OF_RANK, str(os.getpid())) != str(os.getpid())
 
 
 def join_page(fd, seated=None):
     """This process is the rank."""
+    os.environ[OF_RANK] = str(os.getpid())  # what it starts is not
+    name_us(fd)
     tell_of_another_package()
     framework = load_framework()
     steps, imports = Steps(os.getpid(), *hold_page(fd)), AfterImport(seated)
@@ -123,6 +147,25 @@ def join_page(fd, seated=None):
     record_uncaught(steps)
     follow_supervisor(imports.wait, steps)
     record_what_is_done(imports.wait, steps.then)
+
+
+def name_us(fd):
+    """Has the page name this process, where another one has claimed it before this one became Python."""
+    page = os.pread(fd, PAGE_BYTES, 0)
+    if number(page, AT_PID, 4) != os.getpid():
+        clear(fd)
+        os.pwrite(fd, page[AT_STARTED_TIME : AT_STARTED_TIME + 8], AT_START_TIME)
+        os.pwrite(fd, page[AT_STARTED_PID : AT_STARTED_PID + 4], AT_PID)
+
+
+def clear(fd):
+    """What another process has left in the page and in the error file is not this one's."""
+    os.pwrite(fd, bytes(AT_WORD_OFFSET - AT_STEP), AT_STEP)
+    os.pwrite(fd, bytes(4), AT_IN_LOOP)
+    try:
+        os.unlink(os.environ.get("TASKD_ERROR_FILE") or "")
+    except OSError:
+        pass
 
 
 def run_ahead(seated):
@@ -140,6 +183,7 @@ def run_ahead(seated):
         try:
             fd = open_own_page()
             if fd is not None:
+                os.environ[OF_RANK] = str(os.getpid())
                 steps.move(*hold_page(fd))
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
@@ -174,7 +218,8 @@ def hold_page(fd):
         return ctypes.c_uint64.from_address(address + at)
 
     pid = os.getpid()
-    if word(AT_STATE).value == NEVER_TAKEN and on_main_thread(pid):
+    is_started = word(AT_STARTED_PID).value in (0, pid)  # the guard waits for the end of the process that it has started
+    if is_started and word(AT_STATE).value == NEVER_TAKEN and on_main_thread(pid):
         try:
             take_lifeline(ctypes, libc, address, word, pid)
         except Exception as error:
@@ -182,7 +227,8 @@ def hold_page(fd):
             say("no lifeline: %s" % error)
     if not beats_beside_python(ctypes, address + AT_BEAT_TIME):
         start_heartbeat(long_word(AT_BEAT_TIME))
-    return long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION), word(AT_IN_LOOP)
+    counts = long_word(AT_STEP), long_word(AT_STEP_TIME), long_word(AT_GENERATION), word(AT_IN_LOOP)
+    return counts + (word(AT_PID), word(AT_STARTED_PID))
 
 
 def on_main_thread(pid):
@@ -284,13 +330,18 @@ class Steps(object):
         self.then = []  # what is called with the number of every completed step
         self.is_said = False  # the program itself says which step is completed
 
-    def move(self, step, step_time, generation, in_loop):
+    def move(self, step, step_time, generation, in_loop, named=None, started=None):
         """Counts here from now on."""
         self.step, self.step_time, self.generation, self.in_loop = step, step_time, generation, in_loop
+        self.named, self.started = named, started
 
     def is_rank(self):
-        """Whether this is the rank: a forked child has the same hooks, and may train."""
-        return os.getpid() == self.pid
+        """Whether this is the rank: a forked child has the same hooks, and may train. So may one whose page another has now."""
+        return os.getpid() == self.pid and (self.named is None or self.named.value == self.pid)
+
+    def ends_with_us(self):
+        """Whether the end of this process is the rank's. Behind a wrapper it is the wrapper's, which may go on (`run.py || true`)."""
+        return self.started is None or self.started.value in (0, self.pid)
 
     def completed_by(self, optimizer, remembered):
         """An optimizer has completed a step. `remembered(optimizer)` is how many it remembers, this one included; 0 where
@@ -463,8 +514,9 @@ def record_uncaught(steps):
         if path and steps.is_rank() and is_error:
             try:
                 is_last = not is_caught(trace)
-                if not os.path.exists(path) or is_last and is_to_be_replaced(path):  # else the framework was first
-                    write_record(path, kind, value, trace, steps.step.value, is_last, behind_given_up())
+                is_end = is_last and steps.ends_with_us()
+                if not os.path.exists(path) or is_last and is_to_be_replaced(path, is_end):  # else the framework was first
+                    write_record(path, kind, value, trace, steps.step.value, is_end, behind_given_up())
             except Exception:
                 pass
         previous(kind, value, trace)
@@ -493,9 +545,9 @@ def is_caught(trace):
     return trace is None
 
 
-def is_to_be_replaced(path):
+def is_to_be_replaced(path, is_end):
     """A record that is there when an exception ends the process: an own one, of an exception that was caught, makes room; the
-    framework's is of this one, and only says from now on that the process ends by it."""
+    framework's is of this one, and only says from now on that the rank ends by it, where it does."""
     import json
 
     with open(path) as file:
@@ -503,12 +555,13 @@ def is_to_be_replaced(path):
     extra = record["message"].setdefault("extraInfo", {})
     if "taskd_step" in extra:
         return True
-    extra["taskd_uncaught"] = "1"
-    put_record(path, record)
+    if is_end:
+        extra["taskd_uncaught"] = "1"
+        put_record(path, record)
     return False
 
 
-def write_record(path, kind, value, trace, step, is_last, remark):
+def write_record(path, kind, value, trace, step, is_end, remark):
     import traceback
 
     extra = {
@@ -516,7 +569,7 @@ def write_record(path, kind, value, trace, step, is_last, remark):
         "timestamp": str(int(time.time())),
         "taskd_step": str(step),
     }
-    if is_last:
+    if is_end:
         extra["taskd_uncaught"] = "1"
     message = ("%s: %s%s" % (kind.__name__, value, remark and " (%s)" % remark))[:MESSAGE_CHARS_MAX]
     put_record(path, {"message": {"message": message, "extraInfo": extra}})

@@ -9,6 +9,7 @@ It imports nothing of MindSpore before the program does, and must parse on Pytho
 
 from _thread import get_ident
 
+MODULE = "mindspore"  # what a program imports that trains
 
 def start(steps, after_import):
     """Called once, in the rank, before the program starts."""

@@ -8,6 +8,7 @@ It imports nothing of torch before the program does, and must parse on Python 3.
 
 import sys
 
+MODULE = "torch"  # what a program imports that trains
 STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class, or who has an optimizer make its state
 # Functions that step an optimizer only to have it make its state: of torch's distributed checkpoints (when they are loaded, and of an
 # optimizer that has no state also whenever they are saved), of its named optimizers, and of DeepSpeed's.

@@ -279,6 +279,25 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     assert_eq!(starts, [0; RANKS as usize]);
 }
 
+/// A script around the program that does not exec it.
+fn wrapped(spec: &mut JobSpec) {
+    let looks_first = "\"$1\" -c 'import torch' && \"$@\"; exit $?";
+    let argv = &mut Arc::make_mut(&mut spec.worker).argv;
+    let program = std::mem::take(argv);
+    *argv = ["sh", "-c", looks_first, "sh"].into_iter().map(String::from).chain(program).collect();
+}
+
+#[tokio::test]
+async fn a_rank_behind_a_script_that_does_not_exec_it_is_replaced_in_place() {
+    let test = "a_rank_behind_a_script_that_does_not_exec_it_is_replaced_in_place";
+    let Some(python) = support::torch_python(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (report, starts) = ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23")], wrapped).await;
+    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+    assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
+    assert_eq!(starts, [0; RANKS as usize]);
+}
+
 #[tokio::test]
 async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike() {
     let test = "a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike";

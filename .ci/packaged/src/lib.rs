@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use taskd_core::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
-use taskd_core::job::{Counted, Domain, Name, ProcId, Rank, Role};
+use taskd_core::job::{Counted, Domain, Name, Rank, Role};
 use taskd_core::kernel::View;
 use taskd_core::launch::*;
 use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};

@@ -36,6 +36,12 @@ recorded of it without marks is left out. A kind of 16 to 63 puts ranges togethe
 Outside of a taskd job marks do nothing, and none of them ever raises; `steps` is a plain loop there.
 """
 
+import sys as _sys
+
+_pending = getattr(_sys.modules.get("_taskd_claim"), "pending", None)
+if _pending is not None:
+    _pending()  # a program that imports this is the rank, whatever has started it
+
 from taskd import _hooks
 from taskd._aborted import StepAborted
 from taskd._kinds import KINDS, LAST, STEP, USER, step_number

@@ -72,7 +72,7 @@ pub(super) struct News {
 impl PageReader {
     /// The page of a process; `None` where there is none, or it is another's.
     pub(super) fn open(path: &Path, pid: u32) -> Option<PageReader> {
-        let page = Page::open_to_read(path).ok().filter(|page| page.pid.load(Ordering::Acquire) == pid)?;
+        let page = Page::open_to_read(path).ok().filter(|page| page.is_of(pid))?;
         Some(PageReader { page, beat_at: 0, step: (0, 0), looks: Looks::default() })
     }
 
@@ -89,7 +89,10 @@ impl PageReader {
         }
     }
 
-    /// What is new since the last time.
+    /// What is new since the last time, of a rank whose process runs.
+    ///
+    /// Where a descendant of that process was the rank and has ended, the wrapper around it does something else: that is a sign
+    /// of life as long as it runs, since no other comes any more.
     pub(super) fn news(&mut self) -> impl Iterator<Item = News> {
         let page: &Fields = &self.page;
         let beat_at = page.beat_at.load(Ordering::Acquire);
@@ -99,14 +102,26 @@ impl PageReader {
         let now = monotonic_nanos();
         let news = |at: u64, signal| News { age: Duration::from_nanos(now.saturating_sub(at)), signal, generation };
         let stepped = (step != self.step && step_at != 0).then(|| news(step_at, Signal::Progress { step: step.0 }));
-        let beaten = (beat_at != self.beat_at).then(|| news(beat_at, Signal::Heartbeat));
+        let between = page.claimant().is_some_and(|claimant| !is_there(claimant));
+        let beaten =
+            (beat_at != self.beat_at || between).then(|| news(if between { now } else { beat_at }, Signal::Heartbeat));
         (self.beat_at, self.step) = (beat_at, step);
         stepped.into_iter().chain(beaten)
     }
 }
 
-/// The answer to [`PROCESS_STATE`](crate::trace::PROCESS_STATE); `None` when the process is gone.
+/// Whether the process with this pid and start time has not ended.
+fn is_there((pid, start_time): (u32, u64)) -> bool {
+    let stat = i32::try_from(pid).ok().and_then(Pid::from_raw).and_then(Stat::read);
+    stat.is_some_and(|stat| stat.start_time == start_time && !stat.is_zombie())
+}
+
+/// The answer to [`PROCESS_STATE`](crate::trace::PROCESS_STATE); `None` when the process is gone. Of a wrapper the process that is
+/// the rank counts.
 pub(super) async fn process_state(pid: i32, start_time: u64, reader: Option<&mut PageReader>) -> Option<String> {
+    let claimant = reader.as_ref().and_then(|reader| reader.page.claimant()).filter(|claimant| is_there(*claimant));
+    let claimant = claimant.and_then(|(pid, start_time)| Some((i32::try_from(pid).ok()?, start_time)));
+    let (pid, start_time) = claimant.unwrap_or((pid, start_time));
     let stat = Stat::read(Pid::from_raw(pid)?).filter(|stat| stat.start_time == start_time)?;
     let wchan = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let wchan = if wchan.is_empty() { "0" } else { wchan.trim() };

@@ -10,7 +10,12 @@ use super::switches::{SwitchHandle, TraceControl};
 use super::{Origin, TraceSink};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+/// Where the page at the beginning of the memory has the process that was started, once another one has claimed it
+/// (`worker::page`).
+const STARTED_PID_AT: u64 = 80;
 
 /// A process that is followed.
 #[derive(Debug)]
@@ -35,6 +40,12 @@ pub(crate) struct Look {
     pub(crate) facts: Vec<TimedFact>,
     /// There is more: look again.
     pub(crate) is_more: bool,
+}
+
+/// Whether a descendant of the process that was started is the rank: its wrapper's memory is its own.
+fn is_claimed_from(memory: &File, started: u32) -> bool {
+    let mut pid = [0; 4];
+    memory.read_exact_at(&mut pid, STARTED_PID_AT).is_ok() && u32::from_ne_bytes(pid) == started
 }
 
 impl Following {
@@ -86,10 +97,11 @@ impl Following {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
             Err(_) => return Ok(()), // memory without a recorder, as most programs have it
         };
-        if recording.pid() != self.origin.pid {
+        if recording.pid() != self.origin.pid && !is_claimed_from(memory, self.origin.pid) {
             self.stage = Stage::Over; // it was another's memory by the time it was opened
             return Ok(());
         }
+        self.origin.pid = recording.pid();
         let drain = Drain::new(recording, self.origin)?;
         if let Some(control) = control {
             control.attach(self.origin, SwitchHandle::open(memory)?);

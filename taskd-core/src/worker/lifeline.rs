@@ -2,6 +2,7 @@
 //!
 //! It writes into the page and reads nothing from it that could change what the program does.
 
+use super::claim;
 use super::page::{Fields, LOCK_OFFSET, Page, state};
 use rustix::thread::futex::{self, Flags};
 use rustix::time::ClockId;
@@ -42,8 +43,10 @@ impl Lifeline {
     /// Takes the lifeline that the launcher has laid out for this process, and starts the heartbeat.
     ///
     /// To be called by the main thread, whose end is the end of the process: on another thread only heartbeat and steps
-    /// are told, and no early news of a death; the same where the system releases no lock of a process that dies. `None`: this process is not a rank (it may be a helper of one), or
-    /// `TASKD_HOOKS=0` is set, or there is no lifeline to be had; training goes on without.
+    /// are told, and no early news of a death; the same where the system releases no lock of a process that dies, and where the
+    /// process that was started is a wrapper around this one: that one's exit is then the rank's. `None`: this process is not a
+    /// rank (it may be a helper of one, or another descendant of the wrapper is the rank), or `TASKD_HOOKS=0` is set, or there is
+    /// no lifeline to be had; training goes on without.
     #[must_use]
     pub fn take_from_env() -> Option<Lifeline> {
         static HEARTBEAT: Once = Once::new();
@@ -51,12 +54,14 @@ impl Lifeline {
             return None;
         }
         let path = std::env::var_os("TASKD_LIFELINE")?;
-        let page = Page::open_to_write(Path::new(&path)).ok()?;
-        if !is_this_process(&page) {
+        let path = Path::new(&path);
+        let page = Page::open_to_write(path).ok()?;
+        if !is_this_process(&page) && claim::claim(path, &page).is_none() {
             return None;
         }
         let lifeline = Lifeline { page: page.leak() };
-        if rustix::thread::gettid() == rustix::process::getpid() {
+        let is_started = lifeline.page.claimant().is_none(); // the guard waits for the end of the process that it has started
+        if is_started && rustix::thread::gettid() == rustix::process::getpid() {
             lifeline.hold();
         }
         let every = beat_every(std::env::var("TASKD_BEAT_MS").ok().as_deref());

@@ -4,6 +4,7 @@
 //!
 //! It never fails the program and never blocks a training step: whatever it cannot have, it does without.
 
+mod claim;
 pub mod library;
 #[allow(unsafe_code)] // locks a mutex that lies in shared memory
 mod lifeline;

@@ -21,11 +21,19 @@
 //! | 64 | `u64` | `CLOCK_MONOTONIC` ns of the last heartbeat, 0 for never | rank |
 //! | 72 | `u32` | offset in the page of the lock's futex word | rank, before the state becomes 1 |
 //! | 76 | `u32` | 1 while the rank is in a step loop of taskd's | rank |
+//! | 80 | `u32` | pid of the process that was started, once another one has claimed the page; 0 before | who claims it |
+//! | 88 | `u64` | start time of that process | who claims it |
 //! | 128 | `pthread_mutex_t` | the lifeline: a robust, process-shared mutex, locked for ever by the rank's main thread | rank |
 //!
 //! Stores release, loads acquire; progress is written as step, then its time. Who sets the state to 1 should then wake
 //! the state's word with `FUTEX_WAKE` (shared): the guard notices without it too, but up to a second later. 3 says that the
 //! rank would hold it, but its system offers no lock that is released when its holder dies: deaths are known from exits.
+//!
+//! # Claims
+//! Where the process that was started is a wrapper, one that descends from it may claim the page, under an exclusive `flock` of
+//! its file: if the process that was started has never used it, and an earlier claimant has ended. It writes at 80 and 88 what
+//! stood at 16 and 24, clears what stands from 48 to 71 and at 76, and writes itself at 24 and then 16. It does not take the lock:
+//! the guard waits for the end of the process that it has started. That one may take the page back.
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -64,7 +72,10 @@ pub(crate) struct Fields {
     pub(crate) beat_at: AtomicU64,
     pub(crate) lock_at: AtomicU32,
     pub(crate) in_loop: AtomicU32,
-    reserved: [AtomicU32; 12],
+    pub(crate) started_pid: AtomicU32,
+    reserved: AtomicU32,
+    pub(crate) started_time: AtomicU64,
+    reserved_too: [AtomicU32; 8],
     lock: [AtomicU32; (PAGE_BYTES - LOCK_OFFSET) / 4],
 }
 
@@ -73,6 +84,7 @@ const _: () = {
     assert!(offset_of!(Fields, state) == 20 && offset_of!(Fields, start_time) == 24);
     assert!(offset_of!(Fields, generation) == 40 && offset_of!(Fields, beat_at) == 64);
     assert!(offset_of!(Fields, lock_at) == 72 && offset_of!(Fields, in_loop) == 76);
+    assert!(offset_of!(Fields, started_pid) == 80 && offset_of!(Fields, started_time) == 88);
     assert!(offset_of!(Fields, lock) == LOCK_OFFSET);
 };
 
@@ -90,6 +102,30 @@ impl Fields {
         self.magic.load(Ordering::Acquire) == MAGIC
             && self.version.load(Ordering::Acquire) == LAYOUT_VERSION
             && self.length.load(Ordering::Acquire) as usize == PAGE_BYTES
+    }
+
+    /// Whether it is the page of the process that was started with this pid, whatever process has claimed it since.
+    pub(crate) fn is_of(&self, started: u32) -> bool {
+        self.started().0 == started
+    }
+
+    /// Pid and start time of the process that was started.
+    pub(crate) fn started(&self) -> (u32, u64) {
+        match self.started_pid.load(Ordering::Acquire) {
+            0 => self.named(),
+            pid => (pid, self.started_time.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Pid and start time of the process that is the rank.
+    pub(crate) fn named(&self) -> (u32, u64) {
+        let pid = self.pid.load(Ordering::Acquire);
+        (pid, self.start_time.load(Ordering::Acquire))
+    }
+
+    /// The process that has claimed the page of the one that was started.
+    pub(crate) fn claimant(&self) -> Option<(u32, u64)> {
+        Some(self.named()).filter(|named| *named != self.started())
     }
 
     /// The state of the lifeline in a word.
@@ -248,6 +284,11 @@ mod tests {
         longs.iter().for_each(|(_, at)| assert_eq!(long(*at), 1 << 40 | at));
         words.iter().for_each(|(_, at)| assert_eq!(word(*at), 1 << 20 | at));
         assert_eq!(memory.metadata().unwrap().len(), 3 * 4096);
+        assert_eq!((page.started(), page.claimant()), (page.named(), None));
+        page.started_time.store(77, Ordering::Release);
+        page.started_pid.store(7, Ordering::Release);
+        assert_eq!((word(80), long(88), page.started(), page.claimant()), (7, 77, (7, 77), Some(page.named())));
+        assert!(page.is_of(7) && !page.is_of(page.named().0));
         assert_eq!(page.lock_address() as usize - &raw const *page as usize, 128);
         assert!(align_of::<libc::pthread_mutex_t>() <= LOCK_OFFSET);
         assert!(size_of::<libc::pthread_mutex_t>() <= PAGE_BYTES - LOCK_OFFSET);

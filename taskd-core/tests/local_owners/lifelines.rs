@@ -16,6 +16,7 @@ tests![
     a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed,
     exec_is_no_death,
     helpers_and_wrappers_are_not_the_rank,
+    the_rank_behind_a_wrapper_is_seen_and_its_wrappers_end_is_its_own,
     a_main_thread_that_leaves_is_no_death,
     where_no_lock_is_released_the_lifeline_is_unavailable,
     steps_and_heartbeats_are_told,
@@ -166,15 +167,52 @@ async fn helpers_and_wrappers_are_not_the_rank() {
     assert_eq!(helped.story().await, KILLED);
     helped.end().await;
 
-    let exe = std::env::current_exe().unwrap();
-    let wrapped = sh(&format!("{} rank exit 4; exit $?", exe.display()));
-    let wrapped = run(wrapped, "none").await;
+    let wrapped = run(wrapper("exit 4; exit $?"), "held").await;
     assert_eq!(wrapped.story().await, ["running", "exited: exit code 4"]);
     wrapped.end().await;
 
     let disabled = run(rank_that("exit", "4").with_env("TASKD_HOOKS", "0"), "none").await;
     assert_eq!(disabled.story().await, ["running", "exited: exit code 4"]);
     disabled.end().await;
+}
+
+/// A shell that runs the rank as a child of its own.
+fn wrapper(act_and_then: &str) -> WorkerSpec {
+    sh(&format!("{} rank {act_and_then}", std::env::current_exe().unwrap().display()))
+}
+
+async fn the_rank_behind_a_wrapper_is_seen_and_its_wrappers_end_is_its_own() {
+    let run = run(wrapper("step 42; echo after; exec sleep 1000"), "stepped").await;
+    let mut source = run.launcher.heartbeats(Duration::from_millis(5));
+    let (mut beats, mut steps) = (0, Vec::new());
+    while beats < 3 || steps.is_empty() {
+        let facts = tokio::time::timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap().facts;
+        beats += facts.iter().filter(|fact| fact.signal == taskd_core::trace::Signal::Heartbeat).count();
+        steps.extend(facts.iter().filter_map(|fact| match fact.signal {
+            taskd_core::trace::Signal::Progress { step } => Some(step),
+            _ => None,
+        }));
+    }
+    assert_eq!(steps, [42]);
+
+    let rank = children_of(run.pid)[0];
+    send(rank, Signal::STOP);
+    eventually("it is stopped", || (state_of(rank) == Some('T')).then_some(())).await;
+    let Ok(Exhibit::Text(text)) = state(&mut source).await else { panic!("a text") };
+    assert!(text.starts_with("state=T ") && text.ends_with(" lifeline=never-taken"), "{text}");
+
+    // The wrapper goes on without it: that is no death, and no silence.
+    send(rank, Signal::KILL);
+    let log = run.dir.path().join("procs/rank-0.1/stdout.log");
+    eventually("after", || std::fs::read_to_string(&log).ok().filter(|text| text.contains("after"))).await;
+    let mut beats = 0;
+    while beats < 3 {
+        let facts = tokio::time::timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap().facts;
+        beats += facts.iter().filter(|fact| fact.signal == taskd_core::trace::Signal::Heartbeat).count();
+    }
+    send(run.pid, Signal::KILL);
+    assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
+    run.end().await;
 }
 
 async fn a_main_thread_that_leaves_is_no_death() {

@@ -12,3 +12,4 @@ mod plain;
 mod silence;
 mod sitecustomize;
 mod words;
+mod wrappers;

@@ -57,6 +57,17 @@ fn marks_work_on_every_python_with_and_without_a_recorder() {
     }
 }
 
+#[test]
+fn the_programs_of_a_wrapper_record_one_after_the_other() {
+    let rank = Recorded::new(&[]);
+    let wrapper = "for n in 1 2; do $PYTHON -c \"import taskd; taskd.mark('program $n')\" || exit; done; exit 0";
+    let (_, stderr) = finished(rank.start(&["bash", "-c", wrapper]).output().unwrap());
+    assert_eq!(stderr, "");
+    let seen = rank.seen();
+    let marks: Vec<&str> = seen.records.iter().map(|record| &*record.name).collect();
+    assert_eq!(marks, ["program 1", "program 2"]);
+}
+
 fn marks_are_recorded(python: &Path, native: &str, says: &str) {
     let rank = Recorded::new(&[]);
     let mut command = rank.command(python, &program("marks.py"), &[]);

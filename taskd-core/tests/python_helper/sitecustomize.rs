@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use taskd_core::launch::python::PythonFile;
-use taskd_core::testing::python::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME, system, text};
+use taskd_core::testing::python::{Lifeline, Rank, STEP, STEP_TIME, system, text};
 
 /// Looks at the page from inside: `held()` is true while the lock is there and its owner lives.
-const LOOK: &str = r"
+pub(super) const LOOK: &str = r"
 import os, struct, sys, time
 def words(form, at):
     with open(os.environ['PAGE'], 'rb') as page:
@@ -117,17 +117,6 @@ fn a_wrapper_that_execs_is_the_rank_and_its_helpers_are_not() {
 }
 
 #[test]
-fn the_child_of_a_wrapper_that_does_not_exec_leaves_the_page_alone() {
-    let rank = Rank::new(&[]);
-    let program = rank.file("program.py", "raise ValueError('of the child')");
-    let out = rank.command(&["bash", "-c", &format!("$PYTHON {program}; exit $?")]).output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    assert_eq!(rank.lifeline(), Lifeline::Untaken);
-    assert_eq!(rank.u64(BEAT_TIME), 0);
-    assert!(!rank.error_file().exists(), "only the rank itself writes its error file");
-}
-
-#[test]
 fn after_an_exec_of_itself_the_rank_still_beats_but_has_no_lifeline() {
     let rank = Rank::new(&[]);
     let program = format!(
@@ -207,6 +196,7 @@ if __name__ == '__main__':
 const FRAMEWORK: [PythonFile; 1] = [PythonFile {
     path: "_taskd_framework.py",
     text: "
+MODULE = 'engine'
 def start(steps, after_import):
     def after_step(optimizer):
         if steps.is_rank(): steps.completed_by(optimizer, lambda optimizer: getattr(optimizer, 'behind_it', 0))
@@ -214,7 +204,7 @@ def start(steps, after_import):
 ",
 }];
 
-fn with_engine() -> Rank {
+pub(super) fn with_engine() -> Rank {
     let rank = Rank::new(&FRAMEWORK);
     rank.file("engine/__init__.py", "");
     rank.file(

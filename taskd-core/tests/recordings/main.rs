@@ -104,6 +104,33 @@ async fn what_was_recorded_last_reaches_the_sinks_though_the_job_is_over() {
 }
 
 #[tokio::test]
+async fn what_a_program_records_behind_a_script_reaches_the_sinks_under_its_own_pid() {
+    let dir = tempfile::tempdir().unwrap();
+    python::write_helper(&dir.path().join("python"), &[]).unwrap();
+    let guard = GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into());
+    let launcher = Arc::new(LocalLauncher::builder(dir.path().join("run")).guard(guard).build().await.unwrap());
+    let seen: Arc<Mutex<BTreeMap<u32, usize>>> = Arc::default();
+    let count = Arc::clone(&seen);
+    let sink = move |batch: &Arc<RecordBatch>| {
+        *count.lock().unwrap().entry(batch.origin.pid).or_default() += batch.records.len()
+    };
+    let marks = "import os, taskd; [taskd.mark('x') for _ in range(1000)]; print(os.getpid())";
+    let worker = WorkerSpec::new(["sh", "-c", &format!("python3 -c \"{marks}\"; exit $?")])
+        .with_env("PYTHONPATH", dir.path().join("python").to_str().unwrap());
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("wrapped", 1, worker))
+        .source(launcher.recordings().sink(sink))
+        .detector(ExitDetector::new())
+        .strategy(ExitStrategy::new())
+        .launcher(Arc::clone(&launcher));
+    let report = timeout(PATIENCE, runtime.build().unwrap().run()).await.unwrap();
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+    let pid = std::fs::read_to_string(dir.path().join("run/procs/rank-0.1/stdout.log")).unwrap();
+    let pid: u32 = pid.trim().parse().unwrap_or_else(|_| panic!("{}", report.reason));
+    assert_eq!(*seen.lock().unwrap(), BTreeMap::from([(pid, 1000)]), "{}", report.reason);
+}
+
+#[tokio::test]
 async fn killed_and_stopped_ranks_are_told_of_to_the_last_record() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(dir.path()).await;

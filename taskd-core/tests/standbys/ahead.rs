@@ -79,7 +79,7 @@ async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
         for changed in ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_GENERATION", "TASKD_RESTARTS", "TASKD_ERROR_FILE"] {
             expected[changed] = new["env"][changed].clone();
         }
-        for changed in ["TASKD_LIFELINE", "TASKD_KEEP", "PORT", JOIN_VARIABLE] {
+        for changed in ["TASKD_LIFELINE", "TASKD_RANK_PID", "TASKD_KEEP", "PORT", JOIN_VARIABLE] {
             expected[changed] = new["env"][changed].clone();
         }
         assert_eq!(new["env"], expected, "{at}");

@@ -53,7 +53,9 @@ async fn four_ranks_are_seated_and_each_is_itself() {
         }
         let mut variables = old["env"].clone();
         let by_number = ["TASKD_LIFELINE", "TASKD_KEEP"]; // of a descriptor, which may be the same again
-        for changed in ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_ERROR_FILE"].into_iter().chain(by_number) {
+        for changed in
+            ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_RANK_PID", "TASKD_ERROR_FILE"].into_iter().chain(by_number)
+        {
             assert!(new["env"][changed] != old["env"][changed] || by_number.contains(&changed), "{changed}");
             variables[changed] = new["env"][changed].clone();
         }

@@ -62,6 +62,16 @@ impl Stat {
     }
 }
 
+/// Most ancestors that are looked at: a wrapper of a wrapper has few.
+const ANCESTORS_MAX: usize = 64;
+
+/// A process and its ancestors, from it upwards, each with its start time.
+pub(crate) fn lineage(pid: u32) -> impl Iterator<Item = (u32, u64)> {
+    let read = |pid: u32| Some((pid, Stat::read(Pid::from_raw(i32::try_from(pid).ok()?)?)?));
+    let above = move |(_, stat): &(u32, Stat)| read(u32::try_from(stat.parent).ok()?);
+    std::iter::successors(read(pid), above).take(ANCESTORS_MAX).map(|(pid, stat)| (pid, stat.start_time))
+}
+
 /// `/proc/PID/stat`, written into `buffer`: lifeline threads have small stacks and do not allocate.
 fn stat_path(pid: Pid, buffer: &mut [u8; 32]) -> Option<&std::ffi::CStr> {
     use std::io::Write;

@@ -23,7 +23,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Where a program is looked up when its environment has no `PATH`, as execvp(3) does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -121,7 +120,8 @@ impl Ground {
         sys::before_exec(&mut command, steps);
         let child = command.spawn().map_err(|error| self.refused(&asked, &error, spec.nice))?; // nothing after it can fail
         let pid = Pid::from_child(&child);
-        let start_time = page.start_time.load(Ordering::Acquire);
+        // It is not reaped, so it is there. The page may name a descendant of it by now.
+        let start_time = Stat::read(pid).map_or_else(|| page.started().1, |stat| stat.start_time);
         Ok(Spawned { pid, start_time, page, page_memory, page_path, stdout, stderr })
     }
 }

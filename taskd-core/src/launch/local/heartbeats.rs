@@ -27,8 +27,9 @@ const NAME: Name = Name::new("heartbeats");
 /// - `state`: the letter of `/proc/PID/stat`; `T` is a stopped process, `D` one in uninterruptible sleep.
 /// - `wchan`: the kernel function in which the main thread sleeps; `0` where it runs or it may not be read.
 /// - `beat_age_ms`, `step`, `step_age_ms`: from the page; `-` where there is none yet.
-/// - `lifeline`: `held`, `never-taken` (the program has none of our lines), `unavailable` (its system releases no lock of a
-///   process that dies, as under qemu-user: its death is known from its exit) or `given-up`.
+/// - `lifeline`: `held`, `never-taken` (the program has none of our lines, or stands behind a script that does not exec it),
+///   `unavailable` (its system releases no lock of a process that dies, as under qemu-user: its death is known from its exit) or
+///   `given-up`.
 /// - `threads`, and how many of them are `runnable` (state `R`) and `uninterruptible` (state `D`).
 /// - `cpu_ms`: processor time that the process has used; `ran_age_ms`: how long ago one of its threads was last seen to run, or
 ///   to want to, since its heartbeat stays away: `-` where none was, `?` where the system would not show it.

@@ -20,10 +20,11 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 28] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 29] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
+    "_taskd_claim.py"
     "_taskd_standby.py"
     "taskd/__init__.py"
     "taskd/_aborted.py"

@@ -176,8 +176,8 @@ impl Layout {
         Ok(())
     }
 
-    /// A file into which this process has recorded before it became another program, which keeps its pid; `None`: nobody has
-    /// recorded into it. It stays as it was laid out, and what is on stays on.
+    /// A file that names this process, and into which it has recorded before it became another program, or a process that has ended
+    /// since and was named then; `None`: nobody has recorded into it. It stays as it was laid out, and what is on stays on.
     pub(super) fn adopt(file: File) -> io::Result<Option<Layout>> {
         if file.metadata()?.len() < RINGS_AT as u64 {
             return Ok(None);
@@ -191,9 +191,14 @@ impl Layout {
         layout.reserves = true;
         let header = layout.header();
         let pid = header.pid.load(Ordering::Relaxed);
-        if pid != std::process::id() || header.image.swap(sys::image(), Ordering::AcqRel) == sys::image() {
+        if pid != std::process::id() && lives(pid) {
+            return Err(in_use(pid)); // it has been named no longer, and goes on
+        }
+        let is_same_image = header.image.swap(sys::image(), Ordering::AcqRel) == sys::image();
+        if pid == std::process::id() && is_same_image {
             return Err(in_use(pid));
         }
+        header.pid.store(std::process::id(), Ordering::Relaxed);
         if layout.clock != Clock::best() {
             return Err(io::Error::other("the program before has recorded by another clock"));
         }
@@ -317,6 +322,13 @@ fn header_of(base: &Mapping) -> &Header {
     // SAFETY: such a mapping is RINGS_AT long and page-aligned, so a `Header` fits at HEADER_AT and is aligned; all of its
     // fields are atomics, for which every bit pattern is a value.
     unsafe { &*base.start().add(HEADER_AT).cast::<Header>() }
+}
+
+/// Whether a process with this pid has not ended.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = String::from_utf8_lossy(&stat).rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
 }
 
 fn in_use(pid: u32) -> io::Error {

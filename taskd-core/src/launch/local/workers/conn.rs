@@ -6,8 +6,10 @@ use super::frames::{FRAME_BYTES_MAX, FromWorker, Hello, ToWorker, VERSION};
 use super::{UNSENT_MAX, Workers};
 use crate::job::ProcId;
 use crate::launch::Saying;
+use crate::launch::guard::proc_fs;
 use crate::launch::guard::run_dir::proc_name;
-use crate::launch::guard::wire::{self, Frames};
+use crate::launch::guard::wire::{self, Frames, ProcReport};
+use crate::worker::page::Page;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,13 +93,24 @@ async fn identify(workers: &Workers, hello: &Hello, pid: u32) -> io::Result<Proc
         loop {
             let at = log.listing().revision;
             let running = workers.history.running();
-            if let Some(report) = running.into_iter().find(|r| r.pid == pid && proc_name(&r.proc) == hello.proc) {
+            let named = running.into_iter().find(|report| proc_name(&report.proc) == hello.proc);
+            if let Some(report) = named.filter(|report| report.pid == pid || has_claimed(pid, report)) {
                 return report.proc;
             }
             let _ = log.after(at).await; // a process may be quicker than the news of its start
         }
     };
     timeout(KNOWN_WITHIN, known).await.map_err(|_| io::Error::other("no process of this job"))
+}
+
+/// Whether a process is the rank behind the wrapper that was started: the page names it, and it descends from that process, or from
+/// the guard, which takes in what a wrapper leaves behind.
+fn has_claimed(pid: u32, report: &ProcReport) -> bool {
+    let page = report.page.as_ref().and_then(|path| Some((path, Page::open_to_read(path).ok()?)));
+    let Some((path, page)) = page.filter(|(_, page)| page.is_of(report.pid)) else { return false };
+    let guard = path.components().nth(2).and_then(|guard| guard.as_os_str().to_str()?.parse().ok());
+    let is_started = |above: (u32, u64)| above == (report.pid, report.start_time);
+    page.named().0 == pid && proc_fs::lineage(pid).any(|above| is_started(above) || Some(above.0) == guard)
 }
 
 /// What comes in, frame by frame.

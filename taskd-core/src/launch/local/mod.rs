@@ -64,8 +64,9 @@ pub struct LocalLauncher {
 }
 
 impl LocalLauncher {
-    /// A launcher that keeps its files in `run_dir`: the guard's record and socket, and what processes print. One job at
-    /// a time can run there.
+    /// A launcher that keeps its files in `run_dir`: the guard's record and socket, and what processes print
+    /// (`procs/rank-3.2/stdout.log` and `stderr.log` are those of incarnation 2 of rank 3; the
+    /// [guide](crate::guide::quick_start#what-they-print) has all of them). One job at a time can run there.
     pub fn builder(run_dir: impl Into<PathBuf>) -> LocalLauncherBuilder {
         LocalLauncherBuilder::new(run_dir.into())
     }

@@ -7,7 +7,9 @@ program, but for an exit.
 import time
 
 from taskd import _beforehand, _dumps, _link, _loop
+from taskd._batches import TooMany
 from taskd._callbacks import call
+from taskd._copy import Unreadable
 from taskd._session import Cancelled, Refused
 
 
@@ -38,7 +40,7 @@ def needs_a_step(loop, directive):
         loop.hold_buffers()
         loop.put_back(alone=True)
         return True
-    except Refused as error:  # the directive itself will say so
+    except (Refused, TooMany) as error:  # the directive itself will say so
         _link.say(str(error))
     except Exception as error:
         _link.say_whole("whether this rank has to do a step by itself is not known", error)
@@ -55,7 +57,7 @@ def carry_out(loop, directive):
         answer = DO[kind](loop, generation, order)
     except Cancelled:
         session.refuse(id_, "given up for generation %d" % session.generation)
-    except (Refused, _dumps.NoDump) as error:
+    except (Refused, TooMany, Unreadable, _dumps.NoDump) as error:
         session.refuse(id_, str(error))
     except Exception as error:
         _link.say_whole("%s failed" % kind, error)

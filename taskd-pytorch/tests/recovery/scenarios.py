@@ -240,14 +240,21 @@ def late(program, step, late, dead=(), kind=StandIn, **environment):
     happened = "step %d of %s, rank %d has not begun it, %s die" % (step, program.__name__, late, list(dead))
     reference = undisturbed(program, step + 10, **environment)
     with kind(4, program, STEPS=str(step + 10), LATE="%d:%d" % (late, step), **environment) as world:
-        world.until_step(step)
-        until = time.monotonic() + 0.3
-        world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
+        until_late(world, late)
         del world.environment["LATE"]
         for rank in dead:
             world.world[rank].process.kill()
         phases = [world.recover(dead)]
         return happened, verdict(reference, world.finish(), phases, world)
+
+
+def until_late(world, late):
+    """Until a rank stands in the step in which it comes to nothing, and the others have had time to come to wait for it."""
+    mark = world.world[late].process.path + ".json.late"
+    world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+    world.pump(lambda: os.path.exists(mark), "rank %d comes to nothing" % late)
+    until = time.monotonic() + 0.3
+    world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
 
 
 def early(program, worlds, first=0, is_named=True, befalls=("retry", "kill", "kill", "kill in turn"), **environment):
@@ -399,9 +406,7 @@ def not_kept(step, **environment):
     """A step cannot be done again in which all but one rank have had their batches, and wait for that one."""
     with StandIn(4, programs.accumulated, STEPS="1000", LATE="3:%d" % step, **environment) as world:
         world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
-        world.until_step(step)
-        until = time.monotonic() + 0.3
-        world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
+        until_late(world, 3)
         return recovered_or_refused(world, None)
 
 

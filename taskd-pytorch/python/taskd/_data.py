@@ -3,7 +3,7 @@ that share the data out among the ranks."""
 
 import torch
 
-from taskd import _batches, _random, _sources, _tape, _workers
+from taskd import _batches, _random, _tape
 
 
 class Copier:
@@ -18,11 +18,13 @@ class Copier:
         self.parts = {}  # of each source, and its plain values when it was seen first
         self.tape = None  # of the draw under way
         self.replays = None  # what answers operations while an epoch begins again
-        _workers.install()
 
     def parts_of(self, source, anew=False):
+        from taskd import _sources, _workers  # now: this one is there before all of torch is
+
         known = self.parts.get(id(source))
         if known is None or known[0] is not source:
+            _workers.install()
             parts = _sources.Parts(source)
             known = self.parts[id(source)] = [source, parts, parts.plain()]
         elif anew:
@@ -66,6 +68,8 @@ class Copier:
         return (opening or {}).get("calls") != (other or {}).get("calls")
 
     def rewind(self, source):
+        from taskd import _workers
+
         parts, first = self.parts_of(source, anew=True), self.parts[id(source)][2]
         for loader in parts.loaders:
             if _workers.persist(loader):
@@ -91,6 +95,9 @@ class Watch:
     """Of a draw: see `_batches.Nothing`."""
 
     def __init__(self, copier, source, begins):
+        from taskd import _workers
+
+        self.came = _workers.came
         self.copier, self.source, self.begins = copier, source, begins
         self.parts = copier.parts_of(source, anew=begins)
         self.tape = copier.tape = _tape.Tape()
@@ -99,8 +106,9 @@ class Watch:
             changed = self.parts.changed(copier.parts[id(source)][2])
             if changed:
                 self.opening["plain"] = changed
-            self.go_on = [one._iterator is not None for one in self.parts.loaders if _workers.persist(one)]
-            del _workers.came[:]
+            self.persistent = [one for one in self.parts.loaders if _workers.persist(one)]
+            self.go_on = [one._iterator is not None for one in self.persistent]
+            del self.came[:]
 
     @property
     def is_shared(self):
@@ -126,9 +134,8 @@ class Watch:
     def workers(self):
         """What each persistent worker's random numbers were when the epoch began, in the order of the loaders and in each of the
         workers; None where nobody knows."""
-        came = [data for _, data in sorted(_workers.came, key=lambda one: one[0])]
-        loaders = [one for one in self.parts.loaders if _workers.persist(one)]
-        count = sum(one.num_workers for one, goes_on in zip(loaders, self.go_on) if goes_on)
+        came = [data for _, data in sorted(self.came, key=lambda one: one[0])]
+        count = sum(one.num_workers for one, goes_on in zip(self.persistent, self.go_on) if goes_on)
         if len(came) != count or None in came:
             return None
         return [bool(one) for one in self.go_on], came
@@ -142,17 +149,20 @@ class Again:
         self.parts = copier.parts_of(source, anew=True)
 
     def __enter__(self):
+        from taskd import _workers
+
+        self.given = _workers.given
         loaders = [one for one in self.parts.loaders if _workers.persist(one)]
         go_on, brings = self.opening.get("workers") or ([False] * len(loaders), [])
         for loader, goes_on in zip(loaders, go_on):
             _workers.begin(loader) if goes_on else _workers.end(loader)
-        _workers.given[:] = brings
+        self.given[:] = brings
         self.parts.set_plain(self.opening.get("plain"))
         self.copier.replays = _tape.Again(self.opening.get("calls"))
 
     def __exit__(self, *_):
         self.copier.replays = None
-        del _workers.given[:]
+        del self.given[:]
 
 
 def tensors(batch):
@@ -206,6 +216,8 @@ def seat(source):
     that shares it out among others than all ranks (`num_replicas` says so) is left alone."""
     if World.size is None:
         return None
+    from taskd import _sources
+
     for part in _sources.Parts(source).all:
         parts = getattr(part, "num_replicas", None)
         if parts not in World.sizes or not hasattr(part, "total_size"):

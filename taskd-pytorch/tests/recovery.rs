@@ -326,6 +326,15 @@ fn state_that_is_lost_at_the_end_of_a_step_is_refused() {
 }
 
 #[test]
+fn gradients_that_a_step_leaves_to_the_next_are_reported_before_anything_has_failed() {
+    let test = "gradients_that_a_step_leaves_to_the_next_are_reported_before_anything_has_failed";
+    let Some(found) = findings(test, "carries") else { return };
+    let carried = ["what gradients have from one step to the next"];
+    let none: [[&str; 0]; 2] = [[], []];
+    assert_eq!(found, json!({"yes": [carried, carried], "first": none, "model": none, "zeros": none, "none": none}));
+}
+
+#[test]
 fn state_that_is_made_in_the_loop_is_reported_before_anything_has_failed() {
     let test = "state_that_is_made_in_the_loop_is_reported_before_anything_has_failed";
     let Some(found) = findings(test, "made_late") else { return };

@@ -156,6 +156,15 @@ class Engine:
             self.cannot = why % lost[0]
         self.session.knows_limits()
 
+    def carries_gradients(self):
+        """A rank that takes the place of a lost one has none of what that one's steps before have left in its gradients."""
+        name = "what gradients have from one step to the next"
+        if name not in self.told_sharded:
+            self.told_sharded.append(name)
+            why = "step %d goes on with gradients of the step before it, which are each rank's own: where a rank is lost all start again; have "
+            _link.say((why + "a step of taskd's hold all passes up to the optimizer's step") % self.loop.number)
+            self.session.knows_limits()
+
     def say_what_came_late(self):
         """What the program has made in its loop, behind the steps that every newcomer begins with, a newcomer may not have."""
         name = self.state_.found[-1]
@@ -212,6 +221,8 @@ class Engine:
 
     def backward(self):
         """A backward pass begins: the others cannot complete the step without it, and with it they can."""
+        if not self.noter.backward and not self.noter.zeroed and self.noter.carries(self.loop):
+            self.carries_gradients()
         self.noter.backward = True
         self.noter.changed()
         self.loop.keep_forward()

@@ -8,6 +8,9 @@ A buffer that did not change since the last note is not copied again.
 import torch
 
 from taskd import _noted, _random
+from taskd._loop import TRAIN
+
+LOOKS, LOOKED_AT_EVERY = 8, 64  # steps, the first and of the later ones, in which gradients on a device are looked at
 
 
 class Noter:
@@ -31,6 +34,16 @@ class Noter:
         versions = [one._version for one in self.found]
         was, self.versions = self.versions, versions
         return was != versions
+
+    def carries(self, loop):
+        """Whether there are gradients as the step's first backward pass begins. To look at those of a device makes the program wait for it:
+        that is done in few steps."""
+        if loop.kind != TRAIN or loop.note is None or loop.noted != loop.number:
+            return False
+        held = next((one.grad for one, copy in loop.note.grads if copy is not None and one.grad is not None), None)
+        if held is None or held.device.type != "cpu" and loop.number - loop.first >= LOOKS and loop.number % LOOKED_AT_EVERY:
+            return False
+        return bool(held.any())
 
     def saw_zero_grad(self):
         if not self.backward:

@@ -258,6 +258,28 @@ def changes_late():
     return {"digest": digest(model, optimizer, average, shadow, own), "losses": losses}
 
 
+def carrying():
+    """Every second step leaves its gradients to the next one (CARRIES), or all zero them, in one of the ways that there are."""
+    taskd, rank, size = begin()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    how = os.environ["CARRIES"]
+    for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
+        with step:
+            if how in ("first", "model"):
+                (optimizer if how == "first" else model).zero_grad(set_to_none=False)
+            if how == "yes" and step.number % 2 == 0:
+                with model.no_sync():
+                    model(noise()).square().mean().backward()
+                continue
+            model(noise()).square().mean().backward()
+            optimizer.step()
+            if how not in ("first", "model"):
+                optimizer.zero_grad(set_to_none=how != "zeros")
+    return {}
+
+
 def shuffled():
     """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
     With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""

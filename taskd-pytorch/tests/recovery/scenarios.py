@@ -798,6 +798,16 @@ def found_late():
             yield "%s, step %d" % (how, step), died_at(owns.late, 2, step, HOW=how)
 
 
+def carries():
+    """What ranks say of programs whose steps leave gradients to the next one, and of those that do not."""
+    said = {}
+    for how in ("yes", "first", "model", "zeros", "none"):
+        with StandIn(2, owns.carrying, STEPS="1000", CARRIES=how) as world:
+            world.until_step(8)
+            said[how] = [peer.limits["sharded"] for peer in world.world]
+    return said
+
+
 def made_late():
     """A scheduler that is made in the loop: what ranks say of that before anything has failed, and what becomes of a newcomer."""
     with StandIn(2, owns.late, STEPS="1000", HOW="made_late") as world:
@@ -924,6 +934,7 @@ SCENARIOS = {
     "changes_late": lambda: together(changes_late()),
     "own_that_is_lost": own_that_is_lost,
     "found_late": lambda: together(found_late()),
+    "carries": carries,
     "made_late": made_late,
     "behind": lambda: together(behind()),
     "draw_fails": loaders.draw_fails,

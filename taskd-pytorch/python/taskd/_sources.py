@@ -5,7 +5,7 @@ inside of it is found in its attributes, a few levels down. It only looks, and s
 """
 
 import torch
-import torch.utils.data as data  # which may be in the middle of its own import
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 PARTS_MAX, MEMBERS_MAX = 64, 16  # of one source; of one list in it
 PLAIN = (int, float, bool)
@@ -17,7 +17,7 @@ class Parts:
     def __init__(self, source):
         self.all, self.generators = [], []
         self.look(source)
-        self.loaders = [one for one in self.all if issubclass(type(one), data.DataLoader)]
+        self.loaders = [one for one in self.all if issubclass(type(one), DataLoader)]
         self.own = [one for one in self.all if is_programs(one)]
 
     def look(self, source):
@@ -66,7 +66,7 @@ def members(value):
 
 
 def is_part(value):
-    if isinstance(value, (torch.Generator, data.DataLoader, data.Sampler, data.Dataset)):
+    if isinstance(value, (torch.Generator, DataLoader, Sampler, Dataset)):
         return True
     if isinstance(value, (torch.Tensor, torch.nn.Module, type)):
         return False
@@ -75,4 +75,4 @@ def is_part(value):
 
 def is_programs(part):
     """Whether it is no class of torch's, whose numbers are set by what is called, and no data set."""
-    return not type(part).__module__.startswith("torch.") and not isinstance(part, data.Dataset) and hasattr(part, "__dict__")
+    return not type(part).__module__.startswith("torch.") and not isinstance(part, Dataset) and hasattr(part, "__dict__")

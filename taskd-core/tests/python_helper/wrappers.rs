@@ -29,7 +29,10 @@ raise ValueError('of the program')"
         assert_eq!(rank.u64(STEP), 2, "{wrapper}: {}", text(&out.stderr));
         let record = text(&fs::read(rank.error_file()).unwrap());
         assert!(record.contains("of the program"), "{wrapper}");
-        assert!(!record.contains("taskd_uncaught"), "{wrapper}: it may go on after its program (`program || true`): {record}");
+        assert!(
+            !record.contains("taskd_uncaught"),
+            "{wrapper}: it may go on after its program (`program || true`): {record}"
+        );
         assert_eq!(rank.lifeline(), Lifeline::Untaken, "{wrapper}: how it ended is known from the wrapper");
         assert!(!text(&out.stderr).contains("taskd:"), "{wrapper}: {}", text(&out.stderr));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use taskd_core::launch::python::PythonFile;
-use taskd_core::testing::python::{Lifeline, Rank, STEP, STEP_TIME, system, text};
+use taskd_core::testing::python::{BEAT_TIME, Lifeline, Rank, STEP, STEP_TIME, system, text};
 
 /// Looks at the page from inside: `held()` is true while the lock is there and its owner lives.
 pub(super) const LOOK: &str = r"

@@ -11,6 +11,7 @@ pub mod culprit;
 pub mod digits;
 pub mod faults;
 pub mod files;
+pub mod frameworks;
 mod hosts;
 pub mod mindspore;
 pub mod observe;

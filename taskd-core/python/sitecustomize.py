@@ -505,7 +505,9 @@ def here():
 
 def record_uncaught(steps):
     """Writes an exception that nobody caught to the error file, then does what would have been done without."""
-    previous = sys.excepthook
+    from _thread import get_ident
+
+    previous, main = sys.excepthook, get_ident()
 
     def excepthook(kind, value, trace):
         is_nobody = getattr(sys.modules.get("_taskd_ahead"), "current", None)  # no rank yet, whose file would be asked for
@@ -513,7 +515,7 @@ def record_uncaught(steps):
         is_error = issubclass(kind, Exception) or kind.__name__ == "StepAborted"  # an exit or an interrupt is none
         if path and steps.is_rank() and is_error:
             try:
-                is_last = not is_caught(trace)
+                is_last = get_ident() == main and not is_caught(trace)
                 is_end = is_last and steps.ends_with_us()
                 if not os.path.exists(path) or is_last and is_to_be_replaced(path, is_end):  # else the framework was first
                     write_record(path, kind, value, trace, steps.step.value, is_end, behind_given_up())
@@ -535,11 +537,11 @@ def behind_given_up():
 
 
 def is_caught(trace):
-    """Whether the first frame that the exception has passed runs on: a program that has it printed, and goes on. Of one that
-    nobody caught no frame is left, and the process ends, as soon as what is to be done at its exit lets it."""
+    """Whether the program goes on: it has an exception printed, or a library has (PyErr_Print) that called Python code. When the
+    program ends by one, no frame that the exception has passed is left in the main thread, and no module runs there any more."""
     frame = sys._getframe()
-    while frame is not None and trace is not None:
-        if frame is trace.tb_frame:
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" or trace is not None and trace.tb_frame is frame:
             return True
         frame = frame.f_back
     return trace is None

@@ -27,6 +27,11 @@ impl Kill {
     fn ms(&self, until: Option<u64>) -> Option<f64> {
         until.map(|ns| ns.saturating_sub(self.at_ns) as f64 / 1e6)
     }
+
+    /// Whether what is blamed is what was killed.
+    fn explains(&self, blamed: &Blamed) -> bool {
+        blamed.victim.map_or(blamed.guard && self.kind.is_of_guard(), |victim| self.victims.contains(&victim))
+    }
 }
 
 /// The books.
@@ -125,19 +130,21 @@ impl Books {
 
     /// A cause was found.
     pub(crate) fn found(&mut self, blamed: &Blamed, at_ns: u64) {
-        let Some(victim) = blamed.victim else { return };
-        if let Some(kill) = self.kills[self.job_begins..].iter_mut().rfind(|kill| kill.victims.contains(&victim)) {
+        if let Some(kill) = self.kills[self.job_begins..].iter_mut().rfind(|kill| kill.explains(blamed)) {
             kill.seen_ns = kill.seen_ns.or(Some(at_ns));
-            kill.named.insert(victim);
+            match blamed.victim {
+                Some(victim) => kill.named.extend([victim]),
+                None => kill.named.extend(kill.victims.iter().copied()),
+            }
         }
     }
 
     /// An incident was decided with these to blame.
     pub(crate) fn decided(&mut self, blamed: Vec<Blamed>) {
-        for Blamed { victim, what } in blamed {
-            let killed = |v: &Victim| self.kills[self.job_begins..].iter().any(|kill| kill.victims.contains(v));
-            if !victim.as_ref().is_some_and(killed) && self.wrong_in_job.insert(victim) {
-                self.wrong.push(what);
+        for blamed in blamed {
+            let is_right = self.kills[self.job_begins..].iter().any(|kill| kill.explains(&blamed));
+            if !is_right && self.wrong_in_job.insert(blamed.victim) {
+                self.wrong.push(blamed.what);
             }
         }
     }
@@ -313,7 +320,7 @@ mod tests {
     }
 
     fn blamed(victim: Victim) -> Blamed {
-        Blamed { victim: Some(victim), what: format!("{victim:?}") }
+        Blamed { victim: Some(victim), guard: false, what: format!("{victim:?}") }
     }
 
     #[test]
@@ -322,12 +329,24 @@ mod tests {
         books.decided(vec![blamed(A), blamed(B)]);
         books.decided(vec![blamed(B)]);
         assert_eq!(books.wrong.len(), 1);
-        books.decided(vec![Blamed { victim: None, what: "stall in job".into() }]);
+        books.decided(vec![Blamed { victim: None, guard: false, what: "stall in job".into() }]);
         assert_eq!(books.wrong, ["Victim { rank: 3, incarnation: 2 }", "stall in job"]);
 
         books.job_ended(true, true);
         books.decided(vec![blamed(A)]);
         assert_eq!(books.wrong.len(), 3, "what was killed in another job is no excuse");
+    }
+
+    #[test]
+    fn a_guard_that_was_killed_is_rightly_blamed_and_stands_for_its_ranks() {
+        let guard = || Blamed { victim: None, guard: true, what: "the guard".into() };
+        let mut books = Books { kills: vec![kill(&[A])], ..Books::default() };
+        books.decided(vec![guard()]);
+        assert_eq!(books.wrong, ["the guard"], "a rank was killed");
+        books = Books { kills: vec![Kill { kind: Kind::Guard, ..kill(&[A, B]) }], ..Books::default() };
+        books.found(&guard(), 2_000_000);
+        books.decided(vec![guard()]);
+        assert_eq!((books.wrong.len(), books.unblamed(), books.kills[0].seen_ns), (0, 0, Some(2_000_000)));
     }
 
     #[test]

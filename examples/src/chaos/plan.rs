@@ -82,6 +82,10 @@ impl Kind {
         matches!(self, SupervisorKeep | SupervisorMidRecovery | SupervisorKillTree | SupervisorAndGuard)
     }
 
+    pub(crate) const fn is_of_guard(self) -> bool {
+        matches!(self, Kind::Guard | Kind::GuardMidRecovery | Kind::SupervisorAndGuard)
+    }
+
     pub(crate) const fn is_at_start_up(self) -> bool {
         matches!(self, Kind::StartSpawn | Kind::StartImport | Kind::StartRendezvous)
     }

@@ -20,10 +20,11 @@ pub(crate) struct Victim {
     pub(crate) incarnation: u64,
 }
 
-/// Somebody who is blamed: a rank's process, or whatever else `what` says.
+/// What is blamed: a rank's process, a host's guard, or whatever else `what` says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Blamed {
     pub(crate) victim: Option<Victim>,
+    pub(crate) guard: bool,
     pub(crate) what: String,
 }
 
@@ -79,7 +80,7 @@ fn blamed(fault: &Fault) -> Blamed {
         (Domain::Process(Role::Rank(rank)), Some(of)) => Some(Victim { rank: rank.0, incarnation: of.0.into() }),
         _ => None,
     };
-    Blamed { victim, what }
+    Blamed { victim, guard: matches!(suspect.domain, Domain::Guard(_)), what }
 }
 
 /// Appends notes.

@@ -454,6 +454,13 @@ thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 ";
+    let library = "import ctypes, threading
+def called(): ctypes.pythonapi.PyRun_SimpleString(b'import nothing_of_that_name')
+called()
+thread = threading.Thread(target=called)
+thread.start()
+thread.join()
+";
     let chained = "import sys
 inner = sys.excepthook
 sys.excepthook = lambda *what: inner(*what)
@@ -466,6 +473,8 @@ raise ValueError('uncaught')";
         (uncaught.to_owned(), "ValueError: uncaught", true),
         (format!("{printed}{uncaught}"), "ValueError: uncaught", true),
         (thread.to_owned(), "KeyError: 'of a thread'", false),
+        (library.to_owned(), "ModuleNotFoundError: No module named 'nothing_of_that_name'", false),
+        (format!("{library}{uncaught}"), "ValueError: uncaught", true),
         (chained.to_owned(), "ValueError: through a hook of the program", true),
         (framework.to_owned(), "the framework was first", true),
     ];

@@ -48,6 +48,10 @@ fn each_is_refused_in_one_sentence() {
             "error: invalid value 'dump-exit' for '--strategy <STRATEGY>': such a job ends by its first fault; choose another strategy".into(),
         ),
         (
+            "chaos_frameworks --kills 0",
+            "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 10000".into(),
+        ),
+        (
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),

@@ -337,6 +337,25 @@ fn embed_host_finds_its_job_again_and_leaves_nothing_behind() {
     assert_eq!(classes, ["exit", "leave", "device"], "{account}");
 }
 
+/// The other loops need the packages of others: they are in the soak run.
+#[test]
+fn chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits() {
+    let test = "chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits";
+    if skips_torch(test) {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let loops = ["--kills", "2", "--steps", "120", "--loops", "pipeline,fsdp2", "--taskd-steps", "true", "--json"];
+    let account = account(&example("chaos_frameworks").args(loops).output().expect("it runs"));
+    for row in account["rows"].as_array().expect("an array") {
+        assert_eq!((&row["kills"], &row["recovered"]["recover-in-place"]), (&2.into(), &Value::Null), "{account}");
+        assert!(row["steps_compared"].as_u64() >= Some(240), "{account}");
+        for none in ["different", "failed", "blamed_wrongly"] {
+            assert_eq!(row[none], serde_json::json!([]), "{account}");
+        }
+    }
+}
+
 #[test]
 fn observe_finds_both_faults_and_touches_nothing() {
     if skips_torch("observe_finds_both_faults_and_touches_nothing") {

@@ -48,6 +48,10 @@ impl Loop {
         if self == Loop::Hsdp { 4 } else { 2 }
     }
 
+    pub(super) fn needs_torch_alone(self) -> bool {
+        !matches!(self, Loop::DeepspeedZero1 | Loop::HfTrainer | Loop::Accelerate | Loop::Lightning)
+    }
+
     /// Whether the program has a loop of its own, which `taskd.steps` can be.
     pub(super) fn has_steps(self) -> bool {
         !matches!(self, Loop::HfTrainer | Loop::Lightning)

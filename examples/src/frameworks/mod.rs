@@ -15,6 +15,7 @@ use kills::Dice;
 use loops::Loop;
 use std::path::{Path, PathBuf};
 use taskd_core::launch::python::venv::VenvSpec;
+use taskd_pytorch::venv::PythonEnv;
 
 /// What the programs import.
 static FRAMEWORKS: VenvSpec = VenvSpec {
@@ -55,12 +56,20 @@ pub struct Options {
 /// # Errors
 /// One sentence: what cannot be done here, or what is not as it must be.
 pub async fn run(options: &Options) -> Result<(), Failure> {
-    let located = tokio::task::spawn_blocking(|| FRAMEWORKS.locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let loops = if options.loops.is_empty() { Loop::all() } else { options.loops.clone() };
+    let need_torch_alone = loops.iter().all(|what| what.needs_torch_alone());
+    let located = tokio::task::spawn_blocking(move || {
+        let mut tell = |line: &str| println!("python        {line}");
+        if need_torch_alone {
+            PythonEnv::locate(&mut tell).map(|env| env.python().to_owned())
+        } else {
+            FRAMEWORKS.locate(&mut tell).map(|env| env.python().to_owned())
+        }
+    });
+    let python = located.await??;
     let mut dir = tempfile::Builder::new().prefix("taskd-chaos-frameworks-").tempdir()?;
     dir.disable_cleanup(true); // unless all is well
     let mut account = Account::default();
-    let loops = if options.loops.is_empty() { Loop::all() } else { options.loops.clone() };
     for what in loops {
         under_fire(options, what, &python, dir.path(), &mut account).await?;
     }

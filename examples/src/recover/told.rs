@@ -146,6 +146,26 @@ impl Ending {
     }
 }
 
+/// What checksums of the state have cost.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Checksums {
+    /// How many all ranks have made.
+    pub made: u64,
+    /// What one takes a rank, in milliseconds.
+    pub each_ms: f64,
+    /// The same for each step that a rank has computed: it makes few.
+    pub each_step_ms: f64,
+}
+
+impl Checksums {
+    fn of(run: &Run) -> Option<Checksums> {
+        let figures = run.report.replicas?;
+        let (steps, took_ms) = (run.lines.values().map(Vec::len).sum::<usize>(), figures.took_us as f64 / 1e3);
+        let (each_ms, each_step_ms) = (took_ms / figures.checks as f64, took_ms / steps as f64);
+        Some(Checksums { made: figures.checks, each_ms, each_step_ms })
+    }
+}
+
 /// The account.
 #[derive(Debug, Serialize)]
 pub struct Told {
@@ -165,6 +185,8 @@ pub struct Told {
     pub loss_bit_equal: bool,
     /// Steps of single ranks that were compared with the undisturbed run's.
     pub steps_compared: usize,
+    /// What the checksums have cost by which ranks prove that they are replicas.
+    pub checksums: Option<Checksums>,
     /// Recoveries as the runtime counts them.
     pub restarts: u32,
     /// Facts of ranks that were dropped because they were told in an older world: a few around each recovery.
@@ -183,6 +205,7 @@ impl Told {
             state_equal: pairs().all(|(a, b)| a.sha256 == b.sha256),
             loss_bit_equal: pairs().all(|(a, b)| a.loss.to_bits() == b.loss.to_bits()),
             steps_compared: 0,
+            checksums: Checksums::of(&run),
             restarts: run.report.restarts,
             old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
@@ -227,6 +250,12 @@ impl Told {
         let lost = self.recoveries.iter().map(|r| r.steps_lost).max().unwrap_or(0);
         let _ = writeln!(out, "  completed steps that were done again, at most: {lost}");
         out += &self.copies.as_ref().map_or_else(String::new, Copies::table);
+        if let Some(Checksums { made, each_ms, each_step_ms }) = self.checksums {
+            let _ = writeln!(
+                out,
+                "  checksums of the state {made}, each of {each_ms:.2} ms; for each step of a rank {each_step_ms:.3} ms"
+            );
+        }
         if let Some(Started { seated_from_parked, seated_from_waiting, otherwise }) = self.started {
             let _ = writeln!(
                 out,

@@ -209,7 +209,9 @@ time.sleep(600)";
     let expected: BTreeMap<_, _> = expected.collect();
     assert_eq!(both, (expected.clone(), expected));
     launcher.stop(&procs, Duration::ZERO).await.unwrap();
-    exits(&launcher, &procs).await;
+    let (_, exits) = exits(&launcher, &procs).await;
+    let told: Vec<bool> = procs.iter().map(|proc| exits[proc].error.is_some()).collect();
+    assert_eq!(told, [true, true, true, false], "what a process has had printed is not why a signal ended it");
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]

@@ -64,7 +64,7 @@ use super::{
     CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
     ProcStatus, Revision, Saying, StartBatch, StartOrder,
 };
-use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, World};
+use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, Termination, World};
 use files::Files;
 use port::HeldPort;
 use records::Records;
@@ -340,7 +340,9 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let records = records.unwrap_or_default();
         for (index, status) in failed.into_iter().enumerate() {
             if let Phase::Exited(exit) = &mut status.phase {
-                let record = records.get(index).and_then(Option::as_ref);
+                let is_cause =
+                    |record: &&ErrorRecord| !(record.printed && matches!(exit.how, Termination::Signal { .. }));
+                let record = records.get(index).and_then(Option::as_ref).filter(is_cause);
                 let failure = Failure::new(&status.proc, record, &exit.stderr_tail);
                 let told = self.framework.report(&failure);
                 let step = record.and_then(|record| record.step).or(exit.step);

@@ -28,6 +28,8 @@ pub struct ErrorRecord {
     pub step: Option<u64>,
     /// Our helper has seen that nobody caught the exception: the process ends by it, though that may take it for ever.
     pub uncaught: bool,
+    /// Our helper has seen that it was printed only: the program went on, and may have ended by something else.
+    pub printed: bool,
 }
 
 impl ErrorRecord {
@@ -50,13 +52,15 @@ impl ErrorRecord {
         }
         let text = message.get("message").and_then(Value::as_str).ok_or("its `message` holds no text")?;
         let extra = |key: &str| message.get("extraInfo").and_then(|extra| extra.get(key));
+        let uncaught = extra("taskd_uncaught").and_then(number) == Some(1);
         Ok(ErrorRecord {
             message: printable(text).into_owned(),
             callstack: extra("py_callstack").and_then(Value::as_str).map(|text| printable(text).into_owned()),
             timestamp_s: extra("timestamp").and_then(number),
             error_code: message.get("errorCode").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok()),
             step: extra("taskd_step").and_then(number).filter(|step| *step > 0),
-            uncaught: extra("taskd_uncaught").and_then(number) == Some(1),
+            uncaught,
+            printed: !uncaught && extra("taskd_step").is_some(),
         })
     }
 }
@@ -129,6 +133,7 @@ mod tests {
                 error_code: Some(1),
                 step: Some(41),
                 uncaught: true,
+                printed: false,
             })
         );
         let plain = br#"{"message": "it broke", "timestamp": 1795248366}"#;

@@ -46,13 +46,14 @@ const GIST_CHARS_MAX: usize = 512;
 /// if it has none, the second time in the same place is enough. Where a recovery has started the rank in the same place again and
 /// there is another, the rank is blamed, with the advice to restart.
 ///
-/// *At the start*: a failure without an exception, before any step was seen, comes back when a process of a later generation ends with the
+/// *At the start*: a failure without an exception, before any step was seen and within [`Policy::start_within`] of the start, comes back when a process of a later generation ends with the
 /// same exit code (or signal of its own) and the same last line of stderr, but for words with a digit in them. Three in a row are the
 /// program's.
 ///
 /// While a recovery that keeps processes is on trial ([`View::on_trial`]) nothing that fails is the program's: it is charged to that
 /// recovery. Nor is an interrupt.
 ///
+/// [`Policy::start_within`]: crate::job::Policy::start_within
 /// [`Restart`]: crate::recover::Restart
 #[derive(Debug, Default)]
 pub struct ProgramErrorDetector {
@@ -118,7 +119,7 @@ impl ProgramErrorDetector {
     }
 
     fn ended(&mut self, id: ProcId, proc: &Proc, end: &End<'_>, view: &View, out: &mut Findings) {
-        let State { generation, first, .. } = &mut self.state;
+        let State { generation, first, last } = &mut self.state;
         if proc.generation < *generation {
             return;
         }
@@ -126,6 +127,11 @@ impl ProgramErrorDetector {
             (*generation, *first) = (proc.generation, None);
         }
         let is_first = first.as_ref().is_none_or(|f| *f == id);
+        let lived = view.now.since(proc.progress_at);
+        let is_at_start = proc.step.is_none() && lived < view.spec.policy.start_within;
+        if is_first && !is_at_start {
+            last.take_if(|last| last.family == NO_EXCEPTION); // the program has started well since
+        }
         match end {
             End::Root(exit, error) if is_first => {
                 *first = Some(id.clone());
@@ -133,7 +139,7 @@ impl ProgramErrorDetector {
             }
             End::Wordless(exit) if is_first => {
                 *first = Some(id.clone());
-                if proc.step.is_none() && exit.step.is_none() {
+                if is_at_start && exit.step.is_none() {
                     self.failed_at_start(Occurrence::at_start(id, proc, exit, view), exit, view, out);
                 }
             }
@@ -213,12 +219,10 @@ impl FaultDetector for ProgramErrorDetector {
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
         match (&o.signal, &o.about) {
             (Signal::Progress { step }, _) => self.progressed(*step, o, view),
+            _ if view.on_trial.is_some() => {} // what fails may be the recovery's doing, and is charged to it
             (Signal::Phase(phase), Domain::Process(role)) => {
                 let Some(end) = End::of(phase, view.spec.policy.do_not_restart_code) else { return };
                 let Some(proc) = unexpected(role, o.incarnation, view) else { return };
-                if view.on_trial.is_some() {
-                    return; // it may be the recovery's doing, and is charged to it
-                }
                 let id = ProcId { role: role.clone(), incarnation: proc.incarnation };
                 self.ended(id, proc, &end, view, out);
             }

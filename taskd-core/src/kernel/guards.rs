@@ -82,14 +82,15 @@ impl Kernel {
         let now = self.now();
         let silent = now.since(since);
         self.slept(u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX));
-        let is_silence =
-            |fault: &Fault| is_silence_of_guard(fault) && fault.prime().domain == Domain::Guard(node.clone());
+        let guard = Domain::Guard(node.clone());
+        let is_silence = |fault: &Fault| is_silence_of_guard(fault) && fault.prime().domain == guard;
+        let State { incidents, plans, view, .. } = &mut self.state;
         let mut over = Vec::new();
-        for open in self.state.incidents.values_mut() {
-            if !open.incident.faults.iter().any(is_silence) {
-                continue;
+        for open in incidents.values_mut() {
+            if !open.incident.faults.iter().any(|fault| view.overlap(&fault.prime().domain, &guard)) {
+                continue; // it has not waited for this guard
             }
-            let is_under_way = self.state.plans.contains_key(&PlanId::of(open)) || open.held.is_some();
+            let is_under_way = plans.contains_key(&PlanId::of(open)) || open.held.is_some();
             match open.incident.faults.iter().all(is_silence) && !open.begun {
                 true => over.push(open.incident.id),
                 false if is_under_way => {}

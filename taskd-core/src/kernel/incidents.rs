@@ -292,8 +292,9 @@ impl Kernel {
         {
             open.decide_at = Some(window);
         }
-        if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR {
-            self.cancel(PlanId::Start, &reason); // the recovery starts what is still missing; a wish waits for the start
+        // The recovery starts what is still missing; a wish waits for the start, and the start for a guard.
+        if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR && !is_silence_of_guard(&fault) {
+            self.cancel(PlanId::Start, &reason);
         }
     }
 

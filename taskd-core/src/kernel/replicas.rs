@@ -93,7 +93,11 @@ impl Replicas {
             self.start_again(); // the state of another loop may be of other objects
         }
         let is_late = |(oldest, _): &(At, _)| at < *oldest && self.rounds.len() == ROUNDS_MAX;
-        if self.rounds.first().is_some_and(is_late) || at <= self.classes.newest() {
+        let is_of_old_loop = |((newest, _), _): &(At, _)| at.0 < *newest;
+        if self.rounds.first().is_some_and(is_late)
+            || self.rounds.last().is_some_and(is_of_old_loop)
+            || at <= self.classes.newest()
+        {
             self.figures.late = self.figures.late.saturating_add(1);
             return;
         }
@@ -201,8 +205,13 @@ impl Classes {
                 self.next += 1;
                 self.next
             });
-            let moved = kept.and_then(|number| self.all.get(&number)).is_some_and(|c| c.moved || c.digest != **digest);
-            self.all.insert(number, Class { digest: (*digest).to_owned(), at, moved });
+            let class = kept.and_then(|number| self.all.remove(&number));
+            let class = class.unwrap_or_else(|| Class { digest: (*digest).to_owned(), at, moved: false });
+            // What some members have come to proves nothing of one that has not reported: it may be another stage of a pipeline.
+            let are_all_there = self.of.iter().all(|(rank, of)| *of != number || ranks.contains(rank));
+            let moved = class.moved || are_all_there && class.digest != **digest;
+            let digest = if moved { (*digest).to_owned() } else { class.digest };
+            self.all.insert(number, Class { digest, at, moved });
             self.of.extend(ranks.iter().map(|rank| (*rank, number)));
         }
         let used: BTreeSet<u64> = self.of.values().copied().collect();
@@ -262,6 +271,36 @@ mod tests {
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
         say(&mut replicas, 2, &[(0, "x"), (1, "y")]);
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
+    }
+
+    #[test]
+    fn a_rank_that_has_not_reported_since_the_first_round_is_nobodys_replica() {
+        let mut replicas = Replicas::default();
+        say(&mut replicas, 0, &[(0, "same"), (1, "same")]);
+        say(&mut replicas, 1, &[(0, "first")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]], "it was lost in its first step, and may be another stage");
+        say(&mut replicas, 2, &[(0, "x")]);
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        say(&mut replicas, 3, &[(0, "y"), (1, "y")]);
+        assert_eq!(sets(&replicas, 2), [[0, 1]], "all of them have come to the same");
+    }
+
+    #[test]
+    fn a_report_of_an_older_loop_is_late() {
+        let mut replicas = Replicas::default();
+        let of_loop = |loop_number, step, digest: &str| StateDigest {
+            loop_number,
+            step,
+            digest: digest.into(),
+            group: None,
+            took_us: 0,
+        };
+        replicas.hear(Rank(0), &of_loop(2, 0, "a"));
+        replicas.hear(Rank(1), &of_loop(2, 0, "a"));
+        replicas.hear(Rank(0), &of_loop(1, 9, "z"));
+        replicas.hear(Rank(1), &of_loop(1, 9, "z"));
+        assert_eq!(sets(&replicas, 2), [[0], [1]]);
+        assert_eq!(replicas.figures().map(|figures| figures.late), Some(2));
     }
 
     #[test]

@@ -157,6 +157,28 @@ fn failures_at_the_start_that_differ_or_come_after_steps_are_no_broken_program()
 }
 
 #[test]
+fn failures_of_programs_that_ran_for_long_are_no_failures_at_the_start_although_no_step_was_seen() {
+    let mut job = Job::of(1);
+    for _ in 0..4 {
+        job.pass(3_600_000);
+        job.tell(0, fails_at_start("storage connection lost"));
+        job.pass(1_000);
+    }
+    assert_eq!((job.chosen(), job.finished.as_ref()), (vec!["restart"; 4], None));
+    let mut job = Job::of(1);
+    for killed in [false, true, false, true, false] {
+        if killed {
+            job.pass(3_600_000);
+            job.tell(0, exited(KILLED, None));
+        } else {
+            job.tell(0, fails_at_start("storage connection lost"));
+        }
+        job.pass(1_000);
+    }
+    assert_eq!((job.chosen().len(), job.finished.as_ref()), (5, None), "they were not in a row");
+}
+
+#[test]
 fn a_program_that_fails_at_the_start_on_one_host_is_tried_on_another() {
     let mut job = Job::on(2, &["a", "b"]);
     let fail = |job: &mut Job| {

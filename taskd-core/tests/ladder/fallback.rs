@@ -43,6 +43,13 @@ fn incidents(job: &Job) -> Vec<IncidentReport> {
 #[test]
 fn a_replacement_that_fails_before_it_has_joined_is_charged_to_the_recovery_and_all_start_again() {
     let mut job = in_loops(2);
+    job.newcomers_record = Some(zero_error());
+    job.newcomers_end = Some(failed(zero_error()));
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"], "a record comes before an exit");
+    let mut job = in_loops(2);
     job.newcomers_end = Some(failed(zero_error()));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));

@@ -1,9 +1,9 @@
 //! The guard of a host: what comes of its end is blamed on it, and one that does not answer is waited for.
 
 use super::job::{Job, KILLED, exited};
-use taskd_core::detect::FaultClass;
+use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect};
 use taskd_core::job::*;
-use taskd_core::kernel::Input;
+use taskd_core::kernel::{Input, Request};
 use taskd_core::launch::*;
 use taskd_core::recover::Action;
 use taskd_core::trace::Signal;
@@ -100,6 +100,37 @@ fn where_nothing_ran_a_guard_may_come_and_go() {
     tell(&mut job, "b", 8, GuardState::Answers);
     job.pass(1_000);
     assert_eq!(job.kernel.report().incidents, []);
+}
+
+#[test]
+fn the_first_start_waits_for_a_guard_that_does_not_answer() {
+    let mut job = Job::with(2, &["a"], |policy| policy.ready = Ready::Stepping);
+    tell(&mut job, "a", 7, GuardState::Answers);
+    tell(&mut job, "a", 7, stopped());
+    job.pass(20_000);
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.pass(10_000);
+    (0..2).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
+    job.pass(60_000);
+    (0..2).for_each(|rank| job.tell(rank, exited(Termination::Code(0), None)));
+    job.pass(1_000);
+    assert!(job.finished.as_ref().is_some_and(|(ok, _)| *ok), "{:?}", job.finished);
+    assert_eq!(job.kernel.budget_left(), 10);
+}
+
+#[test]
+fn what_else_was_reported_of_a_host_is_decided_when_its_guard_answers_again() {
+    let mut job = job_on(&["a"]);
+    let host = Domain::Node(NodeId(Name::new("a")));
+    let lost = Suspect::certain(host, FaultClass::Device, Damage { process: Sound::No, ..Damage::default() });
+    let fault = Fault::new(Name::new("monitor"), job.now, lost);
+    job.give(Input::Requested(Request::Fault(Box::new(fault))));
+    tell(&mut job, "a", 7, stopped());
+    job.pass(30_000);
+    assert_eq!(job.chosen().len(), 0, "nothing could be done there");
+    tell(&mut job, "a", 7, GuardState::Answers);
+    job.pass(30_000);
+    assert_eq!(job.chosen().len(), 1, "{:?}", job.last());
 }
 
 #[test]

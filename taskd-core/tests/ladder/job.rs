@@ -23,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) loops: bool,
     /// How a rank ends that is started to join others, in the place of its joining.
     pub(crate) newcomers_end: Option<Phase>,
+    /// What it has recorded before.
+    pub(crate) newcomers_record: Option<ErrorReport>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
     decisions: Vec<Decision>,
@@ -65,6 +67,7 @@ impl Job {
             slow: None,
             loops: false,
             newcomers_end: None,
+            newcomers_record: None,
             deeds: vec![],
             decisions: vec![],
             replies: vec![],
@@ -94,7 +97,14 @@ impl Job {
                         self.tell_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
                         match self.newcomers_end.clone().filter(|_| joins) {
-                            Some(end) => self.tell_of(order.proc, end),
+                            Some(end) => {
+                                if let Some(error) = self.newcomers_record.clone() {
+                                    let what = Saying::Recorded(Box::new(error));
+                                    let said = WorkerSaid { proc: order.proc.clone(), what };
+                                    self.give(Input::Changed(Change::Said(said)));
+                                }
+                                self.tell_of(order.proc, end);
+                            }
                             None if self.loops => {
                                 self.link(order.proc, if joins { Point::Parked } else { Point::Loop })
                             }

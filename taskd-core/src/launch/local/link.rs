@@ -225,6 +225,7 @@ impl Task {
         {
             self.history.guard(gone);
         }
+        let is_gone = self.guard.as_ref().is_some_and(|guard| matches!(guard.status().state, GuardState::Gone(_)));
         let this = &*self;
         let connected = async {
             loop {
@@ -234,9 +235,8 @@ impl Task {
                 });
                 match connected.await {
                     // Nothing proves that the guard is dead: what it guards may live.
-                    Err(error @ (LocalError::Silent { .. } | LocalError::RunDir { .. })) => {
-                        this.still_silent(&error).await
-                    }
+                    Err(error @ LocalError::Silent { .. }) => this.still_silent(&error).await,
+                    Err(error @ LocalError::RunDir { .. }) if !is_gone => this.still_silent(&error).await,
                     done => return done,
                 }
             }

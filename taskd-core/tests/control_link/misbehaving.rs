@@ -84,7 +84,7 @@ async fn a_newcomer_with_another_checksum_after_the_repair_is_not_trained_with_a
     let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
     let [(tried, reason)] = &why.attempts[..] else { panic!("it is tried once: {:?}", why.attempts) };
     assert_eq!(tried.as_str(), "recover-in-place");
-    assert!(reason.contains("rank 1 and rank 0 have different checksums"), "{reason}");
+    assert!(reason.contains("rank 1 and rank ") && reason.contains(" have different checksums"), "{reason}");
     for proc in ["rank-0.1", "rank-2.1"] {
         assert_eq!(told(dir.path(), proc), ["give-up", "join", "repair"], "{proc}");
     }

@@ -340,9 +340,10 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let records = records.unwrap_or_default();
         for (index, status) in failed.into_iter().enumerate() {
             if let Phase::Exited(exit) = &mut status.phase {
-                let is_cause =
-                    |record: &&ErrorRecord| !(record.printed && matches!(exit.how, Termination::Signal { .. }));
-                let record = records.get(index).and_then(Option::as_ref).filter(is_cause);
+                let record = records.get(index).and_then(Option::as_ref);
+                if record.is_some_and(|record| record.printed) && matches!(exit.how, Termination::Signal { .. }) {
+                    continue; // it had gone on behind what it has recorded, which stands at the end of its stderr as well
+                }
                 let failure = Failure::new(&status.proc, record, &exit.stderr_tail);
                 let told = self.framework.report(&failure);
                 let step = record.and_then(|record| record.step).or(exit.step);

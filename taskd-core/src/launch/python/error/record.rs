@@ -60,7 +60,7 @@ impl ErrorRecord {
             error_code: message.get("errorCode").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok()),
             step: extra("taskd_step").and_then(number).filter(|step| *step > 0),
             uncaught,
-            printed: !uncaught && extra("taskd_step").is_some(),
+            printed: !uncaught && extra("taskd_step").and_then(number).is_some(),
         })
     }
 }

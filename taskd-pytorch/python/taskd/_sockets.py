@@ -63,17 +63,20 @@ def checked(result):
 
 
 def sockets():
-    """All TCP sockets of this process, each as a duplicate that is closed when the next one is asked for."""
+    """All TCP sockets of this process, each as a duplicate that is closed when the next one is asked for.
+
+    What is no socket is not duplicated: who closes any descriptor of a file gives up all locks that the process has on it (`lockf`)."""
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             fd = os.dup(int(name))
         except (OSError, ValueError):
             continue  # closed meanwhile
         try:
-            if S_ISSOCK(os.fstat(fd).st_mode):
-                one = Descriptor(fd)
-                if one.is_tcp():
-                    yield one
+            one = Descriptor(fd)
+            if one.is_tcp():
+                yield one
         except OSError:
             pass  # of a kind that does not tell this
         finally:

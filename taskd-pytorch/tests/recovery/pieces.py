@@ -3,15 +3,17 @@ usually does not, and writes to the file as JSON what came of it.
 """
 
 import _thread
+import fcntl
 import json
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
 
-from taskd import _completer, _groups_anew, _link, _recoverable, _store
+from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _store
 
 SOON_SECONDS = 10
 
@@ -267,6 +269,34 @@ def store_answers_late():
     return found
 
 
+# The sockets.
+
+LOCKS = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(3)
+"""
+
+
+def locks_of_the_programs_own():
+    """Whether another process is refused a lock that this one has on a file: at first, and once sockets were looked through."""
+    with tempfile.NamedTemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as server:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+
+        def is_refused():
+            return subprocess.run([sys.executable, "-c", LOCKS, file.name], timeout=60).returncode == 3
+
+        found = {"at first": is_refused()}
+        found["listens"] = server.getsockname() in _sockets.listening()
+        found["listening"] = is_refused()
+        found["shut"] = _sockets.shut({("127.0.0.1", 1)}, frozenset())
+        found["afterwards"] = is_refused()
+    return found
+
+
 # A work.
 
 
@@ -290,6 +320,7 @@ SCENARIOS = {
     "join_is_left_as_it_connects": join_is_left_as_it_connects,
     "joins_that_come_to_nothing": joins_that_come_to_nothing,
     "store_answers_late": store_answers_late,
+    "locks_of_the_programs_own": locks_of_the_programs_own,
     "future_of_a_work": future_of_a_work,
 }
 

@@ -69,3 +69,11 @@ fn an_operation_that_is_looked_at_again_and_again_is_followed_once() {
     let Some(found) = found(test, "future_of_a_work") else { return };
     assert_eq!(found, json!({"same": true, "followed": 1}));
 }
+
+#[test]
+fn locks_that_the_program_has_on_files_stay_when_sockets_are_looked_through() {
+    let test = "locks_that_the_program_has_on_files_stay_when_sockets_are_looked_through";
+    let Some(found) = found(test, "locks_of_the_programs_own") else { return };
+    let expected = json!({"at first": true, "listens": true, "listening": true, "shut": 0, "afterwards": true});
+    assert_eq!(found, expected);
+}

@@ -618,6 +618,16 @@ fn state_of_the_programs_own_is_in_a_dying_checkpoint() {
     assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
 }
 
+/// The Accelerator is a stand-in.
+#[test]
+fn what_accelerate_counts_is_in_a_dying_checkpoint_and_keeps_no_program_without_it_from_that() {
+    let test = "what_accelerate_counts_is_in_a_dying_checkpoint_and_keeps_no_program_without_it_from_that";
+    let Some(found) = findings(test, "dump_accelerated") else { return };
+    assert!(is_exact(&found), "{found:#}");
+    assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
+    assert_eq!(found["other"], json!({"step": found["step"], "said": "", "changed": true}));
+}
+
 /// By case, as `recovery/beforehand.py` has them: the step with which all go on.
 #[test]
 fn a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted() {

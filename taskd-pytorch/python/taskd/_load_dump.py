@@ -9,7 +9,8 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from taskd import _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _notes, _random, _session, _state, _values
+from taskd import _accelerate, _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _notes, _random
+from taskd import _session, _state, _values
 from taskd._dumps import NoDump
 
 
@@ -117,6 +118,8 @@ class Whole:
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
         self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
+        if _accelerate.NAME in pickle.loads(self.rest):  # which no program names, and a loop keeps where there are Accelerators
+            self.state.named.setdefault(_accelerate.NAME, _accelerate.Counters())
         self.compare()
 
     def part(self, directory, rank):

@@ -117,6 +117,17 @@ def restarted(**environment):
     return dict(verdict(undisturbed(**environment), found), step=step)
 
 
+def accelerated():
+    """A rank of a program that has an Accelerator dies, and all start again; a program that has none loads the same checkpoint."""
+    with world_of(DIE="2:%d" % DIES_AT, ACCELERATED="1") as world:
+        until_lost(world)
+        step, _ = dump(world, give_up(world))
+        start_again(world)
+        found = world.finish()
+        other = loaded(root_of(world), 64)
+    return dict(verdict(undisturbed(ACCELERATED="1"), found), step=step, other=other)
+
+
 def lost_late():
     """A rank is lost when it has done all of a step, which the others complete: what it had at its end nobody has kept."""
     with world_of(DIE_LATE="0:%d" % DIES_AT) as world:

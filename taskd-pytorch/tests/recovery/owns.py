@@ -1,6 +1,7 @@
 """Training programs with state of their own: objects that have `state_dict` and `load_state_dict`, and a loader's random numbers."""
 
 import os
+import types
 
 import torch
 import torch.distributed as dist
@@ -56,6 +57,32 @@ class Calls(torch.nn.Module):
 
     def set_extra_state(self, state):
         self.calls, self.sum = state["calls"], state["sum"]
+
+
+class Accelerator:
+    """Stands for accelerate's: it has a counter of its own that nobody registers, by which a step's loss goes."""
+
+    is_a_stand_in = True
+
+    def __init__(self):
+        self.step, self.gradient_state = 0, types.SimpleNamespace(sync_gradients=True)
+
+    @property
+    def sync_gradients(self):
+        return self.gradient_state.sync_gradients
+
+    def accumulates(self):
+        self.step += 1
+        self.gradient_state.sync_gradients = self.step % 3 == 0
+        return 1 + 0.001 * self.step + 0.1 * self.sync_gradients
+
+
+def accelerator():
+    """One that taskd knows as those of accelerate."""
+    from taskd import _accelerate
+
+    _accelerate.install(types.SimpleNamespace(Accelerator=Accelerator))
+    return Accelerator()
 
 
 def keeping():

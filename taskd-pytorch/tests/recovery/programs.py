@@ -501,7 +501,7 @@ def accumulated():
 def dumping():
     """Goes on from a dying checkpoint: with DDP whose order does not depend on how long it lives, and a loader that shuffles by the
     program's random numbers, which loading takes some of as well. With OWN there is state of the program's own, and the loader has
-    random numbers of its own."""
+    random numbers of its own. With ACCELERATED an Accelerator counts its batches."""
     import owns
 
     taskd, rank, size = begin()
@@ -517,6 +517,7 @@ def dumping():
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if has_own:
         state["own"] = owns.Own()
+    accelerator = owns.accelerator() if os.environ.get("ACCELERATED") else None
     losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
     die_late = Once("DIE_LATE", rank, dies)
     torch.randn(rank + 1)  # whatever a program does before its loop
@@ -526,6 +527,7 @@ def dumping():
             x, y = step.next()
             x = x * state["own"].sees() if has_own else x
             loss = torch.nn.functional.cross_entropy(model(x + random.random()), y)
+            loss = loss * accelerator.accumulates() if accelerator is not None else loss
             die(-1 if step.warming else step.number)
             loss.backward()
             optimizer.step()

@@ -957,6 +957,7 @@ SCENARIOS = {
     "fsdp_smaller": lambda: worlds.smaller(FSDP="1"),
     "dump_restart": dumps.restarted,
     "dump_own": lambda: dumps.restarted(OWN="1"),
+    "dump_accelerated": dumps.accelerated,
     "dump_lost": dumps.lost,
     "dump_lost_late": dumps.lost_late,
     "dump_asked": dumps.asked,

@@ -126,7 +126,7 @@ def calling(name):
             return work
         if engine.loop is None or not engine.loop.in_step:
             return real(self.real)(*args, **kwargs)
-        if engine.loop.after is False:  # other ranks may be in the middle of that step, and take it for an operation of theirs
+        if engine.loop.after is False and is_of_main(engine, place):  # others may be in that step, and take it for one of theirs
             return _alone.completed(args)
         in_backward = place == BACKWARD
         engine.issued(args if in_backward else None)
@@ -165,9 +165,18 @@ def told_of_order(engine, tensors):
     return is_known
 
 
+def is_of_main(engine, place):
+    """Whether the main thread calls, whose steps these are: a thread of the program's own is behind no `with`. torch's backward passes
+    have threads of their own."""
+    return place == BACKWARD or engine.is_main()
+
+
 def is_quiet(engine, place):
     """Whether nothing is raised of a failure, as nothing would catch it: where C++ calls without a `with`, and behind the `with`."""
-    return engine.loop.after is not None or place in (BUFFERS, ORDER) and not engine.loop.guarded
+    loop = engine.loop
+    if loop is None:  # who waits for it has left the loop
+        return False
+    return loop.after is not None and is_of_main(engine, place) or place in (BUFFERS, ORDER) and not loop.guarded
 
 
 def refused(group, args, place):

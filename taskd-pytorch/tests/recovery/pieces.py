@@ -13,6 +13,7 @@ import threading
 import time
 import types
 
+import torch
 from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _store
 
 SOON_SECONDS = 10
@@ -313,6 +314,49 @@ def future_of_a_work():
     return {"same": work.get_future() is work.get_future(), "followed": len(followed)}
 
 
+def engine_behind_a_with():
+    """The main thread is behind the `with` of a step that was given up."""
+    main, session = _thread.get_ident(), types.SimpleNamespace(given_up=False)
+    loop = types.SimpleNamespace(after=False, in_step=True, guarded=True, number=3, tainted=False)
+    engine = types.SimpleNamespace(main_thread=main, session=session, loop=loop, alone=False)
+    engine.is_main = lambda: _thread.get_ident() == main
+    engine.issued, engine.fails_quietly = lambda args: None, lambda: None
+    engine.copier, engine.under_way = types.SimpleNamespace(replays=None, tape=None), set()
+    return engine
+
+
+def threads_behind_a_with():
+    """What the main thread calls for there is answered, and what another one calls for is done; what becomes of that where the group is
+    given up, and of a wait that is left when the loop is over."""
+    engine, done, found = engine_behind_a_with(), [], {}
+    real = types.SimpleNamespace(allreduce=lambda tensors: done.append(_thread.get_ident()) or DoubleOfWork())
+    group = _recoverable.Recoverable(engine, real, None, [], types.SimpleNamespace(told_as="default"))
+
+    def calls(name):
+        try:
+            found[name] = type(group.allreduce([torch.zeros(1)])).__module__
+        except _recoverable.StepAborted as error:
+            found[name] = str(error)
+
+    def on_another_thread(name):
+        thread = threading.Thread(target=calls, args=(name,))
+        thread.start()
+        thread.join()
+
+    calls("main")
+    found["done for main"] = len(done)
+    on_another_thread("other")
+    found["done for other"] = len(done)
+    engine.session.given_up = True
+    on_another_thread("other, given up")
+    work, engine.loop = _recoverable.Work(group, "allreduce", None, None, ([],)), None
+    try:
+        found["wait"] = work.give_up()
+    except _recoverable.StepAborted as error:
+        found["wait"] = str(error)
+    return found
+
+
 SCENARIOS = {
     "completer_goes_on": completer_goes_on,
     "ends_with_a_bucket_under_way": ends_with_a_bucket_under_way,
@@ -322,6 +366,7 @@ SCENARIOS = {
     "store_answers_late": store_answers_late,
     "locks_of_the_programs_own": locks_of_the_programs_own,
     "future_of_a_work": future_of_a_work,
+    "threads_behind_a_with": threads_behind_a_with,
 }
 
 

@@ -77,3 +77,13 @@ fn locks_that_the_program_has_on_files_stay_when_sockets_are_looked_through() {
     let expected = json!({"at first": true, "listens": true, "listening": true, "shut": 0, "afterwards": true});
     assert_eq!(found, expected);
 }
+
+#[test]
+fn what_other_threads_call_for_behind_a_with_is_done_or_raises() {
+    let test = "what_other_threads_call_for_behind_a_with_is_done_or_raises";
+    let Some(found) = found(test, "threads_behind_a_with") else { return };
+    assert_eq!([&found["done for main"], &found["done for other"]], [0, 1], "{found:#}");
+    assert_eq!(found["other"], "taskd._recoverable", "it is waited for: {found:#}");
+    assert_eq!(found["other, given up"], "a collective operation of step 3 was given up", "{found:#}");
+    assert_eq!(found["wait"], "a collective operation of step ? was given up", "{found:#}");
+}

@@ -10,6 +10,9 @@ the next one begins behind it. A pass that is hidden is a part of the graph, and
 """
 
 import functools
+import weakref
+
+with_numbers = weakref.WeakSet()  # modules and optimizers that are known to have numbers: to look at all parameters takes long
 
 
 def install(after_import, session):
@@ -150,12 +153,25 @@ def forward(loop, model, *_):
 def find(loop, name, what, of=None):
     """The program uses this, which is a part `of` another thing; whether it is something to be recovered. What has no numbers is
     not: torch's fake tensors."""
-    from taskd._tracing import has_numbers
-
-    is_state = has_numbers(of or what)
+    is_state = is_real(of or what)
     if is_state:
         loop.engine.find(name, what)
     return is_state
+
+
+def is_real(what):
+    """Whether it has numbers. What has some once is not looked at again."""
+    from taskd._tracing import has_numbers
+
+    try:
+        if what in with_numbers:
+            return True
+        if has_numbers(what):
+            with_numbers.add(what)
+            return True
+        return False
+    except TypeError:  # a program's own kind, which a set does not take
+        return has_numbers(what)
 
 
 def kinds_of(base):

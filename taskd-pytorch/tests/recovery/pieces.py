@@ -357,6 +357,41 @@ def threads_behind_a_with():
     return found
 
 
+# What a program uses.
+
+
+class Counts(torch.nn.Linear):
+    """How often it was asked for all its parameters."""
+
+    asked = 0
+
+    def parameters(self, recurse=True):
+        self.asked += 1
+        return torch.nn.Linear.parameters(self, recurse)
+
+
+class Unhashable(torch.optim.SGD):
+    __hash__ = None
+
+
+def looked_through_once():
+    """What is used in every step; what no set takes; and what has no numbers at first."""
+    from taskd import _guards
+
+    found = []
+    loop = types.SimpleNamespace(engine=types.SimpleNamespace(find=lambda name, what: found.append(what)))
+    model = Counts(2, 2)
+    always = [_guards.find(loop, "model", model) for _ in range(5)]
+    asked = model.asked
+    other = Unhashable(model.parameters(), lr=0.1)
+    always += [_guards.find(loop, "optimizer", other) for _ in range(5)]
+    late = Counts(2, 2, device="meta")
+    told = [_guards.find(loop, "model", late)]
+    late.to_empty(device="cpu")
+    told.append(_guards.find(loop, "model", late))
+    return {"always": all(always), "asked": asked, "late": told, "found": len(found)}
+
+
 SCENARIOS = {
     "completer_goes_on": completer_goes_on,
     "ends_with_a_bucket_under_way": ends_with_a_bucket_under_way,
@@ -367,6 +402,7 @@ SCENARIOS = {
     "locks_of_the_programs_own": locks_of_the_programs_own,
     "future_of_a_work": future_of_a_work,
     "threads_behind_a_with": threads_behind_a_with,
+    "looked_through_once": looked_through_once,
 }
 
 

@@ -87,3 +87,10 @@ fn what_other_threads_call_for_behind_a_with_is_done_or_raises() {
     assert_eq!(found["other, given up"], "a collective operation of step 3 was given up", "{found:#}");
     assert_eq!(found["wait"], "a collective operation of step ? was given up", "{found:#}");
 }
+
+#[test]
+fn a_module_that_is_used_in_every_step_is_looked_through_once() {
+    let test = "a_module_that_is_used_in_every_step_is_looked_through_once";
+    let Some(found) = found(test, "looked_through_once") else { return };
+    assert_eq!(found, json!({"always": true, "asked": 1, "late": [false, true], "found": 11}));
+}

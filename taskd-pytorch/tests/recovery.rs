@@ -153,6 +153,12 @@ fn a_step_in_which_torch_compiles_or_traces_computes_the_same() {
     }
 }
 
+#[test]
+fn a_pass_that_torch_only_traces_is_known_as_such() {
+    let Some(found) = findings("a_pass_that_torch_only_traces_is_known_as_such", "told_of_traces") else { return };
+    assert_eq!(found, json!([false, true, true, false]), "only by torch.fx and torch.jit");
+}
+
 /// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.
 #[test]
 fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_after_the_first() {

@@ -22,7 +22,14 @@ def is_tracing():
         return True
     if transform() is not None or graph_of_jit() is not None:
         return True
-    return getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False)
+    return is_fx_tracing()
+
+
+def is_fx_tracing():
+    """Whether torch.fx does. In an older torch it says so of the whole process."""
+    fx = sys.modules.get("torch.fx._symbolic_trace")
+    asked = getattr(fx, "_get_is_fx_tracing", None)
+    return asked() if asked is not None else getattr(fx, "_is_fx_tracing_flag", False)
 
 
 def traces(mode):

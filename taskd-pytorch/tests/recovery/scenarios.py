@@ -872,6 +872,7 @@ SCENARIOS = {
     "torchs_own": lambda: torchs_own.outcomes(OfTorch, Failed, few=not SOAK),
     "ways": ways,
     "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
+    "told_of_traces": traced.told_of_traces,
     "compiled_steps": lambda: together(compiled_steps()),
     "cost": cost,
     "copied": copied,

@@ -317,6 +317,30 @@ def traced():
     return training
 
 
+class Asks(torch.nn.Module):
+    """Whether its passes are taken for those of a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def forward(self, batch):
+        from taskd._tracing import is_tracing
+
+        self.told.append(is_tracing())
+        return batch * 2
+
+
+def told_of_traces():
+    """What a module is told that is called, and that torch.fx and torch.jit trace."""
+    asks, batch = Asks(), torch.ones(4)
+    asks(batch)
+    torch.fx.symbolic_trace(asks)
+    torch.jit.trace(asks, (batch,), check_trace=False)
+    asks(batch)
+    return asks.told
+
+
 def counted():
     """Modes in which a real step is looked at."""
     from torch.utils.flop_counter import FlopCounterMode

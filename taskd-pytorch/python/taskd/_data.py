@@ -1,6 +1,8 @@
 """What `taskd._batches` does not know of PyTorch: a batch's tensors, a DataLoader that begins in the middle of an epoch, and samplers
 that share the data out among the ranks."""
 
+import weakref
+
 import torch
 
 from taskd import _batches, _random, _tape
@@ -15,7 +17,8 @@ class Copier:
 
     def __init__(self, engine=None):
         self.engine = engine
-        self.parts = {}  # of each source, and its plain values when it was seen first
+        self.parts = {}  # of each source of this loop, and its plain values when it was seen first
+        self.first = {}  # id of a source: (a weak reference to it, these values), in all loops
         self.tape = None  # of the draw under way
         self.replays = None  # what answers operations while an epoch begins again
 
@@ -26,10 +29,26 @@ class Copier:
         if known is None or known[0] is not source:
             _workers.install()
             parts = _sources.Parts(source)
-            known = self.parts[id(source)] = [source, parts, parts.plain()]
+            known = self.parts[id(source)] = [source, parts, self.first_of(source, parts)]
         elif anew:
             known[1] = _sources.Parts(source)
         return known[1]
+
+    def first_of(self, source, parts):
+        """Its plain values when it was seen first: a later loop may go on with it, and a newcomer has it as it was at first."""
+        weak, plain = self.first.get(id(source), (None, None))
+        if weak is None or weak() is not source:
+            plain = parts.plain()
+            try:
+                self.first[id(source)] = weakref.ref(source), plain
+            except TypeError:  # a list, which has no such values
+                pass
+        return plain
+
+    def leave_loop(self):
+        """Nothing of a loop that is over holds its loaders: they may have workers, which live as long."""
+        self.parts.clear()
+        self.first = {key: one for key, one in self.first.items() if one[0]() is not None}
 
     def own_of(self, source):
         found = tuple(bytes(one.get_state().numpy()) for one in self.parts_of(source).generators)
@@ -97,7 +116,6 @@ class Watch:
     def __init__(self, copier, source, begins):
         from taskd import _workers
 
-        self.came = _workers.came
         self.copier, self.source, self.begins = copier, source, begins
         self.parts = copier.parts_of(source, anew=begins)
         self.tape = copier.tape = _tape.Tape()
@@ -108,14 +126,17 @@ class Watch:
                 self.opening["plain"] = changed
             self.persistent = [one for one in self.parts.loaders if _workers.persist(one)]
             self.go_on = [one._iterator is not None for one in self.persistent]
-            del self.came[:]
+            self.came = _workers.came = []
 
     @property
     def is_shared(self):
         return bool(self.tape.calls)
 
     def ends(self):
+        from taskd import _workers
+
         copier, copier.tape = self.copier, None
+        _workers.came = None
         calls = self.tape.calls
         if not self.begins:
             if calls:

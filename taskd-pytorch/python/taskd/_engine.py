@@ -121,6 +121,7 @@ class Engine:
     def leave(self):
         self.loop = None
         self.reducers.leave_loop()
+        self.copier.leave_loop()
 
     def newcomer(self, loop):
         self.warm = _newcomer.Warm(self, loop)

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data._utils import worker
 
 plain = worker._ResumeIteration
-came = []  # (message's number, random numbers) of those that came back, until they are taken
+came = None  # (message's number, random numbers) of those that come back, while an epoch begins of which they are taken
 given = []  # what the next messages bring to the workers, in their order
 
 
@@ -40,7 +40,8 @@ class Resume(plain):
         try:
             pid, number, brings = self.taskd
             if pid == os.getpid():
-                came.append((number, brings))
+                if came is not None:
+                    came.append((number, brings))
                 return
             if brings is not None:
                 restore(brings)

@@ -4,6 +4,7 @@ usually does not, and writes to the file as JSON what came of it.
 
 import _thread
 import fcntl
+import gc
 import json
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 import types
+import weakref
 
 import torch
 from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _store
@@ -357,6 +359,52 @@ def threads_behind_a_with():
     return found
 
 
+# Loaders.
+
+
+class Rounds(torch.utils.data.DataLoader):
+    """Counts its epochs."""
+
+    def __init__(self):
+        torch.utils.data.DataLoader.__init__(self, list(range(4)), num_workers=1, persistent_workers=True)
+        self.rounds = 0
+
+    def __iter__(self):
+        self.rounds += 1
+        return torch.utils.data.DataLoader.__iter__(self)
+
+
+def loaders_of_loops_that_are_over():
+    """Whether they are gone, workers included; what is kept of other loaders' messages; and how one that the next loop goes on with is said
+    to have changed since it was seen first."""
+    from taskd import _batches, _data, _workers
+
+    copier = _data.Copier()
+
+    def goes_through(loader):
+        stream = _batches.Streams(_data.open_at, copier).of(loader)
+        for _ in range(9):  # two epochs, and the first batch of another
+            stream.next()
+        copier.leave_loop()
+        return stream.opening
+
+    loader = Rounds()
+    gone = weakref.ref(loader)
+    found = {"opening": [goes_through(loader)["plain"] for _ in range(2)]}
+    workers = list(loader._iterator._workers)
+    for _ in range(2):
+        list(loader)
+    found["kept"] = _workers.came
+    del loader
+    gc.collect()
+    found["gone"] = gone() is None and until(lambda: not any(one.is_alive() for one in workers))
+    goes_through(Rounds())
+    gc.collect()
+    copier.leave_loop()
+    found["left"] = [len(copier.parts), len(copier.first)]
+    return found
+
+
 # What a program uses.
 
 
@@ -402,6 +450,7 @@ SCENARIOS = {
     "locks_of_the_programs_own": locks_of_the_programs_own,
     "future_of_a_work": future_of_a_work,
     "threads_behind_a_with": threads_behind_a_with,
+    "loaders_of_loops_that_are_over": loaders_of_loops_that_are_over,
     "looked_through_once": looked_through_once,
 }
 

@@ -94,3 +94,12 @@ fn a_module_that_is_used_in_every_step_is_looked_through_once() {
     let Some(found) = found(test, "looked_through_once") else { return };
     assert_eq!(found, json!({"always": true, "asked": 1, "late": [false, true], "found": 11}));
 }
+
+#[test]
+fn nothing_of_a_loop_that_is_over_holds_its_loader_and_its_workers() {
+    let test = "nothing_of_a_loop_that_is_over_holds_its_loader_and_its_workers";
+    let Some(found) = found(test, "loaders_of_loops_that_are_over") else { return };
+    let opening = json!([{"0": {"rounds": 2}}, {"0": {"rounds": 5}}]);
+    assert_eq!(found["opening"], opening, "as a newcomer has it to be set: {found:#}");
+    assert_eq!((&found["kept"], &found["gone"], &found["left"]), (&Value::Null, &json!(true), &json!([0, 0])));
+}

@@ -48,10 +48,6 @@ fn each_is_refused_in_one_sentence() {
             "error: invalid value 'dump-exit' for '--strategy <STRATEGY>': such a job ends by its first fault; choose another strategy".into(),
         ),
         (
-            "chaos_frameworks --kills 0",
-            "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 10000".into(),
-        ),
-        (
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
         ),
@@ -109,6 +105,18 @@ fn each_of_gpu_watch_is_refused_in_one_sentence() {
             "error: the argument '--stand-in' cannot be used with '--library <LIBRARY>'",
         ),
         ("gpu_watch trace --json", "error: the following required arguments were not provided:"),
+    ];
+    for (command_line, sentence) in sentences {
+        assert_eq!(refusal(command_line), sentence, "{command_line}");
+    }
+}
+
+#[test]
+fn each_of_chaos_frameworks_is_refused_in_one_sentence() {
+    let range = "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 10000";
+    let sentences = [
+        ("chaos_frameworks --kills 0", range),
+        ("chaos_frameworks --loops ddp,none", "error: invalid value 'none' for '--loops <LOOPS>'"),
     ];
     for (command_line, sentence) in sentences {
         assert_eq!(refusal(command_line), sentence, "{command_line}");

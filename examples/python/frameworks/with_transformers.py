@@ -36,7 +36,8 @@ class Saved(TrainerCallback):
         self.notes = notes
 
     def on_save(self, args, state, control, **_):
-        self.notes.saved(state.global_step)
+        if state.global_step < state.max_steps:  # from one of the last step the Trainer would train one more
+            self.notes.saved(state.global_step)
 
 
 class Noted(Trainer):

@@ -71,7 +71,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     dir.disable_cleanup(true); // unless all is well
     let mut account = Account::default();
     for what in loops {
-        under_fire(options, what, &python, dir.path(), &mut account).await?;
+        Box::pin(under_fire(options, what, &python, dir.path(), &mut account)).await?;
     }
     if account.is_well() {
         dir.disable_cleanup(false);

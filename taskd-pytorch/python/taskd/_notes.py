@@ -7,10 +7,10 @@ A buffer that did not change since the last note is not copied again.
 
 import torch
 
-from taskd import _noted, _random
+from taskd import _noted, _random, _state
 from taskd._loop import TRAIN
 
-LOOKS, LOOKED_AT_EVERY = 8, 64  # steps, the first and of the later ones, in which gradients on a device are looked at
+LOOKS, LOOKED_AT_EVERY = 8, 61  # steps, the first and of the later ones, in which all gradients are looked at; no program has this period
 
 
 class Noter:
@@ -36,14 +36,14 @@ class Noter:
         return was != versions
 
     def carries(self, loop):
-        """Whether there are gradients as the step's first backward pass begins. To look at those of a device makes the program wait for it:
-        that is done in few steps."""
+        """Whether there are gradients as the step's first backward pass begins. To look at those of a device makes the program wait for it,
+        and to look at all takes long where all are zero: that is done in few steps. One of them may be zero where others are not."""
         if loop.kind != TRAIN or loop.note is None or loop.noted != loop.number:
             return False
-        held = next((one.grad for one, copy in loop.note.grads if copy is not None and one.grad is not None), None)
-        if held is None or held.device.type != "cpu" and loop.number - loop.first >= LOOKS and loop.number % LOOKED_AT_EVERY:
-            return False
-        return bool(held.any())
+        held = [one.grad for one, copy in loop.note.grads if copy is not None and one.grad is not None]
+        if loop.number - loop.first >= LOOKS and loop.number % LOOKED_AT_EVERY:
+            held = [one for one in held[:1] if one.device.type == "cpu"]
+        return any(bool(_state.local(one).any()) for one in held)
 
     def saw_zero_grad(self):
         if not self.backward:

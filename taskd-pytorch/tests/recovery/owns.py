@@ -285,18 +285,30 @@ def changes_late():
     return {"digest": digest(model, optimizer, average, shadow, own), "losses": losses}
 
 
+class Still(torch.nn.Module):
+    """Has a parameter whose gradient is always zero, as a part of an adapter has at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x + 0 * self.scale
+
+
 def carrying():
-    """Every second step leaves its gradients to the next one (CARRIES), or all zero them, in one of the ways that there are."""
+    """Every second step leaves its gradients to the next one (CARRIES), of which the first may be zero, or all zero them, in one of the ways
+    that there are."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    model = DistributedDataParallel(net())
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     how = os.environ["CARRIES"]
+    model = DistributedDataParallel(torch.nn.Sequential(Still(), net()) if how == "others" else net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, until=steps()):
         with step:
             if how in ("first", "model"):
                 (optimizer if how == "first" else model).zero_grad(set_to_none=False)
-            if how == "yes" and step.number % 2 == 0:
+            if how in ("yes", "others") and step.number % 2 == 0:
                 with model.no_sync():
                     model(noise()).square().mean().backward()
                 continue

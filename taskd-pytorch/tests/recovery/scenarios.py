@@ -801,7 +801,7 @@ def found_late():
 def carries():
     """What ranks say of programs whose steps leave gradients to the next one, and of those that do not."""
     said = {}
-    for how in ("yes", "first", "model", "zeros", "none"):
+    for how in ("yes", "others", "first", "model", "zeros", "none"):
         with StandIn(2, owns.carrying, STEPS="1000", CARRIES=how) as world:
             world.until_step(8)
             said[how] = [peer.limits["sharded"] for peer in world.world]

@@ -189,11 +189,13 @@ fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_
         ("default_timeout", json!([2.0, 2.0])),
         ("own_world", json!([1.0])),
         ("with_helper", json!([2.0, 2.0])),
+        ("tried_by_one", json!([2.0, 2.0])),
+        ("later_than_waited_for", json!([2.0])),
     ];
     for (program, sums) in sums {
         let why = match program {
             "own_world" => Some("is of 1 processes where the job has 2 ranks, and cannot be given up"),
-            "with_helper" => {
+            "with_helper" | "later_than_waited_for" => {
                 Some("has a member without taskd's hooks, which is no rank of the job, and cannot be given up")
             }
             _ => None,
@@ -211,6 +213,7 @@ fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_
     }
     assert_eq!(found["default_timeout"][0]["blocking"], json!([true, true]), "they are the program's own");
     assert_eq!(found["with_helper"][0]["helper"], 0);
+    assert_eq!(found["tried_by_one"][0]["tried"], 1, "alone: {found:#}");
     assert!(found["reconfigured"][0]["inside"].is_string(), "{found:#}");
 }
 

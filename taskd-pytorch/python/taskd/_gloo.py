@@ -16,6 +16,7 @@ from taskd import _sockets
 
 NAME = "gloo"
 DEVICE_TRIES = 3
+NONE = "none"  # what a member tells in place of its addresses
 WAITS_IN_SLICES = True  # a wait with a time limit that runs out does no harm to the operation
 
 
@@ -28,26 +29,44 @@ class Ends:
         self.peers = frozenset()
 
     def tell(self, store, rank):
-        store.set("taskd/listens/%d" % rank, ",".join("%s %d" % address for address in sorted(self.own)))
+        store.set(key(rank), ",".join("%s %d" % address for address in sorted(self.own)))
 
     def learn(self, store, rank, size):
-        keys = ["taskd/listens/%d" % other for other in range(size) if other != rank]
+        """Whether all have told theirs, rather than that they tell none."""
+        keys = [key(other) for other in range(size) if other != rank]
         try:
             values = store.multi_get(keys) if keys else []
-        except RuntimeError:  # a store that has no such call
-            values = [store.get(key) for key in keys]
-        addresses = [address.split(" ") for value in values for address in value.decode().split(",") if address]
+        except RuntimeError as error:
+            if type(error).__name__.startswith("Dist"):  # they do not come
+                raise
+            values = [store.get(key) for key in keys]  # a store that has no such call
+        values = [value.decode() for value in values]
+        addresses = [address.split(" ") for value in values if value != NONE for address in value.split(",") if address]
         self.peers = frozenset((host, int(port)) for host, port in addresses)
+        return NONE not in values
+
+
+def key(rank):
+    return "taskd/listens/%d" % rank
+
+
+def have_come():
+    """Whether all members have come when torch has made a group."""
+    return os.environ.get("TORCH_GLOO_LAZY_INIT", "0").lower() in ("", "0", "n", "no", "f", "false")
 
 
 def first_ends(before, store, rank, size):
     """The ends of a group that torch has just made; `before` is where this process had listened until then. All members ask for
-    theirs."""
+    theirs; None where one tells none."""
     new = _sockets.listening() - before
     ends = Ends(new, next((host for host, _ in sorted(new)), None))
     ends.tell(store, rank)
-    ends.learn(store, rank, size)
-    return ends
+    return ends if ends.learn(store, rank, size) else None
+
+
+def tells_none(store, rank):
+    """This member has no ends that it could leave, and the others need not wait for them."""
+    store.set(key(rank), NONE)
 
 
 def join(store, rank, size, before, join_seconds, timeout):

@@ -47,10 +47,15 @@ def install(module, native):
         meeting = meeting_of(given, engine)
         if meeting is not None:
             given["store"] = meeting.store
-        if engine is not None and engine.is_rank_itself():
-            made, inside = engine.groups.make(module, make, given, meeting)
-        else:
-            made, inside = make(**given), None
+        try:
+            if engine is not None and engine.is_rank_itself():
+                made, inside = engine.groups.make(module, make, given, meeting)
+            else:
+                made, inside = make(**given), None
+        except BaseException:
+            if meeting is not None:
+                meeting.fails()
+            raise
         try:
             if type(made[0]) is module.ProcessGroup:
                 return (replaced(module, made[0], group_class, given["global_ranks_in_group"], inside),) + made[1:]

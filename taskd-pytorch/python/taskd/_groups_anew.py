@@ -18,6 +18,7 @@ from taskd._session import JOIN, Cancelled, Refused
 JOIN_SECONDS = 20  # for all members to come
 ABANDONED_MAX = 64  # groups, and threads that join them, that are left and not gone yet; with more this process has to restart
 POLL_SECONDS = 0.05
+WITHOUT_HOOKS = "has a member without taskd's hooks, which is no rank of the job"
 
 
 class Spec:
@@ -81,23 +82,28 @@ class Groups:
         if not is_new(module, made[0]):
             return made, None
         kind = self.known_kind_of(made[0], given["backend"])
-        why = kind and self.why_not(made[0], given, spec, meeting)
-        if why:
-            self.cannot_leave("group %s %s, and cannot be given up inside of the process; restart all ranks" % (spec.told_as, why))
-        if why or not kind:
+        if not kind:
             return made, None
-        ends = kind.first_ends(before, meeting.own, spec.rank, len(spec.members))
+        why, ends = self.why_not(made[0], kind, given, spec, meeting), None
+        if why is None:
+            ends = kind.first_ends(before, meeting.own, spec.rank, len(spec.members))
+        elif meeting is not None:
+            meeting.tells_none(kind)
+        if ends is None:
+            told = spec.told_as, why or WITHOUT_HOOKS
+            self.cannot_leave("group %s %s, and cannot be given up inside of the process; restart all ranks" % told)
+            return made, None
         return made, self.inside(made[0], kind, spec, ends=ends)
 
-    def why_not(self, real, given, spec, meeting):
+    def why_not(self, real, kind, given, spec, meeting):
         """Why a group is none of the job's, whose members a supervisor could bring together again."""
         size = os.environ.get("WORLD_SIZE")
         if spec.is_default and size and given["group_size"] != int(size):
             return "is of %d processes where the job has %s ranks" % (given["group_size"], size)
         if given.get("enable_reconfigure") and any(getattr(one, "supports_reconfigure", False) for one in spec.backends(real)):
             return "is reconfigured by the program itself"
-        if meeting is None or not meeting.all_have_hooks():
-            return "has a member without taskd's hooks, which is no rank of the job"
+        if meeting is None or not meeting.all_have_hooks(kind.have_come()):
+            return WITHOUT_HOOKS
 
     def known_kind_of(self, real, backend):
         """As `kind_of`. Where there is none, no step can be given up any more: a rank that waits in such a group would not come out."""

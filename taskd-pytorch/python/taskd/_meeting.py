@@ -8,9 +8,11 @@ not; their groups, and those of every first time, are where torch has them.
 A member without hooks (a process that is no rank) tells nothing of itself, and would be waited for in vain. So every hooked one
 says that it comes ahead of making the group. gloo's is made when all members have come: those that have said nothing by then have
 no hooks.
+
+A group that could not be made does not count, as others may not have begun it. Who does not wait any longer for the others says so
+where they would wait for it next.
 """
 
-import os
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -24,8 +26,9 @@ class Meeting:
     def __init__(self, store, name, rank, size):
         self.rank, self.size = rank, size
         self.store = self.own = store  # the group's, and what is taskd's in it
+        self.counts = store, "taskd/made/%s/%d" % (name, rank)
         try:
-            times = store.add("taskd/made/%s/%d" % (name, rank), 1)
+            times = store.add(self.counts[1], 1)
             if times > 1:
                 self.store = dist.PrefixStore("taskd/again/%d" % (times - 1), store)
             self.own = dist.PrefixStore("taskd/%s" % name, self.store)
@@ -33,23 +36,37 @@ class Meeting:
         except Exception:  # what is passed for a store need not be one (MPI), or cannot count: torch says so if it matters
             self.own = None
 
-    def all_have_hooks(self):
-        """Whether every member has, once the group is made."""
+    def all_have_hooks(self, have_come):
+        """Whether every member has, once the group is made: when all have come, or by this member alone."""
         if self.own is None:
             return False
         keys = [key(rank) for rank in range(self.size)]
-        if is_lazy():
+        if not have_come:
             try:
                 self.own.wait(keys, timedelta(seconds=LAZY_SECONDS))
             except RuntimeError:
                 return False
         return self.own.check(keys)
 
+    def tells_none(self, kind):
+        """This member's group cannot be left: the others, for whom it may be too early or too late to know, need not wait for its ends."""
+        if self.own is None:
+            return
+        try:
+            kind.tells_none(self.own, self.rank)
+        except Exception:  # nobody hears of it, as in the case of `fails`
+            pass
+
+    def fails(self):
+        """The group was not made. The program may make it again, with members that have not tried it once."""
+        if self.own is None:
+            return
+        store, times = self.counts
+        try:
+            store.add(times, -1)
+        except Exception:  # it cannot be reached any more, and the program hears of what came of that
+            pass
+
 
 def key(rank):
     return "comes/%d" % rank
-
-
-def is_lazy():
-    """Whether gloo makes a group before all members have come."""
-    return os.environ.get("TORCH_GLOO_LAZY_INIT", "0").lower() not in ("", "0", "n", "no", "f", "false")

@@ -18,8 +18,17 @@ class Ends:
     address = None
 
 
+def have_come():
+    """torch makes a group without a word to the other members."""
+    return False
+
+
 def first_ends(before, store, rank, size):
     return Ends()
+
+
+def tells_none(store, rank):
+    """Nobody waits for what a member tells."""
 
 
 def join(store, rank, size, before, join_seconds, timeout):

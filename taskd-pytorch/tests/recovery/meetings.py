@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -101,7 +102,36 @@ def reconfigured():
     return found()
 
 
-PROGRAMS = (no_backend, again, default_timeout, own_world, with_helper, reconfigured)
+def tried_by_one():
+    """A group that one rank cannot make, as the other does not come, and makes again with that, by the same name."""
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    store, world, tried = dist.distributed_c10d._get_default_store(), dist.distributed_c10d._world, 0
+    count = world.group_count
+    if dist.get_rank() == 0:
+        try:
+            dist.new_group([0, 1], timeout=timedelta(seconds=2), use_local_synchronization=True)
+        except RuntimeError:
+            tried, world.group_count = 1, count  # a newer torch would have another name for it, and the ranks never meet
+        store.set("tried", "1")
+    else:
+        store.wait(["tried"], TIMEOUT)
+        time.sleep(1)  # until the other has put its new address in the place of the old one
+    sub = dist.new_group([0, 1], timeout=timedelta(seconds=20), use_local_synchronization=True)
+    return found(sums=[summed(), summed(sub)], tried=tried)
+
+
+def later_than_waited_for():
+    """Where a group is made without its members, one of which comes when the other does not wait for it any more."""
+    from taskd import _meeting
+
+    _meeting.LAZY_SECONDS = 1
+    if os.environ["RANK"] == "1":
+        time.sleep(3)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    return found(sums=[summed()])
+
+
+PROGRAMS = (no_backend, again, default_timeout, own_world, with_helper, reconfigured, tried_by_one)
 
 
 def outcomes(world):
@@ -112,4 +142,6 @@ def outcomes(world):
             results[program.__name__] = ranks.finish()
     with world(2, again, TORCH_GLOO_LAZY_INIT="1") as ranks:
         results["again, lazily"] = ranks.finish()
+    with world(2, later_than_waited_for, TORCH_GLOO_LAZY_INIT="1") as ranks:
+        results["later_than_waited_for"] = ranks.finish()
     return results

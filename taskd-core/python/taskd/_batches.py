@@ -25,7 +25,8 @@ class Stream:
     def __init__(self, source, opener, copier):
         self.source, self.opener, self.copier = source, opener, copier
         self.iterator = None
-        self.epoch = self.at = 0  # batches of this epoch that were drawn
+        self.begins_with = self.epoch = epoch_of(source)  # a program that goes on from a checkpoint of its own has set it
+        self.at = 0  # batches of this epoch that were drawn
         self.seed = None  # what the program's random numbers were when the epoch began: an order that is shuffled needs them
         self.own_seed = None  # and the source's own
         self.opening = None  # and what else there was
@@ -152,7 +153,7 @@ class Stream:
     def rewind(self):
         """As if nothing had been handed out."""
         self.copier.rewind(self.source)
-        self.seek(0, 0, None, own=self.first)
+        self.seek(self.begins_with, 0, None, own=self.first)
 
     def share_anew(self, before, now):
         """So many ranks shared the source's batches before, and so many do from now on: as many of them are gone as were handed out
@@ -314,14 +315,25 @@ class Nothing:
         """As if it had never been used."""
 
 
+def told_of_epochs(source):
+    """What of it wants to know which epoch it is in; None where nothing does."""
+    parts = source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)
+    return next((part for part in parts if hasattr(part, "set_epoch")), None)
+
+
+def epoch_of(source):
+    """The epoch that a source says it is in: a sampler of torch's calls it `epoch`, a loader of accelerate's `iteration`."""
+    part = told_of_epochs(source)
+    said = (getattr(part, name, None) for name in ("epoch", "iteration"))
+    return next((one for one in said if type(one) is int and one >= 0), 0)
+
+
 def open_plainly(source, epoch, skip, last=None):
     """An iterator over a source that is told of its epoch where it wants to know: DistributedSampler, for instance. `last` is called
     ahead of the last batch that is passed over: a source which loads ahead loads the next one then."""
-    for part in (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)):
-        set_epoch = getattr(part, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
-            break
+    part = told_of_epochs(source)
+    if part is not None:
+        part.set_epoch(epoch)
     batches = iter(source)
     for left in range(skip, 0, -1):
         if left == 1 and last is not None:

@@ -72,7 +72,7 @@ class Step:
 
     def next(self, loader=None):
         """The next batch of a loader, or of the `data` that `taskd.steps` was given. At its end the loader begins anew, and its
-        sampler is told of the epoch (`set_epoch`). A step that is done again gets the same batches."""
+        sampler is told of the epoch (`set_epoch`), on from the one that the program has set. A step that is done again gets the same batches."""
         return self._loop.stream(loader).next()
 
     def batches(self, loader=None, n=1):
@@ -82,7 +82,7 @@ class Step:
             yield stream.next()
 
     def epoch(self, loader=None):
-        """How many times the loader has been gone through."""
+        """The loader's epoch: 0, or what the program has set it to (`set_epoch`), and one more each time it was gone through."""
         return self._loop.stream(loader).epoch
 
     def __enter__(self):

@@ -15,12 +15,11 @@ class Step:
     def next(self, loader=None):
         source = self.data if loader is None else loader
         for _ in range_of(2):  # an epoch that is over, and a new one
-            epoch, batches = self.epochs.get(id(source), (0, None))
+            epoch, batches = self.epochs.get(id(source)) or (epoch_of(source), None)
             if batches is None:
-                for part in (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)):
-                    if hasattr(part, "set_epoch"):
-                        part.set_epoch(epoch)
-                        break
+                part = told_of_epochs(source)
+                if part is not None:
+                    part.set_epoch(epoch)
                 batches = iter(source)
             self.epochs[id(source)] = epoch, batches
             for batch in batches:
@@ -35,7 +34,8 @@ class Step:
             yield self.next(loader)
 
     def epoch(self, loader=None):
-        return self.epochs.get(id(self.data if loader is None else loader), (0, None))[0]
+        source = self.data if loader is None else loader
+        return (self.epochs.get(id(source)) or (epoch_of(source), None))[0]
 
     def __enter__(self):
         self.completed = False
@@ -44,6 +44,17 @@ class Step:
     def __exit__(self, kind, *_):
         self.completed = kind is None
         return False
+
+
+def told_of_epochs(source):
+    parts = source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)
+    return next((part for part in parts if hasattr(part, "set_epoch")), None)
+
+
+def epoch_of(source):
+    part = told_of_epochs(source)
+    said = (getattr(part, name, None) for name in ("epoch", "iteration"))
+    return next((one for one in said if type(one) is int and one >= 0), 0)
 
 
 def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None, callbacks=None):

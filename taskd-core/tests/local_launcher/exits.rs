@@ -98,6 +98,17 @@ async fn what_lives_on_when_a_rank_ends_by_itself_is_named_and_killed() {
 }
 
 #[tokio::test]
+async fn helpers_of_multiprocessing_that_end_with_their_parent_are_not_said_to_live_on() {
+    let job = Job::new().await;
+    let helper = "begin bash -c 'exec -a multiprocessing.resource_tracker sleep 616'; begin sleep 617; exit 0";
+    let proc = job.start_one(sh(&format!("{BEGIN}{helper}"))).await;
+    job.exit_of(&proc).await;
+    let printed = job.printed("rank-0.1/stderr.log", " killed: ").await;
+    assert!(printed.contains(" lives on and is killed: ") && !printed.contains("resource_tracker"), "{printed}");
+    job.end().await;
+}
+
+#[tokio::test]
 async fn what_is_stopped_with_its_rank_is_not_said_to_live_on() {
     let job = Job::new().await;
     let script = format!("{BEGIN}trap 'exit 0' TERM; begin sleep 615; echo ready >&2; wait");

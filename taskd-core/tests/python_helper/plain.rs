@@ -19,6 +19,7 @@ fn fallback() -> &'static str {
 const TRAINING: &str = "
 import sys
 class Sampler:
+    epoch = 4 # as a program sets it that goes on from a checkpoint
     def set_epoch(self, epoch): self.epoch = epoch
 class Loader:
     def __init__(self): self.sampler = Sampler()
@@ -60,7 +61,10 @@ fn a_script_with_the_guides_line_is_the_same_loop_in_a_rank_and_where_there_is_n
     let out = rank.command(&[system(), &script]).output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
     let in_rank = text(&out.stdout);
-    assert!(in_rank.starts_with("2 ") && in_rank.ends_with("\ntaskd\n"), "{in_rank}");
+    assert!(
+        in_rank.starts_with("2 None False 400 ") && in_rank.contains(" 500 ") && in_rank.ends_with("\ntaskd\n"),
+        "{in_rank}"
+    );
 
     let elsewhere = tempfile::tempdir().unwrap();
     let script = elsewhere.path().join("train.py");

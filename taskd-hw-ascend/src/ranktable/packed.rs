@@ -24,6 +24,9 @@ impl RankTable {
             return Err(wrong(why.to_string()));
         }
         let bytes = bytes.trim_ascii();
+        if TEMPLATES.iter().any(|begin| bytes.starts_with(begin)) {
+            return Err(wrong("a template that was not rendered: name the file that the cluster is given".into()));
+        }
         let text = match bytes.first() {
             Some(b'{') => String::from_utf8(bytes.to_vec()).map_err(|error| wrong(format!("no JSON: {error}")))?,
             _ => unpacked(bytes).map_err(|error| wrong(format!("neither JSON nor gzip in base64: {error}")))?,
@@ -41,6 +44,9 @@ impl RankTable {
         BASE64_STANDARD.encode(packed)
     }
 }
+
+/// How the templates begin that programs make files of. No table begins so.
+const TEMPLATES: [&[u8]; 4] = [b"{{", b"{%", b"${", b"$("];
 
 fn unpacked(bytes: &[u8]) -> io::Result<String> {
     let packed = BASE64_STANDARD.decode(bytes).map_err(io::Error::other)?;

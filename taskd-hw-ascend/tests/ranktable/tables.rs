@@ -231,6 +231,8 @@ fn compressed_tables_are_read_like_others() {
     for (bytes, why) in [
         ("eyJzdGF0dXMiOiAiY29tcGxldGVkIn0=", "$ neither JSON nor gzip in base64: invalid gzip header"),
         ("nothing!", "$ neither JSON nor gzip in base64: Invalid symbol 33, offset 7."),
+        ("${RANK_TABLE}", "$ a template that was not rendered: name the file that the cluster is given"),
+        ("{{ .Values.table }}", "$ a template that was not rendered: name the file that the cluster is given"),
         ("", "$ is empty"),
         (" \n", "$ is empty"),
         ("\u{feff}{}", "$ begins with a byte-order mark of UTF-8: save it as UTF-8 without one"),

@@ -220,7 +220,9 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();
             let alone = set.first().filter(|_| set.len() == 1 && view.world.size() > 1);
             return Err(match (sharded, alone) {
-                (Some(what), _) => format!("{what} is sharded over the ranks, and {why}"),
+                (Some(what), _) => {
+                    format!("{what} is sharded over the ranks, or was made inside of the step loop: {why}")
+                }
                 (None, Some(rank)) => format!("{why}, and {}", view.replicas.why_alone(*rank)),
                 (None, None) => format!("no replica is left that can save a checkpoint: {why}"),
             });

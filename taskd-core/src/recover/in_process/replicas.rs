@@ -92,7 +92,9 @@ pub(super) fn told_sharded<'a>(ranks: impl IntoIterator<Item = &'a Rank>, view: 
 
 /// Why a rank cannot be given what it lacks.
 pub(super) fn no_copy(what: &str, rank: Rank) -> String {
-    format!("{what} is sharded over the ranks, and no other has a copy of what {rank} held of it")
+    format!(
+        "{what} is sharded over the ranks, or was made inside of the step loop: no other has a copy of what {rank} held of it"
+    )
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ fn sharded(run: &Run) -> Option<String> {
 }
 
 fn a_part_is_lost(what: &str) -> String {
-    format!("{what} is sharded over the ranks, and a part of it is lost")
+    format!("{what} is sharded over the ranks, or was made inside of the step loop: a part of it is lost")
 }
 
 /// The lost ranks, and all others of the replicas of the model that they were of.

@@ -37,7 +37,8 @@ impl Engine {
         };
         let census = census.without_dying();
         let family = self.signals.is_some().then(|| census.descendants(self.ground.parent));
-        let left: Vec<Member> = self.members_of(key, &census, family.as_ref());
+        let mut left: Vec<Member> = self.members_of(key, &census, family.as_ref());
+        left.retain(|member| !ends_with_its_parent(member.pid));
         let named = left.iter().take(NAMED_MAX).map(|member| format!("{} ({})", member.pid, command(member.pid)));
         let mut named = named.collect::<Vec<_>>().join(", ");
         if left.len() > NAMED_MAX {
@@ -76,9 +77,18 @@ fn children() -> Option<Vec<i32>> {
     Some(listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
+/// Whether it is a helper of Python's `multiprocessing`, which ends by itself a moment after its parent.
+fn ends_with_its_parent(pid: i32) -> bool {
+    let line = command_line(pid);
+    ["multiprocessing.resource_tracker", "multiprocessing.forkserver"].iter().any(|name| line.contains(name))
+}
+
+fn command_line(pid: i32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
 /// The beginning of a process's command line.
 fn command(pid: i32) -> String {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&line).replace('\0', " ");
-    text.trim().chars().take(COMMAND_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+    command_line(pid).trim().chars().take(COMMAND_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -222,7 +222,10 @@ fn each_refusal_says_why() {
     let mut sharded = saving(Scene::of(3));
     let fault = killed(&mut sharded, 1);
     sharded.proc(2).link.as_mut().expect("a link").sharded = vec!["optimizer".into()];
-    assert_eq!(refusal(&sharded, vec![fault]), "optimizer is sharded over the ranks, and rank 1 is lost");
+    assert_eq!(
+        refusal(&sharded, vec![fault]),
+        "optimizer is sharded over the ranks, or was made inside of the step loop: rank 1 is lost"
+    );
     let damaged = Suspect::certain(
         rank_domain(0),
         FaultClass::Other(Name::new("nan")),

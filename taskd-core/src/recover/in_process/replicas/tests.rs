@@ -44,7 +44,10 @@ fn a_step_with_sharded_state_is_done_again_and_what_is_torn_of_it_is_given_up_be
     let copies = |what: &Directive| matches!(what, Directive::Repair { from, .. } if !from.is_empty());
     assert!(!directives(&rest[0]).iter().any(|(_, what)| copies(what)));
     let torn = after(1, &Retry::new(), &scene, proposal(), states(Window::Torn));
-    is_given_up(&torn, "optimizer is sharded over the ranks, and no other has a copy of what rank 1 held of it");
+    is_given_up(
+        &torn,
+        "optimizer is sharded over the ranks, or was made inside of the step loop: no other has a copy of what rank 1 held of it",
+    );
 }
 
 #[test]
@@ -55,9 +58,9 @@ fn nobody_takes_the_place_of_a_rank_whose_part_of_sharded_state_is_lost() {
     let recover = Recover::in_place();
     let proposal = recover.propose(&faults, &scene.view).expect("nothing is known of it yet");
     scene.proc(2).link = Some(Linked { sharded: vec!["optimizer".into()], ..link(Point::Loop) });
-    let why = "optimizer is sharded over the ranks, and no other has a copy of what rank 1 held of it";
+    let why = "optimizer is sharded over the ranks, or was made inside of the step loop: no other has a copy of what rank 1 held of it";
     assert_eq!(refused(&recover, &scene), Err(why.into()));
-    let why = "optimizer is sharded over the ranks, and a part of it is lost";
+    let why = "optimizer is sharded over the ranks, or was made inside of the step loop: a part of it is lost";
     assert_eq!(refused(&Shrink::new().before_restart(), &scene), Err(why.into()));
     let mut growing = linked(Scene::of(3));
     shrunk(&mut growing, 1);

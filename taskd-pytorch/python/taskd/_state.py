@@ -113,8 +113,8 @@ class State:
     def replicated(self):
         """What replicas have the same of where they begin a step: parameters, and what optimizers keep of them."""
         leaves = self.in_place()
-        own = self.own(leaves)
-        return {path: leaf for path, leaf in leaves.items() if path not in own}
+        own, sharded = self.own(leaves), set(self.not_replicated())
+        return {path: leaf for path, leaf in leaves.items() if path not in own and path.partition("/")[0] not in sharded}
 
     def trained(self):
         """The parameters that optimizers change; those of all modules where no optimizer is known yet."""

@@ -13,6 +13,7 @@ TRACERS = {"FakeTensorMode", "ProxyTorchDispatchMode", "FunctionalTensorMode"}
 modes_count = getattr(_C, "_len_torch_dispatch_stack", int)  # `int()` is 0
 mode_at = getattr(_C, "_get_dispatch_stack_at", None)
 transform = getattr(getattr(_C, "_functorch", None), "peek_interpreter_stack", lambda: None)  # of torch.func, the innermost
+ask_fx = None  # once torch.fx is there
 graph_of_jit = getattr(_C, "_get_tracing_state", lambda: None)
 
 
@@ -27,9 +28,13 @@ def is_tracing():
 
 def is_fx_tracing():
     """Whether torch.fx does. In an older torch it says so of the whole process."""
-    fx = sys.modules.get("torch.fx._symbolic_trace")
-    asked = getattr(fx, "_get_is_fx_tracing", None)
-    return asked() if asked is not None else getattr(fx, "_is_fx_tracing_flag", False)
+    global ask_fx
+    if ask_fx is None:
+        fx = sys.modules.get("torch.fx._symbolic_trace")
+        if fx is None:
+            return False
+        ask_fx = getattr(fx, "_get_is_fx_tracing", None) or (lambda: getattr(fx, "_is_fx_tracing_flag", False))
+    return ask_fx()
 
 
 def traces(mode):

@@ -487,6 +487,8 @@ class OfThree(StandIn):
 class OneIsOdd(OfThree):
     """Rank 2's optimizer has state that no other's has."""
 
+    are_replicas = False
+
     def place(self, rank):
         return {"AMSGRAD": "1" if rank == 2 else ""}
 

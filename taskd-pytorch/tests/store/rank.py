@@ -14,6 +14,8 @@ class Engine:
 
 session = _session.current
 session.engine = Engine()
+digest = {"loop": 1, "step": 0, "digest": "equal", "group": "all", "took_us": 1}  # of nothing: both have the same
+session.proved(digest, True)
 session.at(_session.PARKED if session.wait_for_mode() == _session.JOIN else _session.LOOP)
 while True:
     id_, generation, kind, order = session.inbox.get()
@@ -21,4 +23,4 @@ while True:
         session.resumed(generation)
         session.at(_session.LOOP)
     state = {"step": 2, "committed": 1, "window": "before", "buckets": [], "layout": "", "bytes": 0}
-    session.answer(id_, {"state": state} if kind == "give-up" else {})
+    session.answer(id_, {"give-up": {"state": state}, "repair": {"digest": digest}}.get(kind, {}))

@@ -88,8 +88,8 @@ pub(super) struct Line {
     pub(super) due: Option<Instant>,
     /// Failures since the last one that was seated.
     pub(super) failures: u32,
-    /// Of the children that were asked for last one has failed, which was counted.
-    pub(super) fork_failed: bool,
+    /// Children that were asked for before this one: of those one has failed, which was counted.
+    pub(super) counted_until: Key,
     /// Why nothing more is made.
     pub(super) given_up: Option<String>,
 }
@@ -136,6 +136,11 @@ impl Standbys {
         self.next_key += 1;
         self.all.insert(key, standby);
         key
+    }
+
+    /// The one that the next standby gets: all that were asked for so far have smaller ones.
+    pub(super) const fn next_key(&self) -> Key {
+        self.next_key
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Standby> {
@@ -247,7 +252,7 @@ impl Standbys {
             was_ahead: false,
             due: Some(due),
             failures: 0,
-            fork_failed: false,
+            counted_until: 0,
             given_up: None,
         });
         self.next_line += 1;

@@ -162,9 +162,12 @@ impl Engine {
         };
         let why = format!("{what}: {why}{last}");
         let is_child = matches!(part, Part::Waiting { slot: None });
-        let line = self.standbys.line(id).filter(|_| is_child);
-        if line.is_some_and(|line| std::mem::replace(&mut line.fork_failed, true)) {
-            return self.note(&why); // what befalls one child befalls its siblings: it counts once
+        let asked_for = self.standbys.next_key();
+        if let Some(line) = self.standbys.line(id).filter(|_| is_child) {
+            if key < line.counted_until {
+                return self.note(&why); // what befalls one child befalls its siblings: it counts once
+            }
+            line.counted_until = asked_for;
         }
         self.line_failed(id, &why, Instant::now());
     }

@@ -155,7 +155,6 @@ impl Engine {
         let Some(standby) = self.standbys.get_mut(template) else { return Ok(()) };
         packet::send(&standby.seat, &Packet::new("fork").with("count", &count.to_string()), &passed)?;
         standby.until = Some(until);
-        self.standbys.line(id).into_iter().for_each(|line| line.fork_failed = false);
         for child in children {
             let key = self.standbys.insert(child);
             self.watch_standby(key)?;

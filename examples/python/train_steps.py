@@ -45,7 +45,7 @@ def main():
         time.sleep(args.pace_ms / 1000)
         stop.fill_(float(rank == 0 and args.stop.exists()))
         dist.broadcast(stop, src=0)
-    dist.barrier()  # who leaves while others are in the middle of an operation may abort them
+    dist.barrier()  # a rank that leaves while others are in the middle of an operation may abort them
     dist.destroy_process_group()
 
 

@@ -82,7 +82,7 @@ impl Row {
     }
 }
 
-/// Ranks that an incident blames although nobody has killed them.
+/// Ranks that an incident blames and that were not killed.
 fn wrongly_blamed(incident: &IncidentReport, kills: &[Kill]) -> Option<String> {
     let since_start = |at: JobTime| at.since(JobTime::START);
     let (from, until) = (since_start(incident.onset), since_start(incident.closed.unwrap_or(incident.detected)));

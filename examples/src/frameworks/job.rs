@@ -63,7 +63,7 @@ impl Training {
 }
 
 impl Job {
-    /// Trains to the end, and kills at most so many ranks on the way.
+    /// Trains to the end, and kills at most `kills` ranks on the way.
     pub(super) async fn run(&self, kills: u32, dice: &mut Dice) -> Result<Training, Failure> {
         fs::create_dir_all(&self.dir)?;
         let local = Arc::new(LocalLauncher::builder(self.dir.join("run")).job_name("frameworks").build().await?);

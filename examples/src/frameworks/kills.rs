@@ -15,7 +15,7 @@ use tokio::sync::broadcast::Receiver;
 const BOUND: Duration = Duration::from_secs(120);
 /// How long at most the next kill is waited with, in milliseconds: after the job has gone on, or after the last kill.
 const WITHIN_MS: u64 = 2_500;
-/// One kill of so many does not wait for the job to go on.
+/// Of this many kills one does not wait for the job to go on.
 const UNWAITED: u32 = 5;
 
 /// How often the job is looked at.
@@ -48,7 +48,7 @@ pub(super) struct Striker {
 }
 
 impl Striker {
-    /// Kills until so many ranks were killed or the job is over. A job that does not go on after a kill is stopped.
+    /// Kills `kills` ranks, or fewer where the job is over before. A job that does not go on after a kill is stopped.
     pub(super) async fn carry_out(self, kills: u32, dice: &mut Dice) -> Vec<Kill> {
         let (mut events, mut done, mut waits) = (self.handle.events(), Vec::new(), true);
         while done.len() < kills as usize {

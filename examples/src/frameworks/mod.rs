@@ -1,4 +1,4 @@
-//! The soak run behind the example `chaos_frameworks`: small trainings by the means of many frameworks, whose ranks are killed.
+//! The soak run behind the example `chaos_frameworks`: ranks of small trainings, each with another framework, are killed.
 //!
 //! It only kills and compares: what recovers the jobs is taskd, and what they go on from are the frameworks' own checkpoints.
 

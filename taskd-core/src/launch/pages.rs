@@ -4,7 +4,7 @@
 //! and judges nothing.
 
 use super::activity::{Activity, HostLoad};
-use super::guard::proc_fs::Stat;
+use super::guard::proc_fs::{Stat, is_running};
 use crate::job::Generation;
 use crate::trace::Signal;
 use crate::worker::page::{Fields, Page};
@@ -102,7 +102,7 @@ impl PageReader {
         let now = monotonic_nanos();
         let news = |at: u64, signal| News { age: Duration::from_nanos(now.saturating_sub(at)), signal, generation };
         let stepped = (step != self.step && step_at != 0).then(|| news(step_at, Signal::Progress { step: step.0 }));
-        let between = page.claimant().is_some_and(|claimant| !is_there(claimant));
+        let between = page.claimant().is_some_and(|claimant| !is_running(claimant));
         let beaten =
             (beat_at != self.beat_at || between).then(|| news(if between { now } else { beat_at }, Signal::Heartbeat));
         (self.beat_at, self.step) = (beat_at, step);
@@ -110,16 +110,10 @@ impl PageReader {
     }
 }
 
-/// Whether the process with this pid and start time has not ended.
-fn is_there((pid, start_time): (u32, u64)) -> bool {
-    let stat = i32::try_from(pid).ok().and_then(Pid::from_raw).and_then(Stat::read);
-    stat.is_some_and(|stat| stat.start_time == start_time && !stat.is_zombie())
-}
-
 /// The answer to [`PROCESS_STATE`](crate::trace::PROCESS_STATE); `None` when the process is gone. Of a wrapper the process that is
 /// the rank counts.
 pub(super) async fn process_state(pid: i32, start_time: u64, reader: Option<&mut PageReader>) -> Option<String> {
-    let claimant = reader.as_ref().and_then(|reader| reader.page.claimant()).filter(|claimant| is_there(*claimant));
+    let claimant = reader.as_ref().and_then(|reader| reader.page.claimant()).filter(|claimant| is_running(*claimant));
     let claimant = claimant.and_then(|(pid, start_time)| Some((i32::try_from(pid).ok()?, start_time)));
     let (pid, start_time) = claimant.unwrap_or((pid, start_time));
     let stat = Stat::read(Pid::from_raw(pid)?).filter(|stat| stat.start_time == start_time)?;

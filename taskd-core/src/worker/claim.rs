@@ -5,7 +5,6 @@
 use super::page::{Fields, state};
 use crate::launch::guard::proc_fs::{self, Stat};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::process::Pid;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -23,7 +22,7 @@ pub(super) fn claim(path: &Path, page: &Fields) -> Option<()> {
     if started != own {
         let is_used =
             page.state.load(Ordering::Acquire) != state::NEVER_TAKEN || page.beat_at.load(Ordering::Acquire) != 0;
-        let is_free = if named == started { !is_used } else { !lives(named) };
+        let is_free = if named == started { !is_used } else { !proc_fs::is_running(named) };
         let guard = path.components().nth(2).and_then(|guard| guard.as_os_str().to_str()?.parse().ok());
         if !is_free || !proc_fs::lineage(own.0).any(|above| above == started || Some(above.0) == guard) {
             return None;
@@ -50,9 +49,4 @@ fn lock(path: &Path) -> Option<OwnedFd> {
         std::thread::park_timeout(PAUSE);
     }
     None
-}
-
-fn lives((pid, start_time): (u32, u64)) -> bool {
-    let stat = i32::try_from(pid).ok().and_then(Pid::from_raw).and_then(Stat::read);
-    stat.is_some_and(|stat| stat.start_time == start_time && !stat.is_zombie())
 }

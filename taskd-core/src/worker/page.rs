@@ -21,8 +21,8 @@
 //! | 64 | `u64` | `CLOCK_MONOTONIC` ns of the last heartbeat, 0 for never | rank |
 //! | 72 | `u32` | offset in the page of the lock's futex word | rank, before the state becomes 1 |
 //! | 76 | `u32` | 1 while the rank is in a step loop of taskd's | rank |
-//! | 80 | `u32` | pid of the process that was started, once another one has claimed the page; 0 before | who claims it |
-//! | 88 | `u64` | start time of that process | who claims it |
+//! | 80 | `u32` | pid of the process that was started, once another one has claimed the page; 0 before | the process that claims it |
+//! | 88 | `u64` | start time of that process | the process that claims it |
 //! | 128 | `pthread_mutex_t` | the lifeline: a robust, process-shared mutex, locked for ever by the rank's main thread | rank |
 //!
 //! Stores release, loads acquire; progress is written as step, then its time. Who sets the state to 1 should then wake

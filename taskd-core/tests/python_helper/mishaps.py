@@ -194,7 +194,7 @@ def directives_fail():
 def behind_the_with():
     """What a step says of itself ahead of its `with`, inside and behind it, where its body raises what may pass and where it does not; and
     what is remarked of an exception of the program's there. Then the loop is left behind a step in which an optimizer has stepped."""
-    import _taskd_rank as helper
+    import _taskd_error
 
     class Raises(Engine):
         may_pass = staticmethod(lambda error: isinstance(error, MemoryError))
@@ -215,9 +215,9 @@ def behind_the_with():
             if number:
                 raise MemoryError
         seen[-1].append(step.completed)
-        remarks.append(helper.behind_given_up())
+        remarks.append(_taskd_error.behind_given_up())
     steps.close()
-    last = [step.completed, remarks.append(helper.behind_given_up())]
+    last = [step.completed, remarks.append(_taskd_error.behind_given_up())]
     steps = _loop.Loop(session, None, None, None, 7, (), None).run()
     with next(steps) as step:
         session.loop.opens()

@@ -118,7 +118,8 @@ class Whole:
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
         self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
-        if _accelerate.NAME in pickle.loads(self.rest):  # which no program names, and a loop keeps where there are Accelerators
+        self.names = set(pickle.loads(self.rest))
+        if _accelerate.NAME in self.names:  # which no program names, and a loop keeps where there are Accelerators
             self.state.named.setdefault(_accelerate.NAME, _accelerate.Counters())
         self.compare()
 
@@ -152,10 +153,9 @@ class Whole:
         """That all can be copied, to the last name."""
         state, own = self.state, self.state.in_place()
         in_place = {path for path in self.leaves if not _values.is_value(path)}  # whoever loads the values knows what fits
-        names = set(pickle.loads(self.rest))
-        for name in sorted(names - set(state.named)):
+        for name in sorted(self.names - set(state.named)):
             raise NoDump("it has %s, which is not in the state that is to be loaded; name all that was saved" % name)
-        for name in sorted(set(state.named) - names):
+        for name in sorted(set(state.named) - self.names):
             raise NoDump("it has no %s" % name)
         optimizers = {name for name, what in state.named.items() if _state.is_optimizer(_state.inner_of(what))}
         for path in sorted(set(own) ^ in_place):

@@ -72,6 +72,12 @@ pub(crate) fn lineage(pid: u32) -> impl Iterator<Item = (u32, u64)> {
     std::iter::successors(read(pid), above).take(ANCESTORS_MAX).map(|(pid, stat)| (pid, stat.start_time))
 }
 
+/// Whether the process with this pid and start time has not ended.
+pub(crate) fn is_running((pid, start_time): (u32, u64)) -> bool {
+    let stat = i32::try_from(pid).ok().and_then(Pid::from_raw).and_then(Stat::read);
+    stat.is_some_and(|stat| stat.start_time == start_time && !stat.is_zombie())
+}
+
 /// `/proc/PID/stat`, written into `buffer`: lifeline threads have small stacks and do not allocate.
 fn stat_path(pid: Pid, buffer: &mut [u8; 32]) -> Option<&std::ffi::CStr> {
     use std::io::Write;

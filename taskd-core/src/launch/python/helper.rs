@@ -20,11 +20,12 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 29] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 31] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
     "_taskd_claim.py"
+    "_taskd_error.py"
     "_taskd_standby.py"
     "taskd/__init__.py"
     "taskd/_aborted.py"
@@ -49,6 +50,7 @@ pub const NEUTRAL_FILES: [PythonFile; 29] = python_files! {
     "taskd/_obey.py"
     "taskd/_recovery.py"
     "taskd/_session.py"
+    "taskd/_step.py"
     "taskd/_steps.py"
 };
 

@@ -52,7 +52,6 @@ pub use seats::{Seat, seats};
 pub use standbys::Standbys;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +61,7 @@ use tokio::sync::Mutex;
 
 use super::{
     CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
-    ProcStatus, Revision, Saying, StartBatch, StartOrder,
+    ProcStatus, Revision, StartBatch, StartOrder,
 };
 use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, Termination, World};
 use files::Files;
@@ -350,44 +349,6 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                 exit.error = told.map(|told| Box::new(ErrorReport { step: told.step.or(step), ..told }));
             }
         }
-    }
-
-    /// Looks for records of processes that have not ended, for as long as somebody watches.
-    async fn follow_records(&self) -> Infallible {
-        loop {
-            tokio::time::sleep(records::LOOK_EVERY).await;
-            if let Some(over) = self.records.begin() {
-                self.look_for_records(over).await;
-                self.records.tell();
-            }
-        }
-    }
-
-    /// Takes in what processes that run have recorded since the last look. `None`: nothing has changed, or it cannot be read now.
-    async fn look_for_records(&self, over: impl FnOnce() + Send + 'static) -> Option<()> {
-        let dir = self.files.errors();
-        let changed = on_files(move || {
-            let changed = records::changed_at(&dir);
-            over();
-            changed
-        });
-        if !self.records.is_due(changed.await?) {
-            return None;
-        }
-        let running = self.inner.list().await.ok()?.procs.into_iter().filter(|status| status.phase == Phase::Running);
-        let running = running.map(|status| status.proc).filter(|proc| self.is_ours(proc));
-        let procs = self.records.without(running.collect());
-        let paths: Vec<PathBuf> = procs.iter().map(|proc| self.files.error(proc)).collect();
-        let read = on_files(move || records::last_words(&paths)).await?;
-        for (proc, record) in procs.into_iter().zip(read) {
-            let Some(record) = record else { continue };
-            let report = self.framework.report(&Failure::new(&proc, Some(&record), ""));
-            if let Some(report) = report {
-                let step = report.step.or(record.step);
-                self.records.found(proc, Saying::Recorded(Box::new(ErrorReport { step, ..report })));
-            }
-        }
-        Some(())
     }
 
     /// Whether it is a process of the framework.

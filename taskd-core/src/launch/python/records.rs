@@ -1,11 +1,12 @@
 //! Error records of processes that have not ended: a program may fail, and then wait for ever in what it does at its exit.
 //!
 //! One directory's time of change is looked at every moment, and only while somebody watches the launcher; files are read only
-//! when it has changed. It judges no record.
+//! when it has changed. What a record is a sign of is the framework's to say.
 //!
 //! What is found goes to all who watch at that time. Somebody may be between two calls of `watch`, so it is told a few times.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +15,13 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::error::{ErrorRecord, read_error_file};
-use crate::job::ProcId;
-use crate::launch::{Change, Saying, WorkerSaid};
+use super::error::{ErrorRecord, Failure, read_error_file};
+use super::{Framework, PythonLauncher, on_files};
+use crate::job::{ErrorReport, ProcId};
+use crate::launch::{Change, Launcher, Phase, Saying, WorkerSaid};
 
 /// How often the directory is looked at: one `stat`.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// After a change files are read in so many looks: times of files are coarse, and a record may be written in parts. A record that
 /// was found is told in so many.
@@ -65,7 +67,7 @@ impl Records {
 
     /// Begins to look, unless somebody else has just looked, or the last look has not come back; what is returned is called when
     /// this one has.
-    pub(super) fn begin(&self) -> Option<impl FnOnce() + Send + use<>> {
+    fn begin(&self) -> Option<impl FnOnce() + Send + use<>> {
         let (mut state, now) = (self.lock(), Instant::now());
         if state.looked_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY / 2) {
             return None;
@@ -79,7 +81,7 @@ impl Records {
     }
 
     /// Whether files are to be read, when the directory has changed last at this time.
-    pub(super) fn is_due(&self, changed: Option<SystemTime>) -> bool {
+    fn is_due(&self, changed: Option<SystemTime>) -> bool {
         let mut state = self.lock();
         if state.changed != changed {
             (state.changed, state.looks_left) = (changed, LOOKS_AFTER_CHANGE);
@@ -90,19 +92,19 @@ impl Records {
     }
 
     /// Those whose record was not found. What was found of others is forgotten: they have ended.
-    pub(super) fn without(&self, running: Vec<ProcId>) -> Vec<ProcId> {
+    fn without(&self, running: Vec<ProcId>) -> Vec<ProcId> {
         let mut state = self.lock();
         state.found.retain(|proc, _| running.contains(proc));
         running.into_iter().filter(|proc| !state.found.contains_key(proc)).collect()
     }
 
     /// A record of this process was found.
-    pub(super) fn found(&self, proc: ProcId, what: Saying) {
+    fn found(&self, proc: ProcId, what: Saying) {
         self.lock().found.insert(proc, (what, LOOKS_AFTER_CHANGE));
     }
 
     /// Tells all who watch what is still to be told.
-    pub(super) fn tell(&self) {
+    fn tell(&self) {
         let mut state = self.lock();
         let open = state.found.iter_mut().filter(|(_, (_, left))| *left > 0);
         let said: Vec<Change> = open
@@ -118,13 +120,53 @@ impl Records {
     }
 }
 
+impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
+    /// Looks for records of processes that have not ended, for as long as somebody watches.
+    pub(super) async fn follow_records(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if let Some(over) = self.records.begin() {
+                self.look_for_records(over).await;
+                self.records.tell();
+            }
+        }
+    }
+
+    /// Takes in what processes that run have recorded since the last look. `None`: nothing has changed, or it cannot be read now.
+    async fn look_for_records(&self, over: impl FnOnce() + Send + 'static) -> Option<()> {
+        let dir = self.files.errors();
+        let changed = on_files(move || {
+            let changed = changed_at(&dir);
+            over();
+            changed
+        });
+        if !self.records.is_due(changed.await?) {
+            return None;
+        }
+        let running = self.inner.list().await.ok()?.procs.into_iter().filter(|status| status.phase == Phase::Running);
+        let running = running.map(|status| status.proc).filter(|proc| self.is_ours(proc));
+        let procs = self.records.without(running.collect());
+        let paths: Vec<PathBuf> = procs.iter().map(|proc| self.files.error(proc)).collect();
+        let read = on_files(move || last_words(&paths)).await?;
+        for (proc, record) in procs.into_iter().zip(read) {
+            let Some(record) = record else { continue };
+            let report = self.framework.report(&Failure::new(&proc, Some(&record), ""));
+            if let Some(report) = report {
+                let step = report.step.or(record.step);
+                self.records.found(proc, Saying::Recorded(Box::new(ErrorReport { step, ..report })));
+            }
+        }
+        Some(())
+    }
+}
+
 /// When something was last written into a directory or renamed there; `None` where there is none.
-pub(super) fn changed_at(dir: &Path) -> Option<SystemTime> {
+fn changed_at(dir: &Path) -> Option<SystemTime> {
     std::fs::metadata(dir).and_then(|metadata| metadata.modified()).ok()
 }
 
 /// The records by which processes end, as far as there are any. What cannot be read is read again with the exit, which says why.
-pub(super) fn last_words(paths: &[PathBuf]) -> Vec<Option<ErrorRecord>> {
+fn last_words(paths: &[PathBuf]) -> Vec<Option<ErrorRecord>> {
     paths.iter().map(|path| read_error_file(path).ok().flatten().filter(|record| record.uncaught)).collect()
 }
 

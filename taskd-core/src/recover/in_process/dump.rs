@@ -1,7 +1,7 @@
 //! Survivors save the newest step that is whole, before everybody starts again from it, or before the job ends; or because an
 //! operator asks for a checkpoint.
 
-use super::replicas::{proven_sets, told_sharded};
+use super::replicas::{is_alone, proven_sets, told_sharded};
 use super::shares::{self, Shares};
 use super::{
     GIVE_UP, JOIN, Limits, NEEDED, REPAIR, RESUME, can_be_told, compare_replicas, give_up, join, may_still_run,
@@ -220,9 +220,7 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();
             let alone = set.first().filter(|_| set.len() == 1 && view.world.size() > 1);
             return Err(match (sharded, alone) {
-                (Some(what), _) => {
-                    format!("{what} is sharded over the ranks, or was made inside of the step loop: {why}")
-                }
+                (Some(what), _) => is_alone(what, &why),
                 (None, Some(rank)) => format!("{why}, and {}", view.replicas.why_alone(*rank)),
                 (None, None) => format!("no replica is left that can save a checkpoint: {why}"),
             });

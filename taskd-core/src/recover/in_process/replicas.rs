@@ -90,11 +90,14 @@ pub(super) fn told_sharded<'a>(ranks: impl IntoIterator<Item = &'a Rank>, view: 
     links.flat_map(|link| &link.sharded).map(String::as_str).next()
 }
 
+/// Why no other rank has a copy of that, and what comes of it.
+pub(super) fn is_alone(what: &str, so: &str) -> String {
+    format!("{what} is sharded over the ranks, or was made inside of the step loop: {so}")
+}
+
 /// Why a rank cannot be given what it lacks.
 pub(super) fn no_copy(what: &str, rank: Rank) -> String {
-    format!(
-        "{what} is sharded over the ranks, or was made inside of the step loop: no other has a copy of what {rank} held of it"
-    )
+    is_alone(what, &format!("no other has a copy of what {rank} held of it"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Lost ranks leave, and those who live go on without them.
 
 use super::newcomers::{lost, wants_to_grow};
-use super::replicas::{proven_sets, told_sharded};
+use super::replicas::{is_alone, proven_sets, told_sharded};
 use super::{
     GIVE_UP, JOIN, Limits, cannot_shrink, compare_replicas, join_if_of_use, may_still_run, meet_anew, missing_services,
     repair_and_resume, states_of, survivors,
@@ -148,7 +148,7 @@ fn sharded(run: &Run) -> Option<String> {
 }
 
 fn a_part_is_lost(what: &str) -> String {
-    format!("{what} is sharded over the ranks, or was made inside of the step loop: a part of it is lost")
+    is_alone(what, "a part of it is lost")
 }
 
 /// The lost ranks, and all others of the replicas of the model that they were of.

@@ -177,7 +177,7 @@ impl Layout {
     }
 
     /// A file that names this process, and into which it has recorded before it became another program, or a process that has ended
-    /// since and was named then; `None`: nobody has recorded into it. It stays as it was laid out, and what is on stays on.
+    /// since and was named then; `None`: no process has recorded into it. It stays as it was laid out, and what is on stays on.
     pub(super) fn adopt(file: File) -> io::Result<Option<Layout>> {
         if file.metadata()?.len() < RINGS_AT as u64 {
             return Ok(None);

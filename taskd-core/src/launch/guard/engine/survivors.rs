@@ -1,4 +1,4 @@
-//! What a process leaves alive when it ends by itself: which of its descendants live on, as its owner is told.
+//! What a process leaves alive when it ends by itself: the descendants that live on are reported to the owner.
 //!
 //! It kills nothing; the sweep does.
 
@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 8;
 const COMMAND_CHARS_MAX: usize = 80;
 
 impl Engine {
-    /// Tells the owner which descendants of a process live while it has ended, and nobody had asked it to: those of a script that
+    /// Reports to the owner which descendants of a process live when it has ended without a request: those of a script that
     /// has put its program into the background. Writes it behind what the process has printed, too. To be called before its group
     /// is killed: with the last of them its output is closed.
     pub(super) fn tell_of_survivors(&mut self, key: Key, how: Termination) {

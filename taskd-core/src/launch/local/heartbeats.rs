@@ -10,7 +10,7 @@ use crate::launch::pages::{self, News, PageReader};
 use crate::launch::ticks::Ticks;
 use crate::trace::{Ask, Exhibit, Fact, PROCESS_STATE, SourceError, SourceInfo, TraceBatch, TraceSource};
 use async_trait::async_trait;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ impl Heartbeats {
     /// What is new in all pages.
     fn read(&mut self) -> Vec<Fact> {
         let running = self.history.running();
-        self.seen.retain(|proc, _| running.iter().any(|report| report.proc == *proc));
+        let here: BTreeSet<&ProcId> = running.iter().map(|report| &report.proc).collect();
+        self.seen.retain(|proc, _| here.contains(proc));
         for report in running.into_iter().filter(|report| !self.seen.contains_key(&report.proc)).collect::<Vec<_>>() {
             if let Some(reader) = reader(&report) {
                 self.seen.insert(report.proc, reader);

@@ -90,7 +90,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// - A failed exit carries its error: what the framework makes of the record in `TASKD_ERROR_FILE` and of the end of stderr.
 ///   So that no decision is taken without it, the death of a process that ended with an exit code is told once, by its
 ///   exit; that of a killed one is told early, as always. A process that records an exception which nobody caught, and does
-///   not end, is [told of](Saying::Recorded) at once.
+///   not end, is [told of](crate::launch::Saying::Recorded) at once.
 ///
 /// The ranks of a world are numbered from 0 without gaps in their order ([`Seat`]). With several hosts the port is only
 /// likely to be free on the others.

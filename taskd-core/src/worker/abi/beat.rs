@@ -16,10 +16,12 @@ pub(super) fn start(word: &'static AtomicU64, every_ms: u32) -> std::io::Result<
     #[allow(clippy::disallowed_methods)] // nothing happens that it could wait for: it is a clock's hand
     let beat = move || {
         loop {
-            word.store(Clock::Monotonic.ticks(), Ordering::Release);
             std::thread::sleep(every);
+            word.store(Clock::Monotonic.ticks(), Ordering::Release);
         }
     };
+    // Here, and not first by the thread: a busy host may run that only when the process has ended.
+    word.store(Clock::Monotonic.ticks(), Ordering::Release);
     without_signals(|| std::thread::Builder::new().name("taskd-beat".into()).stack_size(64 << 10).spawn(beat))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 `--what hooks`: the time inside of our hooks, call by call, beside the length of the steps, and how many collectives there
 were by the group's own count. `--what blocks`: the steps' lengths with all kinds on and with all of them off, in blocks
-that take turns within the run.
+that take turns within the run. `--what halves`: how long the first half of the steps took, from the first one on, and the second.
 """
 
 import argparse
@@ -91,14 +91,16 @@ def time_hooks():
 
 
 class Layers(nn.Module):
-    """The bulk of a model: multiplies until so many milliseconds have gone by, without parameters of its own."""
+    """The bulk of a model, without parameters of its own: multiplies so many times, or until so many milliseconds have gone by."""
 
     WIDTH = 512
 
-    def __init__(self, milliseconds):
+    def __init__(self, milliseconds, multiplications):
         super().__init__()
         self.weights = torch.randn(self.WIDTH, self.WIDTH) / self.WIDTH**0.5
-        self.times = torch.tensor([100])
+        self.times = torch.tensor([multiplications or 100])
+        if multiplications:
+            return
         self.work()
         begun = time.perf_counter()
         self.work()
@@ -125,8 +127,8 @@ class Samples(IterableDataset):
 
 
 class Training:
-    def __init__(self, step_ms, extra):
-        network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), Layers(step_ms), nn.Linear(256, 10))
+    def __init__(self, step_ms, multiplications, extra):
+        network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), Layers(step_ms, multiplications), nn.Linear(256, 10))
         self.model = DistributedDataParallel(network)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.data = iter(DataLoader(Samples(), batch_size=None))
@@ -175,17 +177,30 @@ def blocks(training, steps):
     return {"on_ms": lengths[ON], "off_ms": lengths[OFF]}
 
 
+def halves(training, steps):
+    """How long the first half of the steps takes, and the second."""
+    took = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        for _ in range(steps // 2):
+            training.step()
+        took.append(time.perf_counter() - begun)
+    return dict(zip(("first_s", "later_s"), took))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, required=True)
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--step-ms", type=float, help="a step's length")
+    work.add_argument("--multiplications", type=int, help="a step's work, which is the same in every run")
     parser.add_argument("--extra", type=int, default=1, help="all-reduces a step besides DDP's own")
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--what", choices=["hooks", "blocks"], required=True)
+    parser.add_argument("--what", choices=["hooks", "blocks", "halves"], required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    training = Training(options.step_ms, options.extra)
-    result = (hooks if options.what == "hooks" else blocks)(training, options.steps)
+    training = Training(options.step_ms, options.multiplications, options.extra)
+    result = {"hooks": hooks, "blocks": blocks, "halves": halves}[options.what](training, options.steps)
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.destroy_process_group()

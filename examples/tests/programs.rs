@@ -398,7 +398,7 @@ fn bench_trace_measures_python_programs_and_counts_every_collective() {
         return;
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let output = example("bench_trace").args(["--json", "--quick", "--only", "python,training"]).output();
+    let output = example("bench_trace").args(["--json", "--quick", "--only", "python,training,standbys"]).output();
     let figures = account(&output.expect("it runs"));
     for name in
         ["python_range_ns_ctypes", "python_range_ns_abi3", "hook_us_per_collective_p50", "ddp_hook_percent_10ms"]
@@ -409,6 +409,7 @@ fn bench_trace_measures_python_programs_and_counts_every_collective() {
     assert!((low..=high).contains(&figures["ddp_wall_percent"].as_f64().expect("a figure")), "{figures}");
     assert_eq!(figures["collectives_seen"], figures["collectives_expected"], "{figures}");
     assert!(figures["collectives_seen"].as_u64() > Some(3 * 30 * 2), "{figures}");
+    assert!(figures["standbys_first_steps"]["steps_per_s"].as_f64() > Some(0.0), "{figures}");
 }
 
 #[test]

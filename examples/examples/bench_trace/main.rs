@@ -1,7 +1,7 @@
-//! What recording costs on this machine, each figure beside its rival's in the same process.
+//! What recording, and standing ready, costs on this machine, each figure beside its rival's in the same process.
 //!
 //! `cargo run --release --example bench_trace` prints the tables, `--json` the figures as the last line. `--only cost,flow`
-//! runs some of the measurements; `python` and `training` use the Python environment of `pytorch_ddp`. `--quick` shrinks
+//! runs some of the measurements; `python`, `training` and `standbys` use the Python environment of `pytorch_ddp`. `--quick` shrinks
 //! everything until it only shows that the program works. With `--features parquet` stored records stand beside Parquet.
 //!
 //! All that is compared is measured in turns, round after round; what is printed is the median of the rounds, the least and
@@ -11,6 +11,7 @@ mod cost;
 mod flow;
 mod python;
 mod rivals;
+mod standbys;
 mod store;
 
 use clap::{Parser, ValueEnum};
@@ -46,6 +47,8 @@ enum Measurement {
     Python,
     /// What recording costs a PyTorch training.
     Training,
+    /// What standbys cost a PyTorch training while they come up.
+    Standbys,
 }
 
 /// What `--json` prints: the figures of what was measured.
@@ -61,6 +64,8 @@ struct Figures {
     calls: Option<python::Calls>,
     #[serde(flatten)]
     training: Option<python::Training>,
+    #[serde(flatten)]
+    standbys: Option<standbys::Figures>,
 }
 
 fn main() -> ExitCode {
@@ -88,6 +93,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
     }
     if wanted(Measurement::Training) {
         figures.training = Some(python::training(&python::interpreter().await?, options.quick).await?);
+    }
+    if wanted(Measurement::Standbys) {
+        figures.standbys = Some(standbys::measure(&python::interpreter().await?, options.quick).await?);
     }
     if options.json {
         println!("{}", serde_json::to_string(&figures)?);

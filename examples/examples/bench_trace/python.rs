@@ -12,6 +12,7 @@ use std::time::Duration;
 use taskd_core::detect::ExitDetector;
 use taskd_core::job::{JobSpec, Rank, WorkerSpec};
 use taskd_core::launch::LocalLauncher;
+use taskd_core::launch::python::Standbys;
 use taskd_core::recover::ExitStrategy;
 use taskd_core::runtime::Runtime;
 use taskd_core::trace::RecordBatch;
@@ -103,10 +104,11 @@ pub(crate) async fn calls(python: &Path, quick: bool) -> Result<Calls, Failure> 
     let mut medians = Vec::new();
     for way in ["ctypes", "abi3"] {
         let args = [rounds.to_string(), times.to_string()];
-        let script = Script { python, name: "bench_calls.py", args: &args, ranks: 1, native: way };
+        let script = Script { native: way, ..Script::new(python, "bench_calls.py", &args, 1) };
         let (taken, _) = script.run::<CallRounds>().await?;
         let off = taken.off.iter().map(|pair| pair / 2.0).collect();
-        let [bare, public, context, off] = [taken.bare, taken.public, taken.context, off].map(samples);
+        let [bare, public, context, off] =
+            [taken.bare, taken.public, taken.context, off].map(|values| values.into_iter().collect::<Samples>());
         println!("| {way} (`{}`) | {bare} | {public} | {context} | {off} |", taken.native);
         medians.push([bare, public, context, off].map(|samples| samples.median()));
     }
@@ -132,8 +134,7 @@ pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Fai
     let mut hooks = Vec::new();
     for (step_ms, extra) in [(100, 1), (10, 1), (100, 9)] {
         let args = ddp("hooks", step_ms, extra, if quick { 10 } else { 100 });
-        let script = Script { python, name: "bench_ddp.py", args: &args, ranks: 2, native: "" };
-        let (run, recorded) = script.run::<Hooks>().await?;
+        let (run, recorded) = Script::new(python, "bench_ddp.py", &args, 2).run::<Hooks>().await?;
         let Hooks { collectives_a_step, step_ms, hook_us, hook_percent, ref parts_us, .. } = run;
         let parts: Vec<_> = parts_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
         println!("| {collectives_a_step} | {step_ms:.1} | {hook_us:.1} | {hook_percent:.4} | {} |", parts.join(", "));
@@ -145,8 +146,7 @@ pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Fai
         return Err(format!("{seen} collectives were recorded, and {expected} issued").into());
     }
     let args = ddp("blocks", 100, 1, if quick { 80 } else { 1600 });
-    let script = Script { python, name: "bench_ddp.py", args: &args, ranks: 2, native: "" };
-    let (blocks, _) = script.run::<Blocks>().await?;
+    let (blocks, _) = Script::new(python, "bench_ddp.py", &args, 2).run::<Blocks>().await?;
     let pace = |(off, on): (&f64, &f64)| [1e3 / off, 1e3 / on];
     let wall = Overhead::of(&blocks.off_ms.iter().zip(&blocks.on_ms).map(pace).collect::<Vec<_>>());
     println!("by the clock, in blocks that take turns within one run: slower by {wall}");
@@ -162,34 +162,38 @@ pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Fai
     })
 }
 
-fn samples(values: Vec<f64>) -> Samples {
-    let mut samples = Samples::default();
-    values.into_iter().for_each(|value| samples.push(value));
-    samples
-}
-
 fn ddp(what: &str, step_ms: u32, extra: u32, steps: u32) -> Vec<String> {
     let (step_ms, extra, steps) = (step_ms.to_string(), extra.to_string(), steps.to_string());
     ["--what", what, "--step-ms", &step_ms, "--extra", &extra, "--steps", &steps].map(str::to_owned).to_vec()
 }
 
 /// A program of `examples/python`.
-struct Script<'a> {
+pub(crate) struct Script<'a> {
     python: &'a Path,
     name: &'a str,
     args: &'a [String],
     ranks: u32,
     /// Through what it records: `ctypes` or `abi3`; empty for what there is.
     native: &'a str,
+    standbys: Standbys,
 }
 
-impl Script<'_> {
+impl<'a> Script<'a> {
+    /// As an unmodified launcher runs it.
+    pub(crate) fn new(python: &'a Path, name: &'a str, args: &'a [String], ranks: u32) -> Script<'a> {
+        Script { python, name, args, ranks, native: "", standbys: Standbys::template() }
+    }
+
+    pub(crate) fn standbys(self, standbys: Standbys) -> Script<'a> {
+        Script { standbys, ..self }
+    }
+
     /// Runs it as a job whose records are taken out. Returns what rank 0 printed, and how many operations of process
     /// groups it recorded.
-    async fn run<T: DeserializeOwned>(&self) -> Result<(T, u64), Failure> {
+    pub(crate) async fn run<T: DeserializeOwned>(&self) -> Result<(T, u64), Failure> {
         let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;
         let local = Arc::new(LocalLauncher::builder(dir.path().join("run")).job_name("bench").build().await?);
-        let torch = TorchLauncher::new(Arc::clone(&local), dir.path().join("torch"));
+        let torch = TorchLauncher::new(Arc::clone(&local), dir.path().join("torch")).standbys(self.standbys.clone());
         let recorded = Arc::new(AtomicU64::new(0));
         let runtime = Runtime::builder()
             .job(self.spec())

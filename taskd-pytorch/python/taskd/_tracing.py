@@ -13,28 +13,32 @@ TRACERS = {"FakeTensorMode", "ProxyTorchDispatchMode", "FunctionalTensorMode"}
 modes_count = getattr(_C, "_len_torch_dispatch_stack", int)  # `int()` is 0
 mode_at = getattr(_C, "_get_dispatch_stack_at", None)
 transform = getattr(getattr(_C, "_functorch", None), "peek_interpreter_stack", lambda: None)  # of torch.func, the innermost
-ask_fx = None  # once torch.fx is there
 graph_of_jit = getattr(_C, "_get_tracing_state", lambda: None)
 
 
 def is_tracing():
-    """Whether this thread compiles, exports, traces, or is inside of a functional transform."""
+    """Whether this thread compiles, exports, traces, or is inside of a functional transform. Every operation of a group asks."""
     if modes_count() and any(traces(mode_at(at)) for at in range(modes_count())):
         return True
-    if transform() is not None or graph_of_jit() is not None:
-        return True
-    return is_fx_tracing()
+    return transform() is not None or graph_of_jit() is not None or is_fx_tracing()
 
 
 def is_fx_tracing():
     """Whether torch.fx does. In an older torch it says so of the whole process."""
-    global ask_fx
-    if ask_fx is None:
-        fx = sys.modules.get("torch.fx._symbolic_trace")
-        if fx is None:
-            return False
-        ask_fx = getattr(fx, "_get_is_fx_tracing", None) or (lambda: getattr(fx, "_is_fx_tracing_flag", False))
-    return ask_fx()
+    global is_fx_tracing
+    fx = sys.modules.get("torch.fx._symbolic_trace")
+    if fx is None:
+        return False
+    is_fx_tracing = asker(fx)  # from now on
+    return is_fx_tracing()
+
+
+def asker(fx):
+    of_thread = getattr(fx, "_is_fx_tracing_tls", None)
+    if of_thread is not None:
+        # Not by torch's own function: that raises and catches an AttributeError where nothing is traced, for half a microsecond.
+        return lambda: of_thread.__dict__.get("flag", False)
+    return getattr(fx, "_get_is_fx_tracing", None) or (lambda: getattr(fx, "_is_fx_tracing_flag", False))
 
 
 def traces(mode):

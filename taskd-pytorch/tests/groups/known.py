@@ -26,7 +26,7 @@ METHODS = set(
     unregister_abort_hook unregister_post_hook unregister_pre_hook use_pg_for_symm_mem_rendezvous setUsePgForSymmMemRendezvous
     Device _Options _end_time_estimate _set_default_timeout _start_time_estimate _supports_time_estimate allocate_tensor create_default_device
     create_device eager_connect_single_device get_error mem_allocator memory_stats resume suspend supports_coalescing supports_shrinking
-    supports_splitting supports_tensor_alloc""".split()
+    supports_splitting supports_tensor_alloc supports_time_estimate""".split()
 )
 # Operations that are not recorded: one-sided windows and what changes a group's members, which gloo has not; and a sparse sum, which
 # only a backend is asked for, by its group's `allreduce`.

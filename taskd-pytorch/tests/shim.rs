@@ -152,9 +152,11 @@ fn what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported() {
             seen.ranges(Kind::Forward)[seen.ranges(Kind::Forward).len() - 4..],
             ["Net", "Net", "OptimizedModule", "OptimizedModule"]
         );
-        // The graphs of 2.1 call torch's own modules, which are seen then.
+        // torch 2.1 calls what it has compiled of a function as a module: then it is recorded, in each of the ten steps.
         let is_reported = seen.names.iter().any(|name| name.contains("inside of a compiled function"));
-        assert!(is_reported || seen.ranges(Kind::Forward).contains(&"Linear"), "{:?}", seen.names);
+        let passes = seen.ranges(Kind::Forward);
+        let is_recorded = passes.iter().rev().take(10).filter(|name| **name == "OptimizedModule").count() == 8;
+        assert!(is_reported || is_recorded, "{:?}, {passes:?}", seen.names);
         assert_eq!(seen.exceptions, [], "taken back when a module was called again");
         assert_eq!(seen.steps().len(), 10);
     }

@@ -147,6 +147,9 @@ for one in list(stage.state_dict().values()) + [v for s in optimizer.state.value
 open(os.environ['RESULT'] + '.' + str(rank), 'w').write('0 %s' % digest.hexdigest())
 ";
 
+/// Replicas that part in the middle of their loop.
+const AVERAGED: &str = include_str!("recovery/averaged.py");
+
 /// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one step die at once.
 async fn train(
     python: &Path,
@@ -189,7 +192,14 @@ fn results(dir: &Path, report: &JobReport) -> Vec<(u64, String)> {
 async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl FnOnce(&mut JobSpec)) -> Runtime {
     let local = LocalLauncher::builder(dir.join("run")).guard(GuardProgram::None).build().await.unwrap();
     let local = Arc::new(local);
-    let program = if env.iter().any(|(name, _)| *name == "STAGES") { STAGES } else { TRAIN };
+    let is_set = |variable: &str| env.iter().any(|(name, _)| *name == variable);
+    let program = if is_set("STAGES") {
+        STAGES
+    } else if is_set("LOCAL") {
+        AVERAGED
+    } else {
+        TRAIN
+    };
     let worker = WorkerSpec::new([python.to_str().unwrap(), "-W", "ignore", "-c", program])
         .with_env("OMP_NUM_THREADS", "1")
         .with_env("DIE", "")
@@ -319,6 +329,38 @@ async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alik
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap();
         let why = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
         assert!(why.contains("is proven"), "{die}: {refused}");
+    }
+}
+
+/// How, who is killed when, by what it is recovered, and why not in place.
+const PARTED: [(&str, &str, &str, &str); 7] = [
+    ("ddp", "1:12", "recover-in-place", ""),
+    ("ddp", "1:21", "restart", "is proven"),
+    ("ddp", "2:24", "restart", "were equal at step 24, but have differed after an earlier step"),
+    ("hand", "1:12", "recover-in-place", ""),
+    ("hand", "1:26", "restart", "is proven"),
+    ("always", "1:9", "restart", "is proven"),
+    ("hook", "1:27", "restart", "the communication hook post_localSGD_hook of a DDP module keeps a state of its own"),
+];
+
+#[tokio::test]
+async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
+    let test = "replicas_that_part_in_their_loop_are_none_from_there_on";
+    let Some(python) = support::torch_python(test) else { return };
+    let mut undisturbed = BTreeMap::new();
+    for (how, die, by, why) in PARTED {
+        if !undisturbed.contains_key(how) {
+            let dir = tempfile::tempdir().unwrap();
+            undisturbed.insert(how, train(&python, dir.path(), &[("LOCAL", how)], |_| ()).await.1);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (report, found) = train(&python, dir.path(), &[("LOCAL", how), ("DIE", die)], |_| ()).await;
+        let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
+        assert_eq!(strategies, [Some(Name::new(by))], "{how} {die}: {report:#?}");
+        assert_eq!(found, undisturbed[how], "{how} {die}");
+        let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
+        let said = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
+        assert!(said.contains(why), "{how} {die}: {refused}");
     }
 }
 

@@ -20,7 +20,7 @@ use taskd_core::detect::{DetectorExt, RestartStormDetector, ShrunkDetector, Sile
 use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::launch::{Launcher, LocalLauncherBuilder, OnOwnerLoss};
-use taskd_core::recover;
+use taskd_core::recover::{self, Shrink, StrategyExt};
 use taskd_core::runtime::{Runtime, RuntimeBuilder};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
@@ -184,11 +184,17 @@ impl Job {
             detectors.retain(|d| d.name() != "restart-storm");
             detectors.push(RestartStormDetector::more_than(restarts, within).boxed());
         }
-        let runtime = Runtime::builder()
-            .job(spec)
-            .detectors(detectors)
-            .strategies(recover::defaults())
-            .launcher(hosts.torch(Arc::clone(&launcher), &self.dir, self.ranks));
+        let mut strategies = recover::defaults();
+        if self.strategy == Strategy::Shrink {
+            for one in strategies.iter_mut().filter(|one| one.name() == "shrink") {
+                *one = Shrink::new().before_restart().boxed(); // or the job would start again with all of its ranks
+            }
+        }
+        let runtime = Runtime::builder().job(spec).detectors(detectors).strategies(strategies).launcher(hosts.torch(
+            Arc::clone(&launcher),
+            &self.dir,
+            self.ranks,
+        ));
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 

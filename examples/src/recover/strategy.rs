@@ -66,8 +66,7 @@ impl Strategy {
             Strategy::Retry => &["recover-in-place", "recover"],
             Strategy::RecoverInPlace => &["recover"],
             Strategy::Recover => &["recover-in-place"],
-            // A job that may start again with all of its ranks does so rather than shrink.
-            Strategy::Shrink => &["retry", "recover-in-place", "recover", "restart"],
+            Strategy::Shrink => &["retry", "recover-in-place", "recover"],
             Strategy::Restart => &["retry", "recover-in-place", "recover"],
             Strategy::Dump => &["retry", "recover-in-place", "recover"],
             Strategy::DumpExit => &["retry", "recover-in-place", "recover", "dump", "restart"],

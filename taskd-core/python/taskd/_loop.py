@@ -51,7 +51,6 @@ class Loop:
         self.session = session
         self.engine = session.engine if session else None
         self.state, self.data, self.until, self.number, self.retry_on = state, data, until, start, tuple(retry_on)
-        self.first = start
         self.with_rank = with_rank  # what the program does once its rank is known
         self.callbacks = _callbacks.checked(callbacks)
         self.first = start

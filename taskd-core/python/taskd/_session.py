@@ -221,12 +221,13 @@ class Session:
         self.page.stands_in_loop(place == LOOP)
         self.link.send({"at": {"point": place, "state_bytes": self.state_bytes, **self.limits()}})
 
-    def proved(self, digest, is_first):
-        """The checksum of the state where a step begins: ranks that report the same one are replicas. The first one of a loop is with the
-        supervisor before anything is trained: without it nobody could take this rank's place."""
+    def proved(self, digest, is_urgent):
+        """The checksum of the state where a step begins: ranks that report the same one are replicas. An urgent one is with the
+        supervisor before anything is trained: the first one of a loop, without which nobody could take this rank's place, and one
+        that may tell that it is no replica any more."""
         self.digest = digest
         self.link.send({"digest": digest})
-        if is_first:
+        if is_urgent:
             self.link.flush()
 
     def knows_limits(self):

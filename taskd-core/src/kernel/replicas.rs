@@ -8,6 +8,10 @@
 //!
 //! - both name the same group of their framework (`DistributedDataParallel`'s, say), which keeps its members equal, or
 //! - the state of the class has changed since its first round: stages of a pipeline that were initialized alike differ after one step.
+//!
+//! Ranks that have both reported before and differ then are no replicas until all start again, even where they come to the same once
+//! more: what makes them equal from time to time (local SGD averages parameters) proves nothing of the steps between. Behind a step of a
+//! new kind ([`StateDigest::first_of_kind`]) nothing is proven of a rank that is not in that round.
 
 use crate::job::Rank;
 use crate::launch::StateDigest;
@@ -23,8 +27,8 @@ type At = (u64, u64);
 /// What the checksums of all ranks have shown so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Replicas {
-    /// The newest rounds, oldest first, with each rank's checksum.
-    rounds: Vec<(At, BTreeMap<Rank, String>)>,
+    /// The newest rounds, oldest first.
+    rounds: Vec<(At, Round)>,
     /// What all older rounds come to.
     classes: Classes,
     /// The framework's own group of each rank, as it was named last.
@@ -46,10 +50,23 @@ pub struct ReplicaFigures {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Round {
+    digests: BTreeMap<Rank, String>,
+    /// A rank has reported it behind a step of a new kind.
+    #[serde(default)]
+    is_first_of_kind: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Classes {
     of: BTreeMap<Rank, u64>,
     all: BTreeMap<u64, Class>,
     next: u64,
+    /// Ranks that differ here have differed behind a step that both have trained; 0 where a rank is not in it.
+    #[serde(default)]
+    parted: BTreeMap<Rank, u64>,
+    #[serde(default)]
+    parts: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,7 +93,17 @@ impl Replicas {
         let mut replicas = Replicas::default();
         for rank in ranks {
             let group = Some("all".to_owned());
-            replicas.hear(rank, &StateDigest { loop_number: 1, step: 0, digest: "equal".into(), group, took_us: 0 });
+            replicas.hear(
+                rank,
+                &StateDigest {
+                    loop_number: 1,
+                    step: 0,
+                    digest: "equal".into(),
+                    group,
+                    took_us: 0,
+                    first_of_kind: false,
+                },
+            );
         }
         replicas
     }
@@ -84,7 +111,7 @@ impl Replicas {
     /// A rank reports its checksum.
     pub(crate) fn hear(&mut self, rank: Rank, state: &StateDigest) {
         let at = (state.loop_number, state.step);
-        if self.rounds.iter().any(|(known, seen)| *known == at && seen.get(&rank) == Some(&state.digest)) {
+        if self.rounds.iter().any(|(known, seen)| *known == at && seen.digests.get(&rank) == Some(&state.digest)) {
             return; // a link that came back reports it again
         }
         self.figures.checks = self.figures.checks.saturating_add(1);
@@ -107,9 +134,11 @@ impl Replicas {
         }
         let place = self.rounds.partition_point(|(known, _)| *known < at);
         if self.rounds.get(place).is_none_or(|(known, _)| *known != at) {
-            self.rounds.insert(place, (at, BTreeMap::new()));
+            self.rounds.insert(place, (at, Round::default()));
         }
-        self.rounds[place].1.insert(rank, state.digest.clone());
+        let round = &mut self.rounds[place].1;
+        round.digests.insert(rank, state.digest.clone());
+        round.is_first_of_kind |= state.first_of_kind;
         if self.rounds.len() > ROUNDS_MAX {
             let (at, round) = self.rounds.remove(0);
             self.classes.fold(at, &round);
@@ -129,7 +158,7 @@ impl Replicas {
     /// The step of the newest round in which all of these ranks have reported, if that is the newest round.
     pub(crate) fn complete_round(&self, mut ranks: impl Iterator<Item = Rank>) -> Option<u64> {
         let ((_, step), round) = self.rounds.last()?;
-        ranks.all(|rank| round.contains_key(&rank)).then_some(*step)
+        ranks.all(|rank| round.digests.contains_key(&rank)).then_some(*step)
     }
 
     /// Splits a set of ranks into sets of proven replicas. A rank without a proof is a set of its own.
@@ -151,6 +180,13 @@ impl Replicas {
             return format!("no replica of {rank} is proven: it has reported no checksum of its state");
         };
         let step = class.at.1;
+        let is_equal = |other: &Rank| classes.class(*other).is_some_and(|(_, theirs)| theirs.digest == class.digest);
+        if let Some(peer) = classes.of.keys().find(|other| classes.have_parted(rank, **other) && is_equal(other)) {
+            return format!(
+                "no replica of {rank} is proven: its checksum and that of {peer} were equal at step {step}, but have differed after \
+                 an earlier step"
+            );
+        }
         let peer = classes.of.iter().find(|(other, of)| **other != rank && **of == number).map(|(other, _)| other);
         match peer {
             None => {
@@ -190,15 +226,36 @@ impl Classes {
         self.all.values().map(|class| class.at).max().unwrap_or_default()
     }
 
+    fn part(&self, rank: Rank) -> u64 {
+        self.parted.get(&rank).copied().unwrap_or_default()
+    }
+
+    fn have_parted(&self, one: Rank, other: Rank) -> bool {
+        self.part(one) != self.part(other)
+    }
+
+    /// Ranks that have reported before and differ now part for good.
+    fn part_what_differs(&mut self, round: &Round) {
+        let mut digests: BTreeMap<u64, BTreeMap<&str, Vec<Rank>>> = BTreeMap::new();
+        for (rank, digest) in round.digests.iter().filter(|(rank, _)| self.of.contains_key(rank)) {
+            digests.entry(self.part(*rank)).or_default().entry(digest).or_default().push(*rank);
+        }
+        for ranks in digests.into_values().filter(|parts| parts.len() > 1).flat_map(BTreeMap::into_values) {
+            self.parts += 1;
+            self.parted.extend(ranks.into_iter().map(|rank| (rank, self.parts)));
+        }
+    }
+
     /// Takes a round into account, which is newer than all before.
-    fn fold(&mut self, at: At, round: &BTreeMap<Rank, String>) {
-        let mut equal: BTreeMap<&str, BTreeSet<Rank>> = BTreeMap::new();
-        for (rank, digest) in round {
-            equal.entry(digest).or_default().insert(*rank);
+    fn fold(&mut self, at: At, round: &Round) {
+        self.part_what_differs(round);
+        let mut equal: BTreeMap<(u64, &str), BTreeSet<Rank>> = BTreeMap::new();
+        for (rank, digest) in &round.digests {
+            equal.entry((self.part(*rank), digest)).or_default().insert(*rank);
         }
         let classes_of = |ranks: &BTreeSet<Rank>| ranks.iter().filter_map(|rank| self.of.get(rank).copied()).collect();
         let before: Vec<BTreeSet<u64>> = equal.values().map(classes_of).collect();
-        for ((digest, ranks), was) in equal.iter().zip(&before) {
+        for (((_, digest), ranks), was) in equal.iter().zip(&before) {
             let only = was.first().copied().filter(|_| was.len() == 1);
             let kept = only.filter(|number| before.iter().filter(|others| others.contains(number)).count() == 1);
             let number = kept.unwrap_or_else(|| {
@@ -212,6 +269,7 @@ impl Classes {
             let moved = class.moved || are_all_there && class.digest != **digest;
             let digest = if moved { (*digest).to_owned() } else { class.digest };
             self.all.insert(number, Class { digest, at, moved });
+            self.of.retain(|rank, of| *of != number || !round.is_first_of_kind || ranks.contains(rank));
             self.of.extend(ranks.iter().map(|rank| (*rank, number)));
         }
         let used: BTreeSet<u64> = self.of.values().copied().collect();
@@ -223,17 +281,26 @@ impl Classes {
 mod tests {
     use super::*;
 
+    fn of(loop_number: u64, step: u64, digest: &str) -> StateDigest {
+        StateDigest { loop_number, step, digest: digest.into(), group: None, took_us: 7, first_of_kind: false }
+    }
+
     fn say(replicas: &mut Replicas, step: u64, digests: &[(u32, &str)]) {
         for (rank, digest) in digests {
-            let digest = (*digest).to_owned();
-            replicas.hear(Rank(*rank), &StateDigest { loop_number: 1, step, digest, group: None, took_us: 7 });
+            replicas.hear(Rank(*rank), &of(1, step, digest));
+        }
+    }
+
+    /// Behind a step of a new kind.
+    fn say_of_new_kind(replicas: &mut Replicas, step: u64, digests: &[(u32, &str)]) {
+        for (rank, digest) in digests {
+            replicas.hear(Rank(*rank), &StateDigest { first_of_kind: true, ..of(1, step, digest) });
         }
     }
 
     fn declare(replicas: &mut Replicas, step: u64, digests: &[(u32, &str, &str)]) {
         for (rank, digest, group) in digests {
-            let (digest, group) = ((*digest).to_owned(), Some((*group).to_owned()));
-            replicas.hear(Rank(*rank), &StateDigest { loop_number: 1, step, digest, group, took_us: 7 });
+            replicas.hear(Rank(*rank), &StateDigest { group: Some((*group).to_owned()), ..of(1, step, digest) });
         }
     }
 
@@ -288,17 +355,10 @@ mod tests {
     #[test]
     fn a_report_of_an_older_loop_is_late() {
         let mut replicas = Replicas::default();
-        let of_loop = |loop_number, step, digest: &str| StateDigest {
-            loop_number,
-            step,
-            digest: digest.into(),
-            group: None,
-            took_us: 0,
-        };
-        replicas.hear(Rank(0), &of_loop(2, 0, "a"));
-        replicas.hear(Rank(1), &of_loop(2, 0, "a"));
-        replicas.hear(Rank(0), &of_loop(1, 9, "z"));
-        replicas.hear(Rank(1), &of_loop(1, 9, "z"));
+        replicas.hear(Rank(0), &of(2, 0, "a"));
+        replicas.hear(Rank(1), &of(2, 0, "a"));
+        replicas.hear(Rank(0), &of(1, 9, "z"));
+        replicas.hear(Rank(1), &of(1, 9, "z"));
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
         assert_eq!(replicas.figures().map(|figures| figures.late), Some(2));
     }
@@ -327,23 +387,63 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_differs_once_is_one_again_when_its_state_was_copied() {
+    fn replicas_that_have_differed_are_none_until_all_start_again() {
         let mut replicas = Replicas::default();
-        say(&mut replicas, 0, &[(0, "a"), (1, "a")]);
-        say(&mut replicas, 1, &[(0, "b"), (1, "b")]);
-        say(&mut replicas, 2, &[(0, "c"), (1, "broken")]);
-        assert_eq!(sets(&replicas, 2), [[0], [1]]);
-        say(&mut replicas, 3, &[(0, "d"), (1, "d")]);
-        assert_eq!(sets(&replicas, 2), [[0], [1]]);
-        say(&mut replicas, 4, &[(0, "e"), (1, "e")]);
+        say(&mut replicas, 0, &[(0, "a"), (1, "a"), (2, "a")]);
+        say(&mut replicas, 1, &[(0, "b"), (1, "b"), (2, "b")]);
+        assert_eq!(sets(&replicas, 3), [[0, 1, 2]]);
+        say(&mut replicas, 2, &[(0, "c"), (1, "other"), (2, "c")]);
+        for step in 3..12 {
+            let digest = step.to_string();
+            say(&mut replicas, step, &[(0, &digest), (1, &digest), (2, &digest)]);
+            assert_eq!(sets(&replicas, 3), [vec![0, 2], vec![1]], "step {step}");
+        }
+        let why =
+            "no replica of rank 1 is proven: its checksum and that of rank 0 were equal at step 11, but have differed";
+        assert!(replicas.why_alone(Rank(1)).starts_with(why), "{}", replicas.why_alone(Rank(1)));
+        replicas.start_again();
+        say(&mut replicas, 12, &[(0, "a"), (1, "a")]);
+        say(&mut replicas, 13, &[(0, "b"), (1, "b")]);
         assert_eq!(sets(&replicas, 2), [[0, 1]]);
+    }
+
+    #[test]
+    fn parameters_that_are_averaged_from_time_to_time_make_no_replicas() {
+        let mut replicas = Replicas::default();
+        declare(&mut replicas, 0, &[(0, "a", "dp"), (1, "a", "dp")]);
+        declare(&mut replicas, 1, &[(0, "b", "dp"), (1, "c", "dp")]);
+        for step in [2, 4, 8, 16, 32] {
+            let digest = step.to_string();
+            declare(&mut replicas, step, &[(0, &digest, "dp"), (1, &digest, "dp")]);
+            assert_eq!(sets(&replicas, 2), [[0], [1]], "step {step}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_become_equal_in_their_first_step_are_replicas() {
+        let mut replicas = Replicas::default();
+        for (step, digests) in [["a", "z"], ["b", "b"], ["c", "c"]].into_iter().enumerate() {
+            say(&mut replicas, step as u64, &[(0, digests[0]), (1, digests[1])]);
+        }
+        assert_eq!(sets(&replicas, 2), [[0, 1]]);
+    }
+
+    #[test]
+    fn a_step_of_a_new_kind_proves_nothing_of_a_rank_that_has_not_reported_behind_it() {
+        let mut replicas = Replicas::default();
+        declare(&mut replicas, 0, &[(0, "a", "dp"), (1, "a", "dp"), (2, "a", "dp")]);
+        say(&mut replicas, 64, &[(0, "b"), (1, "b"), (2, "b")]);
+        say_of_new_kind(&mut replicas, 71, &[(0, "c"), (2, "c")]);
+        assert_eq!(sets(&replicas, 3), [vec![0, 2], vec![1]], "it was lost ahead of its report");
+        say_of_new_kind(&mut replicas, 71, &[(1, "c")]);
+        assert_eq!(sets(&replicas, 3), [[0, 1, 2]], "the report was under way");
     }
 
     #[test]
     fn another_loop_and_a_start_of_all_ranks_begin_without_a_proof() {
         let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
         assert_eq!(sets(&replicas, 2), [[0, 1]]);
-        replicas.hear(Rank(0), &StateDigest { loop_number: 2, step: 0, digest: "z".into(), group: None, took_us: 0 });
+        replicas.hear(Rank(0), &of(2, 0, "z"));
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
         let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
         replicas.start_again();

@@ -278,6 +278,10 @@ pub struct StateDigest {
     /// What it took to compute, in microseconds.
     #[serde(default)]
     pub took_us: u64,
+    /// The step that has ended with this state is the first of its kind in this loop: it called for other collectives than all before
+    /// it. What older checksums have proved may not hold behind it.
+    #[serde(default)]
+    pub first_of_kind: bool,
 }
 
 impl StateDigest {

@@ -137,7 +137,14 @@ fn every_word(version: u32) -> Vec<Input> {
 }
 
 fn digest() -> StateDigest {
-    StateDigest { loop_number: 1, step: 12, digest: "0a".repeat(32), group: Some("dp".into()), took_us: u64::MAX }
+    StateDigest {
+        loop_number: 1,
+        step: 12,
+        digest: "0a".repeat(32),
+        group: Some("dp".into()),
+        took_us: u64::MAX,
+        first_of_kind: true,
+    }
 }
 
 fn step_failure(kind: FailureKind) -> StepFailure {

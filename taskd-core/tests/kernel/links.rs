@@ -8,7 +8,14 @@ use taskd_core::recover::{Action, RecoveryStrategy, Restart, Shrink, StrategyExt
 
 /// All ranks are of one data-parallel group.
 fn digest_at(step: u64, digest: &str) -> StateDigest {
-    StateDigest { loop_number: 1, step, digest: digest.into(), group: Some("dp".into()), took_us: 1 }
+    StateDigest {
+        loop_number: 1,
+        step,
+        digest: digest.into(),
+        group: Some("dp".into()),
+        took_us: 1,
+        first_of_kind: false,
+    }
 }
 
 pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {

@@ -144,7 +144,7 @@ impl Job {
             sharded: Vec::new(),
             digest: (at == Point::Loop).then(|| {
                 let (digest, group) = ("equal".into(), Some("dp".into()));
-                Box::new(StateDigest { loop_number: 1, step: 0, digest, group, took_us: 1 })
+                Box::new(StateDigest { loop_number: 1, step: 0, digest, group, took_us: 1, first_of_kind: false })
             }),
         };
         self.give(Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) })));

@@ -9,7 +9,7 @@ from _thread import get_ident
 import torch
 
 from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
-from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _store, _transfer, _under_way, _unfinished
+from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _step_kinds, _store, _transfer, _under_way, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -30,6 +30,7 @@ class Engine:
         self.cannot = None  # why no step can be given up, in a sentence
         self.unfinished, self.under_way = _unfinished.Unfinished(), _under_way.UnderWay()
         self.reducers = _reducers.Reducers(self)
+        self.kinds = _step_kinds.StepKinds()
         self.groups = _groups_anew.Groups(self)
         self.completer = _completer.Completer()
         self.copier, self.open_data = _data.Copier(self), _data.open_at
@@ -120,6 +121,7 @@ class Engine:
 
     def leave(self):
         self.loop = None
+        self.kinds = _step_kinds.StepKinds()
         self.reducers.leave_loop()
         self.copier.leave_loop()
 
@@ -201,12 +203,21 @@ class Engine:
         return self.noter.note()
 
     def prove(self, loop):
-        """Reports the checksum of what is here, where a step begins with which all ranks do."""
-        if _digest.is_due(loop.number, loop.first) and self.digest_of != (self.session.loops, loop.number):
-            digest = self.digest(loop)
-            if digest is not None:
-                self.digest_of = self.session.loops, loop.number
-                self.session.proved(digest, loop.number == loop.first)
+        """Reports the checksum of what is here, where a step begins with which all ranks do, or the one before was of a new kind."""
+        is_new_kind = self.kinds.is_new() and loop.number > loop.first
+        if self.kinds.are_too_many():
+            why = "the steps of this program call for collectives in more than %d ways, so no rank is known to be another's replica: restart all ranks"
+            self.finds_limit(why % _step_kinds.KINDS_MAX)
+        if is_new_kind or _digest.is_due(loop.number, loop.first):
+            self.report_digest(loop, is_new_kind)
+
+    def report_digest(self, loop, is_new_kind=False):
+        if self.digest_of == (self.session.loops, loop.number):
+            return
+        digest = self.digest(loop)
+        if digest is not None:
+            self.digest_of = self.session.loops, loop.number
+            self.session.proved(dict(digest, first_of_kind=is_new_kind), is_new_kind or loop.number == loop.first)
 
     def digest(self, loop):
         """The checksum of what is here, and what else the supervisor has to know of it; None where there is none. Without it this rank
@@ -219,6 +230,16 @@ class Engine:
                 why = "%s: %s" % (type(error).__name__, error)
                 _link.say("no checksum of this rank's state can be computed, so no other rank is proven to hold the same: %s" % why)
             return None
+
+    def has_passed(self, model, tensors):
+        """A forward pass of DDP has ended, with these tensors in what it gave."""
+        if torch.is_grad_enabled():
+            hook = _reducers.hook_with_state(model) if self.cannot is None else None
+            if hook is not None:
+                why = "the communication hook %s of a DDP module keeps a state of its own, which no step puts back and no other rank has: "
+                self.finds_limit((why + "restart all ranks") % hook)
+            self.kinds.passes_through(model)
+            self.unfinished.begins(model, tensors)
 
     def backward(self):
         """A backward pass begins: the others cannot complete the step without it, and with it they can."""
@@ -250,7 +271,7 @@ class Engine:
     def opened(self):
         """The commit window opens."""
         if self.loop.number == self.loop.first:  # what the program does not register was found since the step began
-            self.prove(self.loop)
+            self.report_digest(self.loop)
         if not self.in_window and self.reducers.is_settled(self.loop.number):
             self.loop.keep_opened()
         self.keep_undo()
@@ -288,6 +309,7 @@ class Engine:
 
     def put_back(self, note):
         self.buckets = []
+        self.kinds.forget()
         self.reducers.put_back(self.loop.number)
         note.put_back()
 

@@ -41,7 +41,7 @@ class Guards:
         ddp = module.DistributedDataParallel
 
         def after(loop, output, model, *_):
-            loop.engine.unfinished.begins(model, module._find_tensors(output))
+            loop.engine.has_passed(model, module._find_tensors(output))
 
         ddp._pre_forward = self.known(self.around(ddp._pre_forward, forward, is_hidden=True))
         ddp._post_forward = self.around(ddp._post_forward, after=after, is_hidden=True)

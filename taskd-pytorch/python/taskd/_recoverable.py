@@ -111,6 +111,8 @@ def calling(name):
         if is_tracing():
             return real(self.real)(*args, **kwargs)
         engine = self.engine
+        if engine.loop is not None:
+            engine.kinds.calls_for(name, self.spec.told_as)
         if engine.copier.replays is not None and engine.is_main():
             engine.copier.replays.answer(name, args)
             return _alone.completed(args)

@@ -21,6 +21,7 @@ import torch
 from taskd._loop import CATCHING_UP, WARMING
 from taskd._session import Refused
 
+OF_MIXED_PRECISION = "_AllreduceUpcastHookState"  # torch's own, which keeps nothing from step to step
 BEFORE_ALL = -1  # in place of the step in which a reducer began to learn: before this loop
 
 
@@ -86,6 +87,15 @@ class Learner:
             model.reducer._set_mixed_precision_param_dtype(model.mixed_precision.param_dtype)
         model._has_rebuilt_buckets = False
         self.since, self.heard, self.own, self.order, self.made_at = None, [], [], None, None
+
+
+def hook_with_state(model):
+    """The name of a communication hook which this DDP module was given with a state of its own (PowerSGD's errors, a count of
+    steps); None where there is none. Hooks that keep nothing have a process group there, or nothing."""
+    for hook, state in getattr(model, "_comm_hooks", ()):
+        if not isinstance(state, (type(None), torch.distributed.ProcessGroup)) and type(state).__name__ != OF_MIXED_PRECISION:
+            return getattr(hook, "__name__", type(hook).__name__)
+    return None
 
 
 class Reducers:

@@ -24,9 +24,7 @@ class Unfinished:
         self.finishing = False
 
     def begins(self, model, tensors):
-        """A forward pass has ended, with these tensors in what it gave."""
-        if not torch.is_grad_enabled():
-            return
+        """A forward pass has ended that may have a backward pass, with these tensors in what it gave."""
         if not model.require_backward_grad_sync:
             self.accumulates = True
         elif self.accumulates:

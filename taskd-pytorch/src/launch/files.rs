@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 52] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 53] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -53,6 +53,7 @@ pub const PYTHON_FILES: [PythonFile; 52] = python_files! {
     "taskd/_sockets.py"
     "taskd/_sources.py"
     "taskd/_state.py"
+    "taskd/_step_kinds.py"
     "taskd/_store.py"
     "taskd/_tape.py"
     "taskd/_tracing.py"

@@ -130,6 +130,7 @@ impl StepLoop {
                     digest: "equal".into(),
                     group: Some("all".into()),
                     took_us: 0,
+                    first_of_kind: false,
                 })
             }),
         })

@@ -333,13 +333,14 @@ async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alik
 }
 
 /// How, who is killed when, by what it is recovered, and why not in place.
-const PARTED: [(&str, &str, &str, &str); 7] = [
+const PARTED: [(&str, &str, &str, &str); 8] = [
     ("ddp", "1:12", "recover-in-place", ""),
     ("ddp", "1:21", "restart", "is proven"),
     ("ddp", "2:24", "restart", "were equal at step 24, but have differed after an earlier step"),
     ("hand", "1:12", "recover-in-place", ""),
     ("hand", "1:26", "restart", "is proven"),
     ("always", "1:9", "restart", "is proven"),
+    ("power", "1:12", "restart", "the communication hook powerSGD_hook of a DDP module keeps a state of its own"),
     ("hook", "1:27", "restart", "the communication hook post_localSGD_hook of a DDP module keeps a state of its own"),
 ];
 

@@ -6,6 +6,7 @@ heartbeat's.
 """
 
 import os
+from _thread import allocate_lock, get_ident
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -14,23 +15,29 @@ from taskd import _link, _until_exit
 from taskd._recoverable import SLICE
 
 
-class Completer:
-    def __init__(self):
-        import _queue
-        import _thread
+class Runner:
+    """A thread, and the operations that it waits for in turn."""
 
-        self.lock = _thread.allocate_lock()
-        self.pending = {}  # id of a future: (the future, its value, the group)
-        self.queue = _queue.SimpleQueue()
-        self.is_running = False
+    def __init__(self):
+        from _queue import SimpleQueue
+
+        self.queue, self.ident = SimpleQueue(), None
         self.stops = False  # the interpreter is about to end
+
+
+class Completer:
+    """A callback of the program's on a future runs on the thread that completes it, and may call for an operation and wait for that
+    (PowerSGD's does). So what is called for on a thread of ours is waited for by the next one."""
+
+    def __init__(self):
+        self.lock = allocate_lock()
+        self.pending = {}  # id of a future: (the future, its value, the group)
+        self.runners = []
         self.said = False
         os.register_at_fork(after_in_child=self.leave_in_child)
 
     def leave_in_child(self):
-        import _thread
-
-        self.pending, self.is_running, self.lock = {}, False, _thread.allocate_lock()
+        self.pending, self.runners, self.lock = {}, [], allocate_lock()
 
     def follow(self, group, op, work, args):
         """A work for C++ in place of this one, which never fails."""
@@ -40,36 +47,48 @@ class Completer:
         future = torch.futures.Future()
         with self.lock:
             self.pending[id(future)] = (future, value_of(args), group)
-        self.queue.put((future, op, work, group, in_backward))
-        if not self.is_running:
-            self.start()
+        self.runner().queue.put((future, op, work, group, in_backward))
         if group.is_lost():  # while it was put there: `release` may have come and gone
             self.release()
         return future
 
-    def start(self):
-        self.is_running, self.stops = True, False
-        _until_exit.start(self.run, self.stop)
+    def runner(self):
+        """Whose thread is not held up by what this one does."""
+        me, at = get_ident(), 0
+        for number, runner in enumerate(self.runners):
+            if runner.ident == me:
+                at = number + 1
+        with self.lock:
+            if len(self.runners) > at:
+                return self.runners[at]
+            runner = Runner()
+            self.runners.append(runner)
+        _until_exit.start(lambda: self.run(runner), lambda: self.stop(runner))
+        return runner
 
-    def stop(self):
-        self.stops, self.is_running = True, False
-        self.queue.put(None)
+    def stop(self, runner):
+        with self.lock:
+            runner.stops = True
+            if runner in self.runners:
+                self.runners.remove(runner)
+        runner.queue.put(None)
 
-    def run(self):
-        while self.ends(self.queue.get()):
+    def run(self, runner):
+        runner.ident = get_ident()
+        while self.ends(runner, runner.queue.get()):
             pass  # nothing of the one that is over is kept here
 
-    def ends(self, followed):
+    def ends(self, runner, followed):
         """Waits for one operation; whether there may be more."""
         if followed is None:
             return False
         future, op, _, group, in_backward = followed
         try:
-            self.wait(*followed)
+            self.wait(runner, *followed)
         except Exception as error:
             self.cannot_tell(op, group, in_backward, error)
         finally:
-            if not self.stops:  # whoever waited would go on with what has not come
+            if not runner.stops:  # whoever waited would go on with what has not come
                 self.complete(future)  # else backward would wait for ever
         return True
 
@@ -84,8 +103,8 @@ class Completer:
             self.said = True
             _link.say("what became of %s is not known: %s: %s" % (op, type(error).__name__, error))
 
-    def wait(self, future, op, work, group, in_backward):
-        while id(future) in self.pending and not self.stops:
+    def wait(self, runner, future, op, work, group, in_backward):
+        while id(future) in self.pending and not runner.stops:
             completed = work.is_completed()
             try:
                 work.wait() if completed else work.wait(SLICE)

@@ -217,7 +217,8 @@ class Engine:
         digest = self.digest(loop)
         if digest is not None:
             self.digest_of = self.session.loops, loop.number
-            self.session.proved(dict(digest, first_of_kind=is_new_kind), is_new_kind or loop.number == loop.first)
+            is_first = is_new_kind and self.session.mode != JOIN  # to one that came later each kind is new: the others do not report it
+            self.session.proved(dict(digest, first_of_kind=is_first), is_new_kind or loop.number == loop.first)
 
     def digest(self, loop):
         """The checksum of what is here, and what else the supervisor has to know of it; None where there is none. Without it this rank

@@ -1,13 +1,14 @@
 """Replicas until step 20; from then on each rank trains by itself, and parameters are averaged at times (local SGD). LOCAL says how:
 `ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `always`: under `no_sync` from the first step on,
-with averages where checksums are taken anyway, `hook`: by torch's own hook, optimizer and averager. The loss is all-reduced in every step, as for a log. Ranks are killed as in `torch_training.rs`."""
+with averages where checksums are taken anyway, `hook`: by torch's own hook, optimizer and averager; `power`: no local SGD, but
+gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a log. Ranks are killed as in `torch_training.rs`."""
 
 import hashlib
 import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -20,13 +21,16 @@ torch.manual_seed(7)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 model = net if how == "hand" else DistributedDataParallel(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-begins = {"always": 0, "hook": 99}.get(how, 20)
+begins = {"always": 0, "power": 99, "hook": 99}.get(how, 20)
 if how == "hook":
     alone, _ = dist.new_subgroups(1)
     state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=20)
     model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     averager = PeriodicModelAverager(period=4, warmup_steps=20)
     optimizer = PostLocalSGDOptimizer(optimizer, averager)
+elif how == "power":
+    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 def die(step):

@@ -16,7 +16,7 @@ import types
 import weakref
 
 import torch
-from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _store
+from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _step_kinds, _store
 
 SOON_SECONDS = 10
 
@@ -74,6 +74,63 @@ def completer_goes_on():
     found["a later one completes"] = until(later.done, 2)
     found["tainted"] = group.engine.loop.tainted
     return {**found, "told": told, "said": said}
+
+
+class HeldWork(DoubleOfWork):
+    """An operation that is over when it may be."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def is_completed(self):
+        return self.may_end.is_set()
+
+    def wait(self, timeout=None):
+        if not self.may_end.wait(0.01):
+            raise RuntimeError("it is under way")
+
+
+def callback_that_waits():
+    """On the thread that completes an operation, for another one, which it has called for: as PowerSGD's hook does; and once more in that."""
+    completer, group, held = _completer.Completer(), DoubleOfGroup([]), HeldWork()
+
+    def calls_for(value):
+        return completer.future(group, "allreduce", DoubleOfWork(), ([value],))
+
+    first = completer.future(group, "allreduce", held, ([1],))
+    last = first.then(lambda one: one.value() + calls_for(2).then(lambda two: two.value() + calls_for(3).wait()).wait())
+    held.may_end.set()
+    return {"value": last.value() if until(last.done, 5) else None}
+
+
+# The kinds of steps.
+
+
+class DoubleOfModel:
+    def __init__(self, reduces):
+        self.require_backward_grad_sync = reduces
+
+
+def kinds_of_steps():
+    """Which of these steps are the first of their kind; and from which one of many on a kind is not known any more."""
+    kinds, model, found = _step_kinds.StepKinds(), DoubleOfModel(True), []
+    for times, reduces in ((3, True), (3, True), (2, True), (4, True), (1, True), (1, False), (1, False), (0, False), (3, True)):
+        model.require_backward_grad_sync = reduces
+        for _ in range(times):
+            kinds.calls_for("allreduce", "default")
+        kinds.passes_through(model)
+        found.append(kinds.is_new())
+    kinds.calls_for("allreduce", "default")
+    kinds.forget()
+    given_up = kinds.is_new()  # nothing was called for, and no module has passed
+    many = 0
+    while not kinds.are_too_many():
+        kinds.calls_for("broadcast", "group %d" % many)
+        kinds.is_new()
+        many += 1
+    kinds.calls_for("broadcast", "yet another")
+    return {"new": found, "given up": given_up, "known": len(kinds.seen), "one more": kinds.is_new()}
 
 
 # The end of a process whose operation is under way.
@@ -442,6 +499,8 @@ def looked_through_once():
 
 SCENARIOS = {
     "completer_goes_on": completer_goes_on,
+    "callback_that_waits": callback_that_waits,
+    "kinds_of_steps": kinds_of_steps,
     "ends_with_a_bucket_under_way": ends_with_a_bucket_under_way,
     "groups_made_while_they_are_released": groups_made_while_they_are_released,
     "join_is_left_as_it_connects": join_is_left_as_it_connects,

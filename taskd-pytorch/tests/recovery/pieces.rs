@@ -23,6 +23,21 @@ fn a_failure_that_cannot_be_told_leaves_no_pass_waiting() {
 }
 
 #[test]
+fn a_callback_may_wait_for_an_operation_that_it_calls_for() {
+    let test = "a_callback_may_wait_for_an_operation_that_it_calls_for";
+    let Some(found) = found(test, "callback_that_waits") else { return };
+    assert_eq!(found, json!({"value": [1, 2, 3]}));
+}
+
+#[test]
+fn a_step_unlike_all_before_it_is_of_a_new_kind() {
+    let Some(found) = found("a_step_unlike_all_before_it_is_of_a_new_kind", "kinds_of_steps") else { return };
+    // 3 calls, again, 2, 4, 1, without DDP's reduction, again, none, and 3 once more: two and three calls are of one kind.
+    let new = json!([true, false, false, true, true, true, false, true, false]);
+    assert_eq!(found, json!({"new": new, "given up": true, "known": 65, "one more": false}));
+}
+
+#[test]
 fn a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code() {
     let test = "a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code";
     let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };

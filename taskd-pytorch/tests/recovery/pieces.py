@@ -381,6 +381,7 @@ def engine_behind_a_with():
     engine.is_main = lambda: _thread.get_ident() == main
     engine.issued, engine.fails_quietly = lambda args: None, lambda: None
     engine.copier, engine.under_way = types.SimpleNamespace(replays=None, tape=None), set()
+    engine.kinds = _step_kinds.StepKinds()
     return engine
 
 

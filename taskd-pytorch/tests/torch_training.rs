@@ -298,6 +298,11 @@ async fn ranks_that_die_in_the_first_two_steps_are_replaced() {
     assert_eq!(starts, [0; RANKS as usize]);
 }
 
+/// The strategy of each incident.
+fn strategies(report: &JobReport) -> Vec<Option<Name>> {
+    report.incidents.iter().map(|incident| incident.strategy.clone()).collect()
+}
+
 /// A script around the program that does not exec it.
 fn wrapped(spec: &mut JobSpec) {
     let looks_first = "\"$1\" -c 'import torch' && \"$@\"; exit $?";
@@ -312,8 +317,7 @@ async fn a_rank_behind_a_script_that_does_not_exec_it_is_replaced_in_place() {
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23")], wrapped).await;
-    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-    assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
+    assert_eq!(strategies(&report), [Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
 }
 
@@ -324,15 +328,14 @@ async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alik
     for die in ["1:2", "0:1", "2:20"] {
         let dir = tempfile::tempdir().unwrap();
         let (report, _) = ends_as_undisturbed(&python, dir.path(), &[("DIE", die), ("STAGES", "1")], |_| ()).await;
-        let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-        assert_eq!(strategies, [Some(Name::new("restart"))], "{die}: {report:#?}");
+        assert_eq!(strategies(&report), [Some(Name::new("restart"))], "{die}: {report:#?}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap();
         let why = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
         assert!(why.contains("is proven"), "{die}: {refused}");
     }
 }
 
-/// How, who is killed when, by what it is recovered, and why not in place.
+/// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is not replaced in place.
 const PARTED: [(&str, &str, &str, &str); 8] = [
     ("ddp", "1:12", "recover-in-place", ""),
     ("ddp", "1:21", "restart", "is proven"),
@@ -356,8 +359,7 @@ async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
         }
         let dir = tempfile::tempdir().unwrap();
         let (report, found) = train(&python, dir.path(), &[("LOCAL", how), ("DIE", die)], |_| ()).await;
-        let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-        assert_eq!(strategies, [Some(Name::new(by))], "{how} {die}: {report:#?}");
+        assert_eq!(strategies(&report), [Some(Name::new(by))], "{how} {die}: {report:#?}");
         assert_eq!(found, undisturbed[how], "{how} {die}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
         let said = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
@@ -372,8 +374,7 @@ async fn replicas_with_buffers_of_their_own_are_recovered_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let (report, starts) =
         ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23"), ("OWN_BUFFERS", "1")], |_| ()).await;
-    let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
-    assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
+    assert_eq!(strategies(&report), [Some(Name::new("recover-in-place"))], "{report:#?}");
     assert_eq!(starts, [0; RANKS as usize]);
     let checks = report.replicas.expect("ranks have reported checksums");
     println!("{} checksums took {} us each", checks.checks, checks.took_us / checks.checks);

@@ -190,11 +190,8 @@ impl Job {
                 *one = Shrink::new().before_restart().boxed(); // or the job would start again with all of its ranks
             }
         }
-        let runtime = Runtime::builder().job(spec).detectors(detectors).strategies(strategies).launcher(hosts.torch(
-            Arc::clone(&launcher),
-            &self.dir,
-            self.ranks,
-        ));
+        let torch = hosts.torch(Arc::clone(&launcher), &self.dir, self.ranks);
+        let runtime = Runtime::builder().job(spec).detectors(detectors).strategies(strategies).launcher(torch);
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 

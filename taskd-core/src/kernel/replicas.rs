@@ -53,7 +53,6 @@ pub struct ReplicaFigures {
 struct Round {
     digests: BTreeMap<Rank, String>,
     /// A rank has reported it behind a step of a new kind.
-    #[serde(default)]
     is_first_of_kind: bool,
 }
 
@@ -63,9 +62,8 @@ struct Classes {
     all: BTreeMap<u64, Class>,
     next: u64,
     /// Ranks that differ here have differed behind a step that both have trained; 0 where a rank is not in it.
-    #[serde(default)]
     parted: BTreeMap<Rank, u64>,
-    #[serde(default)]
+    /// How many parts there have been: the number of the newest one.
     parts: u64,
 }
 

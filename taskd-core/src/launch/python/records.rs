@@ -1,9 +1,10 @@
 //! Error records of processes that have not ended: a program may fail, and then wait for ever in what it does at its exit.
 //!
-//! One directory's time of change is looked at every moment, and only while somebody watches the launcher; files are read only
+//! One directory's time of change is looked at four times a second, and only while the launcher is watched; files are read only
 //! when it has changed. What a record is a sign of is the framework's to say.
 //!
-//! What is found goes to all who watch at that time. Somebody may be between two calls of `watch`, so it is told a few times.
+//! What is found goes to every call of `watch` that waits at that time. A watcher may be between two calls, so it is reported a few
+//! times.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,10 +25,10 @@ use crate::launch::{Change, Launcher, Phase, Saying, WorkerSaid};
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// After a change files are read in so many looks: times of files are coarse, and a record may be written in parts. A record that
-/// was found is told in so many.
+/// was found is reported in as many.
 const LOOKS_AFTER_CHANGE: u32 = 4;
 
-/// What was said and not heard yet by one who watches; who is further behind gets it with the next look.
+/// Reports that one watcher may have unread; one that is further behind gets them with the next look.
 const UNHEARD_MAX: usize = 16;
 
 /// What is known of the directory with error records.
@@ -44,7 +45,7 @@ struct State {
     looked_at: Option<Instant>,
     changed: Option<SystemTime>,
     looks_left: u32,
-    /// Whose records were found, and how often each is still to be told.
+    /// The processes whose records were found, and how often each is still to be reported.
     found: BTreeMap<ProcId, (Saying, u32)>,
 }
 
@@ -65,7 +66,7 @@ impl Records {
         self.said.subscribe()
     }
 
-    /// Begins to look, unless somebody else has just looked, or the last look has not come back; what is returned is called when
+    /// Begins to look, unless another watcher has just looked, or the last look has not come back; what is returned is called when
     /// this one has.
     fn begin(&self) -> Option<impl FnOnce() + Send + use<>> {
         let (mut state, now) = (self.lock(), Instant::now());
@@ -103,8 +104,8 @@ impl Records {
         self.lock().found.insert(proc, (what, LOOKS_AFTER_CHANGE));
     }
 
-    /// Tells all who watch what is still to be told.
-    fn tell(&self) {
+    /// Sends to all watchers what is still to be reported.
+    fn report(&self) {
         let mut state = self.lock();
         let open = state.found.iter_mut().filter(|(_, (_, left))| *left > 0);
         let said: Vec<Change> = open
@@ -115,19 +116,19 @@ impl Records {
             .collect();
         drop(state);
         if !said.is_empty() {
-            let _ = self.said.send(said); // nobody may watch any more
+            let _ = self.said.send(said); // there may be no watcher any more
         }
     }
 }
 
 impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
-    /// Looks for records of processes that have not ended, for as long as somebody watches.
+    /// Looks for records of processes that have not ended, as long as the launcher is watched.
     pub(super) async fn follow_records(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             if let Some(over) = self.records.begin() {
                 self.look_for_records(over).await;
-                self.records.tell();
+                self.records.report();
             }
         }
     }
@@ -187,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_told_a_few_times_to_all_who_watch() {
+    fn a_record_is_reported_a_few_times_to_all_watchers() {
         let (records, first, second) = (Records::default(), ProcId::rank(1, 1), ProcId::rank(1, 2));
         assert_eq!(records.without(vec![first.clone()]), std::slice::from_ref(&first));
         records.found(first.clone(), Saying::Recorded(Box::new(report_of("KeyError: 3"))));
         let mut watching = [records.subscribe(), records.subscribe()];
-        (0..9).for_each(|_| records.tell());
+        (0..9).for_each(|_| records.report());
         for watching in &mut watching {
             let told = std::iter::from_fn(|| watching.try_recv().ok()).count();
             assert_eq!(told, LOOKS_AFTER_CHANGE as usize);
@@ -210,7 +211,7 @@ mod tests {
         assert!(records.begin().is_none(), "it has not come back");
         over();
         records.begin().expect("it has")();
-        assert!(records.begin().is_none(), "somebody has just looked");
+        assert!(records.begin().is_none(), "another watcher has just looked");
         tokio::time::advance(LOOK_EVERY).await;
         assert!(records.begin().is_some());
     }

@@ -174,18 +174,23 @@ async fn train(
             _ => {}
         }
     }
-    let results = results(dir, &report);
+    let results = results(dir, &report, ranks(env));
     (report, results)
 }
 
-fn results(dir: &Path, report: &JobReport) -> Vec<(u64, String)> {
+/// How many a job has: those that `RANKS` says.
+fn ranks(env: &[(&str, &str)]) -> u32 {
+    env.iter().find(|(name, _)| *name == "RANKS").map_or(RANKS, |(_, ranks)| ranks.parse().unwrap())
+}
+
+fn results(dir: &Path, report: &JobReport, ranks: u32) -> Vec<(u64, String)> {
     let read = |rank| {
         let result = dir.join(format!("result.{rank}"));
         let text = fs::read_to_string(result).unwrap_or_else(|_| panic!("{report:#?}"));
         let (start, digest) = text.split_once(' ').unwrap();
         (start.parse().unwrap(), digest.to_owned())
     };
-    (0..RANKS).map(read).collect()
+    (0..ranks).map(read).collect()
 }
 
 /// A job of that program.
@@ -217,7 +222,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .with_env("RESULT", dir.join("result").to_str().unwrap());
     let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
     let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
-    let mut spec = with_store(JobSpec::new("training", RANKS, worker), &store).unwrap();
+    let mut spec = with_store(JobSpec::new("training", ranks(env), worker), &store).unwrap();
     spec.policy.stop_grace = Duration::ZERO;
     change(&mut spec);
     Runtime::builder()
@@ -336,15 +341,30 @@ async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alik
 }
 
 /// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is not replaced in place.
-const PARTED: [(&str, &str, &str, &str); 8] = [
-    ("ddp", "1:12", "recover-in-place", ""),
-    ("ddp", "1:21", "restart", "is proven"),
-    ("ddp", "2:24", "restart", "were equal at step 24, but have differed after an earlier step"),
-    ("hand", "1:12", "recover-in-place", ""),
-    ("hand", "1:26", "restart", "is proven"),
-    ("always", "1:9", "restart", "is proven"),
-    ("power", "1:12", "restart", "the communication hook powerSGD_hook of a DDP module keeps a state of its own"),
-    ("hook", "1:27", "restart", "the communication hook post_localSGD_hook of a DDP module keeps a state of its own"),
+const PARTED: [(&str, &str, &str, &str, &str); 10] = [
+    ("ddp", "3", "1:12", "recover-in-place", ""),
+    ("ddp", "3", "1:21", "restart", "is proven"),
+    ("ddp", "3", "2:24", "restart", "were equal at step 24, but have differed after an earlier step"),
+    ("hand", "3", "1:12", "recover-in-place", ""),
+    ("hand", "3", "1:26", "restart", "is proven"),
+    ("always", "3", "1:9", "restart", "is proven"),
+    // Where one rank is left no other can be compared with it.
+    ("flat", "2", "1:26", "restart", "is proven"),
+    ("quiet", "2", "1:20", "restart", "is proven"),
+    (
+        "power",
+        "3",
+        "1:12",
+        "restart",
+        "the communication hook powerSGD_hook of a module of DDP may keep a state of its own",
+    ),
+    (
+        "hook",
+        "3",
+        "1:27",
+        "restart",
+        "the communication hook post_localSGD_hook of a module of DDP may keep a state of its own",
+    ),
 ];
 
 #[tokio::test]
@@ -352,13 +372,15 @@ async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
     let test = "replicas_that_part_in_their_loop_are_none_from_there_on";
     let Some(python) = support::torch_python(test) else { return };
     let mut undisturbed = BTreeMap::new();
-    for (how, die, by, why) in PARTED {
+    for (how, ranks, die, by, why) in PARTED {
         if !undisturbed.contains_key(how) {
             let dir = tempfile::tempdir().unwrap();
-            undisturbed.insert(how, train(&python, dir.path(), &[("LOCAL", how)], |_| ()).await.1);
+            undisturbed.insert(how, train(&python, dir.path(), &[("LOCAL", how), ("RANKS", ranks)], |_| ()).await.1);
         }
         let dir = tempfile::tempdir().unwrap();
-        let (report, found) = train(&python, dir.path(), &[("LOCAL", how), ("DIE", die)], |_| ()).await;
+        let hold = if how == "quiet" { "20" } else { "" };
+        let env = [("LOCAL", how), ("RANKS", ranks), ("DIE", die), ("HOLD", hold)];
+        let (report, found) = train(&python, dir.path(), &env, |_| ()).await;
         assert_eq!(strategies(&report), [Some(Name::new(by))], "{how} {die}: {report:#?}");
         assert_eq!(found, undisturbed[how], "{how} {die}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
@@ -471,7 +493,7 @@ async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that
     handle.dump_now("once more").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 1), "{report:#?}");
-    let starts = are_undisturbed(&python, None, results(first.path(), &report)).await;
+    let starts = are_undisturbed(&python, None, results(first.path(), &report, RANKS)).await;
     assert_eq!(starts, [0; RANKS as usize], "two of them live");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
     assert!((15..40).contains(&starts[0]) && starts.iter().all(|start| *start == starts[0]), "{starts:?}");
@@ -539,7 +561,7 @@ async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_t
     handle.dump_now("before the maintenance").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 0), "{report:#?}");
-    let starts = are_undisturbed(&python, Some(zero), results(first.path(), &report)).await;
+    let starts = are_undisturbed(&python, Some(zero), results(first.path(), &report, RANKS)).await;
     assert_eq!(starts, [0; RANKS as usize], "the same processes");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[zero], saves).await;
     assert_eq!(starts, [12; RANKS as usize]);

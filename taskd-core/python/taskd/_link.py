@@ -34,6 +34,7 @@ class Link:
         self.standing = None  # the failure that is to be told to every new supervisor
         self.socket = None
         self.is_sent = True  # all of it
+        self.is_greeted = False  # a supervisor has said welcome, and is there as far as is known
         self.counts = {"connected": 0, "dropped": 0, "garbage": 0, "failed": 0}
         self.wake_read, self.wake_write = os.pipe()
         for fd in (self.wake_read, self.wake_write):
@@ -73,10 +74,11 @@ class Link:
             pass  # full: it wakes up anyway
 
     def flush(self):
-        """Waits, within a bound, until all is sent: a process that is killed then has said it."""
+        """Waits, within a bound, until all is sent: a process that is killed then has said it. Whether it is."""
         limit = time.monotonic() + FLUSH_SECONDS
         while not self.is_sent and time.monotonic() < limit:
             time.sleep(0.0005)
+        return self.is_sent and self.is_greeted
 
     def drop(self, why):
         """Counts a message that is not sent, and says so the first time."""
@@ -121,6 +123,7 @@ class Link:
             say("something has failed on the link to the supervisor, which goes on: %s: %s" % (type(error).__name__, error))
 
     def close(self):
+        self.is_greeted = False
         self.outbox.clear()
         if self.socket is not None:
             self.socket.close()
@@ -167,7 +170,7 @@ class Link:
                     return greeted
                 if not data:
                     return greeted
-                greeted = self.take(unpacker, data) or greeted
+                greeted = self.is_greeted = self.take(unpacker, data) or greeted
 
     def take(self, unpacker, data):
         """Hands on all whole messages; whether there was one."""

@@ -236,6 +236,11 @@ class Loop:
         self.step = Step(self, self.number, self.kind != TRAIN or self.is_new)
         return self.step
 
+    def prove(self):
+        """Between two steps: what the one that is over has made of this rank's state is with the supervisor ahead of what it decides."""
+        if self.window == BEFORE and not self.is_new and self.noted is not None and self.noted != self.number:
+            self.engine.prove(self)
+
     def private(self, with_buffers=True):
         """What only this rank has at the start of the step, as bytes."""
         if self.noted == self.number:

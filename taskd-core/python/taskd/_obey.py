@@ -88,6 +88,7 @@ def give_up(loop, generation, order):
     if loop.window == _loop.TORN and not loop.is_spoiled and loop.engine.undone():
         loop.window = _loop.BEFORE
     loop.keep_place()
+    loop.prove()
     call(loop.callbacks, "clean")
     state = {"step": loop.number, "committed": loop.committed, "window": loop.window}
     state.update(loop.engine.state())
@@ -166,7 +167,7 @@ def resume(loop, generation, order):
 
 
 def dump(loop, generation, order):
-    answer = loop.engine.dump(loop, order)
+    answer = dict(loop.engine.dump(loop, order), digest=loop.engine.digest(loop))
     call(loop.callbacks, "save", order["dir"], order["step"])
     return answer
 

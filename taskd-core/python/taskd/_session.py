@@ -224,11 +224,10 @@ class Session:
     def proved(self, digest, is_urgent):
         """The checksum of the state where a step begins: ranks that report the same one are replicas. An urgent one is with the
         supervisor before anything is trained: the first one of a loop, without which nobody could take this rank's place, and one
-        that may tell that it is no replica any more."""
+        that may tell that it is no replica any more. Whether it is there, as far as that is known."""
         self.digest = digest
         self.link.send({"digest": digest})
-        if is_urgent:
-            self.link.flush()
+        return not is_urgent or self.link.flush()
 
     def knows_limits(self):
         """The framework has found out more of what it cannot do. Before the loop it is told on coming there."""

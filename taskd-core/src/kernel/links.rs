@@ -30,7 +30,7 @@ impl Kernel {
         known.link.clone_from(linked);
         if let (Some(rank), Some(digest)) = (proc.role.rank(), linked.as_ref().and_then(|link| link.digest.as_deref()))
         {
-            self.state.view.replicas.hear(rank, digest);
+            self.state.view.replicas.hear(rank, digest, self.state.view.world.absent());
         }
         self.has_word();
         if linked.as_ref().is_some_and(|link| link.at == Point::Parked) {

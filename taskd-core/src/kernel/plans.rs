@@ -191,7 +191,7 @@ impl Kernel {
             if let (Domain::Process(Role::Rank(rank)), Ok(Output::Answered(answered))) = (target, result)
                 && let Some(digest) = &answered.digest
             {
-                self.state.view.replicas.hear(*rank, digest);
+                self.state.view.replicas.hear(*rank, digest, self.state.view.world.absent());
             }
         }
     }

@@ -13,7 +13,7 @@
 //! more: what makes them equal from time to time (local SGD averages parameters) proves nothing of the steps between. Behind a step of a
 //! new kind ([`StateDigest::first_of_kind`]) nothing is proven of a rank that is not in that round.
 
-use crate::job::Rank;
+use crate::job::{Member, Rank};
 use crate::launch::StateDigest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +54,9 @@ struct Round {
     digests: BTreeMap<Rank, String>,
     /// A rank has reported it behind a step of a new kind.
     is_first_of_kind: bool,
+    /// Ranks that the world is without for a while: they train nothing, and are to be given what the others of their class have.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    absent: BTreeSet<Rank>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,6 +68,8 @@ struct Classes {
     parted: BTreeMap<Rank, u64>,
     /// How many parts there have been: the number of the newest one.
     parts: u64,
+    /// Ranks that have reported since all have started.
+    heard: BTreeSet<Rank>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,13 +106,14 @@ impl Replicas {
                     took_us: 0,
                     first_of_kind: false,
                 },
+                &BTreeMap::new(),
             );
         }
         replicas
     }
 
-    /// A rank reports its checksum.
-    pub(crate) fn hear(&mut self, rank: Rank, state: &StateDigest) {
+    /// A rank reports its checksum, of a world that is without these for a while.
+    pub(crate) fn hear(&mut self, rank: Rank, state: &StateDigest, absent: &BTreeMap<Rank, Member>) {
         let at = (state.loop_number, state.step);
         if self.rounds.iter().any(|(known, seen)| *known == at && seen.digests.get(&rank) == Some(&state.digest)) {
             return; // a link that came back reports it again
@@ -132,7 +138,8 @@ impl Replicas {
         }
         let place = self.rounds.partition_point(|(known, _)| *known < at);
         if self.rounds.get(place).is_none_or(|(known, _)| *known != at) {
-            self.rounds.insert(place, (at, Round::default()));
+            let absent = absent.keys().copied().collect();
+            self.rounds.insert(place, (at, Round { absent, ..Round::default() }));
         }
         let round = &mut self.rounds[place].1;
         round.digests.insert(rank, state.digest.clone());
@@ -235,7 +242,7 @@ impl Classes {
     /// Ranks that have reported before and differ now part for good.
     fn part_what_differs(&mut self, round: &Round) {
         let mut digests: BTreeMap<u64, BTreeMap<&str, Vec<Rank>>> = BTreeMap::new();
-        for (rank, digest) in round.digests.iter().filter(|(rank, _)| self.of.contains_key(rank)) {
+        for (rank, digest) in round.digests.iter().filter(|(rank, _)| self.heard.contains(rank)) {
             digests.entry(self.part(*rank)).or_default().entry(digest).or_default().push(*rank);
         }
         for ranks in digests.into_values().filter(|parts| parts.len() > 1).flat_map(BTreeMap::into_values) {
@@ -267,9 +274,11 @@ impl Classes {
             let moved = class.moved || are_all_there && class.digest != **digest;
             let digest = if moved { (*digest).to_owned() } else { class.digest };
             self.all.insert(number, Class { digest, at, moved });
-            self.of.retain(|rank, of| *of != number || !round.is_first_of_kind || ranks.contains(rank));
+            let is_in = |rank: &Rank| ranks.contains(rank) || round.absent.contains(rank);
+            self.of.retain(|rank, of| *of != number || !round.is_first_of_kind || is_in(rank));
             self.of.extend(ranks.iter().map(|rank| (*rank, number)));
         }
+        self.heard.extend(round.digests.keys());
         let used: BTreeSet<u64> = self.of.values().copied().collect();
         self.all.retain(|number, _| used.contains(number));
     }
@@ -278,6 +287,7 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::{Counted, Incarnation, World};
 
     fn of(loop_number: u64, step: u64, digest: &str) -> StateDigest {
         StateDigest { loop_number, step, digest: digest.into(), group: None, took_us: 7, first_of_kind: false }
@@ -285,20 +295,22 @@ mod tests {
 
     fn say(replicas: &mut Replicas, step: u64, digests: &[(u32, &str)]) {
         for (rank, digest) in digests {
-            replicas.hear(Rank(*rank), &of(1, step, digest));
+            replicas.hear(Rank(*rank), &of(1, step, digest), &BTreeMap::new());
         }
     }
 
     /// Behind a step of a new kind.
     fn say_of_new_kind(replicas: &mut Replicas, step: u64, digests: &[(u32, &str)]) {
         for (rank, digest) in digests {
-            replicas.hear(Rank(*rank), &StateDigest { first_of_kind: true, ..of(1, step, digest) });
+            let state = StateDigest { first_of_kind: true, ..of(1, step, digest) };
+            replicas.hear(Rank(*rank), &state, &BTreeMap::new());
         }
     }
 
     fn declare(replicas: &mut Replicas, step: u64, digests: &[(u32, &str, &str)]) {
         for (rank, digest, group) in digests {
-            replicas.hear(Rank(*rank), &StateDigest { group: Some((*group).to_owned()), ..of(1, step, digest) });
+            let state = StateDigest { group: Some((*group).to_owned()), ..of(1, step, digest) };
+            replicas.hear(Rank(*rank), &state, &BTreeMap::new());
         }
     }
 
@@ -353,10 +365,10 @@ mod tests {
     #[test]
     fn a_report_of_an_older_loop_is_late() {
         let mut replicas = Replicas::default();
-        replicas.hear(Rank(0), &of(2, 0, "a"));
-        replicas.hear(Rank(1), &of(2, 0, "a"));
-        replicas.hear(Rank(0), &of(1, 9, "z"));
-        replicas.hear(Rank(1), &of(1, 9, "z"));
+        replicas.hear(Rank(0), &of(2, 0, "a"), &BTreeMap::new());
+        replicas.hear(Rank(1), &of(2, 0, "a"), &BTreeMap::new());
+        replicas.hear(Rank(0), &of(1, 9, "z"), &BTreeMap::new());
+        replicas.hear(Rank(1), &of(1, 9, "z"), &BTreeMap::new());
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
         assert_eq!(replicas.figures().map(|figures| figures.late), Some(2));
     }
@@ -438,10 +450,48 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_is_away_for_a_while_keeps_its_class_behind_steps_of_new_kinds() {
+        let world = World::first(
+            (0..3).map(|rank| (Rank(rank), Member { incarnation: Incarnation(1), node: None, device: None })).collect(),
+        );
+        let smaller = world.successor(Counted::No, |members| _ = members.remove(&Rank(2)));
+        let mut replicas = Replicas::default();
+        say(&mut replicas, 0, &[(0, "a"), (1, "a"), (2, "a")]);
+        say(&mut replicas, 1, &[(0, "b"), (1, "b"), (2, "b")]);
+        let behind = |replicas: &mut Replicas, step, digest, rank| {
+            let state = StateDigest { first_of_kind: true, ..of(1, step, digest) };
+            replicas.hear(Rank(rank), &state, smaller.absent());
+        };
+        for rank in [0, 1] {
+            behind(&mut replicas, 9, "c", rank);
+        }
+        assert_eq!(sets(&replicas, 3), [[0, 1, 2]], "it trains nothing, and comes back to what the others have");
+        for (rank, digest) in [(0, "d"), (1, "other")] {
+            behind(&mut replicas, 10, digest, rank);
+        }
+        assert_eq!(sets(&replicas, 3), [[0], [1], [2]], "of which of the two it was a replica is unknown");
+    }
+
+    #[test]
+    fn a_rank_whose_proof_has_ended_parts_as_any_other_where_it_differs() {
+        let mut replicas = Replicas::default();
+        for (step, digest) in ["a", "b"].into_iter().enumerate() {
+            say(&mut replicas, step as u64, &[(0, digest), (1, digest)]);
+        }
+        say_of_new_kind(&mut replicas, 9, &[(0, "c")]);
+        say_of_new_kind(&mut replicas, 10, &[(0, "d"), (1, "other")]);
+        for step in 11..14 {
+            let digest = step.to_string();
+            declare(&mut replicas, step, &[(0, &digest, "dp"), (1, &digest, "dp")]);
+            assert_eq!(sets(&replicas, 2), [[0], [1]], "step {step}: an average proves nothing of the steps between");
+        }
+    }
+
+    #[test]
     fn another_loop_and_a_start_of_all_ranks_begin_without_a_proof() {
         let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
         assert_eq!(sets(&replicas, 2), [[0, 1]]);
-        replicas.hear(Rank(0), &of(2, 0, "z"));
+        replicas.hear(Rank(0), &of(2, 0, "z"), &BTreeMap::new());
         assert_eq!(sets(&replicas, 2), [[0], [1]]);
         let mut replicas = Replicas::proven([Rank(0), Rank(1)]);
         replicas.start_again();

@@ -15,6 +15,9 @@ from taskd import _link, _until_exit
 from taskd._recoverable import SLICE
 
 
+RUNNERS_MAX = 16  # callbacks that wait for each other: PowerSGD's are four
+
+
 class Runner:
     """A thread, and the operations that it waits for in turn."""
 
@@ -57,13 +60,17 @@ class Completer:
         me, at = get_ident(), 0
         for number, runner in enumerate(self.runners):
             if runner.ident == me:
-                at = number + 1
+                at = (number + 1) % RUNNERS_MAX
         with self.lock:
             if len(self.runners) > at:
                 return self.runners[at]
             runner = Runner()
             self.runners.append(runner)
-        _until_exit.start(lambda: self.run(runner), lambda: self.stop(runner))
+        try:
+            _until_exit.start(lambda: self.run(runner), lambda: self.stop(runner))
+        except BaseException:  # what is put there is waited for by nobody
+            self.stop(runner)
+            raise
         return runner
 
     def stop(self, runner):

@@ -88,6 +88,7 @@ def group_of(engine):
     groups, kept = set(), set()
     modules = {id(one): one for one in engine.state_.modules() + engine.reducers.modules()}.values()
     for wrapper in [one for one in modules if hasattr(one, "require_forward_param_sync")] + _fsdp.replicas(modules):
+        engine.look_at_hook(wrapper)  # of one that is compiled no pass is seen
         spec = getattr(getattr(wrapper.process_group, "_inner", None), "spec", None)
         if spec is None:
             return None

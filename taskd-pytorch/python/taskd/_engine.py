@@ -203,12 +203,17 @@ class Engine:
         return self.noter.note()
 
     def prove(self, loop):
-        """Reports the checksum of what is here, where a step begins with which all ranks do, or the one before was of a new kind."""
-        is_new_kind = self.kinds.is_new() and loop.number > loop.first
+        """Reports the checksum of what is here, where a step begins with which all ranks do, or the one before was of a new kind. A kind
+        of which the supervisor does not hear is new once more."""
+        is_new_kind = self.kinds.is_new(loop.number)
         if self.kinds.are_too_many():
             why = "the steps of this program call for collectives in more than %d ways, so no rank is known to be another's replica: restart all ranks"
             self.finds_limit(why % _step_kinds.KINDS_MAX)
-        if is_new_kind or _digest.is_due(loop.number, loop.first):
+        is_due = _digest.is_due(loop.number, loop.first)
+        if is_new_kind and not self.session.link.is_greeted:
+            self.kinds.is_not_known()
+            is_new_kind = False
+        if is_new_kind or is_due:
             self.report_digest(loop, is_new_kind)
 
     def report_digest(self, loop, is_new_kind=False):
@@ -217,8 +222,9 @@ class Engine:
         digest = self.digest(loop)
         if digest is not None:
             self.digest_of = self.session.loops, loop.number
-            is_first = is_new_kind and self.session.mode != JOIN  # to one that came later each kind is new: the others do not report it
-            self.session.proved(dict(digest, first_of_kind=is_first), is_new_kind or loop.number == loop.first)
+            is_sent = self.session.proved(dict(digest, first_of_kind=is_new_kind), is_new_kind or loop.number == loop.first)
+            if is_new_kind and not is_sent:
+                self.kinds.is_not_known()
 
     def digest(self, loop):
         """The checksum of what is here, and what else the supervisor has to know of it; None where there is none. Without it this rank
@@ -235,12 +241,22 @@ class Engine:
     def has_passed(self, model, tensors):
         """A forward pass of DDP has ended, with these tensors in what it gave."""
         if torch.is_grad_enabled():
-            hook = _reducers.hook_with_state(model) if self.cannot is None else None
-            if hook is not None:
-                why = "the communication hook %s of a DDP module keeps a state of its own, which no step puts back and no other rank has: "
-                self.finds_limit((why + "restart all ranks") % hook)
-            self.kinds.passes_through(model)
+            self.look_at_hook(model)
+            self.kinds.passes_through(model, model.require_backward_grad_sync)
             self.unfinished.begins(model, tensors)
+
+    def begins_pass(self, model):
+        """A forward pass of FSDP begins."""
+        if torch.is_grad_enabled() and _fsdp.keeps_all(model):
+            self.look_at_hook(model)
+            self.kinds.passes_through(model, getattr(model, "_sync_gradients", True))
+
+    def look_at_hook(self, model):
+        hook = _reducers.hook_with_state(model) or _fsdp.hook_of(model) if self.cannot is None else None
+        if hook is not None:
+            kind, name = hook
+            why = "the communication hook %s of a module of %s may keep a state of its own, which no step puts back and no other rank has: restart all ranks"
+            self.finds_limit(why % (name, kind))
 
     def backward(self):
         """A backward pass begins: the others cannot complete the step without it, and with it they can."""

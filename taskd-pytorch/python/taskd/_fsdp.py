@@ -35,6 +35,13 @@ def replicas(modules):
     return [part for module in modules if is_replica(module) for part in wrapped(module)]
 
 
+def hook_of(module):
+    """`("FSDP", name)` of a communication hook that the program has given it. What torch's own hooks keep has the size of the group in
+    it, which would be another one in a world that shrinks, and the program's may keep anything."""
+    hook = getattr(module, "_comm_hook", None) if is_fsdp(module) and keeps_all(module) else None
+    return None if hook is None else ("FSDP", getattr(hook, "__name__", type(hook).__name__))
+
+
 def leave_passes(modules):
     """Of these modules, what has begun a forward or backward pass has begun none."""
     for part in replicas(modules):

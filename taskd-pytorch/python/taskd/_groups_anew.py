@@ -31,6 +31,7 @@ class Spec:
         self.there = there or self.of_job  # less those
         self.rank = rank  # in the group
         self.told_as = "default" if is_default else name
+        self.members_told = "all" if is_default else ",".join(map(str, self.of_job))  # the same for another group of the same members
         self.is_default = is_default
         self.devices = {}  # device type: kind of backend
 

@@ -58,7 +58,10 @@ class Guards:
         fsdp = module.FullyShardedDataParallel
 
         def before(loop, model, *_):
-            return model._is_root is False or forward(loop, model)  # an inner one's pass is a part of the outer one's
+            if model._is_root is False:  # an inner one's pass is a part of the outer one's
+                return True
+            loop.engine.begins_pass(model)
+            return forward(loop, model)
 
         fsdp.forward = self.around(fsdp.forward, before, is_hidden=True)
 

@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 
 from taskd import _alone, _begin_alone, _tape
 from taskd._aborted import StepAborted
-from taskd._group_calls import CALLS
+from taskd._group_calls import CALLS, amount
 from taskd._tracing import is_tracing
 
 SLICE = timedelta(milliseconds=20)  # of a wait; how late a give-up is seen where shutting the connections down did not end it
@@ -105,18 +105,18 @@ def caller():
 
 def calling(name):
     """The method of that name."""
-    real = attrgetter(name)
+    real, call = attrgetter(name), CALLS[name]
 
     def method(self, *args, **kwargs):
         if is_tracing():
             return real(self.real)(*args, **kwargs)
         engine = self.engine
-        if engine.loop is not None:
-            engine.kinds.calls_for(name, self.spec.told_as)
+        place = caller() if engine.loop is not None and engine.loop.in_step else None
+        if engine.loop is not None and is_of_main(engine, place):
+            engine.kinds.calls_for(name, self.spec.members_told, amount(call, args)[1])
         if engine.copier.replays is not None and engine.is_main():
             engine.copier.replays.answer(name, args)
             return _alone.completed(args)
-        place = caller() if engine.loop is not None and engine.loop.in_step else None
         if place == ORDER and told_of_order(engine, args[0]):
             return _alone.completed(args)
         if engine.alone:

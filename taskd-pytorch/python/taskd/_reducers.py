@@ -14,6 +14,7 @@ It never changes what a step computes: with the order of the first time come the
 
 import hashlib
 import json
+import types
 import weakref
 
 import torch
@@ -89,13 +90,33 @@ class Learner:
         self.since, self.heard, self.own, self.order, self.made_at = None, [], [], None, None
 
 
+CONSTANTS = (types.BuiltinFunctionType, type(None), bool, int, float, str, type, torch.dtype)
+DEPTH_MAX = 8
+
+
 def hook_with_state(model):
-    """The name of a communication hook which this DDP module was given with a state of its own (PowerSGD's errors, a count of
-    steps); None where there is none. Hooks that keep nothing have a process group there, or nothing."""
+    """`("DDP", name)` of a communication hook of this DDP module that may keep a state of its own (PowerSGD's errors, a count of
+    steps); None where there is none. Hooks that keep nothing are functions, and have a process group for their state, or nothing."""
     for hook, state in getattr(model, "_comm_hooks", ()):
-        if not isinstance(state, (type(None), torch.distributed.ProcessGroup)) and type(state).__name__ != OF_MIXED_PRECISION:
-            return getattr(hook, "__name__", type(hook).__name__)
+        is_torchs_own = type(state).__name__ == OF_MIXED_PRECISION
+        keeps_none = isinstance(state, (type(None), torch.distributed.ProcessGroup)) and is_plain(hook)
+        if not is_torchs_own and not keeps_none:
+            return "DDP", getattr(hook, "__name__", type(hook).__name__)
     return None
+
+
+def is_plain(hook, depth=0):
+    """Whether it is a function that holds nothing but such functions, as torch's wrappers of hooks do, and what cannot be changed."""
+    if not isinstance(hook, types.FunctionType) or depth > DEPTH_MAX:
+        return isinstance(hook, CONSTANTS) or isinstance(hook, torch.distributed.ProcessGroup)
+    return all(is_plain(value_in(cell), depth + 1) for cell in hook.__closure__ or ())
+
+
+def value_in(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has none yet
+        return None
 
 
 class Reducers:

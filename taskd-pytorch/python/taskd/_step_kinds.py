@@ -1,5 +1,5 @@
-"""Of what kind a step was: which collectives of which groups it has called for, about how often, and which DDP modules have reduced
-their gradients in it.
+"""Of what kind a step was: which collectives of which groups its main thread has called for, how often and with how much, and which
+modules of DDP and FSDP were to reduce their gradients in it.
 
 Equal checksums behind a step prove something of steps of its kind. A program that goes over to others (local SGD: `no_sync`, and
 an average of the parameters now and then) parts its replicas there, between two checksums: so each new kind gets one of its own.
@@ -7,36 +7,60 @@ an average of the parameters now and then) parts its replicas there, between two
 It computes no checksum, and compares no ranks. It does not see what is not asked of a group of torch's.
 """
 
-KINDS_MAX = 64  # of one loop
+import weakref
+
+KINDS_MAX = 128  # of one loop
+EXACT_MAX = 8  # of more calls or elements, only whether there are twice as many
 
 
 class StepKinds:
     def __init__(self):
         self.seen = set()
-        self.calls = {}  # of the step under way, and behind it: times by (operation, group)
-        self.passes = set()  # of DDP modules: (module, whether it reduces gradients)
+        self.newest = None
+        self.calls = {}  # of the step under way, and behind it: (times, elements) by (operation, members of the group)
+        self.passes = set()  # (number of a module, whether it reduces gradients)
+        self.models = weakref.WeakKeyDictionary()  # numbers, in the order of the first use, which is the same on all ranks
+        self.began = None  # the newest step that has begun here, and that is looked at where it ends
 
-    def calls_for(self, operation, group):
+    def calls_for(self, operation, group, elements):
         key = operation, group
-        self.calls[key] = self.calls.get(key, 0) + 1
+        times, sum_ = self.calls.get(key, (0, 0))
+        self.calls[key] = times + 1, sum_ + elements
 
-    def passes_through(self, model):
-        self.passes.add((id(model), model.require_backward_grad_sync))
+    def passes_through(self, model, reduces):
+        self.passes.add((self.models.setdefault(model, len(self.models)), bool(reduces)))
 
     def forget(self):
         """What was begun is done again."""
         self.calls, self.passes = {}, set()
 
-    def is_new(self):
-        """Whether the step that has ended is the first of its kind. Numbers of calls differ where one is at least twice the other, so
-        that a search along a line is not of a new kind at every step."""
-        kind = frozenset((key, times.bit_length()) for key, times in self.calls.items()), frozenset(self.passes)
+    def is_new(self, step):
+        """Whether the step ahead of this one was the first of its kind; False where it was not done here, or was looked at before. Numbers
+        that are large differ where one is at least twice the other, so that a search along a line is not of a new kind at every step."""
+        calls, passes, began = self.calls, self.passes, self.began
         self.forget()
-        if kind in self.seen or len(self.seen) > KINDS_MAX:
+        self.began = step
+        if began != step - 1 or len(self.seen) > KINDS_MAX:
             return False
-        self.seen.add(kind)
+        self.newest = frozenset((key, size_of(times), elements.bit_length()) for key, (times, elements) in calls.items()), frozenset(passes)
+        if self.newest in self.seen:
+            return False
+        self.seen.add(self.newest)
         return True
+
+    def is_not_known(self):
+        """That the newest kind was seen has reached nobody: it will be new once more."""
+        self.seen.discard(self.newest)
+
+    def take(self, seen):
+        """Those that a rank has seen from which all is taken. What was done here to come there is no step of the program's."""
+        self.seen, self.began = set(seen), None
+        self.forget()
 
     def are_too_many(self):
         """Whether there was a step of a kind that is not known any more."""
         return len(self.seen) > KINDS_MAX
+
+
+def size_of(times):
+    return times if times <= EXACT_MAX else EXACT_MAX + times.bit_length()

@@ -57,6 +57,7 @@ class Transfer:
             "sharded": engine.state_.not_replicated(),
             "step": loop.number,
             "loop": engine.session.loops,
+            "kinds": engine.kinds.seen,
             "where": self.server.where(),
         }
         engine.store.set("taskd/state/%d" % engine.rank, pickle.dumps(told, 4))
@@ -96,6 +97,7 @@ class Transfer:
             late = {id(one) for path, one in self.engine.state_.buffers() if path in self.late}
             self.engine.put_buffers([(one, copy) for one, copy in loop.held_buffers() if id(one) not in late])
         self.engine.late.fill(own)
+        self.engine.kinds.take(first["kinds"])
         self.engine.spare = {}
         return {rank: sum(size for _, _, size in ranges) for rank, (_, ranges) in zip(ranks, moves)}
 

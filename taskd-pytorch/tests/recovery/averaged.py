@@ -1,10 +1,13 @@
 """Replicas until step 20; from then on each rank trains by itself, and parameters are averaged at times (local SGD). LOCAL says how:
-`ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `always`: under `no_sync` from the first step on,
-with averages where checksums are taken anyway, `hook`: by torch's own hook, optimizer and averager; `power`: no local SGD, but
-gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a log. Ranks are killed as in `torch_training.rs`."""
+`ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `flat`: so too, in one operation, as the
+parameters are, `quiet`: as `ddp`, and nothing else is asked of a group, `always`: under `no_sync` from the first step on, with averages
+where checksums are taken anyway, `hook`: by torch's own hook, optimizer and averager; `power`: no local SGD, but
+gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a log. Ranks are killed as in `torch_training.rs`;
+`HOLD`: at that step a rank that lives completes the step after it was given up."""
 
 import hashlib
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,7 +22,7 @@ dist.init_process_group("gloo")
 rank, size, how = dist.get_rank(), dist.get_world_size(), os.environ["LOCAL"]
 torch.manual_seed(7)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-model = net if how == "hand" else DistributedDataParallel(net)
+model = net if how in ("hand", "flat") else DistributedDataParallel(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 begins = {"always": 0, "power": 99, "hook": 99}.get(how, 20)
 if how == "hook":
@@ -41,7 +44,24 @@ def die(step):
         os.kill(os.getpid(), 9)
 
 
+def hold(step):
+    if os.environ["HOLD"] == str(step.number) and not os.path.exists(os.environ["RESULT"] + "held"):
+        open(os.environ["RESULT"] + "held", "w").close()
+        from taskd import _session
+
+        limit = time.monotonic() + 30
+        while not _session.current.given_up and time.monotonic() < limit:
+            time.sleep(0.001)
+
+
 def average(tensors):
+    if how == "flat":
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= size
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+            tensor.copy_(part.view_as(tensor))
+        return
     for tensor in tensors:
         dist.all_reduce(tensor)
         tensor /= size
@@ -52,18 +72,22 @@ for step in taskd.steps({"model": model, "optimizer": optimizer}, until=40):
         optimizer.zero_grad()
         given = torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * step.number + rank))
         is_local = step.number >= begins
-        if how != "hand":
+        if model is not net:
             model.require_backward_grad_sync = not is_local  # as `no_sync` does
         loss = model(given).square().mean()
         die(step)
         loss.backward()
-        if how == "hand" and not is_local:
+        hold(step)
+        if model is net and not is_local:
             average([one.grad for one in net.parameters()])
         optimizer.step()
         if is_local and (step.number in (1, 3, 7, 15, 31) if how == "always" else step.number % 4 == 3):
             with torch.no_grad():
-                average(net.parameters())
-        dist.all_reduce(loss.detach())
+                average(list(net.parameters()))
+        if not (how == "quiet" and is_local):
+            dist.all_reduce(loss.detach())
+        if how == "flat":
+            dist.all_reduce(loss.detach() + 1)
 digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in net.parameters()))
 with open("%s.%d" % (os.environ["RESULT"], rank), "w") as result:
     result.write("0 " + digest.hexdigest())

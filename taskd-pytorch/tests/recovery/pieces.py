@@ -4,6 +4,7 @@ usually does not, and writes to the file as JSON what came of it.
 
 import _thread
 import fcntl
+import functools
 import gc
 import json
 import socket
@@ -16,7 +17,7 @@ import types
 import weakref
 
 import torch
-from taskd import _completer, _groups_anew, _link, _recoverable, _sockets, _step_kinds, _store
+from taskd import _completer, _fsdp, _groups_anew, _link, _recoverable, _reducers, _sockets, _step_kinds, _store
 
 SOON_SECONDS = 10
 
@@ -108,29 +109,105 @@ def callback_that_waits():
 
 
 class DoubleOfModel:
-    def __init__(self, reduces):
-        self.require_backward_grad_sync = reduces
+    pass
+
+
+STEPS = {  # calls, elements of each, whether DDP reduces
+    "the first": (3, 100, True),
+    "again": (3, 100, True),
+    "one less": (2, 100, True),
+    "others": (3, 1, True),
+    "a few more elements": (3, 110, True),
+    "a search": (20, 60, True),
+    "one that is a little longer": (21, 60, True),
+    "without a reduction": (3, 100, False),
+    "once more": (3, 100, False),
+    "none": (0, 0, False),
+}
 
 
 def kinds_of_steps():
-    """Which of these steps are the first of their kind; and from which one of many on a kind is not known any more."""
-    kinds, model, found = _step_kinds.StepKinds(), DoubleOfModel(True), []
-    for times, reduces in ((3, True), (3, True), (2, True), (4, True), (1, True), (1, False), (1, False), (0, False), (3, True)):
-        model.require_backward_grad_sync = reduces
+    """Which of these steps are the first of their kind; what an other process knows of it; and how many are known."""
+    kinds, model, found = _step_kinds.StepKinds(), DoubleOfModel(), {"ahead of all": False}
+    kinds.calls_for("broadcast", "0,1", 7)  # what comes ahead of the first step is of none
+    found["ahead of all"] = kinds.is_new(0)
+    for number, (name, (times, elements, reduces)) in enumerate(STEPS.items()):
         for _ in range(times):
-            kinds.calls_for("allreduce", "default")
-        kinds.passes_through(model)
-        found.append(kinds.is_new())
-    kinds.calls_for("allreduce", "default")
+            kinds.calls_for("allreduce", "0,1", elements)
+        kinds.passes_through(model, reduces)
+        found[name] = kinds.is_new(number + 1)
+    step = len(STEPS) + 1
+    kinds.calls_for("allreduce", "0,1", 3)
     kinds.forget()
-    given_up = kinds.is_new()  # nothing was called for, and no module has passed
-    many = 0
+    found["one that was given up, and does nothing"] = kinds.is_new(step)
+    found["a step that was looked at"] = kinds.is_new(step)
+    kinds.calls_for("allreduce", "0,1", 3)
+    found["one that is done elsewhere"] = kinds.is_new(step + 2)
+    later, other = _step_kinds.StepKinds(), DoubleOfModel()
+    later.calls_for("gather", "0,1", 3)  # as it warms up
+    later.take(kinds.seen)
+    found["a newcomer's first"] = later.is_new(50)
+    for number, (calls, reduces) in enumerate(((3, True), (5, True)), 51):
+        for _ in range(calls):
+            later.calls_for("allreduce", "0,1", 100)
+        later.passes_through(other, reduces)
+        found["a newcomer's with %d calls" % calls] = later.is_new(number)
+    later.is_not_known()
+    for _ in range(5):
+        later.calls_for("allreduce", "0,1", 100)
+    later.passes_through(other, True)
+    found["what was not reported"] = later.is_new(53)
     while not kinds.are_too_many():
-        kinds.calls_for("broadcast", "group %d" % many)
-        kinds.is_new()
-        many += 1
-    kinds.calls_for("broadcast", "yet another")
-    return {"new": found, "given up": given_up, "known": len(kinds.seen), "one more": kinds.is_new()}
+        step += 1
+        kinds.calls_for("broadcast", "group %d" % step, 1)
+        kinds.is_new(step)
+    kinds.calls_for("broadcast", "yet another", 1)
+    return {"new": [name for name, is_new in found.items() if is_new], "known": len(kinds.seen), "one more": kinds.is_new(step + 1)}
+
+
+# Communication hooks.
+
+
+class DoubleOfErrors:
+    def hook(self, state, bucket):
+        pass
+
+
+def hooks_of_models():
+    """Which of these hooks may keep a state: of DDP, by name, and of FSDP that shards nothing, which has none until it is given one."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    errors, size = [], 2
+
+    def closure(state, bucket):
+        errors.append(bucket)
+
+    def divides(state, bucket):
+        return bucket.buffer() / size
+
+    hooks = {
+        "torch's": (default_hooks.allreduce_hook, None),
+        "half": (default_hooks.fp16_compress_hook, None),
+        "wrapped": (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), None),
+        "divides": (divides, None),
+        "power": (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None)),
+        "wrapped power": (default_hooks.bf16_compress_wrapper(powerSGD_hook.powerSGD_hook), powerSGD_hook.PowerSGDState(None)),
+        "closure": (closure, None),
+        "wrapped closure": (default_hooks.bf16_compress_wrapper(closure), None),
+        "method": (DoubleOfErrors().hook, None),
+        "partial": (functools.partial(divides, bucket=None), None),
+    }
+    found = [name for name, hook in hooks.items() if _reducers.hook_with_state(types.SimpleNamespace(_comm_hooks=[hook]))]
+    with tempfile.NamedTemporaryFile() as file:
+        torch.distributed.init_process_group("gloo", init_method="file://" + file.name, rank=0, world_size=1)
+        cpu = torch.device("cpu")
+        model = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=cpu, sharding_strategy=ShardingStrategy.NO_SHARD)
+        before = _fsdp.hook_of(model)
+        model.register_comm_hook(None, divides)
+        after = _fsdp.hook_of(model)
+        torch.distributed.destroy_process_group()
+    return {"keep a state": found, "before": before, "after": list(after)}
 
 
 # The end of a process whose operation is under way.
@@ -502,6 +579,7 @@ SCENARIOS = {
     "completer_goes_on": completer_goes_on,
     "callback_that_waits": callback_that_waits,
     "kinds_of_steps": kinds_of_steps,
+    "hooks_of_models": hooks_of_models,
     "ends_with_a_bucket_under_way": ends_with_a_bucket_under_way,
     "groups_made_while_they_are_released": groups_made_while_they_are_released,
     "join_is_left_as_it_connects": join_is_left_as_it_connects,

@@ -32,9 +32,25 @@ fn a_callback_may_wait_for_an_operation_that_it_calls_for() {
 #[test]
 fn a_step_unlike_all_before_it_is_of_a_new_kind() {
     let Some(found) = found("a_step_unlike_all_before_it_is_of_a_new_kind", "kinds_of_steps") else { return };
-    // 3 calls, again, 2, 4, 1, without DDP's reduction, again, none, and 3 once more: two and three calls are of one kind.
-    let new = json!([true, false, false, true, true, true, false, true, false]);
-    assert_eq!(found, json!({"new": new, "given up": true, "known": 65, "one more": false}));
+    let new = json!([
+        "the first",
+        "one less",
+        "others",
+        "a search",
+        "without a reduction",
+        "none",
+        "one that was given up, and does nothing",
+        "a newcomer's with 5 calls",
+        "what was not reported"
+    ]);
+    assert_eq!(found, json!({"new": new, "known": 129, "one more": false}));
+}
+
+#[test]
+fn a_communication_hook_that_may_keep_a_state_is_known() {
+    let Some(found) = found("a_communication_hook_that_may_keep_a_state_is_known", "hooks_of_models") else { return };
+    let keep = json!(["power", "wrapped power", "closure", "wrapped closure", "method", "partial"]);
+    assert_eq!(found, json!({"keep a state": keep, "before": null, "after": ["FSDP", "divides"]}));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Survivors save the newest step that is whole, before everybody starts again from it, or before the job ends; or because an
 //! operator asks for a checkpoint.
 
-use super::replicas::{is_alone, proven_sets, told_sharded};
+use super::replicas::{is_alone, proven_sets, that_differ, told_sharded};
 use super::shares::{self, Shares};
 use super::{
     GIVE_UP, JOIN, Limits, NEEDED, REPAIR, RESUME, can_be_told, compare_replicas, give_up, join, may_still_run,
@@ -276,6 +276,18 @@ fn save_stage(shares: &Shares, view: &View) -> Result<Stage, String> {
 fn seal_stage(run: &Run, view: &View) -> Result<Stage, String> {
     let Written { dir, step, parts } = written(run)?;
     let sets = sets(&states_of(&run.done), view);
+    let digests =
+        done_in(run, SAVE).flat_map(|done| &done.results).filter_map(|(target, result)| match (target, result) {
+            (Domain::Process(Role::Rank(rank)), Ok(Output::Answered(answered))) => {
+                Some((*rank, answered.digest.as_ref()?.digest.as_str()))
+            }
+            _ => None,
+        });
+    if let Some((one, other)) = that_differ(&sets, &digests.collect()) {
+        return Err(format!(
+            "{one} and {other} hold different parameters and optimizer state: their parts are of no one checkpoint"
+        ));
+    }
     let size = u32::try_from(view.world.places().count()).unwrap_or(u32::MAX);
     let manifest = DumpManifest { step, generation: view.world.generation(), size, sets, parts: parts.clone() };
     let first = parts.keys().next().and_then(|rank| view.world.proc(*rank)).ok_or("nobody has written a part")?;

@@ -20,9 +20,9 @@ mod shrink;
 pub use dump::Dump;
 pub use grow::Grow;
 pub use recover::Recover;
-use replicas::proven_sets;
 pub(super) use replicas::replica_sets;
 pub(crate) use replicas::unproven;
+use replicas::{proven_sets, that_differ};
 pub use retry::Retry;
 pub use shrink::Shrink;
 
@@ -219,14 +219,9 @@ fn compare_replicas(run: &Run, view: &View) -> Next {
         Directive::Repair { from, .. } => Some((proc.role.rank()?, from.first()?.rank)),
         _ => None,
     });
-    let sets = proven_sets(view, false);
-    let known = |rank: &Rank| digests.get(rank).is_some_and(Option::is_some);
-    let neighbours = sets.iter().flat_map(|set| {
-        let known: Vec<Rank> = set.iter().copied().filter(known).collect();
-        known.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
-    });
     let differ = |(one, other): &(Rank, Rank)| digests.get(one) != digests.get(other);
-    match copied.chain(neighbours).find(differ) {
+    let known = digests.iter().filter_map(|(rank, digest)| Some((*rank, (*digest)?))).collect();
+    match copied.into_iter().find(differ).or_else(|| that_differ(&proven_sets(view, false), &known)) {
         Some((one, other)) => Next::GiveUp(format!(
             "{one} and {other} have different checksums of parameters and optimizer state after the repair: they are no replicas of each other"
         )),

@@ -6,7 +6,7 @@
 use crate::job::{GroupKind, JobSpec, Rank, Role, World};
 use crate::kernel::View;
 use crate::launch::WorkerState;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks that hold the same parameters and optimizer: the data-parallel groups; all of them, where the job names none; each
 /// for itself, where no rank has a copy of another's state. Absent ones too: who starts from what is saved is everybody.
@@ -28,6 +28,15 @@ pub(in crate::recover) fn replica_sets(world: &World, is_sharded: bool) -> Vec<B
 /// The same, as far as checksums prove it: a rank without a proof is a set of its own.
 pub(super) fn proven_sets(view: &View, is_sharded: bool) -> Vec<BTreeSet<Rank>> {
     replica_sets(&view.world, is_sharded).iter().flat_map(|set| view.replicas.split(set)).collect()
+}
+
+/// Two ranks of one set whose checksums differ, if there are such. Of a rank without a checksum nothing is known.
+pub(super) fn that_differ(sets: &[BTreeSet<Rank>], digests: &BTreeMap<Rank, &str>) -> Option<(Rank, Rank)> {
+    sets.iter().find_map(|set| {
+        let mut known = set.iter().filter_map(|rank| Some((rank, digests.get(rank)?)));
+        let (first, digest) = known.next()?;
+        known.find(|(_, other)| *other != digest).map(|(other, _)| (*first, *other))
+    })
 }
 
 /// Why some rank of the world has no proven replica, if one has none though the job's groups do not rule it out.

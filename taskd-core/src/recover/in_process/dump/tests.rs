@@ -5,7 +5,7 @@ use super::*;
 use crate::detect::fixture::{Scene, rank_domain};
 use crate::detect::{Damage, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{GroupId, GroupKind, JobSpec, JobTime};
-use crate::launch::{Answered, NodeState, Point, Window, WorkerState};
+use crate::launch::{Answered, NodeState, Point, StateDigest, Window, WorkerState};
 use crate::recover::{ExitStrategy, Recover};
 use crate::testing::conformance;
 use proptest::prelude::*;
@@ -191,6 +191,31 @@ fn without_a_whole_state_or_a_part_it_gives_up_for_the_next_rung() {
     let sharded = WorkerState { sharded: vec!["optimizer".into()], ..state(5, Some(4), Window::Before) };
     let why = "optimizer is sharded, and what rank 1 held of it is lost with it";
     gives_up(played.ends(|_, _| stands(sharded.clone())), why);
+}
+
+#[test]
+fn parts_of_ranks_that_hold_different_state_make_no_checkpoint() {
+    let digest = |digest: &str, what| Answered {
+        digest: Some(StateDigest {
+            loop_number: 1,
+            step: 5,
+            digest: digest.into(),
+            group: None,
+            took_us: 1,
+            first_of_kind: false,
+        }),
+        ..what
+    };
+    for (theirs, is_sealed) in [("a", true), ("b", false)] {
+        let mut played = Played::of(Dump::and_restart(), saving(Scene::of(3)), vec![frozen(1)]);
+        played.ends(|_, _| stands(state(5, Some(4), Window::Before)));
+        let next = played.ends(|rank, what| Ok(digest(if rank == Rank(0) { "a" } else { theirs }, wrote(rank, what)?)));
+        match next {
+            Next::Instead(_) => assert!(is_sealed, "they differ"),
+            Next::GiveUp(why) => assert!(!is_sealed && why.starts_with("rank 0 and rank 2 hold different"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass};
 use taskd_core::job::{JobSpec, Name, NodeId, WorkerSpec};
+use taskd_core::kernel::IncidentReport;
 use taskd_core::launch::{Fleet, Launcher, LocalLauncher, Phase, ProcStatus};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
@@ -43,6 +44,8 @@ struct Account {
     xids: u64,
     completed: bool,
     restarts: u32,
+    /// All incidents, in one sentence each.
+    incidents: Vec<String>,
     /// What was decided over the card.
     class: String,
     domain: String,
@@ -106,6 +109,7 @@ pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
         xids: table.xids_seen,
         completed: report.ok,
         restarts: report.restarts,
+        incidents: report.incidents.iter().map(in_one_sentence).collect(),
         class: incident.class.to_string(),
         domain: incident.domain.to_string(),
         strategy: incident.strategy.as_ref().map(ToString::to_string),
@@ -125,6 +129,12 @@ impl Account {
         let hosts = hosts.join(", ");
         format!("{domain} was blamed, and {strategy} chosen: {reason}\n  {why}\nthe ranks ended on {hosts}")
     }
+}
+
+fn in_one_sentence(incident: &IncidentReport) -> String {
+    let IncidentReport { class, domain, strategy, reason, evidence, .. } = incident;
+    let strategy = strategy.as_ref().map_or("nothing", Name::as_str);
+    format!("{class} in {domain} ({}): {strategy}, {reason}", evidence.join("; "))
 }
 
 fn training(host: NodeId) -> JobSpec {

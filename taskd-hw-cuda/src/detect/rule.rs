@@ -15,7 +15,7 @@ pub(super) const SAMPLES_MAX: u32 = 64;
 pub enum Limit {
     /// This value.
     Value(f64),
-    /// Another figure of the same device, where the device has it.
+    /// Another figure of the same device, where the device has it, and it is above 0.
     Metric(Name),
 }
 

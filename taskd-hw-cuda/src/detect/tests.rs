@@ -282,6 +282,19 @@ fn heat_is_told_when_it_lasts_and_taken_back_when_it_is_over_for_a_while() {
     assert_eq!(found, [Finding::Clear(device(1), FaultClass::Other(Name::new("gpu-hot")))]);
 }
 
+/// A driver that knows no threshold may say 0.
+#[test]
+fn a_limit_of_zero_is_none() {
+    let mut job = Job::new();
+    for value in [0.0, 41.0, 0.0, 60.0] {
+        job.pass(5.0);
+        assert_eq!(job.figure(metric::MEMORY_TEMPERATURE_MAX, 0.0), []);
+        assert_eq!(job.figure(metric::MEMORY_TEMPERATURE, value), [], "nobody has said what is too hot");
+        assert_eq!(job.figure(metric::TEMPERATURE_SLOWDOWN, 0.0), []);
+        assert_eq!(job.figure(metric::TEMPERATURE, value), []);
+    }
+}
+
 #[test]
 fn growth_is_told_within_its_time_only() {
     let mut job = Job::new();

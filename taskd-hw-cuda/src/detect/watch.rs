@@ -162,7 +162,7 @@ impl Watch {
     ) {
         let limit = match &rule.limit {
             Limit::Value(limit) => Some(*limit),
-            Limit::Metric(other) => self.limits.get(other).copied(),
+            Limit::Metric(other) => self.limits.get(other).copied().filter(|limit| *limit > 0.0), // 0: the driver knows none
         };
         let is_mine = *name == rule.metric && !value.is_nan();
         let (Some(limit), true) = (limit, is_mine || self.levels.contains_key(&rule.name)) else { return };

@@ -467,7 +467,7 @@ def threads_behind_a_with():
     given up, and of a wait that is left when the loop is over."""
     engine, done, found = engine_behind_a_with(), [], {}
     real = types.SimpleNamespace(allreduce=lambda tensors: done.append(_thread.get_ident()) or DoubleOfWork())
-    group = _recoverable.Recoverable(engine, real, None, [], types.SimpleNamespace(told_as="default"))
+    group = _recoverable.Recoverable(engine, real, None, [], types.SimpleNamespace(told_as="default", members_told="0,1"))
 
     def calls(name):
         try:

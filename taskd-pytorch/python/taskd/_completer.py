@@ -14,7 +14,6 @@ from torch._C import _distributed_c10d as c10d
 from taskd import _link, _until_exit
 from taskd._recoverable import SLICE
 
-
 RUNNERS_MAX = 16  # callbacks that wait for each other: PowerSGD's are four
 
 

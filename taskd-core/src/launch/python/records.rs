@@ -45,7 +45,7 @@ struct State {
     looked_at: Option<Instant>,
     changed: Option<SystemTime>,
     looks_left: u32,
-    /// The processes whose records were found, and how often each is still to be reported.
+    /// Processes with a record, and how many more times each record is reported.
     found: BTreeMap<ProcId, (Saying, u32)>,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn proven_sets(view: &View, is_sharded: bool) -> Vec<BTreeSet<Rank>> 
     replica_sets(&view.world, is_sharded).iter().flat_map(|set| view.replicas.split(set)).collect()
 }
 
-/// Two ranks of one set whose checksums differ, if there are such. Of a rank without a checksum nothing is known.
+/// Returns two ranks of one set with different checksums, if there are any. A rank without a checksum is not compared.
 pub(super) fn that_differ(sets: &[BTreeSet<Rank>], digests: &BTreeMap<Rank, &str>) -> Option<(Rank, Rank)> {
     sets.iter().find_map(|set| {
         let mut known = set.iter().filter_map(|rank| Some((rank, digests.get(rank)?)));

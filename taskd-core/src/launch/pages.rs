@@ -18,8 +18,8 @@ use std::time::Duration;
 const LOOKED_AT_FROM: Duration = Duration::from_secs(1);
 /// No process is looked at more often than this.
 const LOOKS_APART: Duration = Duration::from_secs(1);
-/// Of a process that was never looked at before, two looks so long after each other say whether it runs.
-const FIRST_LOOKS_APART: Duration = Duration::from_millis(50);
+/// Of a process that was not seen to run, looks that lie so far apart say that it does not.
+const LOOKS_SPAN: Duration = Duration::from_millis(50);
 
 /// One rank's page and what was last read from it.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ pub(super) struct PageReader {
 /// What was seen of a process while its heartbeat stayed away.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looks {
-    /// The last look and its time, by the monotonic clock in nanoseconds.
+    /// The time of the first look, by the monotonic clock in nanoseconds.
+    first_at: Option<u64>,
+    /// The last look and its time.
     last: Option<(u64, Activity)>,
     /// When it was last seen to run, or to want to.
     ran_at: Option<u64>,
@@ -46,8 +48,20 @@ impl Looks {
         if activity.is_since(self.last.as_ref().map(|(_, last)| last)) {
             self.ran_at = Some(now);
         }
+        self.first_at.get_or_insert(now);
         self.last = Some((now, activity));
         Some(activity)
+    }
+
+    /// Looks at it for long enough to say whether it runs: a first look that was taken a moment ago says nothing.
+    async fn look_long_enough(&mut self, pid: i32) -> Option<Activity> {
+        let activity = self.look(pid)?;
+        let seen_for = monotonic_nanos().saturating_sub(self.first_at.unwrap_or_default());
+        if self.ran_at.is_some() || seen_for >= nanos(LOOKS_SPAN) {
+            return Some(activity);
+        }
+        tokio::time::sleep(LOOKS_SPAN).await;
+        self.look(pid)
     }
 
     /// How long ago it was last seen to run, in milliseconds: `-` where it was not, `?` where the system would not show it.
@@ -124,12 +138,7 @@ pub(super) async fn process_state(pid: i32, start_time: u64, reader: Option<&mut
         Some(reader) => (Some(&reader.page), &mut reader.looks),
         None => (None, &mut none),
     };
-    let is_first = looks.last.is_none();
-    let mut activity = looks.look(pid)?;
-    if is_first && !activity.is_since(None) {
-        tokio::time::sleep(FIRST_LOOKS_APART).await;
-        activity = looks.look(pid)?;
-    }
+    let activity = looks.look_long_enough(pid).await?;
     let mut text = format!("state={} wchan={wchan}", stat.state);
     text += &page_words(page.map(|page| &**page));
     let known = |figure: Option<u64>| figure.map_or("-".to_owned(), |figure| figure.to_string());
@@ -163,4 +172,27 @@ fn nanos(time: Duration) -> u64 {
 fn monotonic_nanos() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A process that naps for some milliseconds again and again, as a thread does that waits for an interpreter's lock.
+    #[tokio::test]
+    async fn a_look_that_was_taken_a_moment_ago_is_no_proof_that_a_process_does_not_run() {
+        let mut napping = Command::new("sh").args(["-c", "while :; do sleep 0.005; done"]).spawn().unwrap();
+        let pid = i32::try_from(napping.id()).unwrap();
+        let asleep = || {
+            let mut looks = Looks::default();
+            looks.look(pid)?;
+            looks.ran_at.is_none().then_some(looks)
+        };
+        let mut looks = std::iter::repeat_with(asleep).take(100_000).flatten().next().expect("it is asleep at times");
+        looks.look_long_enough(pid).await.unwrap();
+        napping.kill().unwrap();
+        napping.wait().unwrap();
+        assert!(looks.ran_at.is_some(), "{looks:?}");
+    }
 }

@@ -131,9 +131,9 @@ def repair(loop, generation, order):
         )
     elif order.get("put_back", True):
         loop.put_back()
-    answer["digest"] = loop.engine.digest(loop)
-    if order.get("to"):  # what this rank is to give is in place now
+    if order.get("to"):  # what this rank is to give is in place now, and a newcomer waits for it
         loop.engine.give(loop, order)
+    answer["digest"] = loop.engine.digest(loop)
     call(loop.callbacks, "repair", step, givers[0] if givers else None, list(order.get("to") or []))
     call(loop.callbacks, "rollback", step)
     answer["copied_ms"] = since(before)

@@ -2,7 +2,7 @@
 //!
 //! It reads counters when it is asked to, and keeps a few numbers.
 
-use super::oom::OomCounter;
+use super::oom::{OomCounter, control_groups};
 use crate::job::{ErrorReport, Termination};
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ pub(super) struct Ooms {
 #[derive(Debug)]
 struct Counted {
     counter: OomCounter,
+    /// The control groups of the first process that was found in this place, as Linux lists them.
+    groups: String,
     /// Since when there is one that explains no end.
     since: Option<Instant>,
 }
@@ -32,11 +34,15 @@ struct Counted {
 impl Ooms {
     /// The place of a process that has just started, by its number here.
     pub(super) fn place_of(&mut self, pid: Pid) -> Option<usize> {
+        let groups = control_groups(pid);
+        if let Some(known) = self.places.iter().position(|known| known.groups == groups) {
+            return Some(known); // a start waits for this: mounts and counters are read for new groups only
+        }
         let counter = OomCounter::of(pid)?;
         let known = self.places.iter().position(|known| known.counter.is_same_place(&counter));
         known.or_else(|| {
             (self.places.len() < PLACES_MAX).then(|| {
-                self.places.push(Counted { counter, since: None });
+                self.places.push(Counted { counter, groups, since: None });
                 self.places.len() - 1
             })
         })
@@ -57,7 +63,7 @@ impl Ooms {
             return Vec::new();
         }
         self.look_at = Some(now + LOOK_EVERY);
-        let told = self.places.iter_mut().filter_map(|Counted { counter, since }| {
+        let told = self.places.iter_mut().filter_map(|Counted { counter, since, .. }| {
             if counter.pending() == 0 {
                 *since = None;
                 return None;

@@ -16,7 +16,7 @@ from stat import S_ISSOCK
 ADDRESS_BYTES_MAX = 128  # of a sockaddr_storage
 SHUT_RDWR = 2
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.PyDLL(None, use_errno=True)  # none of these calls waits, so each keeps the interpreter's lock
 
 
 class Descriptor:

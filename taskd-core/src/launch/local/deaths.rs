@@ -6,12 +6,19 @@ use super::history::History;
 use crate::job::Termination;
 use crate::launch::Phase;
 use crate::launch::guard::how_it_ended;
+use crate::launch::guard::proc_fs::Stat;
 use crate::launch::guard::wire::ProcReport;
 use rustix::process::{Pid, Signal};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Between two looks, while there is no guard: some seconds at most ([`guards`](super::guards)).
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long processes that are dying may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a process may take to begin to die when its guard is gone.
+const DYING_WITHIN: Duration = Duration::from_millis(100);
 
 /// What a guard's end is for who dies with it.
 const KILLED: Termination = Termination::Signal { number: Signal::KILL.as_raw(), core_dumped: false };
@@ -33,6 +40,27 @@ pub(super) async fn tell(history: &History) {
     }
 }
 
+/// Returns when none of these processes is there any more, or after some seconds: until then they hold memory, ports and devices that
+/// those in their place need. A process that is dying has no environment any more, so that no search by its mark would find it; one
+/// that does not begin to die is left to that search.
+pub(super) async fn are_over(reports: &[ProcReport]) {
+    let began = Instant::now();
+    let is_in_the_way = |report: &ProcReport| match state_of(report) {
+        Some(stat) if stat.is_exiting() => began.elapsed() < GONE_WITHIN,
+        Some(_) => began.elapsed() < DYING_WITHIN,
+        None => false,
+    };
+    while reports.iter().any(is_in_the_way) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Of a process that has not ended.
+fn state_of(report: &ProcReport) -> Option<Stat> {
+    let pid = i32::try_from(report.pid).ok().and_then(Pid::from_raw)?;
+    Stat::read(pid).filter(|stat| stat.start_time == report.start_time && !stat.is_zombie())
+}
+
 /// How it ends, if it is certain that none of its threads comes back to the program. Only of who is killed is that told: a pipe to the
 /// guard that has broken, or a service that has gone first, lets programs end in ways for which they are not to be blamed.
 fn how_it_dies(report: &ProcReport) -> Option<Termination> {
@@ -45,7 +73,6 @@ fn how_it_dies(report: &ProcReport) -> Option<Termination> {
 mod tests {
     use super::*;
     use crate::job::{Generation, Incarnation, Name, NodeId, ProcId, Rank, Role};
-    use crate::launch::guard::proc_fs::Stat;
     use crate::launch::guard::wire::JobId;
     use crate::launch::{Change, LinkStatus, Linked, Point};
     use std::collections::BTreeSet;
@@ -102,6 +129,22 @@ mod tests {
         let how: Vec<_> = phases(&history).iter().map(|phase| (phase.is_exited(), phase.termination())).collect();
         assert_eq!(how, dead.map(|phase| (true, phase.termination())), "what is known of the end is not forgotten");
         ranks[1..].iter_mut().for_each(|rank| _ = rank.wait().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_process_is_waited_for_until_it_is_gone_or_does_not_begin_to_die() {
+        let history = History::new(JobId("job".into()), NodeId(Name::new("here")), 8);
+        let mut rank = start(&history, 0);
+        let reports = history.running();
+        let began = Instant::now();
+        are_over(&reports).await;
+        assert!(began.elapsed() >= DYING_WITHIN, "it lives");
+        rank.kill().unwrap();
+        let began = Instant::now();
+        are_over(&reports).await;
+        assert!(began.elapsed() < GONE_WITHIN, "nobody has reaped it, and it holds nothing");
+        rank.wait().unwrap();
+        are_over(&reports).await;
     }
 
     #[tokio::test]

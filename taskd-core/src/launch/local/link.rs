@@ -227,7 +227,11 @@ impl Task {
         }
         let is_gone = self.guard.as_ref().is_some_and(|guard| matches!(guard.status().state, GuardState::Gone(_)));
         let this = &*self;
+        let left = this.history.running();
         let connected = async {
+            if is_gone {
+                deaths::are_over(&left).await; // a new guard would start others while these hold what those need
+            }
             loop {
                 let connected = connect(&this.config, || {
                     this.history.lose_all();

@@ -7,6 +7,7 @@ use crate::job::Termination;
 use crate::launch::guard::procs::{Key, Tree};
 use crate::launch::guard::streams::LAST_BYTES_MAX;
 use crate::launch::guard::tree::{Census, Member};
+use rustix::process::Pid;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -57,7 +58,7 @@ impl Engine {
         (count > 0).then(|| format!("{proc} has ended ({how}), but {them} {are} killed: {named}{how_to}"))
     }
 
-    /// Those of the guard's children that it has not started itself.
+    /// Those of the guard's children that it has not started itself, as processes of the job or as standbys for them.
     fn strangers_among(&self, mut children: Vec<i32>) -> Vec<i32> {
         let known: BTreeSet<i32> = self
             .procs
@@ -65,7 +66,8 @@ impl Engine {
             .filter(|(_, proc)| !proc.has_exited())
             .map(|(_, proc)| proc.pid.as_raw_nonzero().get())
             .collect();
-        children.retain(|pid| !known.contains(pid));
+        let is_standby = |pid| Pid::from_raw(pid).is_some_and(|pid| self.standbys.with(pid).is_some());
+        children.retain(|pid| !known.contains(pid) && !is_standby(*pid));
         children
     }
 }

@@ -38,6 +38,11 @@ const ERROR_FILE: &str = "TASKD_ERROR_FILE";
 /// waits for is started in the usual way, which is [counted](crate::launch::guard::GuardCounters::standbys_missed). An order
 /// whose environment has `TASKD_STANDBYS=none` has none.
 ///
+/// # What they cost
+/// Memory for one interpreter with its imports, and, while they come up, some seconds of one core. Where ranks keep all cores busy, low
+/// priority is no idle time: a training of two ranks that keeps two cores busy takes 2.8 s longer, once (`BENCHMARKS.md`: its first 400
+/// steps 16.4 s in place of 13.6, the next ones as long as ever).
+///
 /// # Which variables come late
 /// Those that are each rank's own: of the launcher (`TASKD_...`), and those that the framework
 /// [names](super::Framework::late). Where any other variable, an argument before the program's own, the working directory or the

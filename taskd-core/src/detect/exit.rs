@@ -6,6 +6,7 @@
 mod judge;
 mod left;
 
+pub(crate) use judge::INTERRUPTED;
 pub(super) use judge::{judge, last_line, one_line};
 pub(super) use left::left_first;
 
@@ -25,6 +26,10 @@ const SNAPSHOT_VERSION: u8 = 2;
 /// How long a process that has recorded its failure may take to end: most do within a moment, and their exit says more.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long the end of an interrupted rank waits for others of its generation to be interrupted as well: by their own signal, or by that of
+/// their process group. Programs take their time to end by it.
+const INTERRUPTS_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long an end waits for its exact exit, unless [`ExitDetector::with_exact_within`] says otherwise.
 const EXACT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -41,7 +46,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |
 /// | signal from outside or from the hardware | 1000 | exit |
-/// | an interrupt (KeyboardInterrupt, SIGINT) of one rank | 900, without an error report 1000 | exit |
+/// | an interrupt (KeyboardInterrupt, SIGINT) of one rank, a second later | 900, without an error report 1000 | exit |
 /// | interrupts of several ranks of a generation: from outside of the job | 100: victims | exit |
 /// | SIGPIPE: the other end of a connection had gone | 100: a victim | exit |
 /// | unknown: whoever could have known went down as well | 850 | exit |
@@ -53,7 +58,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// Codes from 129 to 159 count as the signal that a shell says with them: a script around a program hides how it ended.
 ///
-/// *When.* A death by signal is blamed as soon as it is known. One by exit code waits for the exact [`Phase::Exited`],
+/// *When.* A death by signal is blamed as soon as it is known, but for an interrupt while other ranks run, which may be one of many. One by exit code waits for the exact [`Phase::Exited`],
 /// because only that carries the error report which tells a cause from a consequence; consequences wait while such an
 /// end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
 /// a report that comes later refines its fault. An end of which nothing is known waits in any case: it may have been a
@@ -129,8 +134,12 @@ impl ExitDetector {
         let since = known.map_or(view.now, |known| known.since);
         let error = known.and_then(|known| known.exit.error.clone()); // what it had recorded
         let (exit, due) = (Exit { error, ..Exit::new(how) }, view.now + self.exact_within);
-        let end = End { incarnation: proc.incarnation, since, due, exit, explained };
-        if waits {
+        let mut end = End { incarnation: proc.incarnation, since, due, exit, explained };
+        let may_be_one_of_many = !is_blamed && end.may_be_interrupted_with_others(role, proc, view);
+        if may_be_one_of_many {
+            end.due = since + INTERRUPTS_WITHIN;
+        }
+        if waits || may_be_one_of_many {
             self.state.wait_for(role, end);
         } else {
             self.state.awaited.remove(role);
@@ -156,7 +165,11 @@ impl ExitDetector {
         let blamed = state.blamed.remove(role).filter(of_this);
         let since = blamed.as_ref().or(awaited.as_ref()).map_or(view.now, |death| death.since);
         let explained = blamed.as_ref().map_or(state.is_explained(proc), |death| death.explained);
-        let end = End { incarnation: proc.incarnation, since, due: view.now, exit: exit.clone(), explained };
+        let mut end = End { incarnation: proc.incarnation, since, due: view.now, exit: exit.clone(), explained };
+        if blamed.is_none() && end.may_be_interrupted_with_others(role, proc, view) {
+            end.due = since + INTERRUPTS_WITHIN;
+            return state.wait_for(role, end);
+        }
         let mut class = None;
         if !exit.how.is_success() {
             if blamed.is_none() && !explained && !state.awaited.is_empty() && !end.judge(proc, view).is_cause() {
@@ -303,6 +316,20 @@ impl End {
             return judge::with_its_guard();
         }
         judge(self.exit.how, self.exit.error.as_deref(), self.explained, view.spec.policy.do_not_restart_code)
+    }
+
+    /// Whether it is the first end by an interrupt, and ranks run that may have been interrupted as well.
+    fn may_be_interrupted_with_others(&self, role: &Role, proc: &Proc, view: &View) -> bool {
+        let is_due = view.now >= self.since + INTERRUPTS_WITHIN;
+        let runs = |(other, its): (&Role, &Proc)| {
+            other != role && other.rank().is_some() && its.generation == proc.generation && !its.phase.is_over()
+        };
+        !is_due
+            && !proc.unguarded
+            && !self.explained
+            && self.exit.how.is_interrupt(self.exit.error.as_deref())
+            && interrupted(role, proc.generation, view).is_empty()
+            && view.procs.iter().any(runs)
     }
 }
 

@@ -23,6 +23,7 @@ mod stall;
 pub use detector::MockFaultDetector;
 pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detector};
 pub use exit::ExitDetector;
+pub(crate) use exit::INTERRUPTED;
 pub use failed_step::FailedStepDetector;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, Sound, Suspect};
 pub use hang::HangDetector;

@@ -4,7 +4,7 @@
 
 use super::plans::PlanId;
 use super::{Branch, Command, Held, Input, Kernel, Outcome, Request, Start, State, View};
-use crate::detect::{Clue, Damage, Fault, FaultClass, OPERATOR, Suspect};
+use crate::detect::{Clue, Damage, Fault, FaultClass, INTERRUPTED, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Member, Name, ProcId, Rank, Role, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, Proposal, Run, Stage};
@@ -283,7 +283,7 @@ impl Kernel {
                 continue;
             }
             let why = Clue::text(
-                "interrupted",
+                INTERRUPTED,
                 "the supervisor was asked to stop as well: what interrupted it is no rank's doing",
             );
             for fault in &mut open.incident.faults {

@@ -4,8 +4,10 @@
 
 use super::explain::Archive;
 use super::trial::CHARGED;
-use super::{Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, ReplicaFigures, Smaller, State, View};
-use crate::detect::{Fault, FaultClass};
+use super::{
+    Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, Proc, ReplicaFigures, Smaller, State, View,
+};
+use crate::detect::{Fault, FaultClass, INTERRUPTED};
 use crate::job::seconds::OptionalSeconds;
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, ProcId, Rank, Role, WallTime};
 use crate::recover::Incident;
@@ -436,7 +438,7 @@ impl Ledger {
 /// Where everything that is known are ends that point elsewhere: the first of them. What was charged to a recovery has its reason.
 fn left_first(incident: &Incident) -> Option<&Fault> {
     let is_end = |fault: &Fault| fault.prime().class == FaultClass::Exit && !fault.prime().is_cause();
-    let is_charged = |fault: &Fault| fault.clues.iter().any(|clue| clue.what == CHARGED || clue.what == "interrupted");
+    let is_charged = |fault: &Fault| fault.clues.iter().any(|clue| clue.what == CHARGED || clue.what == INTERRUPTED);
     let all = incident.faults.iter().all(|fault| is_end(fault) && !is_charged(fault));
     incident.faults.iter().filter(|_| all).min_by_key(|fault| fault.onset)
 }
@@ -448,7 +450,7 @@ fn how_it_left(fault: &Fault, view: &View) -> String {
     let incarnation = fault.incarnation().map(|incarnation| incarnation.to_string()).unwrap_or_default();
     let how = proc.and_then(|proc| proc.phase.termination());
     let how = how.map_or_else(|| "it is gone".to_owned(), |how| how.to_string());
-    let step = proc.and_then(|proc| proc.step);
+    let step = proc.and_then(Proc::last_step);
     let step = step.map_or_else(|| " before its first step was seen".to_owned(), |step| format!(" after step {step}"));
     format!(
         "{domain}{incarnation} left first: {how}{step}; all that failed point to another rank, and none is known to have failed by \

@@ -82,6 +82,11 @@ pub struct Proc {
 }
 
 impl Proc {
+    /// The last step that it is known to have completed: its exit says that exactly, and a heartbeat is of a while before.
+    pub(crate) fn last_step(&self) -> Option<u64> {
+        self.phase.exit().and_then(|exit| exit.step).or(self.step)
+    }
+
     /// One of which nothing was told yet, and that nobody wants.
     pub(super) fn pending(incarnation: Incarnation, generation: Generation, why: &str, now: JobTime) -> Proc {
         Proc {

@@ -11,6 +11,9 @@ use crate::kernel::View;
 /// Most characters of a text that a clue repeats.
 pub(super) const TEXT_CHARS_MAX: usize = 300;
 
+/// The clue of an end by an interrupt that came from outside of the job: it is no rank's doing.
+pub(crate) const INTERRUPTED: &str = "interrupted";
+
 /// The family of reports about what Linux has done to a process.
 const KERNEL: Name = Name::new("kernel");
 
@@ -34,6 +37,10 @@ const VICTIM: u16 = 100;
 /// What the error of a connection or of a peer says.
 const POINTS_ELSEWHERE: &str = "it reports that a connection or another rank failed";
 
+/// What the end of one of several interrupted ranks says.
+const INTERRUPTED_TOGETHER: &str =
+    "it was interrupted, and so were other ranks: the interrupt came from outside of the job";
+
 impl Verdict {
     /// Of an interrupt that has reached several ranks.
     pub(super) fn interrupted_together() -> Verdict {
@@ -41,7 +48,7 @@ impl Verdict {
             class: FaultClass::Exit,
             damage: Damage::PROCESS_GONE,
             confidence_permille: VICTIM,
-            meaning: Some("it was interrupted, and so were other ranks: the interrupt came from outside of the job"),
+            meaning: Some(INTERRUPTED_TOGETHER),
         }
     }
 
@@ -118,10 +125,11 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
     let domain = Domain::Process(proc.role.clone());
     let (class, damage, confidence_permille) = (class.clone(), *damage, *confidence_permille);
     let suspect = Suspect { domain, class, damage, confidence_permille };
+    let what = if *meaning == Some(INTERRUPTED_TOGETHER) { INTERRUPTED } else { "ended" };
     let meaning = meaning.map(|m| format!(" ({m})")).unwrap_or_default();
     let is_over = view.proc(&proc.role).is_none_or(|known| known.phase.is_over());
     let end = match is_over {
-        true => Clue::text("ended", format!("{proc} ended: {}{meaning}", exit.how)),
+        true => Clue::text(what, format!("{proc} ended: {}{meaning}", exit.how)),
         false => Clue::text("recorded", format!("{proc} has recorded its failure, and does not end{meaning}")),
     };
     let mut fault =

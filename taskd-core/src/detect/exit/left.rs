@@ -28,7 +28,7 @@ pub(in crate::detect) fn left_first(view: &View, generation: Generation) -> Opti
         return None;
     }
     let domain = Domain::Process(Role::Rank(rank));
-    let step = proc.step.map_or_else(String::new, |step| format!(" after step {step}"));
+    let step = proc.last_step().map_or_else(String::new, |step| format!(" after step {step}"));
     let text =
         format!("{rank}{} left first: exit code 0{step}, while {} had not finished", proc.incarnation, named(&others));
     let suspect = Suspect {

@@ -214,7 +214,9 @@ fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_
     assert_eq!(found["default_timeout"][0]["blocking"], json!([true, true]), "they are the program's own");
     assert_eq!(found["with_helper"][0]["helper"], 0);
     assert_eq!(found["tried_by_one"][0]["tried"], 1, "alone: {found:#}");
-    assert!(found["reconfigured"][0]["inside"].is_string(), "{found:#}");
+    let reconfigured = &found["reconfigured"][0];
+    let is_older = reconfigured["refused"] == "TypeError"; // a torch that does not know the argument
+    assert!(is_older || reconfigured["inside"].is_string(), "{found:#}");
 }
 
 #[test]

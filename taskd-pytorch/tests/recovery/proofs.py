@@ -104,7 +104,7 @@ def pipelined():
     torch.manual_seed(7)
     module = torch.nn.Linear(32, 32)
     stage = PipelineStage(module, rank, size, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
+    schedule = ScheduleGPipe(stage, n_microbatches=size, loss_fn=torch.nn.functional.mse_loss)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-2)
     for step in taskd.steps({"model": module, "optimizer": optimizer}, until=steps()):
         with step:

@@ -58,9 +58,9 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// Codes from 129 to 159 count as the signal that a shell says with them: a script around a program hides how it ended.
 ///
-/// *When.* A death by signal is blamed as soon as it is known, but for an interrupt while other ranks run, which may be one of many. One by exit code waits for the exact [`Phase::Exited`],
-/// because only that carries the error report which tells a cause from a consequence; consequences wait while such an
-/// end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
+/// *When.* A death by signal is blamed as soon as it is known, but for an interrupt while other ranks run: it may be one of many, and
+/// waits a second for these. One by exit code waits for the exact [`Phase::Exited`], because only that carries the error report which
+/// tells a cause from a consequence; consequences wait while such an end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
 /// a report that comes later refines its fault. An end of which nothing is known waits in any case: it may have been a
 /// success.
 ///
@@ -134,13 +134,11 @@ impl ExitDetector {
         let since = known.map_or(view.now, |known| known.since);
         let error = known.and_then(|known| known.exit.error.clone()); // what it had recorded
         let (exit, due) = (Exit { error, ..Exit::new(how) }, view.now + self.exact_within);
-        let mut end = End { incarnation: proc.incarnation, since, due, exit, explained };
-        let may_be_one_of_many = !is_blamed && end.may_be_interrupted_with_others(role, proc, view);
-        if may_be_one_of_many {
-            end.due = since + INTERRUPTS_WITHIN;
-        }
-        if waits || may_be_one_of_many {
+        let end = End { incarnation: proc.incarnation, since, due, exit, explained };
+        if waits {
             self.state.wait_for(role, end);
+        } else if !is_blamed && end.may_be_interrupted_with_others(role, proc, view) {
+            self.state.wait_for_interrupts(role, end);
         } else {
             self.state.awaited.remove(role);
             self.state.blame(role, &end, view, out);
@@ -165,10 +163,9 @@ impl ExitDetector {
         let blamed = state.blamed.remove(role).filter(of_this);
         let since = blamed.as_ref().or(awaited.as_ref()).map_or(view.now, |death| death.since);
         let explained = blamed.as_ref().map_or(state.is_explained(proc), |death| death.explained);
-        let mut end = End { incarnation: proc.incarnation, since, due: view.now, exit: exit.clone(), explained };
+        let end = End { incarnation: proc.incarnation, since, due: view.now, exit: exit.clone(), explained };
         if blamed.is_none() && end.may_be_interrupted_with_others(role, proc, view) {
-            end.due = since + INTERRUPTS_WITHIN;
-            return state.wait_for(role, end);
+            return state.wait_for_interrupts(role, end);
         }
         let mut class = None;
         if !exit.how.is_success() {
@@ -246,6 +243,11 @@ impl State {
     fn wait_for(&mut self, role: &Role, end: End) {
         self.due = Some(self.due.map_or(end.due, |due| due.min(end.due)));
         self.awaited.insert(role.clone(), end);
+    }
+
+    /// An end by an interrupt waits for those of other ranks.
+    fn wait_for_interrupts(&mut self, role: &Role, end: End) {
+        self.wait_for(role, End { due: end.since + INTERRUPTS_WITHIN, ..end });
     }
 
     /// Whether a cause is known of which an end of this process may be a consequence.

@@ -75,6 +75,7 @@ mod tests {
     use crate::job::{Generation, Incarnation, Name, NodeId, ProcId, Rank, Role};
     use crate::launch::guard::wire::JobId;
     use crate::launch::{Change, LinkStatus, Linked, Point};
+    use rustix::process::{WaitId, WaitIdOptions};
     use std::collections::BTreeSet;
     use std::process::{Child, Command, Stdio};
 
@@ -131,7 +132,7 @@ mod tests {
         ranks[1..].iter_mut().for_each(|rank| _ = rank.wait().unwrap());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_process_is_waited_for_until_it_is_gone_or_does_not_begin_to_die() {
         let history = History::new(JobId("job".into()), NodeId(Name::new("here")), 8);
         let mut rank = start(&history, 0);
@@ -140,9 +141,11 @@ mod tests {
         are_over(&reports).await;
         assert!(began.elapsed() >= DYING_WITHIN, "it lives");
         rank.kill().unwrap();
+        let dead = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        rustix::process::waitid(WaitId::Pid(Pid::from_child(&rank)), dead).unwrap();
         let began = Instant::now();
         are_over(&reports).await;
-        assert!(began.elapsed() < GONE_WITHIN, "nobody has reaped it, and it holds nothing");
+        assert_eq!(began.elapsed(), Duration::ZERO, "nobody has reaped it, and it holds nothing");
         rank.wait().unwrap();
         are_over(&reports).await;
     }

@@ -27,8 +27,8 @@ const SNAPSHOT_VERSION: u8 = 2;
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long the end of an interrupted rank waits for others of its generation to be interrupted as well: by their own signal, or by that of
-/// their process group. Programs take their time to end by it.
-const INTERRUPTS_WITHIN: Duration = Duration::from_secs(1);
+/// their process group. Programs clean up before they end by it; to blame a rank late costs less than to blame one for what all have met.
+const INTERRUPTS_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long an end waits for its exact exit, unless [`ExitDetector::with_exact_within`] says otherwise.
 const EXACT_WITHIN: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |
 /// | signal from outside or from the hardware | 1000 | exit |
-/// | an interrupt (KeyboardInterrupt, SIGINT) of one rank, a second later | 900, without an error report 1000 | exit |
+/// | an interrupt (KeyboardInterrupt, SIGINT) of one rank, 3 s later | 900, without an error report 1000 | exit |
 /// | interrupts of several ranks of a generation: from outside of the job | 100: victims | exit |
 /// | SIGPIPE: the other end of a connection had gone | 100: a victim | exit |
 /// | unknown: whoever could have known went down as well | 850 | exit |
@@ -59,7 +59,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// Codes from 129 to 159 count as the signal that a shell says with them: a script around a program hides how it ended.
 ///
 /// *When.* A death by signal is blamed as soon as it is known, but for an interrupt while other ranks run: it may be one of many, and
-/// waits a second for these. One by exit code waits for the exact [`Phase::Exited`], because only that carries the error report which
+/// waits 3 s for these. One by exit code waits for the exact [`Phase::Exited`], because only that carries the error report which
 /// tells a cause from a consequence; consequences wait while such an end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
 /// a report that comes later refines its fault. An end of which nothing is known waits in any case: it may have been a
 /// success.

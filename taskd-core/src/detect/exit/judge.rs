@@ -81,7 +81,7 @@ pub(in crate::detect) fn judge(
     }
     match error {
         _ if how.is_interrupt(error) => {
-            exit(if error.is_some() { 900 } else { 1000 }, Some("it was interrupted, and no other rank was"))
+            exit(if error.is_some() { 900 } else { 1000 }, Some("it was interrupted, and no other rank has ended so"))
         }
         Some(e) if e.follow_up => exit(VICTIM, Some(POINTS_ELSEWHERE)),
         Some(e) if e.retry_free => {

@@ -2,6 +2,7 @@
 # shellcheck shell=bash
 
 export CARGO_TERM_COLOR=never
+export CARGO_INCREMENTAL=0 # everything is built once: it would only cost time, and several GB of disk
 
 step() { printf '\n=== %s (%ss)\n' "$1" "$SECONDS"; }
 

@@ -147,6 +147,7 @@ class Loop:
         if self.session.wait_for_mode() == _session.JOIN and not self.session.came:
             self.session.came = self.is_new = True
             self.window = TORN  # it has the state of no step
+            self.session.page.is_said = True  # nor are the steps of its warm-up the job's
             self.streams.is_warming = True
             self.warm = self.engine.newcomer(self)
         else:

@@ -372,6 +372,8 @@ impl Ledger {
         if let Some(fault) = left_first {
             report.evidence.insert(0, how_it_left(fault, view));
         }
+        let failed = incident.attempts.iter().map(|(strategy, why)| format!("{strategy} failed: {why}"));
+        report.evidence.extend(failed);
         report.blamed = ranks_of(incident.causes().into_iter());
         report.blamed_services = services_of(incident.causes().into_iter());
         let causes: BTreeSet<&Domain> = incident.causes().into_iter().map(|fault| &fault.prime().domain).collect();

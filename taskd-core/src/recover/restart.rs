@@ -113,7 +113,8 @@ impl Restart {
         let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
-        let reason = format!("all {} ranks start again from the last checkpoint{elsewhere}", world.size());
+        let reason =
+            format!("all {} ranks start again{elsewhere}, from the last checkpoint where there is one", world.size());
         let nodes_removed = u32::try_from(left.len()).unwrap_or(u32::MAX);
         let mut stop = stop(incident, view);
         if !left.is_empty() {

@@ -68,6 +68,8 @@ fn a_replacement_that_fails_before_it_has_joined_is_charged_to_the_recovery_and_
         "the kill is the cause: {:?}",
         incident.evidence
     );
+    let failed = incident.evidence.iter().filter(|line| line.starts_with("recover-in-place failed: rank 1#"));
+    assert_eq!(failed.count(), 2, "what the replacements died of: {:?}", incident.evidence);
 }
 
 #[test]

@@ -117,6 +117,7 @@ class StandIn:
             os.kill(pid, signal.SIGSTOP)
         try:
             self.pump(lambda: self.parked[rank].at == "parked", "a newcomer parks")
+            assert self.parked[rank].process.step() == 0, "what a newcomer does to be warm is no step of the job"
         finally:
             for pid in others:
                 os.kill(pid, signal.SIGCONT)

@@ -149,9 +149,14 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
     out.blame(fault);
 }
 
-/// The last line of what a process wrote to stderr that is not empty.
+/// What the helper in a rank says on stderr begins so.
+const HELPER_SAYS: &str = "taskd: ";
+
+/// The last line of what a process wrote to stderr that is not empty: of the program's own, if it wrote any.
 pub(in crate::detect) fn last_line(exit: &Exit) -> Option<&str> {
-    exit.stderr_tail.split(['\n', '\r']).rev().find(|line| !line.trim().is_empty())
+    let mut lines = exit.stderr_tail.split(['\n', '\r']).rev().filter(|line| !line.trim().is_empty());
+    let last = lines.clone().next();
+    lines.find(|line| !line.starts_with(HELPER_SAYS)).or(last)
 }
 
 /// A foreign text in one line of bounded length.

@@ -65,6 +65,17 @@ fn a_signal_is_blamed_when_it_is_known_and_again_with_the_exact_exit() {
 }
 
 #[test]
+fn what_the_helper_in_a_rank_says_is_a_last_line_only_where_the_program_said_nothing() {
+    for (tail, last) in [
+        ("loss is nan\ntaskd: the first line\ntaskd: the last one\n", "loss is nan"),
+        ("taskd: the first line\ntaskd: the last one\n", "taskd: the last one"),
+    ] {
+        let exit = Exit { stderr_tail: tail.into(), ..Exit::new(KILLED) };
+        assert_eq!(judge::last_line(&exit), Some(last));
+    }
+}
+
+#[test]
 fn of_a_progress_bar_the_last_state_is_the_last_line() {
     let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
     let exit = Exit { stderr_tail: "\r 1%|  |\r 2%|# |\r\n".into(), ..Exit::new(KILLED) };

@@ -134,22 +134,23 @@ impl Kernel {
     }
 
     /// A fault strikes in the middle of an incident's recovery. What fails of itself is charged to it; so is what a process that it
-    /// has started says of its peers. The fault as it is to be taken.
+    /// has started says of its peers. The fault as it is to be taken. Where such a process is killed from outside the recovery has
+    /// failed as well, and the kill stays a cause: it may be that what kills it (for memory that a restart would not need) comes again.
     pub(super) fn charge_running(&mut self, id: IncidentId, fault: Fault) -> Fault {
         let State { view, plans, incidents, trial, counts, .. } = &mut self.state;
         let running = trial.as_ref().filter(|trial| trial.incident == id && trial.closed.is_none());
         let (Some(trial), Some(plan)) = (running, plans.get(&PlanId::Recovery(id))) else { return fault };
         let kind = kind(&fault, view);
         let is_newcomer = || fault_proc(&fault).is_some_and(|proc| starts(&plan.run, &proc));
-        let is_its_doing = match kind {
+        let has_made_it_fail = match kind {
             Kind::Error => fault.prime().is_cause() || is_newcomer(),
             Kind::Consequence => is_newcomer(),
-            Kind::Outside => false,
+            Kind::Outside => fault.by != OPERATOR && fault.prime().class == FaultClass::Exit && is_newcomer(),
         };
-        let Some(open) = incidents.get_mut(&id).filter(|_| is_its_doing) else { return fault };
+        let Some(open) = incidents.get_mut(&id).filter(|_| has_made_it_fail) else { return fault };
         counts.branch(Branch::Charged);
         open.charge(&trial.strategy, words(&fault));
-        if trial.was_for(&fault) {
+        if kind == Kind::Outside || trial.was_for(&fault) {
             return fault;
         }
         let text = format!("charged to {}, in the middle of which it failed", trial.strategy);

@@ -89,6 +89,19 @@ fn a_replacement_that_crashes_of_itself_or_reports_its_peers_is_charged_as_well(
 }
 
 #[test]
+fn replacements_that_are_killed_one_after_the_other_are_no_reason_to_go_on_in_the_same_way() {
+    let mut job = in_loops(3);
+    job.newcomers_end = Some(exited(KILLED, None));
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
+    step(&mut job, 81);
+    let incident = job.last();
+    assert_eq!((incident.blamed, incident.outcome.as_str()), (vec![Rank(1)], "recovered by restart"));
+}
+
+#[test]
 fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
     let mut job = in_loops(4);
     job.newcomers_end = Some(exited(KILLED, None));

@@ -283,7 +283,7 @@ impl State {
     /// Blames an end, unless it has become nobody's business; says as what.
     fn blame(&mut self, role: &Role, end: &End, view: &View, out: &mut Findings) -> Option<FaultClass> {
         let proc = unexpected(role, Some(end.incarnation), view)?;
-        let mut verdict = end.judge(proc, view);
+        let (mut verdict, mut is_from_outside) = (end.judge(proc, view), false);
         if end.exit.how.is_interrupt(end.exit.error.as_deref()) {
             let others = interrupted(role, proc.generation, view);
             if let [(other, its)] = others.as_slice() {
@@ -295,13 +295,15 @@ impl State {
                     judge::blame(&id, &exit, since, &judge::Verdict::interrupted_together(), view, out);
                 }
             }
-            if !others.is_empty() {
+            is_from_outside = !others.is_empty();
+            if is_from_outside {
                 verdict = judge::Verdict::interrupted_together();
             }
         }
         if verdict.is_cause() {
             self.explained = self.explained.max(Some(proc.generation));
-        } else if self.explained < Some(proc.generation)
+        } else if !is_from_outside
+            && self.explained < Some(proc.generation)
             && let Some(fault) = left_first(view, proc.generation)
         {
             out.blame(fault);

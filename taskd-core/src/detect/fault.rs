@@ -11,6 +11,9 @@ use std::fmt;
 /// The name under which an operator's wishes stand as faults. What comes from outside cannot use it.
 pub const OPERATOR: Name = Name::new("operator");
 
+/// The name of the clue that a fault carries which is charged to a recovery.
+pub(crate) const CHARGED: Name = Name::new("charged");
+
 /// The kind of a fault, for people and statistics. Strategies decide from [`Damage`], so a new class needs no new
 /// strategy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -291,6 +294,11 @@ impl Fault {
         self.clues.retain(|clue| clue.what != why.what);
         self.clues.insert(0, why);
         self
+    }
+
+    /// Whether it is charged to a recovery: it is no rank's doing, and has happened all the same.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.clues.iter().any(|clue| clue.what == CHARGED)
     }
 
     /// The most likely suspect.

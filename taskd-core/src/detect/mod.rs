@@ -25,6 +25,7 @@ pub use detector::{Debounce, DetectorExt, FaultDetector, FnDetector, When, detec
 pub use exit::ExitDetector;
 pub(crate) use exit::INTERRUPTED;
 pub use failed_step::FailedStepDetector;
+pub(crate) use fault::CHARGED;
 pub use fault::{Clue, Damage, Fault, FaultClass, Finding, Findings, OPERATOR, Sound, Suspect};
 pub use hang::HangDetector;
 pub use program::ProgramErrorDetector;

@@ -87,7 +87,9 @@ impl Kernel {
             };
             member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
         };
+        let is_half_done = self.state.trial.as_ref().is_some_and(|trial| trial.leaves_ranks_waiting(open.incident.id));
         !open.has_failed()
+            && !is_half_done
             && view.stopped_for(open.incident.id).next().is_none()
             && !open.incident.faults.iter().any(stands)
     }

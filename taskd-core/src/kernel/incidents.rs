@@ -7,7 +7,6 @@ use super::{Branch, Chosen, Drop, Event, Held, Kernel, Proc, State, View, plans}
 use crate::detect::{Damage, Fault, FaultClass, Finding, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, Role, Seq, Termination};
 use crate::kernel::plans::PlanId;
-use crate::kernel::trial::CHARGED;
 use crate::launch::Point;
 use crate::recover::{Action, Failure, Incident, Output};
 use crate::trace::{Ask, Evidence, Exhibit, Observation, Signal};
@@ -138,7 +137,7 @@ impl Kernel {
 
     /// A fault that is known already: dropped, or taken in the place of what is known if it knows more.
     fn retell(&mut self, fault: &Fault) -> bool {
-        let State { incidents, counts, view, seq, ledger, .. } = &mut self.state;
+        let State { incidents, counts, view, seq, ledger, trial, .. } = &mut self.state;
         for open in incidents.values_mut() {
             let covers =
                 |known: &Fault| known.same_as(fault) || (takes_in(view, known, fault) && known.incarnation().is_none());
@@ -148,6 +147,11 @@ impl Kernel {
             };
             let at = faults.iter().position(|k| covers(k) && says_the_same(k));
             let Some(at) = at.or_else(|| faults.iter().position(covers)) else { continue };
+            let before: Vec<&Fault> = faults.iter().filter(|known| known.same_as(fault)).collect();
+            let trial = trial.as_ref().filter(|trial| trial.is_under_way(open.incident.id));
+            if !before.is_empty() && trial.is_some_and(|trial| trial.is_new(fault, &before)) {
+                return false; // it has failed again
+            }
             let known = &mut faults[at];
             if known.same_as(fault) && !says_the_same(known) {
                 return false; // joins as a fault of its own, which decides anew
@@ -156,7 +160,7 @@ impl Kernel {
                 || fault.clues.len() > known.clues.len()
                 || fault.prime().confidence_permille != known.prime().confidence_permille;
             // Whom another detector knows to be a victim stays one.
-            let was_charged = known.clues.iter().any(|clue| clue.what == CHARGED);
+            let was_charged = known.is_charged();
             let is_absolved = !known.prime().is_cause() && fault.prime().is_cause();
             let was_absolved = is_absolved && (known.by != fault.by || was_charged);
             if !known.same_as(fault) || !knows_more || was_absolved {

@@ -3,7 +3,6 @@
 //! It only keeps books: nothing is decided from it.
 
 use super::explain::Archive;
-use super::trial::CHARGED;
 use super::{
     Counts, Decision, Drop, Held, Kernel, MemoryFigures, OrderReport, Proc, ReplicaFigures, Smaller, State, View,
 };
@@ -440,8 +439,8 @@ impl Ledger {
 /// Where everything that is known are ends that point elsewhere: the first of them. What was charged to a recovery has its reason.
 fn left_first(incident: &Incident) -> Option<&Fault> {
     let is_end = |fault: &Fault| fault.prime().class == FaultClass::Exit && !fault.prime().is_cause();
-    let is_charged = |fault: &Fault| fault.clues.iter().any(|clue| clue.what == CHARGED || clue.what == INTERRUPTED);
-    let all = incident.faults.iter().all(|fault| is_end(fault) && !is_charged(fault));
+    let is_interrupt = |fault: &Fault| fault.clues.iter().any(|clue| clue.what == INTERRUPTED);
+    let all = incident.faults.iter().all(|fault| is_end(fault) && !fault.is_charged() && !is_interrupt(fault));
     incident.faults.iter().filter(|_| all).min_by_key(|fault| fault.onset)
 }
 

@@ -9,7 +9,7 @@
 use super::incidents::Open;
 use super::plans::PlanId;
 use super::{Branch, Kernel, State, View};
-use crate::detect::{Clue, Fault, FaultClass, OPERATOR, Sound};
+use crate::detect::{CHARGED, Clue, Fault, FaultClass, OPERATOR, Sound};
 use crate::job::{Domain, IncidentId, JobTime, Name, ProcId, Role, Termination, World};
 use crate::recover::{Action, Run};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,18 @@ pub(super) struct Trial {
     errors: Vec<(Role, Name, Name)>,
     /// What was charged or has failed so far in the incidents that led here.
     attempts: Vec<(Name, String)>,
+    /// When its world was put in force.
+    #[serde(default)]
+    entered: JobTime,
+    /// The processes that it starts.
+    #[serde(default)]
+    starts: Vec<ProcId>,
+    /// Ranks wait for what it directs them to do next.
+    #[serde(default)]
+    directs: bool,
+    /// It was charged while it was under way: what else fails of itself until the incident is decided anew comes from that.
+    #[serde(default)]
+    is_charged: bool,
     /// When its incident was closed; `None`: it is under way.
     closed: Option<JobTime>,
     /// The furthest step of any rank then; `None`: no steps are seen.
@@ -59,6 +71,26 @@ impl Trial {
     fn is_over(&self, now: JobTime) -> bool {
         let has_stepped = self.stepped || self.from.is_none();
         self.closed.is_some_and(|at| has_stepped && now >= at + TRIAL_WITHIN)
+    }
+
+    /// Whether it is of this incident and has not come to its end, if it is carried out at all: what was begun is not undone when its
+    /// plan is cancelled.
+    pub(super) fn is_under_way(&self, id: IncidentId) -> bool {
+        self.incident == id && self.closed.is_none()
+    }
+
+    /// The same, and ranks wait for its next directive: nobody else gives them one.
+    pub(super) fn leaves_ranks_waiting(&self, id: IncidentId) -> bool {
+        self.is_under_way(id) && self.directs
+    }
+
+    /// Whether a rank that lives has failed in a step of this recovery's world, and all that is known of it are failures before.
+    pub(super) fn is_new(&self, fault: &Fault, known: &[&Fault]) -> bool {
+        let is_of_a_step = matches!(&fault.prime().class, FaultClass::Network)
+            || matches!(&fault.prime().class, FaultClass::Other(name) if *name == "step");
+        is_of_a_step
+            && fault.prime().damage.process == Sound::Yes
+            && known.iter().all(|known| known.onset < self.entered)
     }
 
     /// Whether the error is the one for which the recovery was begun: then it is still that rank's, and the recovery has only not
@@ -91,6 +123,16 @@ impl Kernel {
             incident,
             errors: errors.collect(),
             attempts: carried.unwrap_or_else(|| open.incident.attempts.clone()),
+            entered: view.now,
+            starts: starts(&plan.run),
+            directs: plan
+                .run
+                .proposal
+                .stages
+                .iter()
+                .flat_map(|stage| &stage.actions)
+                .any(|a| matches!(a, Action::Direct(_))),
+            is_charged: false,
             closed: None,
             from: None,
             stepped: false,
@@ -138,18 +180,25 @@ impl Kernel {
     /// failed as well, and the kill stays a cause: it may be that what kills it (for memory that a restart would not need) comes again.
     pub(super) fn charge_running(&mut self, id: IncidentId, fault: Fault) -> Fault {
         let State { view, plans, incidents, trial, counts, .. } = &mut self.state;
-        let running = trial.as_ref().filter(|trial| trial.incident == id && trial.closed.is_none());
-        let (Some(trial), Some(plan)) = (running, plans.get(&PlanId::Recovery(id))) else { return fault };
+        let Some(trial) = trial.as_mut().filter(|trial| trial.is_under_way(id)) else { return fault };
+        let is_running = plans.contains_key(&PlanId::Recovery(id));
         let kind = kind(&fault, view);
-        let is_newcomer = || fault_proc(&fault).is_some_and(|proc| starts(&plan.run, &proc));
+        let is_newcomer = || fault_proc(&fault).is_some_and(|proc| trial.starts.contains(&proc));
         let has_made_it_fail = match kind {
             Kind::Error => fault.prime().is_cause() || is_newcomer(),
             Kind::Consequence => is_newcomer(),
-            Kind::Outside => fault.by != OPERATOR && fault.prime().class == FaultClass::Exit && is_newcomer(),
+            Kind::Outside => {
+                let is_end = matches!(fault.prime().class, FaultClass::Exit | FaultClass::Launch);
+                fault.by != OPERATOR && is_end && is_newcomer()
+            }
         };
         let Some(open) = incidents.get_mut(&id).filter(|_| has_made_it_fail) else { return fault };
-        counts.branch(Branch::Charged);
-        open.charge(&trial.strategy, words(&fault));
+        // The first of several cancels the plan.
+        if is_running || !trial.is_charged {
+            counts.branch(Branch::Charged);
+            open.charge(&trial.strategy, words(&fault));
+            trial.is_charged = true;
+        }
         if kind == Kind::Outside || trial.was_for(&fault) {
             return fault;
         }
@@ -188,9 +237,6 @@ impl Kernel {
     }
 }
 
-/// The name of the clue that a charged fault carries.
-pub(super) const CHARGED: Name = Name::new("charged");
-
 impl Open {
     fn charge(&mut self, strategy: &Name, why: String) {
         self.incident.attempts.push((strategy.clone(), why));
@@ -213,6 +259,9 @@ fn kind(fault: &Fault, view: &View) -> Kind {
         (Domain::Process(Role::Rank(_)), FaultClass::Stall) | (Domain::Job, FaultClass::Stall) => Kind::Error,
         (Domain::Process(Role::Rank(_)), FaultClass::Other(name)) if *name == "step" => Kind::Error,
         // Of a collective that was called wrongly, or left out: the process lives.
+        (Domain::Process(Role::Rank(_)), FaultClass::Network) if suspect.damage.process == Sound::Yes => {
+            Kind::Consequence
+        }
         (Domain::Process(Role::Rank(_)), FaultClass::Program) if suspect.damage.process == Sound::Yes => Kind::Error,
         _ => Kind::Outside,
     }
@@ -241,15 +290,15 @@ fn fault_proc(fault: &Fault) -> Option<ProcId> {
     Some(ProcId { role: role.clone(), incarnation: fault.incarnation()? })
 }
 
-/// Whether a run starts a process, or has started it.
-fn starts(run: &Run, proc: &ProcId) -> bool {
+/// The processes that a run starts, or has started.
+fn starts(run: &Run) -> Vec<ProcId> {
     let done = run.done.iter().flatten().map(|done| &done.action);
     let all = done.chain(run.proposal.stages.iter().flat_map(|stage| &stage.actions));
-    let starts = |action: &Action| match action {
-        Action::Start { batch, .. } => batch.orders.iter().any(|order| order.proc == *proc),
-        _ => false,
-    };
-    all.into_iter().any(starts)
+    let batches = all.filter_map(|action| match action {
+        Action::Start { batch, .. } => Some(batch),
+        _ => None,
+    });
+    batches.flat_map(|batch| &batch.orders).map(|order| order.proc.clone()).collect()
 }
 
 /// What a fault is, in one line: how a process ended, and of which error.

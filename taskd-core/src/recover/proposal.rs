@@ -300,7 +300,8 @@ impl Incident {
         let is_harmless = |fault: &Fault| {
             let suspect = fault.prime();
             let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
-            let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause();
+            let is_victim = !suspect.is_cause() && !fault.is_charged();
+            let goes_on = is_of_a_host || suspect.damage.still_trains() || is_victim;
             fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on || is_of_the_meeting(fault, view)
         };
         view.stopped_for(self.id).next().is_none() && self.faults.iter().all(is_harmless)

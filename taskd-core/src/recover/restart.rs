@@ -114,7 +114,7 @@ impl Restart {
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
         let reason =
-            format!("all {} ranks start again{elsewhere}, from the last checkpoint where there is one", world.size());
+            format!("all {} ranks start again, from the last checkpoint if there is one{elsewhere}", world.size());
         let nodes_removed = u32::try_from(left.len()).unwrap_or(u32::MAX);
         let mut stop = stop(incident, view);
         if !left.is_empty() {

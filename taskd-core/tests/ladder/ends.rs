@@ -90,6 +90,19 @@ fn one_rank_that_is_interrupted_is_the_cause() {
 }
 
 #[test]
+fn a_rank_that_has_ended_well_is_not_blamed_for_the_others_interrupts() {
+    let mut job = Job::of(3);
+    job.tell(0, exited(Termination::Code(0), None));
+    for rank in [1, 2] {
+        job.tell(rank, exited(Termination::Signal { number: 2, core_dumped: false }, None));
+        job.pass(2);
+    }
+    job.pass(3_100);
+    let incident = job.last();
+    assert_eq!(incident.blamed, [], "{:?}", incident.evidence);
+}
+
+#[test]
 fn ranks_that_are_interrupted_together_are_not_the_cause() {
     let mut job = Job::of(3);
     for (rank, until_the_next) in [(0, 1_300), (1, 2), (2, 2)] {

@@ -4,9 +4,10 @@
 use super::job::{Job, KILLED, exited, failed, report};
 use std::time::Duration;
 use taskd_core::job::*;
-use taskd_core::kernel::IncidentReport;
+use taskd_core::kernel::{Held, IncidentReport, Input, Order};
 use taskd_core::launch::*;
-use taskd_core::trace::Signal;
+use taskd_core::recover::Output;
+use taskd_core::trace::{Exhibit, Signal};
 
 /// A job whose ranks stand in step loops and have completed 80 steps.
 fn in_loops(ranks: u32) -> Job {
@@ -179,7 +180,7 @@ fn steps_that_fail_soon_after_a_recovery_are_charged_to_it() {
         let failure = StepFailure { generation, kind, step: Some(at + 1), message, op: None, group: None };
         let what = Saying::Failed(Box::new(failure));
         let proc = ProcId { role: Role::Rank(Rank(0)), incarnation: job.proc(0).incarnation };
-        job.give(taskd_core::kernel::Input::Changed(Change::Said(WorkerSaid { proc, what })));
+        job.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
         job.pass(500);
         step(&mut job, at + 1);
     }
@@ -305,7 +306,7 @@ fn a_rank_that_runs_and_has_not_stepped_in_time_is_no_failed_start() {
 
 #[test]
 fn before_the_start_nothing_is_said_of_what_cannot_work() {
-    use taskd_core::kernel::{Input, Kernel, Start};
+    use taskd_core::kernel::{Kernel, Start};
     let mut kernel = Kernel::new(super::plugins());
     assert_eq!(kernel.status().cannot, [].into(), "the job is not known yet");
     let spec = std::sync::Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])));
@@ -329,4 +330,126 @@ fn a_decision_gives_the_reason_that_the_status_gives() {
         assert_eq!(refusal.reason, *why, "{strategy}");
     }
     assert!(cannot.len() >= 5, "{cannot:?}");
+}
+
+/// A rank says that its step has failed, and lives.
+fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
+    let proc = ProcId { role: Role::Rank(Rank(rank)), incarnation: job.proc(rank).incarnation };
+    let generation = job.kernel.view().world.generation();
+    let message = "tensors of other shapes".to_owned();
+    let failure = StepFailure { generation, kind, step: None, message, op: None, group: None };
+    let what = Saying::Failed(Box::new(failure));
+    job.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
+}
+
+#[test]
+fn what_is_charged_to_a_recovery_ends_the_job_where_nothing_is_left_that_may_be_done() {
+    let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(1));
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    step(&mut job, 81);
+    fails_in_its_step(&mut job, 0, FailureKind::Exception);
+    job.pass(3_600_000);
+    let (ok, reason) = job.finished.expect("the rank waits for ever, and so do the others");
+    assert!(!ok && reason.contains("charged to recover-in-place"), "{reason}");
+}
+
+#[test]
+fn a_step_that_fails_again_while_the_others_are_about_to_resume_is_no_repetition() {
+    let mut job = in_loops(2);
+    job.pass(1_000);
+    job.slow_to_resume = Some(1);
+    fails_in_its_step(&mut job, 0, FailureKind::Exception);
+    job.pass(100);
+    fails_in_its_step(&mut job, 0, FailureKind::Exception);
+    job.slow_to_resume = None;
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["retry", "retry"]);
+    step(&mut job, 81);
+    assert_eq!(job.last().outcome, "recovered by retry");
+}
+
+#[test]
+fn all_that_fails_in_a_recovery_before_it_is_decided_anew_is_charged_to_it_once() {
+    let crash = exited(Termination::Signal { number: 11, core_dumped: false }, None);
+    for (first, second) in [(exited(KILLED, None), crash), (exited(Termination::Code(3), None), failed(zero_error()))] {
+        let mut job = in_loops(3);
+        job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+        job.pass(1_000);
+        job.tell(1, first);
+        job.pass(1_000);
+        job.tell(0, failed(zero_error()));
+        job.tell(2, second.clone());
+        job.newcomers_end = None;
+        job.pass(1_000);
+        step(&mut job, 81);
+        assert_eq!((job.last().blamed, job.finished.clone()), (vec![Rank(1)], None), "{second}: {:?}", job.last());
+        let charged = job.last().evidence.iter().filter(|line| line.starts_with("recover-in-place failed: ")).count();
+        assert_eq!(charged, 1, "{second}: {:?}", job.last().evidence);
+    }
+}
+
+#[test]
+fn collectives_that_fail_soon_after_a_recovery_are_charged_to_it() {
+    let mut job = in_loops(2);
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    for at in 81..84 {
+        step(&mut job, at);
+        for rank in 0..2 {
+            fails_in_its_step(&mut job, rank, FailureKind::Collective);
+        }
+        job.pass(1_000);
+    }
+    assert_eq!(job.chosen(), ["recover-in-place", "retry", "retry", "restart"]);
+}
+
+#[test]
+fn a_recovery_that_was_cancelled_in_its_middle_is_not_taken_for_another_ones() {
+    let mut job = in_loops(3);
+    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.observe(0, Signal::Heartbeat);
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.order(Order::Pause).expect("it is taken");
+    for _ in 0..100 {
+        job.pass(100);
+        if let Some((id, ask)) = job.asked.take() {
+            let text = Exhibit::Text("state=T beat_age_ms=9000".into());
+            job.give(Input::Answered { id, results: vec![(ask.about[0].clone(), Ok(Output::Exhibit(text)))] });
+        }
+    }
+    assert_eq!(job.decision().held, Some(Held::Paused), "rank 0 is blamed for its silence: {:?}", job.decision());
+    job.observe(0, Signal::Heartbeat);
+    job.newcomers_end = None;
+    job.order(Order::Resume).expect("it is taken");
+    job.pass(1_000);
+    step(&mut job, 81);
+    let incident = job.last();
+    assert!(incident.outcome.starts_with("recovered by "), "{incident:?}");
+}
+
+#[test]
+fn a_copy_without_a_checksum_is_no_proven_one() {
+    let mut job = in_loops(2);
+    job.without_digests = true;
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
+    let reason = job.decision().reason;
+    assert!(reason.contains("has no checksum of parameters and optimizer state after the repair"), "{reason}");
+}
+
+#[test]
+fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
+    let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(5));
+    let race = ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") };
+    job.newcomers_end = Some(failed(race));
+    job.pass(1_000);
+    job.tell(1, exited(KILLED, None));
+    job.pass(1_000);
+    assert_eq!((job.chosen(), job.finished.clone()), (vec!["recover-in-place", "recover-in-place", "restart"], None));
 }

@@ -23,6 +23,10 @@ pub(crate) struct Job {
     pub(crate) loops: bool,
     /// How a rank ends that is started to join others, in the place of its joining.
     pub(crate) newcomers_end: Option<Phase>,
+    /// A rank that does not answer when it is to train on.
+    pub(crate) slow_to_resume: Option<u32>,
+    /// After a repair the ranks have no checksum of their state.
+    pub(crate) without_digests: bool,
     /// What it has recorded before.
     pub(crate) newcomers_record: Option<ErrorReport>,
     /// Starts and stops.
@@ -67,6 +71,8 @@ impl Job {
             slow: None,
             loops: false,
             newcomers_end: None,
+            slow_to_resume: None,
+            without_digests: false,
             newcomers_record: None,
             deeds: vec![],
             decisions: vec![],
@@ -142,10 +148,7 @@ impl Job {
             state_bytes: None,
             cannot: None,
             sharded: Vec::new(),
-            digest: (at == Point::Loop).then(|| {
-                let (digest, group) = ("equal".into(), Some("dp".into()));
-                Box::new(StateDigest { loop_number: 1, step: 0, digest, group, took_us: 1, first_of_kind: false })
-            }),
+            digest: (at == Point::Loop).then(|| Box::new(equal_digest(0))),
         };
         self.give(Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) })));
     }
@@ -153,6 +156,9 @@ impl Job {
     /// A rank of a job with step loops: it has done what it was directed to.
     fn follow(&mut self, id: CommandId, proc: ProcId, directive: &Directive) {
         if matches!(directive, Directive::Resume { .. }) {
+            if proc.role.rank().map(|rank| rank.0) == self.slow_to_resume {
+                return;
+            }
             self.link(proc.clone(), Point::Loop);
         }
         let step = self.kernel.view().proc(&proc.role).and_then(|known| known.step);
@@ -165,7 +171,9 @@ impl Job {
             bytes: 0,
             sharded: Vec::new(),
         });
-        let answered = Box::new(Answered { state, ..Answered::default() });
+        let has_digest = matches!(directive, Directive::Repair { .. }) && !self.without_digests;
+        let digest = has_digest.then(|| equal_digest(step.unwrap_or(0)));
+        let answered = Box::new(Answered { state, digest, ..Answered::default() });
         let what = Saying::Answer { id, result: Ok(answered) };
         self.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
     }
@@ -249,4 +257,10 @@ pub(crate) fn report(code: &'static str, text: &str) -> ErrorReport {
 
 pub(crate) fn failed(error: ErrorReport) -> Phase {
     exited(Termination::Code(1), Some(error))
+}
+
+/// The checksum that all ranks have at a step.
+fn equal_digest(step: u64) -> StateDigest {
+    let (digest, group) = ("equal".into(), Some("dp".into()));
+    StateDigest { loop_number: 1, step, digest, group, took_us: 1, first_of_kind: false }
 }

@@ -203,10 +203,10 @@ fn compare_replicas(run: &Run, view: &View) -> Next {
         return Next::AsProposed;
     }
     let results = done().flat_map(|done| &done.results);
-    let digests: BTreeMap<Rank, Option<&str>> = results
+    let digests: BTreeMap<Rank, &str> = results
         .filter_map(|(target, result)| match (target, result) {
             (Domain::Process(Role::Rank(rank)), Ok(super::Output::Answered(answered))) => {
-                Some((*rank, answered.digest.as_ref().map(|state| state.digest.as_str())))
+                Some((*rank, answered.digest.as_ref()?.digest.as_str()))
             }
             _ => None,
         })
@@ -219,9 +219,15 @@ fn compare_replicas(run: &Run, view: &View) -> Next {
         Directive::Repair { from, .. } => Some((proc.role.rank()?, from.first()?.rank)),
         _ => None,
     });
+    let copied: Vec<(Rank, Rank)> = copied.collect();
+    let without = copied.iter().flat_map(|(to, from)| [to, from]).find(|rank| !digests.contains_key(rank));
+    if let Some(rank) = without {
+        return Next::GiveUp(format!(
+            "{rank} has no checksum of parameters and optimizer state after the repair: nothing proves that its copy is right"
+        ));
+    }
     let differ = |(one, other): &(Rank, Rank)| digests.get(one) != digests.get(other);
-    let known = digests.iter().filter_map(|(rank, digest)| Some((*rank, (*digest)?))).collect();
-    match copied.into_iter().find(differ).or_else(|| that_differ(&proven_sets(view, false), &known)) {
+    match copied.into_iter().find(differ).or_else(|| that_differ(&proven_sets(view, false), &digests)) {
         Some((one, other)) => Next::GiveUp(format!(
             "{one} and {other} have different checksums of parameters and optimizer state after the repair: they are no replicas of each other"
         )),

@@ -123,7 +123,7 @@ fn after_an_exception_of_the_program_its_host_is_exchanged_and_after_a_kill_it_i
     let proposal = propose(&scene, vec![reported(0, exception("bad"))]).expect("a proposal");
     assert_eq!(
         proposal.reason,
-        "all 4 ranks start again, 4 of them in another place, from the last checkpoint where there is one"
+        "all 4 ranks start again, from the last checkpoint if there is one, 4 of them in another place"
     );
 }
 

@@ -87,6 +87,12 @@ impl Loops {
     }
 }
 
+/// The checksum of the state with which a step begins: simulated ranks are replicas of each other.
+fn equal_digest(step: u64) -> StateDigest {
+    let (digest, group) = ("equal".into(), Some("all".into()));
+    StateDigest { loop_number: 1, step, digest, group, took_us: 0, first_of_kind: false }
+}
+
 impl StepLoop {
     fn new(generation: Generation, joins: bool) -> StepLoop {
         StepLoop {
@@ -123,16 +129,7 @@ impl StepLoop {
             state_bytes: Some(1 << 20),
             cannot: None,
             sharded: Vec::new(),
-            digest: (self.at == Point::Loop).then(|| {
-                Box::new(StateDigest {
-                    loop_number: 1,
-                    step: 0,
-                    digest: "equal".into(),
-                    group: Some("all".into()),
-                    took_us: 0,
-                    first_of_kind: false,
-                })
-            }),
+            digest: (self.at == Point::Loop).then(|| Box::new(equal_digest(0))),
         })
     }
 

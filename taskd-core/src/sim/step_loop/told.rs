@@ -5,7 +5,7 @@
 
 use super::super::event::Event;
 use super::super::world::World as Sim;
-use super::{Stand, StepLoop};
+use super::{Stand, StepLoop, equal_digest};
 use crate::job::{CommandId, Generation, ProcId, Rank};
 use crate::launch::{Answered, Directive, Peer, Point, Window, WorkerState};
 
@@ -182,7 +182,9 @@ impl Sim<'_> {
             known.stand = Stand::Repaired;
             known.takes.clear();
         }
-        self.finishes(proc, id, Ok(Box::default()));
+        let holds = self.training.seat(proc).and_then(|seat| seat.holds);
+        let digest = Some(equal_digest(holds.map_or(0, |step| step + 1)));
+        self.finishes(proc, id, Ok(Box::new(Answered { digest, ..Answered::default() })));
     }
 
     /// What the source holds; `None`: it was not told to give yet. An error: it is not there any more.

@@ -7,6 +7,10 @@
 
 #[path = "recovery/halves.rs"]
 mod halves;
+#[path = "recovery/handed.rs"]
+mod handed;
+#[path = "recovery/noted.rs"]
+mod noted;
 #[path = "recovery/pieces.rs"]
 mod pieces;
 mod support;
@@ -726,6 +730,7 @@ fn what_is_not_whole_is_refused_in_one_sentence_and_the_one_before_it_is_loaded(
         &Value::Null,
         "model/0.bias is (64,) torch.float32 in it and (32,) torch.float32 in this program",
     );
+    is("other groups", &Value::Null, "optimizer has 1 groups of parameters in it and 2 in this program");
     is("nothing", &Value::Null, "");
 }
 

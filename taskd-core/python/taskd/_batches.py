@@ -3,13 +3,14 @@
 A *stream* is one source of batches: a DataLoader, a sampler, or whatever else can be iterated over again and again. It knows
 how far it is, so that a process that takes the place of another can go on where that one was.
 
-It never copies a batch while nobody changes one: a program that changes batches in place gets copies from the step on in
+It never copies a batch's tensors while nobody changes them: a program that changes them in place gets copies from the step on in
 which that was seen.
 """
 
 import itertools
 
 KEPT_MAX = 4096  # batches of one step; a step with more cannot be done again
+PARTS_MAX, MEMBERS_MAX = 64, 16  # of one source; of one list in it
 
 
 class TooMany(Exception):
@@ -18,7 +19,7 @@ class TooMany(Exception):
 
 class Stream:
     """`opener(source, epoch, skip, last)` gives an iterator over the source's batches of one epoch, less the first `skip`; `last` is
-    called ahead of the last of these (`open_plainly`). The copier knows the framework's batches: `mark`, `copy`, the program's random
+    called ahead of the last of these (`open_plainly`). The copier knows the framework's batches: `kept`, the program's random
     numbers: `seed`, `restore`, those that a source has of its own: `own_of`, `restore_own` (None: it has none, or they stay), and what
     else there is about a draw: see `Nothing`."""
 
@@ -33,21 +34,21 @@ class Stream:
         self.ahead = None  # both kinds ahead of the last draw, where that may have loaded more than it handed out
         self.first = self.own()  # before it was used
         self.start = self.position()  # with which the step began
-        self.kept = []
+        self.kept = []  # the batches of the step, each as the copier keeps it
         self.drawn_random = []  # the program's random numbers and the source's own once a batch was loaded, where that took some
         self.says = [copier.plain_of(source)]  # what the source said of itself ahead of what is kept, and with each batch of that
-        self.marks = []  # by which a change in place is seen
-        self.copies = False
+        self.copies = False  # what is handed out are copies: the program has changed a batch in place
         self.lost = False  # more than are kept
         self.changed = False  # what is kept of this step is not what was handed out first
         self.cursor = 0
-        self.drawn = None  # of what cannot be begun anew, while a newcomer warms up
+        self.drawn = None  # of what cannot be begun anew, while a newcomer warms up: copies of these are handed out
         self.failed = False  # a draw of this step has raised: its batch is passed over now, or nothing comes any more
         self.shared = None  # of an epoch that began in this step with operations of all ranks: (batches before it, its epoch, `says` then)
 
     def next(self):
         if self.cursor < len(self.kept):
-            batch, drawn = self.kept[self.cursor], self.drawn_random[self.cursor]
+            kept, drawn = self.kept[self.cursor], self.drawn_random[self.cursor]
+            batch = kept.again()
             if drawn is not None:  # loading it took random numbers, which the program is not to get again
                 self.copier.restore(drawn[0])
                 self.copier.restore_own(self.source, drawn[1])
@@ -57,16 +58,17 @@ class Stream:
             batch = self.draw(before)
             if not self.copier.keeps:
                 return batch
-            after = self.copier.seed(), self.own()
+            after, kept = (self.copier.seed(), self.own()), self.copier.kept(batch)
+            if self.drawn is not None and len(self.drawn) < KEPT_MAX:
+                self.drawn.append(batch)
             if len(self.kept) < KEPT_MAX:
-                self.kept.append(batch)
+                self.kept.append(kept)
                 self.drawn_random.append(after if after != before else None)
-                self.marks.append(None if self.copies else self.copier.mark(batch))
                 self.says.append(self.copier.plain_of(self.source))
             else:
                 self.lost = True
         self.cursor += 1
-        return self.copier.copy(batch) if self.copies else batch
+        return kept.copy() if self.copies or self.drawn is not None else batch
 
     def own(self):
         return self.copier.own_of(self.source)
@@ -106,15 +108,13 @@ class Stream:
                     self.shared = len(self.kept), self.epoch, says
             self.ahead = before if not begins and self.copier.looks_ahead(self.source) else None
             self.at += 1
-            if self.drawn is not None and len(self.drawn) < KEPT_MAX:
-                self.drawn.append(batch)
             return batch
         raise ValueError("%s has no batch in a whole epoch" % type(self.source).__name__)
 
     def begin_step(self):
-        if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
+        if not self.copies and self.has_changed():
             self.copies = True
-        del self.kept[:], self.marks[:], self.drawn_random[:]
+        del self.kept[:], self.drawn_random[:]
         self.says = [self.copier.plain_of(self.source)]
         self.cursor, self.lost, self.changed, self.failed, self.shared = 0, False, False, False, None
         self.start = self.position()
@@ -123,17 +123,25 @@ class Stream:
         """Raises where the batches of the step cannot be handed out again, however often it is asked."""
         if self.lost:
             raise TooMany("a step of more than %d batches cannot be done again; take fewer in one step" % KEPT_MAX)
-        if not self.copies and any(self.copier.mark(batch) != mark for batch, mark in zip(self.kept, self.marks)):
+        for why in [kept.why for kept in self.kept if kept.why]:
+            raise TooMany(why)
+        if not self.copies and self.has_changed():
             self.copies = self.changed = True
         if self.changed:
             raise TooMany("a batch was changed in place, so its step cannot be done again; from now on batches are copied")
+        if self.has_changed():  # by who has what the program's were copied from
+            raise TooMany("a batch was changed where its loader holds it, so its step cannot be done again")
+
+    def has_changed(self):
+        """Whether a batch of the step is not what it was when it was handed out first, and is not put back."""
+        return any(kept.has_changed() for kept in self.kept)
 
     def redo_step(self, alone=False):
         """Hands out the batches of the step again, which were checked. An epoch that began in it with operations of all ranks begins
         again, unless this rank does the step alone: others may not have come so far, and need their peers."""
         if self.shared is not None and not alone:
             count, self.epoch, says = self.shared
-            del self.kept[count:], self.marks[count:], self.drawn_random[count:], self.says[count + 1 :]
+            del self.kept[count:], self.drawn_random[count:], self.says[count + 1 :]
             self.says[count] = says
             self.iterator, self.at, self.shared = None, 0, None
             self.ahead = self.opening = None
@@ -258,6 +266,26 @@ class Streams:
             stream.seek(*position)
 
 
+class Kept:
+    """A batch of the step, by a `mark` and a `copy` of the copier's. One of another kind may put back what a program changes in it."""
+
+    why = None  # its step cannot be done again, in a sentence
+
+    def __init__(self, copier, batch):
+        self.copier, self.batch, self.mark = copier, batch, copier.mark(batch)
+
+    def has_changed(self):
+        """Whether it is not what it was, and does not become that `again`."""
+        return self.copier.mark(self.batch) != self.mark
+
+    def again(self):
+        """The batch, as it was handed out first."""
+        return self.batch
+
+    def copy(self):
+        return self.copier.copy(self.batch)
+
+
 class Unwatched:
     """A draw of which nothing is to be known."""
 
@@ -280,6 +308,10 @@ class Nothing:
     """The copier of a program that no supervisor looks after: nothing is kept, since nothing is done again."""
 
     keeps = False
+
+    def kept(self, batch):
+        """A batch that is about to be handed out."""
+        return Kept(self, batch)
 
     def seed(self):
         return None
@@ -316,23 +348,53 @@ class Nothing:
 
 
 def told_of_epochs(source):
-    """What of it wants to know which epoch it is in; None where nothing does."""
-    parts = source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)
-    return next((part for part in parts if hasattr(part, "set_epoch")), None)
+    """What of it wants to know which epoch it is in: itself, or the samplers and loaders inside of it. What is inside of one of these it
+    tells itself."""
+    waiting, seen, found = [source], [], []
+    while waiting and len(seen) < PARTS_MAX:
+        part = waiting.pop(0)
+        if any(part is known for known in seen):
+            continue
+        seen.append(part)
+        if hasattr(part, "set_epoch"):
+            found.append(part)
+        else:
+            waiting += inside(part)
+    return found
+
+
+def inside(part):
+    """The samplers and loaders that it has. A data set is none of them: what epoch that is in the program tells it."""
+    found = [one for one in (attribute(part, "sampler"), attribute(part, "batch_sampler")) if one is not None]
+    for name, value in getattr(part, "__dict__", {}).items():
+        several = value[:MEMBERS_MAX] if type(value) in (list, tuple) else (value,)
+        found += [one for one in several if name != "dataset" and may_be_gone_through(one)]
+    return found
+
+
+def attribute(part, name):
+    try:
+        return getattr(part, name, None)
+    except Exception:
+        return None  # a property of the program's own
+
+
+def may_be_gone_through(value):
+    kind = type(value)
+    is_data = any(one.__name__ in ("Dataset", "IterableDataset") for one in kind.__mro__)
+    return hasattr(kind, "__iter__") and hasattr(value, "__dict__") and not isinstance(value, type) and not is_data
 
 
 def epoch_of(source):
     """The epoch that a source says it is in: a sampler of torch's calls it `epoch`, a loader of accelerate's `iteration`."""
-    part = told_of_epochs(source)
-    said = (getattr(part, name, None) for name in ("epoch", "iteration"))
+    said = (getattr(part, name, None) for part in told_of_epochs(source) for name in ("epoch", "iteration"))
     return next((one for one in said if type(one) is int and one >= 0), 0)
 
 
 def open_plainly(source, epoch, skip, last=None):
-    """An iterator over a source that is told of its epoch where it wants to know: DistributedSampler, for instance. `last` is called
+    """An iterator over a source that is told of its epoch where something of it wants to know: DistributedSampler, for instance. `last` is called
     ahead of the last batch that is passed over: a source which loads ahead loads the next one then."""
-    part = told_of_epochs(source)
-    if part is not None:
+    for part in told_of_epochs(source):
         part.set_epoch(epoch)
     batches = iter(source)
     for left in range(skip, 0, -1):

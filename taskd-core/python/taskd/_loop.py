@@ -318,7 +318,7 @@ class Loop:
         """All that the step has changed before its window is as it was when the step began. `alone`: this rank does it by itself."""
         if self.noted == self.number and not self.again:
             self.streams.redo_step(alone)
-            self.engine.put_back(self.note)
+            self.engine.put_back(self.note, alone)
             self.again = True
 
     def hold_buffers(self):

@@ -17,8 +17,7 @@ class Step:
         for _ in range_of(2):  # an epoch that is over, and a new one
             epoch, batches = self.epochs.get(id(source)) or (epoch_of(source), None)
             if batches is None:
-                part = told_of_epochs(source)
-                if part is not None:
+                for part in told_of_epochs(source):
                     part.set_epoch(epoch)
                 batches = iter(source)
             self.epochs[id(source)] = epoch, batches
@@ -47,13 +46,46 @@ class Step:
 
 
 def told_of_epochs(source):
-    parts = source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None)
-    return next((part for part in parts if hasattr(part, "set_epoch")), None)
+    """What of it wants to know which epoch it is in: itself, or the samplers and loaders inside of it. What is inside of one of these it
+    tells itself."""
+    waiting, seen, found = [source], [], []
+    while waiting and len(seen) < 64:
+        part = waiting.pop(0)
+        if any(part is known for known in seen):
+            continue
+        seen.append(part)
+        if hasattr(part, "set_epoch"):
+            found.append(part)
+        else:
+            waiting += inside(part)
+    return found
+
+
+def inside(part):
+    """The samplers and loaders that it has. A data set is none of them: what epoch that is in the program tells it."""
+    found = [one for one in (attribute(part, "sampler"), attribute(part, "batch_sampler")) if one is not None]
+    for name, value in getattr(part, "__dict__", {}).items():
+        several = value[:16] if type(value) in (list, tuple) else (value,)
+        found += [one for one in several if name != "dataset" and may_be_gone_through(one)]
+    return found
+
+
+def attribute(part, name):
+    try:
+        return getattr(part, name, None)
+    except Exception:
+        return None  # a property of the program's own
+
+
+def may_be_gone_through(value):
+    kind = type(value)
+    is_data = any(one.__name__ in ("Dataset", "IterableDataset") for one in kind.__mro__)
+    return hasattr(kind, "__iter__") and hasattr(value, "__dict__") and not isinstance(value, type) and not is_data
 
 
 def epoch_of(source):
-    part = told_of_epochs(source)
-    said = (getattr(part, name, None) for name in ("epoch", "iteration"))
+    """The epoch that a source says it is in: a sampler of torch's calls it `epoch`, a loader of accelerate's `iteration`."""
+    said = (getattr(part, name, None) for part in told_of_epochs(source) for name in ("epoch", "iteration"))
     return next((one for one in said if type(one) is int and one >= 0), 0)
 
 

@@ -16,7 +16,7 @@ def of(engine, loop):
     others here and now, as are those of a device."""
     state = engine.state_
     leaves = state.leaves()
-    stay = settled(state)
+    stay = set() if engine.ahead else settled(state)  # of a program that does not wait for the window
     entries, held = [], []
     for path, leaf in leaves.items():
         in_place = leaf.data_ptr() in stay and leaf.device.type == "cpu" and leaf.is_contiguous()

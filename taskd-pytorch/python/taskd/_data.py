@@ -1,11 +1,12 @@
 """What `taskd._batches` does not know of PyTorch: a batch's tensors, a DataLoader that begins in the middle of an epoch, and samplers
-that share the data out among the ranks."""
+that share the data out among the ranks.
+"""
 
 import weakref
 
 import torch
 
-from taskd import _batches, _random, _tape
+from taskd import _batches, _kept, _link, _random, _tape
 
 
 class Copier:
@@ -21,6 +22,7 @@ class Copier:
         self.first = {}  # id of a source: (a weak reference to it, these values), in all loops
         self.tape = None  # of the draw under way
         self.replays = None  # what answers operations while an epoch begins again
+        self.told_why = False  # that there are batches whose steps cannot be done again
 
     def parts_of(self, source, anew=False):
         from taskd import _sources, _workers  # now: this one is there before all of torch is
@@ -95,19 +97,12 @@ class Copier:
                 _workers.end(loader)
         parts.set_plain(dict(enumerate(first)))
 
-    def mark(self, batch):
-        return tuple(one._version for one in tensors(batch))
-
-    def copy(self, batch):
-        if isinstance(batch, torch.Tensor):
-            return batch.clone()
-        if isinstance(batch, dict):
-            return type(batch)((key, self.copy(value)) for key, value in batch.items())
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*map(self.copy, batch))
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(map(self.copy, batch))
-        return batch
+    def kept(self, batch):
+        kept = _kept.Kept(batch)
+        if kept.why is not None and not self.told_why:
+            self.told_why = True
+            _link.say(kept.why)
+        return kept
 
 
 class Watch:
@@ -184,17 +179,6 @@ class Again:
     def __exit__(self, *_):
         self.copier.replays = None
         del self.given[:]
-
-
-def tensors(batch):
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from tensors(value)
 
 
 class Later:

@@ -8,13 +8,15 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _accelerate, _away, _begin_alone, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
+from taskd import _accelerate, _away, _begin_alone, _buffers, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
 from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _step_kinds, _store, _transfer, _under_way, _unfinished
-from taskd._loop import CATCHING_UP, OPEN, WARMING
+from taskd._loop import CATCHING_UP, OPEN, TORN, WARMING
 from taskd._session import JOIN, Refused
 
 BUCKETS_MAX = 4096  # sizes of operations that C++ calls for in one backward pass; more are not compared
 FIRST_MEETING_SECONDS = 30  # within which the store of the first generation is reached
+CARRIED = "what gradients have from one step to the next"
+AHEAD_MAX = 2  # steps that are seen to change parameters ahead of their commit windows, before no step is done again
 UNDO_BYTES_MAX = 256 << 20  # of state that is copied at the start of a commit window in which there are operations
 
 
@@ -42,6 +44,7 @@ class Engine:
         self.in_window = False  # operations were called for in a commit window: what was changed before one fails has to be undone
         self.needs_undo = True  # there are such; or nobody knows yet
         self.undo = None
+        self.ahead = 0  # steps that were seen to change parameters ahead of their commit windows
         self.told_no_undo = False
         self.digest_of = None  # (loop, step) of the checksum that was reported last
         self.has_no_digest = False  # it could not be computed, which was reported
@@ -116,6 +119,9 @@ class Engine:
             self.state_.named.setdefault(_accelerate.NAME, counters)
         self.loop = loop
         self.say_what_is_sharded()
+        self.noter.looks_at_buffers()
+        if self.noter.unusual is not None:
+            self.refuses(self.why_unusual())
         if self.cannot is not None:
             _link.say("recovery in place is off: %s" % self.cannot)
 
@@ -138,6 +144,7 @@ class Engine:
             self.warm.note(what)
         elif isinstance(what, torch.nn.Module) and self.loop.note is not None:
             self.loop.note.modules_are_found(with_grads=True)
+            self.say_what_is_unusual()
         elif self.loop.note is not None:
             self.loop.note.scalers_are_found()
 
@@ -161,9 +168,8 @@ class Engine:
 
     def carries_gradients(self):
         """A rank that takes the place of a lost one has none of what that one's steps before have left in its gradients."""
-        name = "what gradients have from one step to the next"
-        if name not in self.told_sharded:
-            self.told_sharded.append(name)
+        if CARRIED not in self.told_sharded:
+            self.told_sharded.append(CARRIED)
             why = "step %d goes on with gradients of the step before it, which are each rank's own: where a rank is lost all start again; have "
             _link.say((why + "a step of taskd's hold all passes up to the optimizer's step") % self.loop.number)
             self.session.knows_limits()
@@ -193,6 +199,13 @@ class Engine:
             _link.say(why)
             self.session.knows_limits()
 
+    def say_what_is_unusual(self):
+        if self.noter.unusual is not None:
+            self.finds_limit(self.why_unusual())
+
+    def why_unusual(self):
+        return "no step puts back the buffer %s: restart all ranks" % self.noter.unusual
+
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
         self.unfinished.forget()
@@ -200,7 +213,9 @@ class Engine:
         if self.loop.committed is not None:
             self.needs_undo = self.in_window
             self.late.look()
-        return self.noter.note()
+        note = self.noter.note()
+        self.say_what_is_unusual()
+        return note
 
     def prove(self, loop):
         """Reports the checksum of what is here, where a step begins with which all ranks do, or the one before was of a new kind. A kind
@@ -232,7 +247,7 @@ class Engine:
         try:
             return _digest.report(self, loop)
         except Exception as error:
-            if not self.has_no_digest:
+            if not self.has_no_digest and self.noter.unusual is None:  # of which all was said
                 self.has_no_digest = True
                 why = "%s: %s" % (type(error).__name__, error)
                 _link.say("no checksum of this rank's state can be computed, so no other rank is proven to hold the same: %s" % why)
@@ -258,13 +273,22 @@ class Engine:
             why = "the communication hook %s of a module of %s may keep a state of its own, which no step puts back and no other rank has: restart all ranks"
             self.finds_limit(why % (name, kind))
 
-    def backward(self):
-        """A backward pass begins: the others cannot complete the step without it, and with it they can."""
-        if not self.noter.backward and not self.noter.zeroed and self.noter.carries(self.loop):
+    def backward(self, adds=True):
+        """A backward pass begins: the others cannot complete the step without it, and with it they can. It adds to gradients, or only
+        gives some."""
+        if adds and self.noter.zeroing.begins_pass(self.loop):
             self.carries_gradients()
-        self.noter.backward = True
         self.noter.changed()
         self.loop.keep_forward()
+
+    def ends_backward(self):
+        if self.noter.zeroing.ends_pass():
+            self.carries_gradients()
+
+    def steps(self, optimizer):
+        """An optimizer's step begins."""
+        if self.noter.zeroing.steps(optimizer.param_groups):
+            self.carries_gradients()
 
     def issued(self, args):
         """An operation of the step; with what it was called, where C++ did inside of backward."""
@@ -291,17 +315,42 @@ class Engine:
             self.report_digest(self.loop)
         if not self.in_window and self.reducers.is_settled(self.loop.number):
             self.loop.keep_opened()
-        self.keep_undo()
+        if self.needs_undo or _digest.is_due(self.loop.number, self.loop.first):
+            self.look_ahead_of_window()
+        if self.noter.unusual is None:
+            self.keep_undo()
+
+    def look_ahead_of_window(self):
+        """Reports a program that changes parameters where no step puts them back, before anything has failed. One step may do so."""
+        note = self.loop.note
+        changed = note.changed_parameter() if note is not None else None
+        if changed is not None and note.why_not is None:
+            note.why_not = self.why_changed(changed)
+            self.ahead += 1
+            if self.ahead == AHEAD_MAX:
+                self.noter.keeps_storages = False  # of which more than one might have to be held
+                self.finds_limit(note.why_not)
+
+    def why_changed(self, parameter):
+        found = ("%s/%s" % (name, path) for name, what in self.state_.named.items() for path in paths_of(parameter, what))
+        name = next(found, "a parameter")
+        return "%s was changed ahead of optimizer.step(), and no step puts parameters back; restart all ranks" % name
 
     def keep_undo(self):
-        """Copies what the window is to change, where something in it may fail."""
-        if self.needs_undo:
+        """Copies what the window is to change, where something in it may fail. What cannot be copied once is not tried again."""
+        if not self.needs_undo or self.told_no_undo:
+            return
+        try:
             leaves = self.state_.leaves()
             size = sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
             if size > UNDO_BYTES_MAX:
                 self.say_no_undo(size)
             else:
                 self.undo = {path: leaf.clone() for path, leaf in leaves.items()}, self.state_.rest()
+        except Exception as error:
+            self.told_no_undo = True
+            why = "this rank's state cannot be copied (%s: %s), so what an optimizer's step has changed is not taken back: if an operation in it "
+            _link.say((why + "fails, all start again") % (type(error).__name__, error))
 
     def say_no_undo(self, size):
         """Once: it holds for every step."""
@@ -322,9 +371,21 @@ class Engine:
                 if path in leaves:
                     leaf.copy_(leaves[path])
         self.state_.take_rest(rest, leaves)
+        if self.loop.note is not None and self.loop.note.why_not is None:
+            self.loop.note.parameters_are_right()
         return True
 
-    def put_back(self, note):
+    def put_back(self, note, alone=False):
+        """Raises Refused: a parameter is not what it was, and nobody gives this rank another's; or the step gives to the next one what
+        it cannot have `alone`."""
+        if alone and CARRIED in self.told_sharded:
+            raise Refused("%s no rank has of a step that it does by itself; restart all ranks" % CARRIED)
+        if not alone and self.loop.window != TORN:
+            if self.ahead >= AHEAD_MAX:
+                raise Refused(self.cannot)
+            changed = note.changed_parameter()
+            if changed is not None or note.why_not is not None:
+                raise Refused(note.why_not or self.why_changed(changed))
         self.buckets = []
         self.kinds.forget()
         self.reducers.put_back(self.loop.number)
@@ -333,19 +394,19 @@ class Engine:
     def buffers(self, note=None):
         """The buffers of all modules, of now or as they were noted, by path: as bytes."""
         if note is not None:
-            return _notes.packed(zip(self.noter.paths, (copy for _, copy in note.buffers)))
-        return _notes.packed(zip(self.noter.paths, self.noter.found))
+            return _buffers.packed(zip(self.noter.paths, (copy for _, copy in note.buffers)))
+        return _buffers.packed(self.noter.buffers())
 
     def hold_buffers(self):
-        return [(one, one.detach().clone()) for _, one in self.state_.buffers()]
+        return _buffers.Held(self.state_)
 
     def put_buffers(self, held):
         with torch.no_grad():
             for one, copy in held:
-                one.copy_(copy)
+                _buffers.put(one, copy)
 
     def fill_buffers(self, values):
-        _notes.fill(self.state_.buffers(), values)
+        _buffers.fill(self.state_.buffers(), values)
 
     def restore_random(self, data):
         _random.restore(data)
@@ -382,7 +443,7 @@ class Engine:
         }
 
     def state_bytes(self):
-        return bytes_of(self.state_.leaves())
+        return bytes_of(self.state_.leaves()) if self.noter.unusual is None else None
 
     def join(self, order, cancelled):
         import torch.distributed as dist
@@ -409,7 +470,10 @@ class Engine:
         self.transfer.give(loop, order)
 
     def take(self, loop, step, ranks, cancelled):
-        return self.transfer.take(loop, step, ranks, cancelled)
+        given = self.transfer.take(loop, step, ranks, cancelled)
+        if loop.noted == loop.number and not loop.is_new:  # it was torn in this step, and has what its own buffers were when that began
+            loop.note.put_back_buffers()
+        return given
 
     def agree(self, order):
         """All have joined: their buckets must be the same, or their operations would not match."""
@@ -420,6 +484,8 @@ class Engine:
             raise Refused("the buckets of this rank (%s) are not those of the others (%s); restart all ranks" % (own, sizes))
 
     def resumed(self):
+        if self.loop.note is not None:
+            self.loop.note.parameters_are_right()
         self.reducers.resumed_at = self.loop.number
         self.transfer.close()
         for front in self.groups.fronts():
@@ -433,6 +499,11 @@ class Engine:
         from taskd import _dump
 
         return _dump.write(self, loop, order)
+
+
+def paths_of(parameter, what):
+    named = _state.inner_of(what).named_parameters() if isinstance(what, torch.nn.Module) else ()
+    return [path for path, one in named if one is parameter]
 
 
 def bytes_of(leaves):

@@ -34,8 +34,15 @@ class Guards:
             loop.engine.backward()
             return loop.goes_on() or True  # where it is not caught the pass goes on, and counts for nothing
 
-        for name in ("backward", "grad"):
-            setattr(module, name, self.around(getattr(module, name), before))
+        def before_grad(loop, *_):
+            loop.engine.backward(adds=False)
+            return loop.goes_on() or True
+
+        def after(loop, *_):
+            loop.engine.ends_backward()
+
+        module.backward = self.around(module.backward, before, after)
+        module.grad = self.around(module.grad, before_grad)
 
     def of_ddp(self, module):
         ddp = module.DistributedDataParallel
@@ -84,7 +91,10 @@ class Guards:
         wrap = module.Optimizer.profile_hook_step
 
         def before(loop, optimizer, *_):
-            return not find(loop, "optimizer", optimizer) or loop.opens()
+            if not find(loop, "optimizer", optimizer):
+                return True
+            loop.engine.steps(optimizer)
+            return loop.opens()
 
         def profile_hook_step(step):
             return self.around(wrap(step), before)
@@ -95,8 +105,8 @@ class Guards:
                 kind.step = self.around(kind.step, before)
         zero_grad = module.Optimizer.zero_grad
 
-        def seen(loop, *_):
-            loop.engine.noter.saw_zero_grad()
+        def seen(loop, optimizer, *_):
+            loop.engine.noter.zeroing.zeroes(optimizer.param_groups)
             return True
 
         module.Optimizer.zero_grad = self.around(zero_grad, seen)

@@ -45,7 +45,7 @@ class Late:
         loop, noter = self.engine.loop, self.engine.noter
         if loop.note is None or loop.noted is None or loop.noted != loop.committed or loop.noted == self.step:
             return
-        found = {path for path, one, was in zip(noter.paths, noter.found, noter.versions) if one._version != was}
+        found = noter.changes_late()
         for path in [one for one in found if one.endswith("num_batches_tracked")]:  # beside which torch's kernels change others, unseen
             found.update(path[: -len("num_batches_tracked")] + name for name in noter.UNSEEN)
         copies = {path: copy for path, (_, copy) in zip(noter.paths, loop.note.buffers) if path in found}
@@ -53,8 +53,10 @@ class Late:
         new = sorted(set(copies) - self.told)
         if new:
             self.told.update(new)
-            why = "%s: changed behind a step's last backward pass; a rank that is lost there takes it from another that had the same ahead "
-            _link.say((why + "of the step, and where none had all ranks start again") % ", ".join(new[:8]))
+            unseen = ", as far as can be seen" if noter.unseen.intersection(new) else ""
+            how = "changed behind a step's last backward pass%s" % unseen
+            why = "%s: %s; a rank that is lost there takes it from another that had the same ahead of the step, and where none had "
+            _link.say((why + "all ranks start again") % (", ".join(new[:8]), how))
 
     def notes(self, step):
         """Of the step ahead of this one: what its late buffers were when it began, as digests by path, and which others they are copies of

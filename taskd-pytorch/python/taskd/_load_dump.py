@@ -9,7 +9,7 @@ import pickle
 import torch
 import torch.distributed as dist
 
-from taskd import _accelerate, _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _notes, _random
+from taskd import _accelerate, _buffers, _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _random
 from taskd import _session, _state, _values
 from taskd._dumps import NoDump
 
@@ -157,9 +157,13 @@ class Whole:
             raise NoDump("it has %s, which is not in the state that is to be loaded; name all that was saved" % name)
         for name in sorted(set(state.named) - self.names):
             raise NoDump("it has no %s" % name)
-        optimizers = {name for name, what in state.named.items() if _state.is_optimizer(_state.inner_of(what))}
+        there = pickle.loads(self.rest)
+        for name, groups in sorted(state.groups().items()):
+            if len(there[name][0]) != len(groups):
+                numbers = name, len(there[name][0]), len(groups)
+                raise NoDump("%s has %d groups of parameters in it and %d in this program; add those that the loop adds ahead of it" % numbers)
         for path in sorted(set(own) ^ in_place):
-            if path.partition("/")[0] not in optimizers:  # whose state is only there once it has stepped
+            if not state.may_lack(path):
                 raise NoDump("%s is %s" % (path, "not in it" if path in own else "in it and not in this program"))
         for path in sorted(set(own) & in_place):
             there, here = self.leaves[path], own[path]
@@ -182,7 +186,7 @@ class Whole:
                 tensor.copy_(leaf)
         self.state.take_rest(self.rest, self.leaves)
         random, positions, buffers = self.private()
-        _notes.fill(self.state.buffers(), buffers)
+        _buffers.fill(self.state.buffers(), buffers)
         _loop.left_off = LeftOff(self.step, random, positions)
 
     def private(self):

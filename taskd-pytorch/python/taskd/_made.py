@@ -31,8 +31,10 @@ def note(kind):
         return  # it is derived from one that is noted, or nobody knows
 
     def noted(cls, *args, **kwargs):
-        what = object.__new__(cls)
-        add(what)
+        make = super(kind, cls).__new__  # of a class that the program has beside torch's, where that has one
+        what = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+        if isinstance(what, kind):
+            add(what)
         return what
 
     kind.__new__ = noted

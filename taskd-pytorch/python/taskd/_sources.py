@@ -18,7 +18,7 @@ class Parts:
         self.all, self.generators = [], []
         self.look(source)
         self.loaders = [one for one in self.all if issubclass(type(one), DataLoader)]
-        self.own = [one for one in self.all if is_programs(one)]
+        self.own = [one for one in self.all if is_programs(one) or counts_epochs(one)]
 
     def look(self, source):
         waiting = [source]
@@ -32,8 +32,8 @@ class Parts:
                 waiting += [one for value in values_of(part) for one in members(value) if is_part(one)]
 
     def plain(self):
-        """The numbers among the attributes of what is the program's own or a framework's: which epoch it is, for instance."""
-        return [{name: value for name, value in vars(part).items() if type(value) in PLAIN} for part in self.own]
+        """The numbers among the attributes of what is the program's own or a framework's; of a sampler of torch's which epoch it is."""
+        return [numbers_of(part) for part in self.own]
 
     def changed(self, first):
         """Those that are others than they were at first, by part and name; None where there are none."""
@@ -71,6 +71,18 @@ def is_part(value):
     if isinstance(value, (torch.Tensor, torch.nn.Module, type)):
         return False
     return hasattr(type(value), "__iter__") and hasattr(value, "__dict__")
+
+
+def numbers_of(part):
+    if not is_programs(part):
+        return {"epoch": part.epoch}
+    return {name: value for name, value in vars(part).items() if type(value) in PLAIN}
+
+
+def counts_epochs(part):
+    """Whether it is told of its epoch, by the program or by `_batches`, and keeps that in a number."""
+    is_told = hasattr(type(part), "set_epoch") and not isinstance(part, Dataset)
+    return is_told and type(getattr(part, "__dict__", {}).get("epoch")) is int
 
 
 def is_programs(part):

@@ -2,7 +2,8 @@
 
 Who registers nothing is found: modules in DDP at their forward pass, optimizers, schedulers and gradient scalers at their step.
 Each is flattened into *leaves*, `path: tensor`, which have the same paths on all ranks that hold the same. Those of modules and
-optimizers are the objects' own tensors; those of all else are values that it gives and takes as a whole (`_values`).
+optimizers are the objects' own tensors; those of all else, and what an optimizer keeps that is no parameter's, are values that it gives
+and takes as a whole (`_values`). A parameter that is trained and in no module that is named is a leaf of its optimizer.
 """
 
 import hashlib
@@ -13,6 +14,10 @@ import weakref
 import torch
 
 from taskd import _fsdp, _link, _made, _values
+from taskd._session import Refused
+
+PLAIN_KEYS = str, int, float, bool, bytes, type(None), torch.dtype, torch.device  # of what is not one process's own
+LOOSE = "param."  # in the path of a parameter among an optimizer's leaves, ahead of its place in the groups
 
 
 class State:
@@ -80,7 +85,7 @@ class State:
         """All tensors, by path. Who reads values by their addresses has to hold them as long."""
         found = self.in_place()
         for name, what in self.named.items():
-            _, tensors = _values.apart(inner_of(what))
+            _, tensors = apart(inner_of(what))
             found.update((name + _values.MARK + place, one) for place, one in tensors.items())
         return found
 
@@ -89,10 +94,48 @@ class State:
         found = {}
         for name, what in self.named.items():
             leaves_of(name, what, found)
+        found.update((path, local(one)) for path, one in self.loose().items())
         return found
 
+    def loose(self):
+        """The parameters that optimizers train and that are in nothing else that is named, by path."""
+        known = {id(one) for what in self.named.values() if not is_optimizer(what) for one in parameters_of(what)}
+        known.update(id(what) for what in self.named.values() if isinstance(what, torch.Tensor))
+        found = {}
+        for name, what in self.named.items():
+            for at, group in enumerate(inner_of(what).param_groups if is_optimizer(what) else ()):
+                for number, one in enumerate(group["params"]):
+                    if id(one) not in known:
+                        known.add(id(one))
+                        found["%s/%s%d.%d" % (name, LOOSE, at, number)] = one
+        return found
+
+    def parameters(self):
+        """All that may be trained, by path."""
+        found = {}
+        for name, what in self.named.items():
+            if isinstance(what, torch.nn.Module):
+                found.update(("%s/%s" % (name, path), one) for path, one in inner_of(what).named_parameters())
+        found.update(self.loose())
+        return found
+
+    def groups(self):
+        """How many parameters are in each group of each optimizer, by name."""
+        found = {name: inner_of(what).param_groups for name, what in self.named.items() if is_optimizer(what)}
+        return {name: [len(group["params"]) for group in groups] for name, groups in found.items()}
+
+    def may_lack(self, path):
+        """Whether a tensor is only there once its optimizer has stepped."""
+        name, _, rest = path.partition("/")
+        return is_optimizer(inner_of(self.named.get(name))) and not rest.startswith(LOOSE)
+
     def rest(self):
-        """What is no tensor, as bytes."""
+        """What is no tensor, as bytes. Raises Refused: an optimizer keeps what no other rank would know."""
+        for name, what in self.named.items():
+            for key in keys_in(others_of(inner_of(what))) if is_optimizer(what) else ():
+                if not is_plain_key(key):
+                    why = "%s keeps a state by a key that is a %s, which only this process has: it is neither copied nor put back"
+                    raise Refused(why % (name, type(key).__name__))
         return pickle.dumps({name: rest_of(what) for name, what in self.named.items()}, 4)
 
     def take_rest(self, data, tensors):
@@ -243,14 +286,42 @@ def rest_of(what):
         states = {
             path: {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)} for path, state in states_of(what)
         }
-        return groups, states
-    return _values.apart(what)[0]
+        return groups, states, apart(what)[0]
+    return apart(what)[0]
+
+
+def apart(what):
+    """See `_values.apart`."""
+    if not is_optimizer(what):
+        return _values.apart(what)
+    found = {}
+    return _values.take_out("", {key: one for key, one in others_of(what).items() if is_plain_key(key)}, found), found
+
+
+def others_of(optimizer):
+    """What it keeps that is no parameter's: torch has that in its state, too."""
+    return {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)}
+
+
+def keys_in(value):
+    if isinstance(value, dict):
+        yield from value
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        return
+    for one in value:
+        yield from keys_in(one)
+
+
+def is_plain_key(key):
+    """Whether it is the same for every rank."""
+    return all(map(is_plain_key, key)) if type(key) is tuple else type(key) in PLAIN_KEYS
 
 
 def take_rest_of(what, rest, values):
     what = inner_of(what)
     if is_optimizer(what):
-        groups, states = rest
+        groups, states, *others = rest
         for group, given in zip(what.param_groups, groups):
             group.update(given)
         for at, group in enumerate(what.param_groups):
@@ -260,13 +331,38 @@ def take_rest_of(what, rest, values):
                     what.state.pop(parameter, None)
                 else:
                     what.state[parameter].update(given)
+        for given in others:  # a checkpoint of an older version has none
+            take_others(what, given, values)
     else:
         _values.give_back(what, rest, values)
+
+
+def take_others(optimizer, given, values):
+    """What it keeps that is no parameter's. That stays as it is where there are no values: of a newcomer, which gets it from another."""
+    if any(leaf.path not in values for leaf in _values.leaves_in(given)):
+        return
+    given = _values.filled(given, values, lambda: apart(optimizer)[1])
+    for key in [one for one in others_of(optimizer) if is_plain_key(one) and one not in given]:
+        del optimizer.state[key]
+    for key, value in given.items():
+        here = optimizer.state.get(key)
+        if isinstance(here, dict) and isinstance(value, dict):  # the optimizer may hold it elsewhere as well
+            here.clear()
+            here.update(value)
+        else:
+            optimizer.state[key] = value
 
 
 def make_room(optimizer, path, like, spare):
     """A tensor of an optimizer's state that is not there yet, as it is on the rank that gives its own."""
     at, number, key = path.split(".", 2)
+    if at == "group":  # what was a number when the optimizer was made, such as its rate
+        group, (shape, dtype, device) = optimizer.param_groups[int(number)], like
+        where = "cpu" if device == "cpu" or not group["params"] else group["params"][0].device
+        group[key] = torch.empty(shape, dtype=dtype, device=where)
+        return group[key]
+    if path.startswith(LOOSE):
+        raise Refused("there is no parameter %s in the groups of %s" % (path[len(LOOSE) :], type(optimizer).__name__))
     parameter = optimizer.param_groups[int(at)]["params"][int(number)]
     shape, dtype, device = like
     tensor = spare.get(parameter, {}).get(key)

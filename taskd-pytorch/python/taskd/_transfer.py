@@ -55,6 +55,8 @@ class Transfer:
             "late": engine.late.notes(loop.number),
             "private": loop.private(with_buffers=False),  # they are among the entries, and a store takes little
             "sharded": engine.state_.not_replicated(),
+            "groups": engine.state_.groups(),
+            "trained": {path: one.requires_grad for path, one in engine.state_.parameters().items()},
             "step": loop.number,
             "loop": engine.session.loops,
             "kinds": engine.kinds.seen,
@@ -82,6 +84,7 @@ class Transfer:
         self.began_alike(loop, giver, first)
         self.late, own = self.engine.late.taken(loop, giver, first["late"])
         loop.spoil()  # ahead of the first change: room is made for what an optimizer here does not have yet
+        self.trains(first["trained"])
         moves = self.moves(loop, [told[rank] for rank in ranks])
         _copy.read([one for one in moves if one[1]], cancelled)
         for tensor, held in self.landed:
@@ -119,10 +122,14 @@ class Transfer:
         if sharded:
             names = ", ".join(sorted(sharded))
             raise Refused("%s is sharded: rank %s has no copy of what this rank holds; use a checkpoint" % (names, rank))
+        for name, here in state.groups().items():
+            there = told["groups"].get(name, here)
+            if here != there:
+                why = "%s has groups of %s parameters on rank %s and of %s here: one that was added in the step loop has no place; restart all ranks"
+                raise Refused(why % (name, there, rank, here))
         theirs = {entry[0] for entry in told["entries"]}
-        optimizers = {name for name, what in state.named.items() if isinstance(_state.inner_of(what), torch.optim.Optimizer)}
         for path in own:
-            if path not in theirs and path.partition("/")[0] not in optimizers:
+            if path not in theirs and not state.may_lack(path):
                 raise Refused("the state of rank %s has no %s, which this rank has; is it the same program?" % (rank, path))
         for name in state.unknown(told["rest"]):
             raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (name, rank))
@@ -130,7 +137,7 @@ class Transfer:
             if _values.is_value(path):
                 continue  # whoever loads them knows what fits
             if path not in own:
-                if path.partition("/")[0] not in optimizers:
+                if not state.may_lack(path):
                     raise Refused("this rank has no %s, which rank %s has; is it the same program?" % (path, rank))
             elif tuple(own[path].shape) != shape or own[path].dtype != dtype:
                 raise Refused(
@@ -155,6 +162,12 @@ class Transfer:
         if other is not None:
             why = "an epoch of %s has begun here by operations of this rank alone, which gave other than those of rank %d; restart all ranks"
             raise Refused(why % (other, giver))
+
+    def trains(self, told):
+        """What another trains is trained here, too, and nothing else: the program may have frozen or thawed parameters in its loop."""
+        for path, parameter in self.engine.state_.parameters().items():
+            if parameter.requires_grad != told.get(path, parameter.requires_grad):
+                parameter.requires_grad_(told[path])
 
     def kept_here(self, loop):
         """Buffers are each rank's own, and those that the step has left here are right."""

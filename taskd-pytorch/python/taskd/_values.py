@@ -89,9 +89,20 @@ def give_back(what, given, tensors):
     """Has it load what was taken `apart`, of itself or of another like it. It may keep the tensors."""
     if given is None:
         return
-    here = {}
-    if any(leaf.device != "cpu" for leaf in leaves_in(given)):
-        here = apart(what)[1]  # where it has its own
+    given = filled(given, tensors, lambda: apart(what)[1])
+    with torch.no_grad():
+        if isinstance(what, torch.nn.Module):
+            for path, value in given.items():
+                what.get_submodule(path).set_extra_state(value)
+        else:
+            what.load_state_dict(given)
+            if hasattr(what, "_per_optimizer_states"):  # a gradient scaler's, of the step that it was in
+                what._per_optimizer_states.clear()
+
+
+def filled(given, tensors, own):
+    """What was taken apart, with these tensors in it; `own()` are those of who gets it, whose devices they come to."""
+    here = own() if any(leaf.device != "cpu" for leaf in leaves_in(given)) else {}
 
     def put_in(value):
         if isinstance(value, Leaf):
@@ -103,13 +114,7 @@ def give_back(what, given, tensors):
         return type(value)(map(put_in, value)) if type(value) in (list, tuple) else value
 
     with torch.no_grad():
-        if isinstance(what, torch.nn.Module):
-            for path, value in given.items():
-                what.get_submodule(path).set_extra_state(put_in(value))
-        else:
-            what.load_state_dict(put_in(given))
-            if hasattr(what, "_per_optimizer_states"):  # a gradient scaler's, of the step that it was in
-                what._per_optimizer_states.clear()
+        return put_in(given)
 
 
 def leaves_in(value):

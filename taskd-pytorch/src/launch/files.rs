@@ -10,12 +10,13 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 53] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 56] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
     "taskd/_alone.py"
     "taskd/_begin_alone.py"
+    "taskd/_buffers.py"
     "taskd/_completer.py"
     "taskd/_copied.py"
     "taskd/_data.py"
@@ -34,6 +35,7 @@ pub const PYTHON_FILES: [PythonFile; 53] = python_files! {
     "taskd/_groups.py"
     "taskd/_groups_anew.py"
     "taskd/_guards.py"
+    "taskd/_kept.py"
     "taskd/_late.py"
     "taskd/_latest.py"
     "taskd/_load_dump.py"
@@ -64,6 +66,7 @@ pub const PYTHON_FILES: [PythonFile; 53] = python_files! {
     "taskd/_until_exit.py"
     "taskd/_values.py"
     "taskd/_workers.py"
+    "taskd/_zeroing.py"
 };
 
 #[cfg(test)]

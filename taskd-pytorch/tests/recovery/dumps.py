@@ -211,13 +211,13 @@ def faults():
     return dict(found, digests=ended["digests"], losses=ended["losses"], starts=ended["starts"], step=step)
 
 
-def loaded(root, wide):
+def loaded(root, wide, groups=1):
     """What a program of one process finds there, and what is said."""
     import taskd
 
     torch.manual_seed(7)
     model = programs.net(wide)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam([{"params": one} for one in parted(list(model.parameters()), groups)], lr=1e-3)
     state = {"model": model, "optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)}
     before, real, sys.stderr = programs.digest(*state.values()), sys.stderr, io.StringIO()
     os.environ.update(RANK="0", WORLD_SIZE=str(SIZE))
@@ -227,6 +227,10 @@ def loaded(root, wide):
     finally:
         sys.stderr = real
     return {"step": step, "said": said, "changed": before != programs.digest(*state.values())}
+
+
+def parted(parameters, count):
+    return [parameters[at::count] for at in range(count)]
 
 
 def damaged():
@@ -278,6 +282,7 @@ def damaged():
             found[name] = loaded(root, 64)
         copied(safe, where, root)
         found["another layout"] = loaded(root, 32)
+        found["other groups"] = loaded(root, 64, groups=2)
         found["nothing"] = loaded(os.path.join(root, "nowhere"), 64)
     return found
 

@@ -3,6 +3,7 @@
 use super::super::outcome::Violation;
 use super::Moment;
 use super::books::event;
+use crate::detect::{Fault, Sound};
 use crate::job::{Domain, IncidentId, ProcId, Role};
 use crate::kernel::{Command, Decision, Event};
 use crate::launch::Directive;
@@ -84,6 +85,8 @@ impl Kept {
         }
         let about = Domain::Process(role.clone());
         let blames = |domain: &Domain| m.kernel.view().contains(domain, &about);
-        gone || decision.incident.faults.iter().any(|f| blames(&f.prime().domain) && f.prime().is_cause())
+        // It may live, have recorded its failure, and be none that is to blame: that is charged to the recovery before.
+        let is_lost = |fault: &Fault| fault.prime().is_cause() || fault.prime().damage.process == Sound::No;
+        gone || decision.incident.faults.iter().any(|f| blames(&f.prime().domain) && is_lost(f))
     }
 }

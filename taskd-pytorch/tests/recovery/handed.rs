@@ -1,0 +1,149 @@
+//! What a rank is handed: batches of a step that is done again, and the state and the place in the data of another rank.
+//!
+//! Each but one is one process, and what is around a piece is a double that says so (`handed.py`).
+
+use serde_json::{Value, json};
+
+use super::{found_by, is_exact};
+
+const CHANGED: &str = "a batch was changed in place, so its step cannot be done again; from now on batches are copied";
+const ADDED: &str = "optimizer has groups of [2, 2] parameters on rank 0 and of [2] here: one that was added in the step loop has no \
+                     place; restart all ranks";
+fn found(test: &str, scenario: &str) -> Option<Value> {
+    found_by("handed.py", test, scenario)
+}
+
+/// Why an optimizer's state is not copied that has such keys.
+fn strange(kind: &str) -> String {
+    let why = "which only this process has: it is neither copied nor put back";
+    format!("optimizer keeps a state by a key that is a {kind}, {why}")
+}
+
+/// All of these are so, and there are as many.
+fn are_all(found: &Value, count: usize) {
+    let found = found.as_object().unwrap();
+    assert!(found.len() == count && found.values().all(|one| one == true), "{found:#?}");
+}
+
+#[test]
+fn batches_that_a_program_changes_are_what_they_were_when_their_step_is_done_again() {
+    let test = "batches_that_a_program_changes_are_what_they_were_when_their_step_is_done_again";
+    let Some(found) = found(test, "changed_batches") else { return };
+    are_all(&found, 14);
+}
+
+#[test]
+fn a_step_is_refused_whose_batches_nobody_can_put_back() {
+    let test = "a_step_is_refused_whose_batches_nobody_can_put_back";
+    let Some(found) = found(test, "batches_that_are_not_there_any_more") else { return };
+    let lock = "nobody can tell whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
+                cannot pickle '_thread.lock' object";
+    let large =
+        "a batch has more than 16 MiB beside its tensors, which is not copied, so its step cannot be done again";
+    let expected = json!({
+        "an encoding in place": CHANGED,
+        "a slot": CHANGED,
+        "nothing of a slot": null,
+        "a lock": lock,
+        "a large array": large,
+        "early": [],
+        "said": [lock, large],
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn batches_that_nobody_changes_are_handed_out_as_they_are() {
+    let test = "batches_that_nobody_changes_are_handed_out_as_they_are";
+    let Some(mut found) = found(test, "batches_as_they_are") else { return };
+    let held = "a batch was changed where its loader holds it, so its step cannot be done again";
+    assert_eq!(found["one buffer"].take(), json!([[0.0, 1.0, CHANGED], [2.0, 3.0, held]]));
+    found.as_object_mut().unwrap().remove("one buffer");
+    are_all(&found, 6);
+}
+
+#[test]
+fn a_newcomer_has_an_iterators_batches_though_its_warm_up_has_changed_them() {
+    let test = "a_newcomer_has_an_iterators_batches_though_its_warm_up_has_changed_them";
+    let Some(found) = found(test, "warm_batches") else { return };
+    let batches = |count: usize| (0..count).map(|at| vec![at as f64; 2]).collect::<Vec<_>>();
+    assert_eq!(found, json!({"warm": batches(2), "then": batches(4)}));
+}
+
+#[test]
+fn a_newcomer_has_all_that_its_optimizer_trains_and_keeps() {
+    let Some(found) = found("a_newcomer_has_all_that_its_optimizer_trains_and_keeps", "newcomers") else { return };
+    let (whole, refused) =
+        (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
+    let expected = json!({
+        "plain": whole,
+        "unnamed model": whole,
+        "criterion": whole,
+        "state of no parameter": whole,
+        "state of a module": {"refused": strange("Linear"), "untouched": true},
+        "state by parameters": {"refused": strange("Parameter"), "untouched": true},
+        "thawed": whole,
+        "thawed by the step's number": whole,
+        "rate that became a tensor": whole,
+        "added group": refused,
+        "added group with momentum": refused,
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_parameter_that_is_in_no_module_is_a_part_of_the_checksum() {
+    let Some(found) = found("a_parameter_that_is_in_no_module_is_a_part_of_the_checksum", "checksums_differ") else {
+        return;
+    };
+    assert_eq!(found, json!({"differ": true}));
+}
+
+#[test]
+fn an_optimizers_state_that_is_no_parameters_is_undone_with_the_rest() {
+    let Some(found) = found("an_optimizers_state_that_is_no_parameters_is_undone_with_the_rest", "undone") else {
+        return;
+    };
+    assert_eq!(found, json!({"undone": true, "same": true, "times": 1}));
+}
+
+#[test]
+fn a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader() {
+    let test = "a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader";
+    let Some(found) = found(test, "epochs") else { return };
+    let kinds = found.as_object().unwrap();
+    let is_so = |one: &Value| *one == json!({"same": true, "whole epochs": true, "orders": 3});
+    assert!(kinds.len() == 6 && kinds.values().all(is_so), "{found:#}");
+}
+
+#[test]
+fn the_epoch_that_a_step_has_set_is_put_back() {
+    let Some(found) = found("the_epoch_that_a_step_has_set_is_put_back", "epoch_is_put_back") else { return };
+    assert_eq!(found, json!({"epoch": 0}));
+}
+
+#[test]
+fn a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo() {
+    let test = "a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo";
+    let Some(found) = found(test, "no_undo") else { return };
+    let so = "so what an optimizer's step has changed is not taken back: if an operation in it fails, all start again";
+    for name in ["scheduler", "group", "object"] {
+        let (of, said) = (&found[name], found[name]["said"].as_array().unwrap());
+        let is_said = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
+        assert!(said.len() == 1 && is_said(said[0].as_str().unwrap()), "{name}: {of:#}");
+        assert_eq!((&of["completed"], &of["undo"]), (&json!([true, true, true]), &json!(false)), "{name}");
+    }
+}
+
+#[test]
+fn a_program_that_does_all_of_it_and_whose_ranks_are_killed_ends_as_if_nothing_had_been() {
+    let test = "a_program_that_does_all_of_it_and_whose_ranks_are_killed_ends_as_if_nothing_had_been";
+    let Some(found) = found(test, "killed") else { return };
+    assert!(is_exact(&found), "{found:#}");
+}
+
+#[test]
+fn a_class_beside_torchs_makes_its_objects_itself() {
+    let Some(found) = found("a_class_beside_torchs_makes_its_objects_itself", "made_by_a_mixin") else { return };
+    assert_eq!(found, json!({"made": 1, "arguments": [1, ["lr"]], "noted": true}));
+}

@@ -11,7 +11,7 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use taskd_core::detect;
 use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, Rank, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport, Outcome};
@@ -488,8 +488,14 @@ async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that
     let running = tokio::spawn(runtime.run());
     reach(&handle, 5).await;
     handle.dump_now("before the maintenance").await.unwrap();
+    let saved = first.path().join("resultsaved");
+    let until = Instant::now() + PATIENCE;
+    while !saved.exists() {
+        let status = handle.status().await.expect("a rank dies as it saves, ahead of the job's end");
+        assert!(Instant::now() < until, "no rank died: {:#?}, {:#?}", status.orders, status.recent);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     reach(&handle, 15).await;
-    assert!(first.path().join("resultsaved").exists(), "nobody died");
     handle.dump_now("once more").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 1), "{report:#?}");

@@ -18,8 +18,9 @@ use taskd_pytorch::PYTHON_FILES;
 /// They need both cores of a small machine for themselves.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Most that the hook may take for a collective, in microseconds.
-const HOOK_MICROS_MAX: f64 = 30.0;
+/// Most functions that the hook may call for a collective while it records, and while nothing is recorded.
+const HOOK_CALLS_MAX: u64 = 50;
+const HOOK_CALLS_OFF_MAX: u64 = 18;
 
 /// What a program of `groups/` found; `None` where tests that need torch are skipped.
 fn findings(test: &str, program: &str) -> Option<Value> {
@@ -170,12 +171,13 @@ fn compiled_code_is_the_same_and_its_operations_are_recorded() {
     }
 }
 
+/// Counted and not timed: a machine that is busy, or half as fast, fails no test. `bench_trace` has the microseconds.
 #[test]
-fn the_hook_takes_little() {
-    let Some(found) = findings("the_hook_takes_little", "cost.py") else { return };
-    println!("itself, on and off, microseconds per collective, first decile and median: {found}");
+fn the_hook_calls_few_functions_for_a_collective() {
+    let Some(found) = findings("the_hook_calls_few_functions_for_a_collective", "cost.py") else { return };
+    println!("functions called for a collective: by the inner group, by the hook while on and while off: {found}");
     for rank in list(&found) {
-        let first_decile = |what: &str| rank[what][0].as_f64().unwrap() - rank["itself"][0].as_f64().unwrap();
-        assert!(first_decile("on") <= HOOK_MICROS_MAX && first_decile("off") <= HOOK_MICROS_MAX / 4.0, "{rank}");
+        let of_the_hook = |what: &str| rank[what].as_u64().unwrap();
+        assert!(of_the_hook("on") <= HOOK_CALLS_MAX && of_the_hook("off") <= HOOK_CALLS_OFF_MAX, "{rank}");
     }
 }

@@ -59,10 +59,10 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// Codes from 129 to 159 count as the signal that a shell says with them: a script around a program hides how it ended.
 ///
 /// *When.* A death by signal is blamed as soon as it is known, but for an interrupt while other ranks run: it may be one of many, and
-/// waits 3 s for these. One by exit code waits for the exact [`Phase::Exited`], because only that carries the error report which
-/// tells a cause from a consequence; consequences wait while such an end may still turn out to be their cause. As soon as a cause is known nobody waits any more: the incident is open, and
-/// a report that comes later refines its fault. An end of which nothing is known waits in any case: it may have been a
-/// success.
+/// waits 3 s for these. One by exit code waits for the exact [`Phase::Exited`], because only that carries the error report by which a
+/// cause and a consequence differ. A consequence waits while such an end may still turn out to be its cause. As soon as a cause is
+/// known no end waits any more: the incident is open, and a report that comes later refines its fault. An end of which nothing is known
+/// waits in any case: it may have been a success.
 ///
 /// A process that has [recorded](Signal::FailureRecorded) an error by which it ends, and has not ended a second later, counts as one
 /// that has ended with that error: it hangs in what it does at its exit, and others wait for it. Stopping a process exactly would wait for the same exit, so little is lost, and the wait is bounded

@@ -45,11 +45,14 @@ class Step:
         return False
 
 
+PARTS_MAX, MEMBERS_MAX = 64, 16  # of one source; of one list in it
+
+
 def told_of_epochs(source):
     """What of it wants to know which epoch it is in: itself, or the samplers and loaders inside of it. What is inside of one of these it
     tells itself."""
     waiting, seen, found = [source], [], []
-    while waiting and len(seen) < 64:
+    while waiting and len(seen) < PARTS_MAX:
         part = waiting.pop(0)
         if any(part is known for known in seen):
             continue
@@ -65,7 +68,7 @@ def inside(part):
     """The samplers and loaders that it has. A data set is none of them: what epoch that is in the program tells it."""
     found = [one for one in (attribute(part, "sampler"), attribute(part, "batch_sampler")) if one is not None]
     for name, value in getattr(part, "__dict__", {}).items():
-        several = value[:16] if type(value) in (list, tuple) else (value,)
+        several = value[:MEMBERS_MAX] if type(value) in (list, tuple) else (value,)
         found += [one for one in several if name != "dataset" and may_be_gone_through(one)]
     return found
 

@@ -56,7 +56,7 @@ pub(super) struct Trial {
     /// Ranks wait for what it directs them to do next.
     #[serde(default)]
     directs: bool,
-    /// It was charged while it was under way: what else fails of itself until the incident is decided anew comes from that.
+    /// It was charged before it was closed. What else fails until the incident is decided anew is part of the same failure.
     #[serde(default)]
     is_charged: bool,
     /// When its incident was closed; `None`: it is under way.
@@ -73,13 +73,12 @@ impl Trial {
         self.closed.is_some_and(|at| has_stepped && now >= at + TRIAL_WITHIN)
     }
 
-    /// Whether it is of this incident and has not come to its end, if it is carried out at all: what was begun is not undone when its
-    /// plan is cancelled.
+    /// Whether it recovers this incident, which is still open. Its plan may have been cancelled: that undoes nothing of what it began.
     pub(super) fn is_under_way(&self, id: IncidentId) -> bool {
         self.incident == id && self.closed.is_none()
     }
 
-    /// The same, and ranks wait for its next directive: nobody else gives them one.
+    /// The same, and ranks wait for its next directive, which no other plan gives them.
     pub(super) fn leaves_ranks_waiting(&self, id: IncidentId) -> bool {
         self.is_under_way(id) && self.directs
     }
@@ -258,11 +257,12 @@ fn kind(fault: &Fault, view: &View) -> Kind {
         (Domain::Process(Role::Rank(_)), FaultClass::Exit) => kind_of_end(fault, view),
         (Domain::Process(Role::Rank(_)), FaultClass::Stall) | (Domain::Job, FaultClass::Stall) => Kind::Error,
         (Domain::Process(Role::Rank(_)), FaultClass::Other(name)) if *name == "step" => Kind::Error,
-        // Of a collective that was called wrongly, or left out: the process lives.
-        (Domain::Process(Role::Rank(_)), FaultClass::Network) if suspect.damage.process == Sound::Yes => {
-            Kind::Consequence
-        }
-        (Domain::Process(Role::Rank(_)), FaultClass::Program) if suspect.damage.process == Sound::Yes => Kind::Error,
+        // Of a collective: the process lives.
+        (Domain::Process(Role::Rank(_)), class) if suspect.damage.process == Sound::Yes => match class {
+            FaultClass::Program => Kind::Error, // it was called wrongly, or left out
+            FaultClass::Network => Kind::Consequence,
+            _ => Kind::Outside,
+        },
         _ => Kind::Outside,
     }
 }

@@ -343,7 +343,7 @@ fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
 }
 
 #[test]
-fn what_is_charged_to_a_recovery_ends_the_job_where_nothing_is_left_that_may_be_done() {
+fn a_fault_charged_to_a_recovery_ends_the_job_when_the_budget_is_spent() {
     let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(1));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));

@@ -9,7 +9,7 @@ from _thread import get_ident
 import torch
 
 from taskd import _accelerate, _away, _begin_alone, _buffers, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
-from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _step_kinds, _store, _transfer, _under_way, _unfinished
+from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _step_kinds, _store, _transfer, _under_way, _undo, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, TORN, WARMING
 from taskd._session import JOIN, Refused
 
@@ -17,7 +17,6 @@ BUCKETS_MAX = 4096  # sizes of operations that C++ calls for in one backward pas
 FIRST_MEETING_SECONDS = 30  # within which the store of the first generation is reached
 CARRIED = "what gradients have from one step to the next"
 AHEAD_MAX = 2  # steps that are seen to change parameters ahead of their commit windows, before no step is done again
-UNDO_BYTES_MAX = 256 << 20  # of state that is copied at the start of a commit window in which there are operations
 
 
 class Engine:
@@ -42,10 +41,8 @@ class Engine:
         self.transfer, self.late = _transfer.Transfer(self), _late.Late(self)
         self.buckets, self.buckets_before = [], []  # of this step, and of the last one that was committed
         self.in_window = False  # operations were called for in a commit window: what was changed before one fails has to be undone
-        self.needs_undo = True  # there are such; or nobody knows yet
-        self.undo = None
+        self.undo = _undo.Undo(self.state_)
         self.ahead = 0  # steps that were seen to change parameters ahead of their commit windows
-        self.told_no_undo = False
         self.digest_of = None  # (loop, step) of the checksum that was reported last
         self.has_no_digest = False  # it could not be computed, which was reported
         self.said_after = False  # that an operation behind a step that was completed has done nothing
@@ -209,9 +206,9 @@ class Engine:
     def note(self):
         self.buckets_before, self.buckets = self.buckets or self.buckets_before, []
         self.unfinished.forget()
-        self.undo = None
+        self.undo.kept = None
         if self.loop.committed is not None:
-            self.needs_undo = self.in_window
+            self.undo.is_needed = self.in_window
             self.late.look()
         note = self.noter.note()
         self.say_what_is_unusual()
@@ -296,7 +293,7 @@ class Engine:
         if loop.keep is not None and loop.after is None and self.noter.changed():
             loop.keep_forward()
         if loop.window == OPEN and not loop.after:
-            self.needs_undo = self.in_window = True
+            self.undo.is_needed = self.in_window = True
         if args is not None and len(self.buckets) < BUCKETS_MAX:
             first = args[0]
             self.buckets.append(sum(one.numel() for one in (first if isinstance(first, (list, tuple)) else [first])))
@@ -315,10 +312,10 @@ class Engine:
             self.report_digest(self.loop)
         if not self.in_window and self.reducers.is_settled(self.loop.number):
             self.loop.keep_opened()
-        if self.needs_undo or _digest.is_due(self.loop.number, self.loop.first):
+        if self.undo.is_needed or _digest.is_due(self.loop.number, self.loop.first):
             self.look_ahead_of_window()
         if self.noter.unusual is None:
-            self.keep_undo()
+            self.undo.keep()
 
     def look_ahead_of_window(self):
         """Reports a program that changes parameters where no step puts them back, before anything has failed. One step may do so."""
@@ -336,41 +333,10 @@ class Engine:
         name = next(found, "a parameter")
         return "%s was changed ahead of optimizer.step(), and no step puts parameters back; restart all ranks" % name
 
-    def keep_undo(self):
-        """Copies what the window is to change, where something in it may fail. What cannot be copied once is not tried again."""
-        if not self.needs_undo or self.told_no_undo:
-            return
-        try:
-            leaves = self.state_.leaves()
-            size = sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
-            if size > UNDO_BYTES_MAX:
-                self.say_no_undo(size)
-            else:
-                self.undo = {path: leaf.clone() for path, leaf in leaves.items()}, self.state_.rest()
-        except Exception as error:
-            self.told_no_undo = True
-            why = "this rank's state cannot be copied (%s: %s), so what an optimizer's step has changed is not taken back: if an operation in it "
-            _link.say((why + "fails, all start again") % (type(error).__name__, error))
-
-    def say_no_undo(self, size):
-        """Once: it holds for every step."""
-        if not self.told_no_undo:
-            self.told_no_undo = True
-            _link.say(
-                "this rank's state (%d MiB) is larger than what is copied ahead of an optimizer's step with operations in it (%d MiB): "
-                "if one of these fails, the state is taken from a replica, or all start again" % (size >> 20, UNDO_BYTES_MAX >> 20)
-            )
-
     def undone(self):
         """Takes back what the window has changed; whether it could be."""
-        if self.undo is None:
+        if not self.undo.take_back():
             return False
-        (leaves, rest), self.undo = self.undo, None
-        with torch.no_grad():
-            for path, leaf in self.state_.in_place().items():
-                if path in leaves:
-                    leaf.copy_(leaves[path])
-        self.state_.take_rest(rest, leaves)
         if self.loop.note is not None and self.loop.note.why_not is None:
             self.loop.note.parameters_are_right()
         return True

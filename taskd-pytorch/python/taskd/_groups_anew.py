@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from taskd import _gloo, _link, _nccl, _sockets, _store
 from taskd._recoverable import Recoverable
-from taskd._session import JOIN, Cancelled, Refused
+from taskd._session import Cancelled, Refused
 
 JOIN_SECONDS = 20  # for all members to come
 ABANDONED_MAX = 64  # groups, and threads that join them, that are left and not gone yet; with more this process has to restart

@@ -118,7 +118,8 @@ class Whole:
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
         self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
-        self.names = set(pickle.loads(self.rest))
+        self.told_rest = pickle.loads(self.rest)
+        self.names = set(self.told_rest)
         if _accelerate.NAME in self.names:  # which no program names, and a loop keeps where there are Accelerators
             self.state.named.setdefault(_accelerate.NAME, _accelerate.Counters())
         self.compare()
@@ -157,10 +158,10 @@ class Whole:
             raise NoDump("it has %s, which is not in the state that is to be loaded; name all that was saved" % name)
         for name in sorted(set(state.named) - self.names):
             raise NoDump("it has no %s" % name)
-        there = pickle.loads(self.rest)
         for name, groups in sorted(state.groups().items()):
-            if len(there[name][0]) != len(groups):
-                numbers = name, len(there[name][0]), len(groups)
+            saved = self.told_rest[name][0]
+            if len(saved) != len(groups):
+                numbers = name, len(saved), len(groups)
                 raise NoDump("%s has %d groups of parameters in it and %d in this program; add those that the loop adds ahead of it" % numbers)
         for path in sorted(set(own) ^ in_place):
             if not state.may_lack(path):

@@ -5,7 +5,6 @@ The bytes themselves carry `taskd._copy`. Of several peers each gives a part. Th
 it is worth it: between hosts, where each has a link of its own, and not on one host, where all share the memory's bandwidth.
 """
 
-import os
 import pickle
 import time
 

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 56] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 57] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -61,6 +61,7 @@ pub const PYTHON_FILES: [PythonFile; 56] = python_files! {
     "taskd/_tracing.py"
     "taskd/_transfer.py"
     "taskd/_under_way.py"
+    "taskd/_undo.py"
     "taskd/_unfinished.py"
     "taskd/_unsupported.py"
     "taskd/_until_exit.py"

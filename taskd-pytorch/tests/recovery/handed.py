@@ -526,7 +526,7 @@ def undone():
     both.step(0)
     engine = engine_of(both.state())
     before = [one.clone() for one in values_of(both)], both["optimizer"].state["global"]["mean"].clone()
-    engine.keep_undo()
+    engine.undo.keep()
     whole = both["optimizer"].state["global"]
     both.step(1)
     is_done = engine.undone()
@@ -639,7 +639,7 @@ def trains_on(unlike):
     more, ends = unlike(model, optimizer), []
     for step in taskd.steps(dict({"model": model, "optimizer": optimizer}, **more), until=3):
         with step:
-            SESSION.engine.needs_undo = True  # as where operations are called for in the window
+            SESSION.engine.undo.is_needed = True  # as where operations are called for in the window
             optimizer.zero_grad()
             model(torch.ones(1, 3)).sum().backward()
             optimizer.step()

@@ -1,5 +1,5 @@
 //! What is noted when a step begins and put back when it is given up. The programs are those of `noted.py`, each in one process, with
-//! doubles of the link and of operations whose peer is lost.
+//! stand-ins for the link and for collectives whose peer is lost.
 
 use serde_json::{Value, json};
 
@@ -65,8 +65,8 @@ fn gradients_of_a_step_before_are_put_back_and_reported() {
 }
 
 #[test]
-fn what_a_step_changes_ahead_of_its_window_is_put_back_or_it_is_not_done_again() {
-    let test = "what_a_step_changes_ahead_of_its_window_is_put_back_or_it_is_not_done_again";
+fn changes_before_optimizer_step_are_put_back_or_the_step_is_not_done_again() {
+    let test = "changes_before_optimizer_step_are_put_back_or_the_step_is_not_done_again";
     let Some(found) = found(test, "ahead") else { return };
     let exact = [
         "rate",

@@ -29,7 +29,7 @@ import torchs_own
 import traced
 import worlds
 from ranks import SOAK
-from stand_in import Again, Failed, StandIn
+from stand_in import Failed, StandIn
 
 SEED = int(os.environ.get("TASKD_SEED", "1"))
 FAULTS = 12 if SOAK else 3
@@ -377,15 +377,14 @@ def whose_signal():
 def state_too_large_to_undo():
     """A state that is not copied ahead of its optimizer's steps, which is said once."""
     import torch
-    from taskd import _engine, _link
+    from taskd import _link, _undo
 
-    said, _link.say, _engine.UNDO_BYTES_MAX = [], lambda text: said.append(text), 8 << 20
+    said, _link.say, _undo.BYTES_MAX = [], lambda text: said.append(text), 8 << 20
     state = types.SimpleNamespace(leaves=lambda: {"weight": torch.empty(9 << 18)}, rest=lambda: None)
-    engine = types.SimpleNamespace(needs_undo=True, undo=None, told_no_undo=False, state_=state)
-    engine.say_no_undo = lambda size: _engine.Engine.say_no_undo(engine, size)
+    undo = _undo.Undo(state)
     for _ in range(3):
-        _engine.Engine.keep_undo(engine)
-    return {"said": said, "undo": engine.undo}
+        undo.keep()
+    return {"said": said, "undo": undo.kept}
 
 
 def refused_by(program, **environment):

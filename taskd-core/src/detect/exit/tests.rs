@@ -65,7 +65,7 @@ fn a_signal_is_blamed_when_it_is_known_and_again_with_the_exact_exit() {
 }
 
 #[test]
-fn what_the_helper_in_a_rank_says_is_a_last_line_only_where_the_program_said_nothing() {
+fn the_last_line_of_stderr_is_the_helpers_only_where_the_program_wrote_none() {
     for (tail, last) in [
         ("loss is nan\ntaskd: the first line\ntaskd: the last one\n", "loss is nan"),
         ("taskd: the first line\ntaskd: the last one\n", "taskd: the last one"),

@@ -104,8 +104,8 @@ impl Books {
         let is_harmless = |fault: &Fault| {
             let suspect = fault.prime();
             let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
-            let is_charged = fault.clues.iter().any(|clue| clue.what == "charged");
-            let goes_on = is_of_a_host || suspect.damage.still_trains() || !suspect.is_cause() && !is_charged;
+            let is_victim = !suspect.is_cause() && !fault.is_charged();
+            let goes_on = is_of_a_host || suspect.damage.still_trains() || is_victim;
             fault.by == OPERATOR || suspect.damage.process != Sound::No && goes_on
         };
         let incident = &decision.incident;

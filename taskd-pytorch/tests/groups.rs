@@ -175,7 +175,7 @@ fn compiled_code_is_the_same_and_its_operations_are_recorded() {
 #[test]
 fn the_hook_calls_few_functions_for_a_collective() {
     let Some(found) = findings("the_hook_calls_few_functions_for_a_collective", "cost.py") else { return };
-    println!("functions called for a collective: by the inner group, by the hook while on and while off: {found}");
+    println!("functions that the hook calls for a collective: {found}");
     for rank in list(&found) {
         let of_the_hook = |what: &str| rank[what].as_u64().unwrap();
         assert!(of_the_hook("on") <= HOOK_CALLS_MAX && of_the_hook("off") <= HOOK_CALLS_OFF_MAX, "{rank}");

@@ -6,6 +6,7 @@ for each module whose import has `taskd/<hook>.py` do its `install(module, nativ
 """
 
 import os
+import sys
 from importlib import import_module
 
 from taskd import _hooks, _native, _steps
@@ -31,6 +32,16 @@ def install(after_import, completed):
     completed.append(_steps.Steps(native).completed)
     for name, hook, kind in hooks:
         after_import(name, installer(hook, kind, native))
+
+
+def import_hooks(hooks):
+    """Imports the hooks ahead, in a process that has no rank yet: once it has one, all other ranks wait for it."""
+    for module, hook, _ in hooks:
+        if module in sys.modules:
+            try:
+                import_module("taskd." + hook)
+            except Exception:
+                pass  # it fails again where it is installed, which is reported
 
 
 def installer(hook, kind, native):

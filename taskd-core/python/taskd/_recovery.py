@@ -5,8 +5,6 @@ It imports nothing of the framework before the program does.
 """
 
 import os
-import sys
-from importlib import import_module
 
 from taskd import _session
 
@@ -26,17 +24,13 @@ def install(after_import, page, ahead=None):
     if ahead:
         session.mode = _session.JOIN
         ahead.then.append(session.begin)
-        import_hooks(_framework.HOOKS)
+        from taskd import _install  # any other rank imports it where it is to record
+
+        _install.import_hooks(_framework.HOOKS)
     _framework.recover(all_or_none(after_import, session), session)
     if not ahead:
         session.begin()
     os.register_at_fork(after_in_child=forget)
-
-
-def import_hooks(hooks):
-    """What records in a rank (`taskd._install`), before this process has its rank: from then on the others wait for it."""
-    for name in ["_install"] + [hook for module, hook, _ in hooks if module in sys.modules]:
-        import_module("taskd." + name)
 
 
 def all_or_none(after_import, session):

@@ -56,7 +56,7 @@ pub(super) struct Trial {
     /// Ranks wait for what it directs them to do next.
     #[serde(default)]
     directs: bool,
-    /// It was charged before it was closed. What else fails until the incident is decided anew is part of the same failure.
+    /// It was charged before it was closed. Faults up to the next decision belong to the same failure, and are not counted again.
     #[serde(default)]
     is_charged: bool,
     /// When its incident was closed; `None`: it is under way.

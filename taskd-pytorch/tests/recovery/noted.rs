@@ -1,5 +1,5 @@
 //! What is noted when a step begins and put back when it is given up. The programs are those of `noted.py`, each in one process, with
-//! stand-ins for the link and for collectives whose peer is lost.
+//! stand-ins for the link and for collectives that have lost their peer.
 
 use serde_json::{Value, json};
 

@@ -241,16 +241,17 @@ impl Sim<'_> {
         }
         let life = self.supervisor.life;
         let change = Box::new(change);
-        // A link is there or not: what was told of it earlier is never told again later.
-        if self.dice.chance(self.weather.change_twice) && !matches!(*change, Change::Link(_)) {
+        // A link or a host is there or not: what was told of it earlier is never told again later, after something newer. (A process only goes on:
+        // what is old of it is known to be.)
+        let only_goes_on = matches!(*change, Change::Proc(_));
+        if self.dice.chance(self.weather.change_twice) && only_goes_on {
             let again = self.now + self.dice.ms(1, 20_000);
             self.queue.push(again, Event::Changed { life, history: None, change: change.clone() });
         }
         let lag = self.dice.ms(0, 5);
-        let is_link = matches!(*change, Change::Link(_));
         self.wire.tail = self.wire.tail.max(self.now + lag);
         let history = Some(self.wire.history);
-        if is_link && self.dice.chance(self.weather.change_twice) {
+        if !only_goes_on && self.dice.chance(self.weather.change_twice) {
             self.queue.push(self.wire.tail, Event::Changed { life, history, change: change.clone() });
         }
         self.queue.push(self.wire.tail, Event::Changed { life, history, change });

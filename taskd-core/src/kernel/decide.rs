@@ -12,6 +12,8 @@ use crate::recover::Action;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// How an incident ends that another one's recovery has made void.
+pub(crate) const REPLACED: &str = "another recovery has replaced what was blamed";
 /// Most removals of hosts that are remembered for the cap: the oldest go first, and a cap above it is none.
 const REMOVALS_KEPT_MAX: usize = 1024;
 
@@ -49,7 +51,7 @@ impl Kernel {
                 self.state.ledger.judged(&open.incident, &self.state.view); // others were so quick that it was never decided
             }
             self.state.counts.branch(Branch::Overtaken);
-            self.close(id, "another recovery has replaced what was blamed", None);
+            self.close(id, REPLACED, None);
             return true;
         }
         if self.awaits_guard(id) {

@@ -63,6 +63,8 @@ mod view;
 pub(crate) use account::output_in_words;
 pub use checks::{Check, Checks};
 pub use counts::{Branch, Counts, Drop};
+#[cfg(feature = "test-util")]
+pub(crate) use decide::REPLACED;
 pub use explain::{EXPLAINED_MAX, Explanation};
 pub use incidents::{FAULTS_PER_INCIDENT_MAX, QUESTIONS_MAX};
 pub use input::{Input, Request, Start};

@@ -6,15 +6,18 @@ use super::Moment;
 use super::books::event;
 use super::observing::is_observed;
 use crate::detect::Fault;
-use crate::job::{Domain, ProcId};
-use crate::kernel::{Command, Event, View};
+use crate::job::{Domain, IncidentId, ProcId};
+use crate::kernel::{Command, Event, REPLACED, View};
 use crate::recover::Action;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// How many charges of the account are known here.
     seen: usize,
     open: Vec<Charge>,
+    /// What was found in incidents that are open.
+    found: BTreeMap<IncidentId, Vec<Fault>>,
 }
 
 impl Answers {
@@ -42,6 +45,13 @@ impl Answers {
             }
             // Who only observes may be overtaken by who acts before there is anything to decide.
             Some(Event::Found { fault, .. }) if is_observed(m) => self.open.retain(|c| !covers(view, fault, c)),
+            Some(Event::Found { incident, fault, .. }) => self.found.entry(*incident).or_default().push(fault.clone()),
+            Some(Event::Closed { incident, how }) => {
+                let found = self.found.remove(incident).unwrap_or_default();
+                if how == REPLACED {
+                    self.open.retain(|charge| !found.iter().any(|fault| covers(view, fault, charge)));
+                }
+            }
             _ => {}
         }
     }

@@ -29,6 +29,7 @@ pub mod job;
 pub mod journal;
 pub mod kernel;
 pub mod launch;
+mod private;
 pub mod recover;
 pub mod runtime;
 #[cfg(feature = "schema")]

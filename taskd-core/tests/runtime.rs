@@ -510,3 +510,44 @@ async fn a_log_that_ended_long_before_its_supervisor_harms_nobody() {
     let report = end(job).await;
     assert!(report.ok, "{}", report.reason);
 }
+
+/// A launcher whose job another supervisor takes over.
+#[derive(Debug)]
+struct TakenOver(FakeLauncher, Arc<tokio::sync::Notify>);
+
+#[async_trait::async_trait]
+impl Launcher for TakenOver {
+    taskd_core::delegate!(Launcher to |this| this.0, except watch);
+
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        tokio::select! {
+            biased;
+            () = self.1.notified() => Err(LaunchError::Superseded("process 7 has taken this job over".into())),
+            changes = self.0.watch(from) => changes,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_whose_job_is_taken_over_ends_once_and_leaves_the_ranks_alone() {
+    Messages::listen();
+    let (launcher, taken) = (FakeLauncher::new(), Arc::new(tokio::sync::Notify::new()));
+    let runtime = Runtime::builder()
+        .job(JobSpec::new("test", 3, FakeProgram::Runs.spec()))
+        .detector(ExitDetector::new())
+        .strategy(Restart::new())
+        .launcher(TakenOver(launcher.clone(), Arc::clone(&taken)))
+        .build()
+        .unwrap();
+    let handle = runtime.handle();
+    let job = tokio::spawn(runtime.run());
+    all_run(&launcher, 3, 1).await;
+    taken.notify_one();
+    let report = end(job).await;
+    assert_eq!((report.outcome, report.ok, report.outcome.exit_code()), (Outcome::Superseded, false, 77));
+    assert_eq!(report.reason, "process 7 has taken this job over");
+    assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "they are the other one's");
+    assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
+    let said: Vec<_> = Messages::here(tracing::Level::WARN).into_iter().filter(|line| line.contains("taken")).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+}

@@ -10,13 +10,13 @@ those that have it starts with the numbers of a peer.
 """
 
 import os
-import pickle
 import struct
 import time
 
-from taskd import _copy, _keep, _link
+from taskd import _auth, _codec, _copy, _keep, _link, _listener
 
-HEAD = struct.Struct("<%dsIqII" % _copy.TOKEN_BYTES)  # token, rank, step, what, bytes
+PURPOSE = b"kept"
+HEAD = struct.Struct("<IqII")  # rank, step, what, bytes
 KEPT = "taskd/kept/%d/%d/%d"  # rank, step, what
 COPIES = 2  # ranks that have what a rank keeps: it may be lost together with one of them
 LOOK_SECONDS = 0.05  # between two looks for another rank
@@ -30,10 +30,8 @@ class Away:
         """`keep` has room for what is held of others. `first_meeting()` tells the store of the generation that this process has started
         in, its rank there, and all ranks; None: it has yet to join."""
         import _queue
-        import _socket
         import _thread
 
-        self.token = os.urandom(_copy.TOKEN_BYTES)
         self.lock = _thread.allocate_lock()  # of kept, and of what is new for the peers
         self.holding = _thread.allocate_lock()  # of held
         self.sending = _thread.allocate_lock()  # of peers, and what is on its way to them
@@ -44,11 +42,7 @@ class Away:
         self.news = _queue.SimpleQueue()  # of a generation, or None: there is something to send
         self.newest = None  # the store of the newest generation
         self.refused = set()  # ranks of which nothing is held, since there are too many
-        self.listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-        self.listener.settimeout(None)  # whatever the program has as its default
-        self.listener.bind(("0.0.0.0", 0))
-        self.listener.listen(64)
-        _thread.start_new_thread(self.listen, ())
+        self.listener = _listener.Listener(_copy.own_host(), PURPOSE, self.take)
         _thread.start_new_thread(self.send_all, (first_meeting,))
 
     def write(self, step, what, data):
@@ -75,7 +69,7 @@ class Away:
             if not peer.rest:
                 with self.lock:
                     unsent, peer.unsent = sorted(self.kept[slot] for slot in peer.unsent), set()
-                heads = (HEAD.pack(peer.token, peer.rank, step, what, len(data)) + data for step, what, data in unsent)
+                heads = (HEAD.pack(peer.rank, step, what, len(data)) + data for step, what, data in unsent)
                 peer.rest = b"".join(heads)
             if not peer.rest:
                 return True
@@ -95,8 +89,8 @@ class Away:
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):
-        where = {"node": node(), "host": _copy.own_host(), "port": self.listener.getsockname()[1], "token": self.token}
-        store.set("taskd/away/%d" % rank, pickle.dumps(where, 4))
+        where = {"node": node(), "host": _copy.own_host(), "port": self.listener.port()}
+        store.set("taskd/away/%d" % rank, _codec.encode(where))
 
     # On a thread of its own: sends.
 
@@ -190,46 +184,21 @@ class Away:
             if self.newest is not store:
                 return None
             if store.check([key]):
-                return pickle.loads(store.get(key))
+                return _codec.decode(store.get(key))
             time.sleep(LOOK_SECONDS)
         return None
 
-    # On threads of their own: take what others send.
-
-    def listen(self):
-        import _thread
-        import socket
-
-        _copy.block_signals()
-        said = False
-        while True:
-            try:
-                fd, _ = self.listener._accept()
-                _thread.start_new_thread(self.take, (socket.socket(fileno=fd),))
-            except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
-                if not said:
-                    _link.say("another rank cannot send what only it has: %s" % error)
-                said = True
-                time.sleep(AGAIN_SECONDS)
+    # On threads of the listener's: takes what others send.
 
     def take(self, peer):
-        import hmac
         import socket
 
-        try:
-            peer.settimeout(None)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
-            while True:
-                token, rank, step, what, length = HEAD.unpack(_copy.exactly(peer, HEAD.size))
-                is_known = what in _keep.KINDS or what == _keep.OPENED
-                if not hmac.compare_digest(token, self.token) or length > _keep.SLOT_BYTES or not is_known:
-                    return
-                data = _copy.exactly(peer, length)
-                self.hold(rank, step, what, data)
-        except (OSError, EOFError):
-            pass  # the peer is gone, or has another neighbour
-        finally:
-            peer.close()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that is gone says no more
+        while True:
+            rank, step, what, length = HEAD.unpack(_auth.exactly(peer, HEAD.size))
+            if length > _keep.SLOT_BYTES or what not in _keep.KINDS + (_keep.OPENED,):
+                return
+            self.hold(rank, step, what, _auth.exactly(peer, length))
 
     def hold(self, rank, *of):
         with self.holding:
@@ -253,10 +222,10 @@ class Peer:
     def __init__(self, where, rank):
         import socket
 
-        self.rank, self.token = rank, where["token"]
+        self.rank = rank
         self.rest = b""  # of what was begun to be sent to it
         self.unsent = set()  # slots of what it does not have yet
-        self.slow = socket.create_connection((where["host"], where["port"]), SEND_SECONDS)
+        self.slow = _auth.dial((where["host"], where["port"]), PURPOSE, SEND_SECONDS)
         self.slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.quick, self.flags = self.slow.dup(), socket.MSG_NOSIGNAL
         self.quick.setblocking(False)

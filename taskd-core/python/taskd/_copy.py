@@ -1,24 +1,22 @@
 """Bytes from the memory of a process that holds still into this one's: read directly where both are on one machine
 (process_vm_readv), else over TCP in large pieces.
 
-It knows addresses and lengths and nothing of what they mean. The process that gives serves only ranges that it has named.
+It knows addresses and lengths and nothing of what they mean. The process that gives serves only ranges that it has named, and only
+to processes of its job (`_listener`).
 """
 
-import errno
 import os
 import sys
-import time
 
-from taskd import _link
+from taskd import _auth, _listener
 
 IOVECS_MAX = 512  # of one call; the kernel takes 1,024
 CALL_BYTES_MAX = 1 << 30  # the kernel takes less than 2 GiB
 PIECE_BYTES = 8 << 20  # of one request over TCP
-TOKEN_BYTES = 16
-REQUEST_BYTES = TOKEN_BYTES + 16
+PURPOSE = b"state"
+REQUEST_BYTES = 16
 PR_SET_PTRACER, ANYBODY = 0x59616D61, 2**64 - 1
 TCP_SECONDS = 30
-AGAIN_SECONDS = 0.1  # after which a connection is accepted again, where that failed
 
 
 class Unreadable(Exception):
@@ -66,26 +64,11 @@ class Server:
     """Gives ranges of this process's memory, until it is closed."""
 
     def __init__(self, ranges):
-        import _socket
-        import _thread
-
-        self.token = os.urandom(TOKEN_BYTES)
-        self.ranges = ranges
-        self.allowed = False
-        self.socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-        self.socket.settimeout(None)  # whatever the program has as its default
-        self.socket.bind(("0.0.0.0", 0))
-        self.socket.listen(64)
-        _thread.start_new_thread(serve, (self.socket, self.token, ranges))
+        self.ranges, self.allowed = ranges, False
+        self.listener = _listener.Listener(own_host(), PURPOSE, self.answer)
 
     def where(self):
-        return {
-            "pid": os.getpid(),
-            "machine": machine(),
-            "host": own_host(),
-            "port": self.socket.getsockname()[1],
-            "token": self.token,
-        }
+        return {"pid": os.getpid(), "machine": machine(), "host": own_host(), "port": self.listener.port()}
 
     def allow(self, pids):
         """Lets other processes of this user read here, where Yama asks for it."""
@@ -101,66 +84,25 @@ class Server:
     def close(self):
         if self.allowed:
             prctl(PR_SET_PTRACER, 0)
-        try:
-            self.socket.shutdown(2)  # SHUT_RDWR: whoever waits in accept is told
-        except OSError:
-            pass
-        self.socket.close()
+        self.listener.close()
+
+    def answer(self, peer):
+        """On a thread of the listener's."""
+        import ctypes
+
+        peer.settimeout(TCP_SECONDS)
+        while True:
+            request = _auth.exactly(peer, REQUEST_BYTES)
+            address, length = (int.from_bytes(request[at : at + 8], "little") for at in (0, 8))
+            if not any(start <= address and address + length <= start + size for start, size in self.ranges):
+                return
+            peer.sendall(memoryview((ctypes.c_char * length).from_address(address)).cast("B"))
 
 
 def prctl(what, value):
     import ctypes
 
     ctypes.CDLL(None).prctl(ctypes.c_int(what), ctypes.c_ulong(value), 0, 0, 0)
-
-
-def serve(listener, token, ranges):
-    import _thread
-    import hmac  # noqa: F401  (ahead of `answer`, where there may be no descriptor to load it with)
-    import socket
-
-    block_signals()
-    said = False
-    while True:
-        try:
-            fd, _ = listener._accept()
-            _thread.start_new_thread(answer, (socket.socket(fileno=fd), token, ranges))
-        except (OSError, RuntimeError) as error:
-            if getattr(error, "errno", None) in (errno.EINVAL, errno.EBADF):
-                return  # it is closed
-            if not said:  # no descriptor or no thread is left, for now: who waits has patience
-                _link.say("this rank's state cannot be asked for: %s" % error)
-            said = True
-            time.sleep(AGAIN_SECONDS)
-
-
-def answer(peer, token, ranges):
-    import ctypes
-    import hmac
-
-    peer.settimeout(TCP_SECONDS)
-    try:
-        while True:
-            request = exactly(peer, REQUEST_BYTES)
-            address, length = (int.from_bytes(request[at : at + 8], "little") for at in (TOKEN_BYTES, TOKEN_BYTES + 8))
-            known = any(start <= address and address + length <= start + size for start, size in ranges)
-            if not hmac.compare_digest(request[:TOKEN_BYTES], token) or not known:
-                return
-            peer.sendall(memoryview((ctypes.c_char * length).from_address(address)).cast("B"))
-    except (OSError, EOFError):
-        pass  # the peer is gone, or has all
-    finally:
-        peer.close()
-
-
-def exactly(peer, length):
-    data = bytearray()
-    while len(data) < length:
-        more = peer.recv(length - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return bytes(data)
 
 
 def read(moves, cancelled):
@@ -242,17 +184,16 @@ def batches(ranges):
 
 def read_over_tcp(where, ranges, cancelled):
     import ctypes
-    import socket
 
     who = "process %d at %s:%d" % (where["pid"], where["host"], where["port"])
     try:
-        with socket.create_connection((where["host"], where["port"]), TCP_SECONDS) as peer:
+        with _auth.dial((where["host"], where["port"]), PURPOSE, TCP_SECONDS) as peer:
             for own, theirs, size in ranges:
                 for at in range(0, size, PIECE_BYTES):
                     if cancelled():
                         raise Unreadable("given up while reading from %s" % who)
                     length = min(PIECE_BYTES, size - at)
-                    peer.sendall(where["token"] + (theirs + at).to_bytes(8, "little") + length.to_bytes(8, "little"))
+                    peer.sendall((theirs + at).to_bytes(8, "little") + length.to_bytes(8, "little"))
                     view = memoryview((ctypes.c_char * length).from_address(own + at)).cast("B")
                     while len(view):
                         got = peer.recv_into(view)

@@ -6,11 +6,10 @@ the framework's the session's engine does.
 It never computes anything of the program's, and without a supervisor it is `range` with batches.
 """
 
-import pickle
 import sys
 import time
 
-from taskd import _batches, _beforehand, _callbacks, _keep, _leaving, _link, _memory, _session
+from taskd import _batches, _beforehand, _callbacks, _codec, _keep, _leaving, _link, _memory, _session
 from taskd._aborted import StepAborted
 from taskd._step import Step
 
@@ -248,7 +247,7 @@ class Loop:
             random, positions, note = self.note.random, self.streams.positions(), self.note
         else:
             random, positions, note = self.copier.seed(), self.streams.positions_now(), None
-        return pickle.dumps((random, positions, self.engine.buffers(note) if with_buffers else {}), 4)
+        return _codec.encode((random, positions, self.engine.buffers(note) if with_buffers else {}))
 
     def keep_start(self):
         """Keeps that for a successor; without the buffers from then on where they are too large, so that no step pays for them."""
@@ -279,7 +278,7 @@ class Loop:
         if self.keep is not None:
             buffers = self.engine.buffers() if self.keeps_buffers else {}
             left = buffers, self.copier.seed() if seed is None else seed, self.closures[1]
-            self.keep.write(self.number, _keep.FORWARD, pickle.dumps(left, 4))
+            self.keep.write(self.number, _keep.FORWARD, _codec.encode(left))
 
     def keep_opened(self):
         """The framework knows that the others need nothing more of this rank to complete the step. Of a long one nothing is said: they
@@ -350,7 +349,7 @@ class Loop:
 
     def become(self, step, private):
         """Goes on where another process was, with its random numbers and its place in the data."""
-        random, positions, self.own_buffers = pickle.loads(private)
+        random, positions, self.own_buffers = _codec.decode(private)
         self.start_buffers = None
         self.streams.seek(positions)
         self.engine.restore_random(random)
@@ -360,7 +359,7 @@ class Loop:
         """The predecessor has done the step that it has left, whose forward pass may have changed its buffers."""
         after = self.keep.read(self.number, _keep.FORWARD)
         self.start_buffers = self.own_buffers
-        self.own_buffers, _, *closures = pickle.loads(after) if after else (None, None)
+        self.own_buffers, _, *closures = _codec.decode(after) if after else (None, None)
         self.closures = self.number, closures[0] if closures else {}
 
     def arrive(self, step):

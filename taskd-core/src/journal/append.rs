@@ -77,7 +77,7 @@ impl Journal {
         config: JournalConfig,
     ) -> Result<(Journal, Recovered), JournalError> {
         let dir = dir.into();
-        std::fs::create_dir_all(&dir).map_err(|e| JournalError::directory(&dir, e))?;
+        crate::private::make_dir(&dir).map_err(|e| JournalError::directory(&dir, e))?;
         let lock = lock(&dir)?;
         let found = files::list(&dir).map_err(|e| JournalError::directory(&dir, e))?;
         let head = FileHead { header: header.clone(), start: next_start(&found), after: Seq(0), base: None }.encode();

@@ -3,9 +3,10 @@
 //! The system holds the lock, not what stands in a file: it is free as soon as its holder is gone, however that ended.
 //! The file is never removed, since a lock on a removed file keeps nobody out. Those who only read take no lock.
 
+use crate::private;
 use rustix::fs::FlockOperation;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -91,8 +92,7 @@ impl DirLock {
 
 /// The file, made if need be; a disk that is read-only may have one from before.
 fn open(path: &Path) -> io::Result<File> {
-    let writable = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    writable.or_else(|e| File::open(path).map_err(|_| e))
+    private::open(path).or_else(|e| private::open_to_read(path).map_err(|_| e))
 }
 
 /// A lock that is let go is no event that could be waited for with a limit.

@@ -9,8 +9,9 @@ use super::queue::{Batch, Chunk, Place, Queue, Worker};
 use super::sync::{SyncQueue, SyncedFile};
 use super::{Gap, JournalConfig, Log};
 use crate::job::{JobTime, Seq};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -236,10 +237,10 @@ fn behind(gap: &Gap, records: &[u8]) -> Vec<u8> {
 /// A new file; also in a directory that somebody has removed, but never in the place of one that is not mounted.
 fn create(dir: &Path, path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
+    options.write(true).create_new(true).mode(0o600);
     match options.open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir(dir)?;
+            DirBuilder::new().mode(0o700).create(dir)?;
             options.open(path)
         }
         other => other,

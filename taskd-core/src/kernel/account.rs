@@ -40,6 +40,7 @@ const fn in_words(outcome: Outcome) -> &'static str {
         Outcome::Failed => "failed",
         Outcome::Stopped => "stopped",
         Outcome::Detached => "handed over",
+        Outcome::Superseded => "taken over",
     }
 }
 

@@ -209,6 +209,8 @@ pub enum Outcome {
     Stopped,
     /// It trains on without a supervisor; a later one can attach to it and goes on.
     Detached,
+    /// Another supervisor has taken it over, and this one has left it.
+    Superseded,
 }
 
 /// The account of a whole job.
@@ -260,6 +262,14 @@ impl JobReport {
     pub(crate) fn detached(self, keep: Duration) -> JobReport {
         let reason = format!("handed over: the job runs on and waits {keep:?} for the next supervisor");
         JobReport { outcome: Outcome::Detached, ok: false, reason, ..self }
+    }
+}
+
+impl JobReport {
+    /// The account of a supervisor whose job another one has taken over.
+    #[must_use]
+    pub(crate) fn superseded(self, by: String) -> JobReport {
+        JobReport { outcome: Outcome::Superseded, ok: false, reason: by, ..self }
     }
 }
 

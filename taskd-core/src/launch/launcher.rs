@@ -282,6 +282,9 @@ pub enum LaunchError {
     /// The launcher cannot be reached or cannot do it now.
     #[error("the launcher cannot be reached: {0}")]
     Unreachable(String),
+    /// Another supervisor has taken the job over, for good: this one has nothing to do with it any more, and says who has it.
+    #[error("{0}")]
+    Superseded(String),
 }
 
 /// Conveniences over every [`Launcher`]. Implemented for all; you MUST NOT implement it yourself.

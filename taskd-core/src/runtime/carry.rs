@@ -38,6 +38,7 @@ pub(super) struct Carrier {
     carrying: JoinSet<()>,
     following: JoinSet<()>,
     others: JoinSet<()>, // all ended when this is dropped: nothing outlives the shell
+    superseded: mpsc::Receiver<String>,
 }
 
 /// What waits for the launcher.
@@ -53,10 +54,19 @@ impl Carrier {
     pub(super) fn spawn(launcher: Arc<dyn Launcher>, name: Name, urgent: &mpsc::Sender<Input>) -> Carrier {
         let (orders, waiting) = mpsc::channel(LAUNCHER_QUEUE_MAX);
         let (mut carrying, mut following) = (JoinSet::new(), JoinSet::new());
-        let launcher = Called { launcher, name, urgent: urgent.clone() };
+        let (superseding, superseded) = mpsc::channel(1);
+        let launcher = Called { launcher, name, urgent: urgent.clone(), superseded: superseding };
         carrying.spawn(carry_out(launcher.clone(), waiting));
         following.spawn(follow(launcher.clone()));
-        Carrier { orders, launcher, carrying, following, others: JoinSet::new() }
+        Carrier { orders, launcher, carrying, following, others: JoinSet::new(), superseded }
+    }
+
+    /// Which supervisor has the job, once another one has.
+    pub(super) async fn superseded(&mut self) -> String {
+        match self.superseded.recv().await {
+            Some(by) => by,
+            None => std::future::pending().await, // there is a sender as long as there is a carrier
+        }
     }
 
     /// Hands the processes over to a later owner, after the launcher has taken what was given to it, within a bound. On an
@@ -105,6 +115,8 @@ struct Called {
     launcher: Arc<dyn Launcher>,
     name: Name,
     urgent: mpsc::Sender<Input>,
+    /// Told when another supervisor has the job.
+    superseded: mpsc::Sender<String>,
 }
 
 impl Called {
@@ -193,8 +205,10 @@ async fn follow(called: Called) {
     for _ in 0..PANICS_MAX {
         let mut inner = JoinSet::new(); // ends with us
         inner.spawn(list_and_watch(Arc::clone(&called.launcher), called.urgent.clone()));
-        if !inner.join_next().await.is_some_and(|end| end.is_err_and(|e| e.is_panic())) {
-            return;
+        match inner.join_next().await {
+            Some(Ok(Some(by))) => return drop(called.superseded.send(by).await), // nobody listens: the job is over
+            Some(Err(error)) if error.is_panic() => (),
+            _ => return,
         }
         if called.blame("it panicked while it was watched").await.is_err() {
             return;
@@ -205,25 +219,25 @@ async fn follow(called: Called) {
     let _ = called.urgent.send(Input::Requested(Request::Stop { reason, grace: None })).await;
 }
 
-/// Lists, then watches from there; a stale cursor or a lost connection means: list again.
-async fn list_and_watch(launcher: Arc<dyn Launcher>, urgent: mpsc::Sender<Input>) {
+/// Lists, then watches from there; a stale cursor or a lost connection means: list again. It ends when nobody listens any more, or when
+/// another supervisor has the job, which it says.
+async fn list_and_watch(launcher: Arc<dyn Launcher>, urgent: mpsc::Sender<Input>) -> Option<String> {
     loop {
         let error = match launcher.list().await {
             Ok(listing) => {
                 let from = listing.revision;
-                if urgent.send(Input::Listed(listing)).await.is_err() {
-                    return;
-                }
-                let Some(error) = watch(launcher.as_ref(), from, &urgent).await else { return };
-                error
+                urgent.send(Input::Listed(listing)).await.ok()?;
+                watch(launcher.as_ref(), from, &urgent).await?
             }
             Err(error) => error,
         };
-        if error == LaunchError::Stale {
-            tokio::time::sleep(RELIST_AFTER).await;
-        } else {
-            tracing::warn!(%error, "the launcher cannot be listed or watched; trying again");
-            tokio::time::sleep(RETRY_AFTER).await;
+        match error {
+            LaunchError::Superseded(by) => return Some(by),
+            LaunchError::Stale => tokio::time::sleep(RELIST_AFTER).await,
+            error => {
+                tracing::warn!(%error, "the launcher cannot be listed or watched; trying again");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
         }
     }
 }

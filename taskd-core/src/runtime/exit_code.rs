@@ -9,6 +9,7 @@
 //! | [64](USAGE) | the command line is wrong (`EX_USAGE`) | correct it |
 //! | [69](UNAVAILABLE) | the runtime, or what it is built from, cannot be built: no rank was started (`EX_UNAVAILABLE`) | read the message; it names all that is wrong |
 //! | [75](HANDED_OVER) | the job trains on without this program (`EX_TEMPFAIL`) | run the program again: it attaches and goes on |
+//! | [77](TAKEN_OVER) | another supervisor has taken the job over, for good | nothing here: that one has it (`EX_NOPERM`) |
 //! | [143](STOPPED) | the job was stopped because somebody asked for it (as a shell tells of SIGTERM) | run it again when it is to go on from its checkpoint |
 //!
 //! ```
@@ -35,6 +36,8 @@ pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 /// The job was handed over to the guard, and a program that is started now attaches to it: `EX_TEMPFAIL` of sysexits.h.
 pub const HANDED_OVER: u8 = 75;
+/// Another supervisor has the job: `EX_NOPERM` of sysexits.h.
+pub const TAKEN_OVER: u8 = 77;
 /// The job was stopped on request: 128 and SIGTERM.
 pub const STOPPED: u8 = 143;
 
@@ -47,6 +50,7 @@ impl Outcome {
             Outcome::Running | Outcome::Failed => FAILED,
             Outcome::Stopped => STOPPED,
             Outcome::Detached => HANDED_OVER,
+            Outcome::Superseded => TAKEN_OVER,
         }
     }
 }

@@ -126,6 +126,10 @@ impl Runtime {
                 Some(Call::Kernel(query)) => shell.answer(query),
                 None => {}
             }
+            if let Some(by) = shell.superseded.take() {
+                tracing::warn!("this supervisor ends: {by}");
+                return shell.finish().await.superseded(by);
+            }
             match shell.next_input() {
                 Some((now, input)) => {
                     if shell.step(now, input).await {
@@ -173,6 +177,8 @@ struct Shell {
     log: Option<Log>,
     outset: Outset,
     unattended: Unattended,
+    /// Which supervisor has the job, once another one has.
+    superseded: Option<String>,
 }
 
 /// Tells the launcher when the run is dropped before its end.
@@ -242,6 +248,7 @@ impl Shell {
             log,
             outset,
             unattended,
+            superseded: None,
         }
     }
 
@@ -276,6 +283,7 @@ impl Shell {
             biased; // a fixed order: the same run twice is the same run
             input = self.requests.recv() => self.mailbox.extend(input),
             call = self.calls.recv() => self.called = call,
+            by = self.carrier.superseded() => self.superseded = Some(by),
             () = self.queues.filled() => {}
             () = sleep_until(wake) => {}
         }

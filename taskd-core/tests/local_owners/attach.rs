@@ -73,7 +73,7 @@ async fn there_is_one_owner_and_a_newer_one_takes_over_when_asked() {
     let second = builder(dir.path()).takeover(true).build().await.unwrap();
     let told = [first.watch(from).await.map(drop), first.stop(&[], Duration::ZERO).await, first.start(&orders).await];
     for told in told {
-        assert!(matches!(&told, Err(LaunchError::Unreachable(why)) if why.contains("taken")), "{told:?}");
+        assert!(matches!(&told, Err(LaunchError::Superseded(why)) if why.contains("taken")), "{told:?}");
     }
     drop(first); // says nothing to the guard any more
     let proc = &orders.orders[0].proc;

@@ -9,6 +9,7 @@ mod cost;
 mod guard_blame;
 mod guard_death;
 mod harness;
+mod identity;
 mod lifelines;
 mod loss;
 mod missing_calls;
@@ -28,11 +29,12 @@ mod turns;
 
 use std::process::ExitCode;
 
-const SUITES: [&[harness::Test]; 14] = [
+const SUITES: [&[harness::Test]; 15] = [
     attach::TESTS,
     cost::TESTS,
     guard_blame::TESTS,
     guard_death::TESTS,
+    identity::TESTS,
     lifelines::TESTS,
     loss::TESTS,
     no_guard::TESTS,

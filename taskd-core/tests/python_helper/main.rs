@@ -9,6 +9,7 @@ mod mishaps;
 mod package;
 mod pieces;
 mod plain;
+mod sealed;
 mod silence;
 mod sitecustomize;
 mod words;

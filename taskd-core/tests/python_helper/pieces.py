@@ -6,7 +6,6 @@ It writes what it has seen as JSON.
 import ctypes
 import json
 import os
-import pickle
 import resource
 import socket
 import sys
@@ -14,7 +13,7 @@ import threading
 import time
 import types
 
-from taskd import _beforehand, _copy, _frames, _keep, _link, _loop, _session
+from taskd import _beforehand, _codec, _copy, _frames, _keep, _link, _loop, _session
 
 SOON_SECONDS = 10
 said = []
@@ -257,12 +256,12 @@ def kept(directory):
             loop.begin()
             loop.keep_forward()
             loop.number += 1
-        random, _, own = pickle.loads(loop.keep.read(2, _keep.START) or pickle.dumps((None, None, None)))
+        random, _, own = _codec.decode(loop.keep.read(2, _keep.START) or _codec.encode((None, None, None)))
         forward = loop.keep.read(2, _keep.FORWARD)
         found[name] = {
             "random": random == b"random numbers",
             "buffers": bool(own),
-            "forward": bool(forward and pickle.loads(forward)[0]),
+            "forward": bool(forward and _codec.decode(forward)[0]),
             "packed": len(packed),
             "said": list(said),
         }
@@ -347,6 +346,7 @@ def not_taken_back():
 def server_without_descriptors():
     """A server of copies that has run out of descriptors goes on when there are some again."""
     del said[:]
+    os.environ["TASKD_SECRET"] = "5a" * 32
     os.environ["TASKD_COPY"], _copy.TCP_SECONDS = "tcp", 3
     source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
     server = _copy.Server([(ctypes.addressof(source), 16)])
@@ -360,7 +360,7 @@ def server_without_descriptors():
             taken.append(os.open("/dev/null", os.O_RDONLY))
     except OSError:
         pass
-    waiting.connect(server.socket.getsockname())
+    waiting.connect(("127.0.0.1", server.listener.port()))
     until(lambda: said, 5)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     waiting.close()

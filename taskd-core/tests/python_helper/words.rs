@@ -80,7 +80,14 @@ fn codes(page: &str) -> BTreeSet<u8> {
 
 #[test]
 fn the_pages_on_exit_codes_say_what_the_program_does() {
-    let outcomes = [Outcome::Completed, Outcome::Failed, Outcome::Stopped, Outcome::Detached, Outcome::Running];
+    let outcomes = [
+        Outcome::Completed,
+        Outcome::Failed,
+        Outcome::Stopped,
+        Outcome::Detached,
+        Outcome::Superseded,
+        Outcome::Running,
+    ];
     let all: BTreeSet<u8> =
         outcomes.map(Outcome::exit_code).into_iter().chain([exit_code::USAGE, exit_code::UNAVAILABLE]).collect();
     assert_eq!(codes(include_str!("../../src/runtime/exit_code.rs")), all);
@@ -89,7 +96,7 @@ fn the_pages_on_exit_codes_say_what_the_program_does() {
         let line = guide.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}"));
         line.split(' ').map(|code| code.parse().unwrap()).collect()
     };
-    let never_again = [exit_code::FAILED, exit_code::USAGE, exit_code::UNAVAILABLE];
+    let never_again = [exit_code::FAILED, exit_code::USAGE, exit_code::UNAVAILABLE, exit_code::TAKEN_OVER];
     assert_eq!(set("RestartPreventExitStatus="), never_again.into());
     assert_eq!(set("SuccessExitStatus="), [exit_code::STOPPED].into());
 }

@@ -4,11 +4,9 @@ The head says of each tensor its path, shape, type and kind of device, and has a
 order. What is read has the form of a dying checkpoint's only part (`_dump`).
 """
 
-import pickle
-
 import torch
 
-from taskd import _state
+from taskd import _codec, _state
 
 
 def of(engine, loop):
@@ -24,7 +22,7 @@ def of(engine, loop):
         entries.append((path, tuple(leaf.shape), leaf.dtype, leaf.device.type, one.numel() * one.element_size()))
         held.append(one)
     head = {"entries": entries, "layout": state.layout(leaves), "rest": state.rest(), "private": loop.private(), "step": loop.number}
-    return pickle.dumps(head, 4), [(one.data_ptr(), entry[4]) for one, entry in zip(held, entries)], held
+    return _codec.encode(head), [(one.data_ptr(), entry[4]) for one, entry in zip(held, entries)], held
 
 
 def settled(state):
@@ -40,7 +38,7 @@ def settled(state):
 def read(slot):
     """The only part of a checkpoint."""
     head, rest = slot.read()
-    told = pickle.loads(head)
+    told = _codec.decode(head)
     leaves, devices, at = {}, {}, 0
     for path, shape, dtype, device, size in told.pop("entries"):
         there = torch.frombuffer(bytearray(rest[at : at + size]), dtype=dtype) if size else torch.empty(0, dtype=dtype)

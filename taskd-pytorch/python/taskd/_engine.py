@@ -8,7 +8,7 @@ from _thread import get_ident
 
 import torch
 
-from taskd import _accelerate, _away, _begin_alone, _buffers, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
+from taskd import _accelerate, _auth, _away, _begin_alone, _buffers, _completer, _copied, _data, _digest, _fsdp, _groups_anew, _late, _link
 from taskd import _made, _newcomer, _notes, _passing, _random, _reducers, _state, _step_kinds, _store, _transfer, _under_way, _undo, _unfinished
 from taskd._loop import CATCHING_UP, OPEN, TORN, WARMING
 from taskd._session import JOIN, Refused
@@ -97,8 +97,13 @@ class Engine:
         """The store of the generation that this process has started in, its rank, and all ranks."""
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self.first_client = _store.Client(*where, FIRST_MEETING_SECONDS)  # C++ does not keep it
-        store = torch.distributed.PrefixStore("taskd/%d" % self.session.generation, self.first_client)
+        part = "taskd/%d" % self.session.generation
+        store = self.signed(torch.distributed.PrefixStore(part, self.first_client), part)
         return store, int(os.environ["RANK"]), list(range(int(os.environ["WORLD_SIZE"])))
+
+    def signed(self, store, part):
+        """What taskd itself has in this part of the generation's store."""
+        return _auth.Store(store, _auth.key_of(_auth.store_of(self.session.generation)), part)
 
     def meet(self, store, order):
         """All are about to join. On a thread of its own."""

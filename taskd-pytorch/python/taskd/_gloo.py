@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from torch._C import _distributed_c10d as c10d
 
-from taskd import _sockets
+from taskd import _auth, _sockets
 
 NAME = "gloo"
 DEVICE_TRIES = 3
@@ -29,7 +29,7 @@ class Ends:
         self.peers = frozenset()
 
     def tell(self, store, rank):
-        store.set(key(rank), ",".join("%s %d" % address for address in sorted(self.own)))
+        signed(store).set(key(rank), ",".join("%s %d" % address for address in sorted(self.own)))
 
     def learn(self, store, rank, size):
         """Whether all have told theirs, rather than that they tell none."""
@@ -40,10 +40,15 @@ class Ends:
             if type(error).__name__.startswith("Dist"):  # they do not come
                 raise
             values = [store.get(key) for key in keys]  # a store that has no such call
-        values = [value.decode() for value in values]
+        values = [signed(store).checked(key, bytes(value)).decode() for key, value in zip(keys, values)]
         addresses = [address.split(" ") for value in values if value != NONE for address in value.split(",") if address]
         self.peers = frozenset((host, int(port)) for host, port in addresses)
         return NONE not in values
+
+
+def signed(store):
+    """Where members tell their addresses: whoever could set another's would have this process shut down any connection that it has."""
+    return _auth.Store(store, _auth.key_of(b"addresses of gloo"), "gloo")
 
 
 def key(rank):
@@ -66,7 +71,7 @@ def first_ends(before, store, rank, size):
 
 def tells_none(store, rank):
     """This member has no ends that it could leave, and the others need not wait for them."""
-    store.set(key(rank), NONE)
+    signed(store).set(key(rank), NONE)
 
 
 def join(store, rank, size, before, join_seconds, timeout):

@@ -11,7 +11,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from taskd import _gloo, _link, _nccl, _sockets, _store
+from taskd import _auth, _gloo, _link, _nccl, _sockets, _store
 from taskd._recoverable import Recoverable
 from taskd._session import Cancelled, Refused
 
@@ -87,7 +87,10 @@ class Groups:
             return made, None
         why, ends = self.why_not(made[0], kind, given, spec, meeting), None
         if why is None:
-            ends = kind.first_ends(before, meeting.own, spec.rank, len(spec.members))
+            try:
+                ends = kind.first_ends(before, meeting.own, spec.rank, len(spec.members))
+            except _auth.NotOurs as error:
+                why = "has no ends that this process can trust (%s)" % error
         elif meeting is not None:
             meeting.tells_none(kind)
         if ends is None:
@@ -172,7 +175,7 @@ class Groups:
             if cancelled():
                 raise Cancelled
             raise Refused("group %s cannot be joined: %s" % (joining.at, joining.error))
-        self.engine.store, self.engine.client = joining.store, joining.client
+        self.engine.store, self.engine.client = joining.signed, joining.client
         for (front, spec), made in zip(plans, joining.made):
             self.swap(front, spec, *made)
         return {"abandoned": self.abandoned}
@@ -246,7 +249,7 @@ class Joining:
 
         self.groups, self.order, self.plans = groups, order, plans
         self.made, self.error, self.at = [], None, "default"
-        self.store = self.client = None
+        self.store = self.signed = self.client = None
         self.is_left = False  # nobody waits for it any more
         self.done = _thread.allocate_lock()
         self.done.acquire()
@@ -269,7 +272,8 @@ class Joining:
                 self.client.close()
                 return
             self.store = dist.PrefixStore(self.order["prefix"], self.client)
-            self.groups.engine.meet(self.store, self.order)
+            self.signed = self.groups.engine.signed(self.store, self.order["prefix"])
+            self.groups.engine.meet(self.signed, self.order)
             for front, spec in self.plans:
                 self.at = spec.told_as
                 self.made.append(self.make(front._inner, spec))

@@ -4,12 +4,11 @@ All of it is verified and compared before anything is changed, and all ranks tak
 """
 
 import os
-import pickle
 
 import torch
 import torch.distributed as dist
 
-from taskd import _accelerate, _buffers, _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _random
+from taskd import _accelerate, _buffers, _codec, _copied, _data, _dumps, _keep, _late, _link, _loop, _memory, _random
 from taskd import _session, _state, _values
 from taskd._dumps import NoDump
 
@@ -82,9 +81,18 @@ def told_by_all(what):
     """What every rank says, by rank; where ranks have not met, this one alone."""
     if not (dist.is_available() and dist.is_initialized()):
         return [what]
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, what)
-    return told
+    own = _codec.encode(what)
+    lengths = [int(one) for one in gathered(torch.tensor([len(own)]))]
+    padded = torch.frombuffer(bytearray(own.ljust(max(lengths), b"\0")), dtype=torch.uint8)
+    return [_codec.decode(bytes(one.cpu().numpy())[:length]) for one, length in zip(gathered(padded), lengths)]
+
+
+def gathered(tensor):
+    """A tensor of every rank, all of one shape. (torch's `all_gather_object` would unpickle what the others say.)"""
+    tensor = tensor.to(dist.distributed_c10d._get_pg_default_device())
+    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, tensor)
+    return found
 
 
 def rank_here():
@@ -118,7 +126,7 @@ class Whole:
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
         self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
-        self.told_rest = pickle.loads(self.rest)
+        self.told_rest = _codec.decode(self.rest)
         self.names = set(self.told_rest)
         if _accelerate.NAME in self.names:  # which no program names, and a loop keeps where there are Accelerators
             self.state.named.setdefault(_accelerate.NAME, _accelerate.Counters())
@@ -193,22 +201,22 @@ class Whole:
     def private(self):
         """What is this rank's own: of its part; of a rank that was lost, what it had left in memory; else a peer's."""
         if self.same_size and self.rank in self.told:
-            return pickle.loads(self.told[self.rank]["private"])
+            return _codec.decode(self.told[self.rank]["private"])
         kept = self.left(self.step, _keep.START)
         if kept is not None:
-            return pickle.loads(kept)
+            return _codec.decode(kept)
         peer = min(self.told)
-        random, positions, buffers = pickle.loads(self.told[peer]["private"])
+        random, positions, buffers = _codec.decode(self.told[peer]["private"])
         before, after = (self.left(self.step - 1, kind) for kind in (_keep.START, _keep.FORWARD))
         if before is None:
             told = (self.rank, peer)
             _link.say("rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told)
             return random, positions, buffers
-        random, own, started = pickle.loads(before)
+        random, own, started = _codec.decode(before)
         if after is None:
             _link.say("rank %d was lost in the step before: it goes on with the random numbers with which that began" % self.rank)
         else:  # in whose middle it was lost, or at its end: what it has drawn after its last forward pass nobody knows
-            own_buffers, random = pickle.loads(after)[:2]
+            own_buffers, random = _codec.decode(after)[:2]
             buffers = self.without_late(own_buffers, started, peer) or buffers
         return random, [own_seed(*both) for both in zip(positions, own)] + positions[len(own) :], buffers
 

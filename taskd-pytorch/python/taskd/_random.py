@@ -6,11 +6,12 @@ memory is compared with what it was, and they are asked only where it is another
 
 import array
 import ctypes
-import pickle
 import random
 import sys
 
 import torch
+
+from taskd import _codec
 
 REFCOUNT_BYTES = ctypes.sizeof(ctypes.c_ssize_t)  # with which every object begins, and which says nothing
 NUMPY_STATE_BYTES = 2500  # of the Mersenne twister: 624 words and a position
@@ -55,7 +56,7 @@ def mark_of_numpy():
 
 
 def ask_numpy():
-    return pickle.dumps(sys.modules["numpy"].random.get_state(legacy=False), 4)
+    return _codec.encode(sys.modules["numpy"].random.get_state(legacy=False))
 
 
 of_python, of_numpy = Asked(mark_of_python, ask_python), Asked(mark_of_numpy, ask_numpy)
@@ -64,29 +65,36 @@ of_python, of_numpy = Asked(mark_of_python, ask_python), Asked(mark_of_numpy, as
 def state():
     numpy = sys.modules.get("numpy")
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return pickle.dumps(
+    return _codec.encode(
         (
             of_python(),
             of_numpy() if numpy and hasattr(numpy, "random") else None,
             torch.get_rng_state().numpy().tobytes(),
             cuda and [one.numpy().tobytes() for one in cuda],
-        ),
-        4,
+        )
     )
 
 
 def restore(data):
-    python, numpy, of_torch, of_cuda = pickle.loads(data)
-    words = array.array("I")
-    words.frombytes(python[1])
-    random.setstate((python[0], tuple(words), python[2]))
-    if numpy is not None:
-        import numpy.random as numpy_random
-
-        numpy_random.set_state(pickle.loads(numpy))
+    python, numpy, of_torch, of_cuda = _codec.decode(data)
+    give_python(python)
+    give_numpy(numpy)
     torch.set_rng_state(tensor(of_torch))
     if of_cuda is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([tensor(one) for one in of_cuda])
+
+
+def give_python(state):
+    words = array.array("I")
+    words.frombytes(state[1])
+    random.setstate((state[0], tuple(words), state[2]))
+
+
+def give_numpy(state):
+    if state is not None:
+        import numpy.random as numpy_random
+
+        numpy_random.set_state(_codec.decode(state))
 
 
 def tensor(data):

@@ -1,4 +1,4 @@
-"""All of a program's state: what it names, and what is found; as tensors that are copied in place, and a rest that is pickled.
+"""All of a program's state: what it names, and what is found; as tensors that are copied in place, and a rest as bytes.
 
 Who registers nothing is found: modules in DDP at their forward pass, optimizers, schedulers and gradient scalers at their step.
 Each is flattened into *leaves*, `path: tensor`, which have the same paths on all ranks that hold the same. Those of modules and
@@ -7,13 +7,12 @@ and takes as a whole (`_values`). A parameter that is trained and in no module t
 """
 
 import hashlib
-import pickle
 import sys
 import weakref
 
 import torch
 
-from taskd import _fsdp, _link, _made, _values
+from taskd import _codec, _fsdp, _link, _made, _types, _values  # _types: what can be encoded
 from taskd._session import Refused
 
 PLAIN_KEYS = str, int, float, bool, bytes, type(None), torch.dtype, torch.device  # of what is not one process's own
@@ -136,17 +135,17 @@ class State:
                 if not is_plain_key(key):
                     why = "%s keeps a state by a key that is a %s, which only this process has: it is neither copied nor put back"
                     raise Refused(why % (name, type(key).__name__))
-        return pickle.dumps({name: rest_of(what) for name, what in self.named.items()}, 4)
+        return _codec.encode({name: rest_of(what) for name, what in self.named.items()})
 
     def take_rest(self, data, tensors):
         """All that is not filled in place; of `tensors` the values are taken."""
         values = _values.by_name(tensors)
-        for name, rest in pickle.loads(data).items():
+        for name, rest in _codec.decode(data).items():
             take_rest_of(self.named[name], rest, values.get(name, {}))
 
     def unknown(self, data):
         """What the rest of another has and this one has not, by name."""
-        return sorted(set(pickle.loads(data)) - set(self.named))
+        return sorted(set(_codec.decode(data)) - set(self.named))
 
     def own(self, leaves):
         """Paths of what may be each rank's own. Of all else, parameters and what optimizers keep of them, replicas have the same."""

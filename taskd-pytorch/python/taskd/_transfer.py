@@ -5,12 +5,11 @@ The bytes themselves carry `taskd._copy`. Of several peers each gives a part. Th
 it is worth it: between hosts, where each has a link of its own, and not on one host, where all share the memory's bandwidth.
 """
 
-import pickle
 import time
 
 import torch
 
-from taskd import _copy, _link, _state, _values
+from taskd import _codec, _copy, _link, _state, _values
 from taskd._session import Cancelled, Refused
 
 POLL_SECONDS = 0.0005
@@ -61,7 +60,7 @@ class Transfer:
             "kinds": engine.kinds.seen,
             "where": self.server.where(),
         }
-        engine.store.set("taskd/state/%d" % engine.rank, pickle.dumps(told, 4))
+        engine.store.set("taskd/state/%d" % engine.rank, _codec.encode(told))
 
     # Of the rank that takes.
 
@@ -112,7 +111,7 @@ class Transfer:
             if time.monotonic() > limit:
                 raise Refused("rank %d did not say within %d s what state it has" % (rank, PEER_SECONDS))
             time.sleep(POLL_SECONDS)
-        return pickle.loads(self.engine.store.get(key))
+        return _codec.decode(self.engine.store.get(key))
 
     def compare(self, rank, told):
         """That all can be copied."""
@@ -157,7 +156,7 @@ class Transfer:
 
     def began_alike(self, loop, giver, told):
         """A step that was done by itself has answered its operations itself; what loaders go by has to be what the others have."""
-        other = loop.streams.begun_otherwise(pickle.loads(told["private"])[1])
+        other = loop.streams.begun_otherwise(_codec.decode(told["private"])[1])
         if other is not None:
             why = "an epoch of %s has begun here by operations of this rank alone, which gave other than those of rank %d; restart all ranks"
             raise Refused(why % (other, giver))

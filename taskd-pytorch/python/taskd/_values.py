@@ -80,7 +80,7 @@ def take_out(path, value, found):
 
 
 def is_plain(value):
-    """Whether it is a tensor that is nothing but its bytes. All others are pickled as they are."""
+    """Whether it is a tensor that is nothing but its bytes. All others are torch's to write (`_types`)."""
     is_usual = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
     return is_usual and not (value.is_quantized or value.is_conj() or value.is_neg())
 

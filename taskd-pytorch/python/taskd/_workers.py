@@ -8,13 +8,14 @@ It never draws any, and a worker that cannot tell has none.
 """
 
 import os
-import pickle
 import random
 import sys
 import zlib
 
 import torch
 from torch.utils.data._utils import worker
+
+from taskd import _codec, _random
 
 plain = worker._ResumeIteration
 came = None  # (message's number, random numbers) of those that come back, while an epoch begins of which they are taken
@@ -52,16 +53,15 @@ class Resume(plain):
 
 def state_here():
     numpy = sys.modules.get("numpy")
-    here = random.getstate(), numpy and numpy.random.get_state(), torch.get_rng_state().numpy().tobytes()
-    return zlib.compress(pickle.dumps(here, 4), 1)
+    of_numpy = _random.ask_numpy() if numpy and hasattr(numpy, "random") else None
+    return zlib.compress(_codec.encode((_random.ask_python(), of_numpy, torch.get_rng_state().numpy().tobytes())), 1)
 
 
 def restore(data):
-    of_python, of_numpy, of_torch = pickle.loads(zlib.decompress(data))
-    random.setstate(of_python)
-    if of_numpy:
-        sys.modules["numpy"].random.set_state(of_numpy)
-    torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+    of_python, of_numpy, of_torch = _codec.decode(zlib.decompress(data))
+    _random.give_python(of_python)
+    _random.give_numpy(of_numpy)
+    torch.set_rng_state(_random.tensor(of_torch))
 
 
 def install():

@@ -10,7 +10,7 @@ macro_rules! python_files {
 
 /// PyTorch's part of the helper, for those who put it on PYTHONPATH themselves
 /// ([`write_helper`](taskd_core::launch::python::write_helper)).
-pub const PYTHON_FILES: [PythonFile; 57] = python_files! {
+pub const PYTHON_FILES: [PythonFile; 58] = python_files! {
     "_taskd_framework.py"
     "_taskd_warm.py"
     "taskd/_accelerate.py"
@@ -60,6 +60,7 @@ pub const PYTHON_FILES: [PythonFile; 57] = python_files! {
     "taskd/_tape.py"
     "taskd/_tracing.py"
     "taskd/_transfer.py"
+    "taskd/_types.py"
     "taskd/_under_way.py"
     "taskd/_undo.py"
     "taskd/_unfinished.py"

@@ -8,6 +8,7 @@ use super::space::ClientId;
 use super::wire::Decoder;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// A connected client.
@@ -27,10 +28,12 @@ pub(super) struct Client {
     pub(super) is_paused: bool,
     /// What of it was counted as held.
     pub(super) held: u64,
+    /// On which other host it is.
+    pub(super) remote: Option<IpAddr>,
 }
 
 impl Client {
-    pub(super) fn new(socket: OwnedFd, id: ClientId, host: usize) -> Client {
+    pub(super) fn new(socket: OwnedFd, id: ClientId, host: usize, remote: Option<IpAddr>) -> Client {
         Client {
             socket,
             id,
@@ -41,6 +44,7 @@ impl Client {
             interest: Interest::Input,
             is_paused: false,
             held: 0,
+            remote,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Becoming a store: how its process is started, what it is told, and its main loop.
 //!
-//! It serves nothing until it is told so at its control socket, prints nothing but why it cannot start, and ends by SIGTERM.
+//! It serves nothing until it is told so at its control socket, prints why it cannot start and which bounds it reaches, and ends by SIGTERM.
 
 use super::control::Controllers;
 use super::inherited;
@@ -8,6 +8,7 @@ use super::limits::{Limits, LimitsError, NotALimit};
 use super::server::{NewError, Server};
 use rustix::fs::Mode;
 use rustix::process::Resource;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -158,8 +159,15 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<std::convert::Infall
     let mut controllers = Controllers::new(listener, &server)?;
     raise_open_files();
     let _ = rustix::thread::set_name(c"taskd-store"); // for those who look: nothing depends on it
+    let mut reached = BTreeSet::new();
     loop {
         server.turn(None)?;
+        for bound in server.new_bounds(&mut reached) {
+            let action = bound.action();
+            eprintln!(
+                "taskd-store: at a bound, {bound}: {action} (store::Limits names it; it is counted, and not said again)"
+            );
+        }
         for number in server.take_outside() {
             controllers.ready(number, &mut server);
         }

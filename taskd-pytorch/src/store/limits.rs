@@ -25,6 +25,12 @@ pub struct Limits {
     pub store_bytes: u64,
     /// Most clients, over all generations: 65,536.
     pub clients: usize,
+    /// Most clients of one other host, over all generations: 16,384.
+    pub clients_of_host: usize,
+    /// Most connections that have not shown yet that they are of a client: 1,024. For a new one the oldest is closed.
+    pub silent: usize,
+    /// How long a connection may take to show it, in milliseconds: 10,000.
+    pub silent_ms: u64,
     /// A client with so many bytes of answers that it has not read is not listened to until it has read them: 256 KiB.
     pub unread_bytes: usize,
     /// Most bytes of memory that one client's unread answers may take: 64 MiB.
@@ -48,6 +54,9 @@ impl Default for Limits {
             keys: 1 << 20,
             store_bytes: 1 << 30,
             clients: 64 << 10,
+            clients_of_host: 16 << 10,
+            silent: 1 << 10,
+            silent_ms: 10_000,
             unread_bytes: 256 << 10,
             answer_bytes: 64 << 20,
             buffer_bytes: 1 << 30,
@@ -89,6 +98,9 @@ impl Limits {
             ("keys", bytes(self.keys), 1, ""),
             ("store_bytes", self.store_bytes, bytes(self.appended_bytes), ", the longest appended value"),
             ("clients", bytes(self.clients), 1, ""),
+            ("clients_of_host", bytes(self.clients_of_host), 1, ""),
+            ("silent", bytes(self.silent), 1, ""),
+            ("silent_ms", self.silent_ms, 1, ""),
             ("unread_bytes", bytes(self.unread_bytes), 1, ""),
             ("answer_bytes", bytes(self.answer_bytes), bytes(self.unread_bytes), ", what may be unread"),
             ("buffer_bytes", self.buffer_bytes, bytes(self.answer_bytes), ", the answers of one client"),
@@ -126,6 +138,9 @@ impl Limits {
             "keys" => self.keys = bytes,
             "store_bytes" => self.store_bytes = number,
             "clients" => self.clients = bytes,
+            "clients_of_host" => self.clients_of_host = bytes,
+            "silent" => self.silent = bytes,
+            "silent_ms" => self.silent_ms = number,
             "unread_bytes" => self.unread_bytes = bytes,
             "answer_bytes" => self.answer_bytes = bytes,
             "buffer_bytes" => self.buffer_bytes = number,
@@ -158,6 +173,12 @@ pub enum Bound {
     StoreBytes,
     /// [`Limits::clients`]
     Clients,
+    /// [`Limits::clients_of_host`]
+    ClientsOfHost,
+    /// [`Limits::silent`]
+    Silent,
+    /// [`Limits::silent_ms`]
+    SilentMs,
     /// [`Limits::unread_bytes`]
     UnreadBytes,
     /// [`Limits::answer_bytes`]
@@ -180,10 +201,24 @@ pub enum AtBound {
     CloseClient,
     /// Whoever would be one too many is closed as soon as it connects; the others notice nothing.
     RefuseConnection,
+    /// A connection that has shown nothing yet is closed.
+    CloseSilent,
     /// The client's requests wait, in the system's buffers and then in its own, until it has read its answers.
     PauseClient,
     /// The call is refused with its reason.
     RefuseCall,
+}
+
+impl fmt::Display for AtBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AtBound::CloseClient => "the client is closed",
+            AtBound::RefuseConnection => "further connections are closed",
+            AtBound::CloseSilent => "connections that have sent nothing are closed",
+            AtBound::PauseClient => "the client is not listened to until it has read",
+            AtBound::RefuseCall => "the call is refused",
+        })
+    }
 }
 
 impl Bound {
@@ -200,7 +235,8 @@ impl Bound {
             | Bound::StoreBytes
             | Bound::AnswerBytes
             | Bound::BufferBytes => AtBound::CloseClient,
-            Bound::Clients | Bound::Controllers | Bound::OpenFiles => AtBound::RefuseConnection,
+            Bound::Clients | Bound::ClientsOfHost | Bound::Controllers | Bound::OpenFiles => AtBound::RefuseConnection,
+            Bound::Silent | Bound::SilentMs => AtBound::CloseSilent,
             Bound::UnreadBytes => AtBound::PauseClient,
             Bound::Generations => AtBound::RefuseCall,
         }
@@ -218,6 +254,9 @@ impl fmt::Display for Bound {
             Bound::Keys => "the most keys",
             Bound::StoreBytes => "the most bytes in the store",
             Bound::Clients => "the most clients",
+            Bound::ClientsOfHost => "the most clients of one other host",
+            Bound::Silent => "the most connections that have sent nothing",
+            Bound::SilentMs => "the time in which a connection has to send something",
             Bound::UnreadBytes => "the most unread bytes of a client",
             Bound::AnswerBytes => "the most memory for a client's answers",
             Bound::BufferBytes => "the most memory for all clients' requests and answers",

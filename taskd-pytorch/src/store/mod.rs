@@ -34,6 +34,7 @@ mod entry;
 mod inherited;
 mod limits;
 mod outbox;
+mod peer;
 mod poller;
 mod server;
 mod space;

@@ -10,6 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+os.environ["TASKD_SECRET"] = "5a" * 32
 
 
 def address_of(memory):
@@ -111,9 +112,9 @@ def measure(size):
         os.environ["TASKD_COPY"] = "tcp"
         found["tcp"].append(seconds(lambda: _copy.read(moves, lambda: False)))
         is_equal = is_equal and parts.is_equal()
-        wrong = dict(where, token=bytes(16))
+        os.environ["TASKD_SECRET"] = "5b" * 32
         try:
-            _copy.read([(wrong, moves[0][1])], lambda: False)
+            _copy.read([(where, moves[0][1])], lambda: False)
             refused = None
         except _copy.Unreadable as error:
             refused = str(error)

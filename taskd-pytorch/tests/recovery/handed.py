@@ -10,7 +10,6 @@ import importlib
 import itertools
 import json
 import os
-import pickle
 import sys
 import threading
 
@@ -24,7 +23,7 @@ import torch.distributed
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from taskd import _batches, _data, _digest, _engine, _guards, _link, _made, _session
+from taskd import _batches, _codec, _data, _digest, _engine, _guards, _link, _made, _session
 from taskd._aborted import StepAborted
 
 STEPS, FAILS_AT = 6, 3
@@ -331,7 +330,7 @@ class DoubleOfLoop:
     streams = DoubleOfStreams()
 
     def private(self, with_buffers=True):
-        return pickle.dumps((b"", [], {}))
+        return _codec.encode((b"", [], {}))
 
     def spoil(self):
         self.spoiled = True

@@ -81,7 +81,7 @@ class StandIn:
         self.listener.listen(64)
         self.listener.setblocking(False)
         self.environment = dict(
-            {"TASKD_CONTROL": self.path, "KEEP": "keep", **environment},
+            {"TASKD_CONTROL": self.path, "TASKD_SECRET": "5a" * 32, "KEEP": "keep", **environment},
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(self.port),
             TORCHELASTIC_USE_AGENT_STORE="True",  # the store is there already

@@ -5,6 +5,7 @@
 
 use super::poll::Interest;
 use super::wire::{self, Frames, FromGuard, STRANGER_FRAME_BYTES_MAX};
+use crate::launch::OnOwnerLoss;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::de::DeserializeOwned;
 use std::io::{self, IoSlice, Read, Write};
@@ -43,6 +44,15 @@ pub(super) struct Conn {
     pub(super) interest: Interest,
     /// To be closed when everything is sent.
     pub(super) leaving: bool,
+    /// What it has asked for, where it was welcomed and has yet to confirm it.
+    pub(super) claim: Option<Claim>,
+}
+
+/// What whoever wants to be the owner asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) takeover: bool,
+    pub(super) on_owner_loss: OnOwnerLoss,
 }
 
 impl Conn {
@@ -59,6 +69,7 @@ impl Conn {
             since: now,
             interest: Interest { bytes: true, room: false },
             leaving: false,
+            claim: None,
         })
     }
 

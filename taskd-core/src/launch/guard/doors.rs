@@ -3,6 +3,7 @@
 //! Nothing is ever accepted here: who connects waits for the process.
 
 use super::wire::WireSpec;
+use crate::private;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,10 +70,11 @@ fn listen(path: &Path) -> io::Result<Door> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::other("it names no file"));
     };
+    private::make_dir(directory)?;
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => return Err(io::Error::other("something else is there: choose another path, or remove it")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (),
         Err(error) => return Err(error),
     }
     // Through a descriptor: the directory's name may be too long for a socket's address.

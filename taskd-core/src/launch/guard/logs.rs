@@ -3,8 +3,9 @@
 //! It never blocks who hands it bytes: what finds its buffer full is dropped and counted, and so is what the disk
 //! refuses. The file then says how much is missing, at the place where it is missing.
 
+use crate::private;
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -284,14 +285,14 @@ impl Writing<'_> {
     /// An empty file; one that was there is kept as `.1`, in place of an older one.
     fn begin(&self) -> io::Result<LogFile> {
         if let Some(directory) = self.path.parent() {
-            fs::create_dir_all(directory)?;
+            private::make_dir(directory)?;
         }
-        if fs::metadata(self.path).is_ok_and(|m| m.len() > 0) {
+        if fs::symlink_metadata(self.path).is_ok_and(|m| m.is_file() && m.len() > 0) {
             let mut older = self.path.as_os_str().to_owned();
             older.push(".1");
             fs::rename(self.path, older)?;
         }
-        let file = OpenOptions::new().create(true).write(true).truncate(true).open(self.path)?;
+        let file = private::create(self.path)?;
         Ok(LogFile { file, length: 0 })
     }
 }

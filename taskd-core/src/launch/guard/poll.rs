@@ -25,6 +25,10 @@ pub(super) enum Token {
     OwnerProcess,
     /// Somebody wants to connect.
     Listener,
+    /// A guard has looked whether this one is there.
+    Claim,
+    /// Something was removed from the run directory.
+    Place,
     /// A connection has bytes or room.
     Conn(Key),
     /// A pipe has output.
@@ -52,6 +56,8 @@ impl Token {
             Token::Stderr(key) => 7 + key * Token::KINDS,
             Token::Seat(key) => 8 + key * Token::KINDS,
             Token::SeatOutput(key) => 9 + key * Token::KINDS,
+            Token::Claim => 10,
+            Token::Place => 11,
         }
     }
 
@@ -67,6 +73,8 @@ impl Token {
             6 => Token::Stdout(key),
             7 => Token::Stderr(key),
             8 => Token::Seat(key),
+            10 => Token::Claim,
+            11 => Token::Place,
             _ => Token::SeatOutput(key),
         }
     }

@@ -15,21 +15,27 @@
 //! | `procs/rank-3.2/stdout.log.1`, `stderr.log.1` | the part before the bound was reached, or an earlier job's |
 //! | `procs/service-NAME.1/...` | the same for a service |
 
+use super::proc_fs;
 use super::wire::JobId;
 use crate::job::{ProcId, Role};
 use crate::launch::GuardEnd;
+use crate::private;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+const LOCK: &str = "guard.lock";
+const RECORD: &str = "guard.json";
 const GUARD_SOCKET: &str = "guard.sock";
 const GUARD_END: &str = "guard.end";
 const WORKER_SOCKET: &str = "worker.sock";
+/// Of one of its files.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Where training processes connect.
 #[derive(Debug)]
@@ -50,6 +56,21 @@ pub(crate) struct Record {
     pub(crate) protocol: u32,
     pub(crate) job: JobId,
     pub(crate) guard_pid: u32,
+    /// With the pid it names one process for ever; 0 in a record of an earlier version.
+    #[serde(default)]
+    pub(crate) guard_start_time: u64,
+    /// Device and inode of the directory: a copy of the record in another one says nothing of that.
+    #[serde(default)]
+    pub(crate) dir: Option<(u64, u64)>,
+    #[serde(default)]
+    pub(crate) job_name: Option<String>,
+}
+
+impl Record {
+    /// Whether the guard that it names is running.
+    pub(crate) fn guard_is_running(&self) -> bool {
+        proc_fs::is_running((self.guard_pid, self.guard_start_time))
+    }
 }
 
 impl RunDir {
@@ -61,14 +82,14 @@ impl RunDir {
         &self.0
     }
 
-    /// Makes the directory, and finds out whether files can be made in it.
+    /// Makes the directory, for this user alone, and finds out whether files can be made in it.
     pub(crate) fn prepare(&self) -> io::Result<()> {
-        fs::create_dir_all(self.0.join("procs"))?;
+        private::make_dir(&self.0.join("procs"))?;
         self.open_lock().map(drop)
     }
 
     fn open_lock(&self) -> io::Result<fs::File> {
-        fs::OpenOptions::new().create(true).truncate(false).write(true).open(self.0.join("guard.lock"))
+        private::open(&self.0.join(LOCK))
     }
 
     /// Takes the lock of a running guard; `None` when another process has it. Dropping the file gives it back.
@@ -81,23 +102,63 @@ impl RunDir {
         }
     }
 
-    /// The record of the guard that runs here, or that ran here and did not end in order.
+    /// Whether this lock's file is the one that others would lock.
+    pub(crate) fn is_locked_by(&self, lock: &fs::File) -> bool {
+        let at_path = fs::symlink_metadata(self.0.join(LOCK)).map(|there| (there.dev(), there.ino()));
+        lock.metadata().is_ok_and(|held| at_path.is_ok_and(|there| there == (held.dev(), held.ino())))
+    }
+
+    /// Whether all is there by which a running guard is found.
+    pub(crate) fn has_files(&self) -> bool {
+        [LOCK, RECORD].iter().all(|name| self.has(name)) && self.has_guard_socket() && self.has_worker_socket()
+    }
+
+    pub(crate) fn has_guard_socket(&self) -> bool {
+        self.has(GUARD_SOCKET)
+    }
+
+    pub(crate) fn has_worker_socket(&self) -> bool {
+        self.has(WORKER_SOCKET)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.join(name).symlink_metadata().is_ok()
+    }
+
+    /// The record of the guard that runs here, or that ran here and did not end in order. One that was copied from another directory is
+    /// none, nor is one without a job id that can be one: a job's processes are killed by it.
     pub(crate) fn record(&self) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.0.join("guard.json")).ok()?).ok()
+        let bytes = private::read(&self.0.join(RECORD), RECORD_BYTES_MAX).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!("what stands in {} of {} is not used: {error}", RECORD, self.0.display());
+            }
+        });
+        let record: Record = serde_json::from_slice(&bytes.ok()?).ok()?;
+        let is_of_here = record.dir.is_some() && record.dir == self.identity().ok();
+        if !is_of_here || !record.job.is_valid() {
+            tracing::warn!(
+                "{} in {} is not of this directory, or damaged: nothing is done by it",
+                RECORD,
+                self.0.display()
+            );
+            return None;
+        }
+        Some(record)
+    }
+
+    /// Device and inode of the directory.
+    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+        fs::metadata(&self.0).map(|here| (here.dev(), here.ino()))
     }
 
     /// Writes the record, as a whole or not at all.
     pub(crate) fn write_record(&self, record: &Record) -> io::Result<()> {
-        let new = self.0.join("guard.json.new");
-        fs::write(&new, serde_json::to_vec(record)?)?;
-        fs::rename(new, self.0.join("guard.json"))
+        private::write(&self.0.join(RECORD), &serde_json::to_vec(record)?)
     }
 
     /// Leaves word of how the guard ends, as a whole or not at all.
     pub(crate) fn write_end(&self, end: &GuardEnd) -> io::Result<()> {
-        let new = self.0.join("guard.end.new");
-        fs::write(&new, serde_json::to_vec(end)?)?;
-        fs::rename(new, self.0.join(GUARD_END))
+        private::write(&self.0.join(GUARD_END), &serde_json::to_vec(end)?)
     }
 
     /// How the last guard here has ended: as it said itself, or without a word. `None`: there was none, or nobody has to know any more.
@@ -109,7 +170,7 @@ impl RunDir {
             );
             return Some(GuardEnd { why, was_agreed: false });
         }
-        serde_json::from_slice(&fs::read(self.0.join(GUARD_END)).ok()?).ok()
+        serde_json::from_slice(&private::read(&self.0.join(GUARD_END), RECORD_BYTES_MAX).ok()?).ok()
     }
 
     /// What was left of the last end has been told.
@@ -156,7 +217,7 @@ impl RunDir {
 
     /// Removes what says that a guard runs here.
     pub(crate) fn forget_guard(&self) {
-        for name in ["guard.json", GUARD_SOCKET, WORKER_SOCKET] {
+        for name in [RECORD, GUARD_SOCKET, WORKER_SOCKET] {
             let _ = fs::remove_file(self.0.join(name)); // where it stays, the lock says that nobody is behind it
         }
     }
@@ -195,7 +256,7 @@ pub(crate) fn proc_name(proc: &ProcId) -> String {
 /// A new job id.
 pub(crate) fn new_job_id() -> io::Result<JobId> {
     let mut random = [0u8; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    private::fill_with_random(&mut random)?;
     Ok(JobId(random.iter().map(|b| format!("{b:02x}")).collect()))
 }
 

@@ -149,6 +149,12 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
     has(JOB_MARK, &job.0) && proc.is_none_or(|proc| has(PROC_MARK, proc))
 }
 
+/// Whether anything carries a job's marker.
+pub(crate) fn is_anybody_left(job: &JobId) -> bool {
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None };
+    !Census::take().members(&wanted, None, &[]).is_empty()
+}
+
 /// Removes everything that carries a job's marker, and waits until it is gone, at most for `limit`. Blocks.
 pub(crate) fn remove_all(job: &JobId, limit: Duration) {
     let until = Instant::now() + limit;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 /// Longest frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Longest frame of somebody who has not been accepted as owner.
@@ -24,11 +24,20 @@ pub(crate) const STRANGER_FRAME_BYTES_MAX: usize = 4096;
 #[serde(transparent)]
 pub(crate) struct JobId(pub(crate) String);
 
+impl JobId {
+    /// Whether it can be one: what it is compared with decides which processes are killed.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.0.len() == 32 && self.0.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+    }
+}
+
 /// What a guard is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GuardConfig {
     pub(crate) protocol: u32,
     pub(crate) job: JobId,
+    /// The job's name, for people, and so that no job of another name takes it over.
+    pub(crate) job_name: String,
     pub(crate) run_dir: PathBuf,
     pub(crate) owner_pid: u32,
     pub(crate) on_owner_loss: OnOwnerLoss,
@@ -45,8 +54,10 @@ pub(crate) struct GuardConfig {
 pub(crate) enum ToGuard {
     /// The first frame on the socket that a new guard is born with.
     Init(Box<GuardConfig>),
-    /// The first frame of whoever connects to a running guard.
-    Hello { protocol: u32, takeover: bool, on_owner_loss: OnOwnerLoss },
+    /// The first frame of whoever connects to a running guard. Nothing changes by it: one that has given up meanwhile may have sent it.
+    Hello { protocol: u32, takeover: bool, on_owner_loss: OnOwnerLoss, job_name: String },
+    /// The second one, once it was welcomed: from here on it is the owner, and what it has asked for counts.
+    Confirm,
     /// A request; answered under the same number.
     Call { id: u64, call: Call },
     /// The only frame on a connection of its own: a copy of the listener for control links is wanted. Answered with one byte
@@ -182,7 +193,8 @@ pub(crate) struct WireOrder {
 /// From guard to owner.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromGuard {
-    /// The connection is the owner's. All processes follow as [`FromGuard::Proc`], then [`FromGuard::Synced`].
+    /// The connection may be the owner's, which it is once that is confirmed, or at once where it has started the guard. Then all processes follow as
+    /// [`FromGuard::Proc`], then [`FromGuard::Synced`].
     Welcome { protocol: u32, job: JobId, guard_pid: u32 },
     /// The connection is refused and will be closed.
     Refused(Refusal),
@@ -194,6 +206,8 @@ pub(crate) enum FromGuard {
     Answer { id: u64, answer: Result<Answer, LaunchError> },
     /// Another owner has taken over.
     TakenOver { by_pid: u32 },
+    /// The listener for control links is another one from now on: somebody had removed its socket.
+    DoorIsNew,
     /// Something that the guard goes without, in one sentence.
     Notice(String),
     /// The guard ends, and everything with it. What ends for that follows.
@@ -207,6 +221,11 @@ pub(crate) enum Refusal {
     Protocol(u32),
     /// This process is the owner.
     Owned { by_pid: u32 },
+    /// The guard is another job's.
+    OtherJob {
+        /// Its name.
+        name: String,
+    },
     /// Everything is being stopped; after so long at most there will be no guard.
     Ending { gone_within: Duration },
     /// Another guard runs in this directory.

@@ -238,11 +238,22 @@ pub enum LocalError {
         /// The directory.
         run_dir: PathBuf,
     },
+    /// Another job runs there, or has left processes there that run.
+    #[error("the run directory {} belongs to the job {name}, which runs: choose another directory, or end that job", run_dir.display())]
+    OtherJob {
+        /// The job's name.
+        name: String,
+        /// The directory.
+        run_dir: PathBuf,
+    },
     /// A guard runs there but does not answer.
-    #[error("guard {pid} in {} does not answer: it may be stopped; continue it (SIGCONT) or kill it, then try again", run_dir.display())]
+    #[error(
+        "{} in {} does not answer: it may be stopped; continue it (SIGCONT) or kill it, then try again",
+        pid.map_or("a guard".to_owned(), |pid| format!("guard {pid}")), run_dir.display()
+    )]
     Silent {
-        /// The guard, 0 where not even that is known.
-        pid: u32,
+        /// The guard, where it is known.
+        pid: Option<u32>,
         /// The directory.
         run_dir: PathBuf,
     },

@@ -5,7 +5,7 @@
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use crate::job::{Incarnation, Role, Termination};
 use crate::launch::GuardEnd;
-use crate::launch::guard::run_dir::{self, RunDir};
+use crate::launch::guard::run_dir::{self, Record, RunDir};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
 use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
 use crate::launch::oom::OomCounter;
@@ -24,9 +24,9 @@ use tokio::time::Instant;
 /// How long a guard may take to answer the first word.
 const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 /// How long one that is ending may take to be gone, beyond what it says itself.
-const GONE_WITHIN: Duration = Duration::from_secs(15);
+pub(super) const GONE_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks whether it is.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long leftovers of a dead guard's job may take to be gone.
 const LEFTOVERS_WITHIN: Duration = Duration::from_secs(5);
 /// How long a guard's parent may take to end when the guard has hung up without a word.
@@ -66,8 +66,17 @@ pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Conne
     let mut until = Instant::now() + GONE_WITHIN;
     loop {
         if run_dir.try_lock().map_err(unusable)?.is_some() {
-            if let Some(record) = run_dir.record() {
-                remove_leftovers(record.job).await;
+            match run_dir.record() {
+                // Somebody has removed its lock, and it puts another one there.
+                Some(record) if record.guard_is_running() => {
+                    if Instant::now() >= until {
+                        return Err(silent(config));
+                    }
+                    tokio::time::sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                Some(record) => remove_leftovers(config, record).await?,
+                None => (),
             }
             return Ok(None);
         }
@@ -105,16 +114,30 @@ impl Attempt {
     const SOON: Attempt = Attempt::Again { after: Duration::ZERO };
 }
 
-fn silent(config: &LocalLauncherBuilder) -> LocalError {
-    let record = RunDir::new(config.run_dir.clone()).record();
-    LocalError::Silent { pid: record.map_or(0, |record| record.guard_pid), run_dir: config.run_dir.clone() }
+/// The guard is named only where it is known to be the one that runs.
+pub(super) fn silent(config: &LocalLauncherBuilder) -> LocalError {
+    let record = RunDir::new(config.run_dir.clone()).record().filter(Record::guard_is_running);
+    LocalError::Silent { pid: record.map(|record| record.guard_pid), run_dir: config.run_dir.clone() }
 }
 
 async fn try_attach(config: &LocalLauncherBuilder, run_dir: &RunDir) -> Result<Connection, Attempt> {
     let stream = run_dir.connect().map_err(|_| Attempt::SOON)?;
-    let hello = ToGuard::Hello { protocol: PROTOCOL, takeover: config.takeover, on_owner_loss: config.on_owner_loss };
-    let greeted = greet(config, stream, &hello).await.unwrap_or(Err(Attempt::SOON))?;
+    let hello = ToGuard::Hello {
+        protocol: PROTOCOL,
+        takeover: config.takeover,
+        on_owner_loss: config.on_owner_loss,
+        job_name: config.job_name.as_str().to_owned(),
+    };
+    let mut greeted = greet(config, stream, &hello).await.unwrap_or(Err(Attempt::SOON))?;
+    let confirmed = wire::encode(&ToGuard::Confirm).map_err(|_| Attempt::SOON)?;
+    let sent = tokio::io::AsyncWriteExt::write_all(&mut greeted.stream, &confirmed).await;
+    sent.map_err(|_| Attempt::SOON)?;
     Ok(Connection { workers: borrow_workers(run_dir).await, ..greeted })
+}
+
+/// A copy of the listener for control links that the guard has now.
+pub(super) async fn workers_of(config: &LocalLauncherBuilder) -> Option<UnixListener> {
+    borrow_workers(&RunDir::new(config.run_dir.clone())).await
 }
 
 /// A copy of the listener that the guard holds.
@@ -185,6 +208,7 @@ async fn try_start(config: &LocalLauncherBuilder, past: &Past) -> Result<Connect
     let guard_config = GuardConfig {
         protocol: PROTOCOL,
         job,
+        job_name: config.job_name.as_str().to_owned(),
         run_dir: config.run_dir.clone(),
         owner_pid: std::process::id(),
         on_owner_loss: config.on_owner_loss,
@@ -323,13 +347,24 @@ fn refused(config: &LocalLauncherBuilder, refusal: Refusal) -> Attempt {
         Refusal::Ending { gone_within } => return Attempt::Again { after: gone_within },
         Refusal::Occupied => return Attempt::SOON,
         Refusal::Owned { by_pid } => LocalError::Owned { by_pid, run_dir },
+        Refusal::OtherJob { name } => LocalError::OtherJob { name, run_dir },
         Refusal::Protocol(theirs) => LocalError::Protocol { theirs, ours: PROTOCOL, run_dir },
         Refusal::Failed(why) => LocalError::Guard(why),
     })
 }
 
-/// Removes every process of a job that has no guard any more.
-async fn remove_leftovers(job: JobId) {
-    let removal = tokio::task::spawn_blocking(move || tree::remove_all(&job, LEFTOVERS_WITHIN));
-    let _ = removal.await; // only this process could be in its way, by shutting its runtime down
+/// Removes every process of this job that has no guard any more; those of another job are not ours to remove.
+async fn remove_leftovers(config: &LocalLauncherBuilder, record: Record) -> Result<(), LocalError> {
+    let ours = record.job_name.as_deref().is_none_or(|name| name == config.job_name.as_str());
+    let removal = tokio::task::spawn_blocking(move || {
+        if ours {
+            tree::remove_all(&record.job, LEFTOVERS_WITHIN);
+            return None;
+        }
+        tree::is_anybody_left(&record.job).then_some(record.job_name).flatten()
+    });
+    match removal.await {
+        Ok(Some(name)) => Err(LocalError::OtherJob { name, run_dir: config.run_dir.clone() }),
+        _ => Ok(()), // only this process could be in its way, by shutting its runtime down
+    }
 }

@@ -30,6 +30,8 @@ const CALLS_MAX: usize = 64;
 /// While more bytes than this wait to be sent, no further calls are taken.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
 
+/// Between two tries to be the one that has a guard, where somebody else was quicker.
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Between two tries to reach a guard that may be there.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 
@@ -94,6 +96,7 @@ impl Link {
             guard: None,
             killed_for: None,
             warm: None,
+            door_is_new: false,
         };
         let task = tokio::spawn(task.run(connection));
         let in_charge = AtomicBool::new(false);
@@ -126,6 +129,7 @@ impl Link {
 
 /// A connection to the guard that runs, or to a new one that is told of the `past`.
 async fn connect(config: &LocalLauncherBuilder, past: impl Fn() -> Past) -> Result<Connection, LocalError> {
+    let until = tokio::time::Instant::now() + guards::GONE_WITHIN;
     loop {
         if let Some(connection) = guards::attach(config).await? {
             return Ok(connection);
@@ -133,6 +137,10 @@ async fn connect(config: &LocalLauncherBuilder, past: impl Fn() -> Past) -> Resu
         if let Some(connection) = guards::start(config, &past()).await? {
             return Ok(connection);
         }
+        if tokio::time::Instant::now() >= until {
+            return Err(guards::silent(config)); // another guard has the directory, and does not say so where it is looked for
+        }
+        tokio::time::sleep(CONNECT_AGAIN_AFTER).await;
     }
 }
 
@@ -160,6 +168,8 @@ struct Task {
     killed_for: Option<String>,
     /// What was started, or prepared for, last of what has standbys: a guard that is new has to be told of it.
     warm: Option<WireBatch>,
+    /// The guard has another listener for control links.
+    door_is_new: bool,
 }
 
 /// How it goes on after a connection.
@@ -189,7 +199,9 @@ impl Task {
                             self.prepare(connection.is_new);
                             Next::Serve(connection)
                         }
-                        Err(error @ LocalError::Owned { .. }) => Next::End(unreachable(&error.to_string())),
+                        Err(error @ (LocalError::Owned { .. } | LocalError::OtherJob { .. })) => {
+                            Next::End(LaunchError::Superseded(error.to_string()))
+                        }
                         Err(error) => self.do_without_guard(error).await,
                     }
                 }
@@ -351,6 +363,11 @@ impl Task {
                     return Ok(next);
                 }
             }
+            if std::mem::take(&mut self.door_is_new)
+                && let Some(listener) = guards::workers_of(&self.config).await
+            {
+                serving.spawn(Arc::clone(&self.workers).serve(listener)); // beside the old one, in which somebody may wait
+            }
             let unsent = self.outgoing.unsent();
             let look_at = self.guard.as_ref().map(GuardWatch::look_at);
             let interest = if unsent == 0 { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
@@ -430,14 +447,15 @@ impl Task {
                 return last.map(|(_, why)| Next::End(unreachable(why)));
             }
             FromGuard::TakenOver { by_pid } => {
-                let text = format!("process {by_pid} has taken this job over: this one must leave it alone");
-                return Some(Next::End(LaunchError::Unreachable(text)));
+                let text = format!("process {by_pid} has taken this job over: this one has left it alone");
+                return Some(Next::End(LaunchError::Superseded(text)));
             }
             FromGuard::Notice(text) => tracing::warn!("{}", printable(&text)),
             FromGuard::Ending(end) => {
                 let status = self.guard.as_mut().and_then(|guard| guard.said_that_it_ends(end));
                 status.into_iter().for_each(|status| self.history.guard(status));
             }
+            FromGuard::DoorIsNew => self.door_is_new = true,
             FromGuard::Welcome { .. } | FromGuard::Refused(_) => (),
         }
         None

@@ -9,6 +9,7 @@
 
 use crate::job::{Incarnation, ProcId, Role};
 use crate::launch::guard::run_dir::RunDir;
+use crate::private;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::inotify::{CreateFlags, WatchFlags};
 use std::collections::BTreeMap;
@@ -178,7 +179,7 @@ impl Follower {
 
     fn begin_with(&self, proc: &ProcId, begin: Begin) -> io::Result<Followed> {
         let directory = self.run_dir.proc_dir(proc);
-        fs::create_dir_all(&directory)?;
+        private::make_dir(&directory)?;
         let what = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO;
         let watch = rustix::fs::inotify::add_watch(&self.watcher, &directory, what)?;
         let tails = [("stdout.log", false), ("stderr.log", true)].map(|(file, is_stderr)| {

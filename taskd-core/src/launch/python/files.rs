@@ -1,12 +1,34 @@
 //! The files of a launcher of Python processes.
 
+use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::job::{Generation, ProcId};
 use crate::launch::guard::run_dir::proc_name;
+use crate::private;
 
 use super::helper::write_whole;
+
+const SECRET_BYTES: usize = 32;
+
+/// By which the processes of a job know each other. It is shown to nobody.
+#[derive(Clone)]
+pub(super) struct Secret(String);
+
+impl Secret {
+    /// For the environment of a process.
+    pub(super) fn for_process(&self) -> String {
+        self.0.clone()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
 
 /// The directory with all of them; see [`PythonLauncher`](super::PythonLauncher) for its layout.
 #[derive(Clone, Debug)]
@@ -33,7 +55,7 @@ impl Files {
 
     /// The port that an earlier owner chose for this generation.
     pub(super) fn read_port(&self, generation: Generation) -> Option<u16> {
-        let text = fs::read_to_string(self.port()).ok()?;
+        let text = String::from_utf8(private::read(&self.port(), 100).ok()?).ok()?;
         let (of, port) = text.trim().split_once(' ')?;
         (of.parse() == Ok(generation.0)).then(|| port.parse().ok()).flatten()
     }
@@ -41,6 +63,25 @@ impl Files {
     /// Notes the port for a later owner. Where this fails, that one chooses anew, should it have to repeat the start.
     pub(super) fn write_port(&self, generation: Generation, port: u16) {
         let _ = write_whole(&self.port(), &format!("{} {port}\n", generation.0));
+    }
+
+    /// The secret of this directory's jobs, as hexadecimal digits: that of an earlier owner, whose processes may live, else a new one. Where it
+    /// cannot be kept, a later owner has another, and its ranks start anew.
+    pub(super) fn secret(&self) -> io::Result<Secret> {
+        let path = self.0.join("secret");
+        let earlier =
+            private::read(&path, 2 * SECRET_BYTES as u64).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let is_whole = |text: &String| text.len() == 2 * SECRET_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if let Some(earlier) = earlier.filter(is_whole) {
+            return Ok(Secret(earlier));
+        }
+        let mut random = [0; SECRET_BYTES];
+        private::fill_with_random(&mut random)?;
+        let new: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        if let Err(error) = private::make_dir(&self.0).and_then(|()| private::write(&path, new.as_bytes())) {
+            tracing::warn!("the job's secret cannot be kept for a later owner in {}: {error}", path.display());
+        }
+        Ok(Secret(new))
     }
 
     /// Where the service at which processes meet is controlled.
@@ -57,13 +98,14 @@ impl Files {
 ///
 /// Where this fails the process goes without a record, and its stderr is what tells of its failure.
 pub(super) fn make_room(error: &Path) {
-    let _ = error.parent().map(fs::create_dir_all);
+    let _ = error.parent().map(private::make_dir);
     let _ = fs::remove_file(error);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_port_is_read_back_for_its_generation_only() {
@@ -75,6 +117,19 @@ mod tests {
         assert_eq!(files.read_port(Generation(8)), None);
         fs::write(files.port(), "7").unwrap();
         assert_eq!(files.read_port(Generation(7)), None);
+    }
+
+    #[test]
+    fn the_secret_is_kept_for_a_later_owner_and_shown_to_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| Files::new(dir.path().join(name)).secret().unwrap();
+        let first = of("one");
+        assert_eq!((first.0.len(), &of("one").0), (64, &first.0));
+        assert_ne!(of("two").0, first.0);
+        assert_eq!(format!("{first:?}"), "Secret");
+        assert_eq!(fs::metadata(dir.path().join("one/secret")).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(dir.path().join("one/secret"), "cut").unwrap();
+        assert_eq!(of("one").0.len(), 64);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The Python files that travel in the program itself, and are written where ranks find them.
 
-use std::fs;
 use std::io;
 use std::path::Path;
+
+use crate::private;
 
 /// A file of the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 31] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 34] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
@@ -29,11 +30,13 @@ pub const NEUTRAL_FILES: [PythonFile; 31] = python_files! {
     "_taskd_standby.py"
     "taskd/__init__.py"
     "taskd/_aborted.py"
+    "taskd/_auth.py"
     "taskd/_away.py"
     "taskd/_batches.py"
     "taskd/_beforehand.py"
     "taskd/_c_functions.py"
     "taskd/_callbacks.py"
+    "taskd/_codec.py"
     "taskd/_copy.py"
     "taskd/_dumps.py"
     "taskd/_frames.py"
@@ -43,6 +46,7 @@ pub const NEUTRAL_FILES: [PythonFile; 31] = python_files! {
     "taskd/_kinds.py"
     "taskd/_leaving.py"
     "taskd/_link.py"
+    "taskd/_listener.py"
     "taskd/_loop.py"
     "taskd/_marks.py"
     "taskd/_memory.py"
@@ -64,8 +68,8 @@ pub const NEUTRAL_FILES: [PythonFile; 31] = python_files! {
 pub fn write_helper(dir: &Path, framework: &[PythonFile]) -> io::Result<()> {
     framework.iter().chain(NEUTRAL_FILES.iter().rev()).try_for_each(|file| {
         let path = dir.join(file.path);
-        match fs::read_to_string(&path) {
-            Ok(there) if there == file.text => Ok(()),
+        match private::read(&path, file.text.len() as u64) {
+            Ok(there) if there == file.text.as_bytes() => Ok(()),
             _ => write_whole(&path, file.text),
         }
     })
@@ -73,15 +77,14 @@ pub fn write_helper(dir: &Path, framework: &[PythonFile]) -> io::Result<()> {
 
 /// Nobody ever reads half of it.
 pub(super) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(new, path)
+    path.parent().map_or(Ok(()), private::make_dir)?;
+    private::write(path, text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
 
     use super::*;
 

@@ -52,6 +52,7 @@ pub use seats::{Seat, seats};
 pub use standbys::Standbys;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,12 +65,15 @@ use super::{
     ProcStatus, Revision, StartBatch, StartOrder,
 };
 use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, Termination, World};
-use files::Files;
+use files::{Files, Secret};
 use port::HeldPort;
 use records::Records;
 
 /// Set in the environment of ranks that may come back on another host: what only they have is kept by another rank as well.
 const AWAY_VARIABLE: &str = "TASKD_AWAY";
+
+/// The secret by which the processes of a job know each other. It is the same in all generations, so that whoever lives on has it.
+const SECRET_VARIABLE: &str = "TASKD_SECRET";
 
 /// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a
 /// failed rank's record, but no start and no news of an exit.
@@ -103,6 +107,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// | `python/sitecustomize.py` | the helper |
 /// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
+/// | `secret` | by which the job's processes know each other (`TASKD_SECRET`), for a later owner |
 /// | `port` | the newest generation and its port, for a later owner |
 /// | `meeting.sock` | where the service at which processes [meet](Meeting) is told of a generation |
 ///
@@ -118,6 +123,7 @@ pub struct PythonLauncher<L, F> {
     port: Mutex<Option<HeldPort>>,
     standbys: Standbys,
     records: Records,
+    secret: Result<Secret, String>,
 }
 
 impl<L: Launcher, F: Framework + Default> PythonLauncher<L, F> {
@@ -142,7 +148,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let inherited = Inherited::of_this_process(framework.inherits());
         let standbys = framework.standbys();
         let (port, records) = (Mutex::default(), Records::default());
-        PythonLauncher { inner, framework, inherited, files, no_helper, port, standbys, records }
+        let secret = files.secret().map_err(|error| format!("no secret for the job's processes can be made: {error}"));
+        PythonLauncher { inner, framework, inherited, files, no_helper, port, standbys, records, secret }
     }
 
     /// Which warm standbys ranks have, in place of what the framework has chosen ([`Framework::standbys`]);
@@ -207,6 +214,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             }
         };
         env.insert("TASKD_ERROR_FILE".into(), error_file.display().to_string());
+        let secret = self.secret.as_ref().map_err(|why| LaunchError::Refused(why.clone()))?;
+        env.insert(SECRET_VARIABLE.into(), secret.for_process());
         for (name, value) in env {
             spec.env.entry(name).or_insert(value);
         }
@@ -236,6 +245,10 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
     /// theirs, too.
     async fn meet(&self, world: &World, running: &Listing, starting: &StartBatch) -> Result<Endpoint, LaunchError> {
         let generation = world.generation();
+        let runs = running.procs.iter().filter(|status| !status.phase.is_over()).map(|status| &status.proc.role);
+        let starts = starting.orders.iter().map(|order| &order.proc.role);
+        let served = runs.chain(starts).any(|role| self.is_meeting(role));
+        let host = self.framework.meets_at(world);
         let mut held = self.port.lock().await;
         let known = held.as_ref().filter(|held| held.generation == generation).map(|held| held.port);
         let port = match known {
@@ -245,9 +258,10 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                 let attached = running.procs.iter().any(|status| !status.phase.is_over());
                 let earlier =
                     if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
+                let at = if served { listens_at(&host).await } else { None };
                 let new = match earlier {
-                    Some(port) => HeldPort::again(generation, port),
-                    None => HeldPort::choose(generation).map_err(|error| {
+                    Some(port) => HeldPort::again(generation, port, at),
+                    None => HeldPort::choose(generation, at).map_err(|error| {
                         LaunchError::Unreachable(format!(
                             "no port for the processes of {generation} to meet at: {error}"
                         ))
@@ -260,10 +274,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                 port
             }
         };
-        let runs = running.procs.iter().filter(|status| !status.phase.is_over()).map(|status| &status.proc.role);
-        let starts = starting.orders.iter().map(|order| &order.proc.role);
-        let served = runs.chain(starts).any(|role| self.is_meeting(role));
-        Ok(Endpoint { host: self.framework.meets_at(world), port, served })
+        Ok(Endpoint { host, port, served })
     }
 
     /// Listens where the service is going to, so that nobody is refused meanwhile.
@@ -384,6 +395,18 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done
 }
 
+/// Where a service is to listen that is reached at this host; `None`, on all addresses, where that is none of this host's.
+async fn listens_at(host: &str) -> Option<IpAddr> {
+    let name = host.to_owned();
+    let address =
+        tokio::time::timeout(FILES_WITHIN, tokio::task::spawn_blocking(move || port::address_of(&name))).await;
+    let address = address.ok().and_then(Result::ok).flatten();
+    if address.is_none() {
+        tracing::warn!("{host} is no address of this host: the service at which ranks meet listens on all of them");
+    }
+    address
+}
+
 /// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.
 fn located(world: &World, listing: &Listing) -> World {
     let at = |status: &ProcStatus| Some((status.proc.clone(), status.node.clone()?));
@@ -420,7 +443,14 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let new = batch.orders.iter().map(|order| &order.proc);
         let new = new.filter(|proc| !known.contains(proc) && self.is_ours(proc));
         let errors: Vec<PathBuf> = new.map(|proc| self.files.error(proc)).collect();
-        on_files(move || errors.iter().for_each(|path| files::make_room(path))).await;
+        let helper = self.no_helper.is_none().then(|| (self.files.helper_dir(), self.framework.files().to_vec()));
+        let verified = on_files(move || {
+            errors.iter().for_each(|path| files::make_room(path));
+            helper.map_or(Ok(()), |(dir, files)| write_helper(&dir, &files))
+        });
+        let unsafe_helper =
+            |error| LaunchError::Refused(format!("no process is started with a helper that is not taskd's: {error}"));
+        verified.await.unwrap_or(Ok(())).map_err(unsafe_helper)?;
         self.inner.start(&batch).await?;
         // They run: who cannot meet says so itself, and that is a fault like another.
         let opened = self.open(&batch.world, &meet).await;

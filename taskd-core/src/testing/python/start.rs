@@ -40,6 +40,7 @@ pub(super) fn start(page: &Path, helper: &Path, argv: &[&str]) -> Command {
     command.env("PYTHONPATH", helper);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("PYTHON", system()).env("PAGE", page);
+    command.env("TASKD_SECRET", "5a".repeat(32));
     command.env("TASKD_LIFELINE", page).env("TASKD_BEAT_MS", "20");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -2,7 +2,9 @@
 
 use super::super::client::Client;
 use super::super::limits::Bound;
-use super::super::poller::Interest;
+use super::super::peer::Peer;
+use super::super::poller::{Interest, Ready};
+use super::super::space::ClientId;
 use super::{Seat, Server};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, sockopt};
@@ -10,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 65_535;
@@ -63,7 +65,7 @@ impl Server {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.counts.reached(Bound::OpenFiles);
-                    if !self.refuse_one(host) {
+                    if !self.close_oldest_silent() && !self.refuse_one(host) {
                         return;
                     }
                 }
@@ -74,9 +76,29 @@ impl Server {
 
     fn admit(&mut self, socket: OwnedFd, host: usize) {
         self.counts.sums.accepted += 1;
+        let remote = match self.peers.of(&socket) {
+            Peer::User(user) if user == 0 || user == rustix::process::geteuid().as_raw() => None,
+            Peer::Remote(address) => Some(address),
+            Peer::User(_) | Peer::Unknown => {
+                self.counts.sums.foreign += 1;
+                return;
+            }
+        };
+        if self.waiting.len() >= self.limits.silent && self.count_silent() >= self.limits.silent {
+            self.counts.reached(Bound::Silent);
+            self.close_oldest_silent();
+        }
+        if remote
+            .is_some_and(|address| self.remote.get(&address).is_some_and(|count| *count >= self.limits.clients_of_host))
+        {
+            self.counts.reached(Bound::ClientsOfHost);
+            return;
+        }
         if self.clients >= self.limits.clients {
             self.counts.reached(Bound::Clients);
-            return;
+            if !self.close_oldest_silent() {
+                return;
+            }
         }
         let at = self.free.pop().unwrap_or_else(|| {
             self.seats.push(Seat::default());
@@ -90,10 +112,66 @@ impl Server {
             self.counts.reached(Bound::OpenFiles); // the system's bound of watched descriptors
             return;
         }
-        seat.client = Some(Client::new(socket, id, host));
+        seat.client = Some(Client::new(socket, id, host, remote));
         self.clients += 1;
+        self.waiting.push_back((id, Instant::now() + Duration::from_millis(self.limits.silent_ms)));
+        if let Some(address) = remote {
+            *self.remote.entry(address).or_default() += 1;
+        }
         if let Some(host) = self.hosts.get_mut(host).and_then(Option::as_mut) {
             host.clients += 1;
+        }
+    }
+
+    /// Whether a connection has not shown yet that it is a client's.
+    fn is_silent(&self, id: ClientId) -> bool {
+        let seat = self.seat_of(id).and_then(|at| self.seats.get(at as usize));
+        seat.and_then(|seat| seat.client.as_ref()).is_some_and(|client| !client.decoder.is_validated())
+    }
+
+    /// How many are silent, after a look at all of which that was not known to be over.
+    fn count_silent(&mut self) -> usize {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for (id, _) in &waiting {
+            self.client_ready(Ready { token: *id, output: false, broken: false }); // which reads what has come
+        }
+        waiting.retain(|(id, _)| self.is_silent(*id));
+        self.waiting = waiting;
+        self.waiting.len()
+    }
+
+    /// Closes the one that has been silent longest; false if none is. What it has sent by now counts: many may have come at once.
+    fn close_oldest_silent(&mut self) -> bool {
+        while let Some((id, _)) = self.waiting.pop_front() {
+            if self.is_silent(id) {
+                self.client_ready(Ready { token: id, output: false, broken: false });
+            }
+            if let Some(at) = self.seat_of(id).filter(|_| self.is_silent(id)) {
+                self.close(at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How long to wait for events at most, so that no connection is silent for longer than it may be.
+    pub(super) fn until_silence(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let first = self.waiting.front().map(|(_, until)| until.saturating_duration_since(Instant::now()));
+        [timeout, first].into_iter().flatten().min()
+    }
+
+    /// Closes those whose time is over.
+    pub(super) fn close_silent(&mut self) {
+        while let Some((id, until)) = self.waiting.front().copied() {
+            if !self.is_silent(id) {
+                self.waiting.pop_front();
+                continue;
+            }
+            if until > Instant::now() {
+                return;
+            }
+            self.counts.reached(Bound::SilentMs);
+            self.close_oldest_silent();
         }
     }
 

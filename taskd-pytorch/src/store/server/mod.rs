@@ -9,15 +9,17 @@ use super::client::Client;
 use super::control::Refusal;
 use super::limits::{Bound, Limits, LimitsError};
 use super::outbox::Outbox;
+use super::peer::Peers;
 use super::poller::{Events, Interest, Poller, Ready};
 use super::space::{ClientId, Space};
 use super::stats::{Counts, GenerationStats, Stats};
 use super::value::Ledger;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use taskd_core::job::Generation;
 
 /// Bytes that are received at once.
@@ -80,6 +82,11 @@ pub struct Server {
     seats: Vec<Seat>,
     free: Vec<u32>,
     clients: usize,
+    /// Clients of each other host.
+    remote: BTreeMap<IpAddr, usize>,
+    /// Connections that had shown nothing when they were looked at last, the oldest first, and until when they have time.
+    waiting: VecDeque<(ClientId, Instant)>,
+    peers: Peers,
     newest_retired: Option<Generation>,
     ledger: Ledger,
     counts: Counts,
@@ -117,6 +124,9 @@ impl Server {
             seats: Vec::new(),
             free: Vec::new(),
             clients: 0,
+            remote: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            peers: Peers::new(),
             newest_retired: None,
             ledger: Ledger::default(),
             counts: Counts::default(),
@@ -215,7 +225,7 @@ impl Server {
     /// The system cannot wait. What a client does is never an error here.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
-        let waited = self.poller.wait(timeout, &mut events);
+        let waited = self.poller.wait(self.until_silence(timeout), &mut events);
         self.outside.clear();
         for ready in events.ready() {
             match ready.token & KIND {
@@ -226,6 +236,7 @@ impl Server {
         }
         self.events = events;
         self.look_again();
+        self.close_silent();
         waited
     }
 
@@ -253,6 +264,14 @@ impl Server {
         std::mem::take(&mut self.outside)
     }
 
+    /// The bounds that were reached and are not among these yet, which they are from then on.
+    pub(super) fn new_bounds(&self, known: &mut BTreeSet<Bound>) -> Vec<Bound> {
+        if known.len() == self.counts.sums.at_bound.len() {
+            return Vec::new();
+        }
+        self.counts.sums.at_bound.keys().copied().filter(|bound| known.insert(*bound)).collect()
+    }
+
     pub(super) fn reached(&mut self, bound: Bound) {
         self.counts.reached(bound);
     }
@@ -278,6 +297,14 @@ impl Server {
         let Some(client) = self.seats.get_mut(at as usize).and_then(|seat| seat.client.take()) else { return };
         self.free.push(at);
         self.clients -= 1;
+        if let Some(address) = client.remote {
+            let left = self.remote.get(&address).map_or(0, |count| count - 1);
+            if left == 0 {
+                self.remote.remove(&address)
+            } else {
+                self.remote.insert(address, left)
+            };
+        }
         self.buffer_bytes -= client.held;
         if let Some(host) = self.hosts.get_mut(client.host).and_then(Option::as_mut) {
             host.clients -= 1;

@@ -116,3 +116,39 @@ fn a_place_that_is_used_again_gets_no_news_of_who_sat_there() {
     assert_eq!(server.stats().store_bytes, 0);
     assert_eq!(server.stats().buffer_bytes, 0);
 }
+
+#[test]
+fn a_connection_that_shows_nothing_is_closed_after_its_time_and_a_client_may_be_silent() {
+    let mut server = Server::new(Limits { silent_ms: 50, ..Limits::default() }).unwrap();
+    let (listener, address) = listener();
+    server.serve(Generation(1), listener).unwrap();
+    let (mut silent, mut halfway) = (TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap());
+    halfway.write_all(&VALIDATE[..3]).unwrap();
+    let mut idle = client(address);
+    until(&mut server, |stats| stats.clients == 3);
+    until(&mut server, |stats| stats.clients == 1);
+    for stream in [&mut silent, &mut halfway] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is closed");
+    }
+    assert_eq!(server.stats().reached(Bound::SilentMs), 2);
+    idle.write_all(&[7]).unwrap();
+    until(&mut server, |stats| stats.requested(super::super::Query::NumKeys) == 1);
+}
+
+#[test]
+fn connections_that_show_nothing_take_no_clients_place() {
+    let limits = Limits { silent: 5, clients: 8, ..Limits::default() };
+    let mut server = Server::new(limits).unwrap();
+    let (listener, address) = listener();
+    server.serve(Generation(1), listener).unwrap();
+    let flood: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    until(&mut server, |stats| stats.accepted == 20);
+    assert_eq!((server.stats().clients, server.stats().reached(Bound::Silent)), (5, 15), "the oldest are closed");
+    let clients: Vec<TcpStream> = (0..8).map(|_| client(address)).collect();
+    until(&mut server, |stats| stats.requested(super::super::Query::Validate) == 8);
+    assert_eq!(server.stats().clients, 8, "{} that show nothing have made room for {}", flood.len(), clients.len());
+    let _one_too_many = client(address);
+    until(&mut server, |stats| stats.accepted == 29);
+    assert_eq!(server.stats().clients, 8, "clients keep their places");
+}

@@ -236,6 +236,11 @@ impl Default for Decoder {
 const PAIR: Shape = &[Field::Key, Field::Value];
 
 impl Decoder {
+    /// Whether the client has shown that it is one.
+    pub(super) const fn is_validated(&self) -> bool {
+        self.validated
+    }
+
     /// The request that `buffer` begins with, how many bytes it takes, and what it asks for; `None` if its end is not there
     /// yet.
     ///

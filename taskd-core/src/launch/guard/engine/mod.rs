@@ -7,10 +7,12 @@
 mod ahead;
 mod ends;
 mod owners;
+mod place;
 mod standbys;
 mod starts;
 mod survivors;
 
+use super::claim::{self, Claim};
 use super::conns::Conn;
 use super::doors::Doors;
 use super::end_of;
@@ -53,7 +55,13 @@ pub(super) struct Engine {
     config: GuardConfig,
     run_dir: RunDir,
     /// Held as long as the guard lives.
-    _lock: File,
+    lock: File,
+    /// The same by a name that nobody can remove, and for which directory.
+    claim: Option<OwnedFd>,
+    claimed: Option<(u64, u64)>,
+    /// Tells what is removed from the run directory, of a guard that is a process.
+    watcher: Option<OwnedFd>,
+    restoring: place::Restoring,
     poll: Poll,
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
@@ -115,6 +123,18 @@ impl Engine {
             |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
         run_dir.prepare().map_err(|e| failed("cannot write", e))?;
         let lock = run_dir.try_lock().map_err(|e| failed("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
+        let identity = run_dir.identity().map_err(|e| failed("cannot look at it", e))?;
+        let claim = match claim::claim(identity) {
+            Claim::Ours(claim) => Some(claim),
+            Claim::Taken => return Err(Refusal::Occupied), // its lock was removed
+            Claim::Unknown(why) => {
+                tracing::debug!(
+                    "whether another guard has {} is told by its lock alone: {why}",
+                    run_dir.path().display()
+                );
+                None
+            }
+        };
         if Stat::read(rustix::process::getpid()).is_none() || !proc_is_ours() {
             return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
         }
@@ -131,14 +151,17 @@ impl Engine {
             Kind::Thread(door) => (None, Ok(door)),
         };
         let door = door.map_err(|e| failed("cannot listen at worker.sock", e))?;
-        let record = Record { protocol: PROTOCOL, job: config.job.clone(), guard_pid: std::process::id() };
-        run_dir.write_record(&record).map_err(|e| failed("cannot write guard.json", e))?;
+        write_record(&run_dir, &config).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
         let engine = Engine {
             own_log: logs.open(run_dir.guard_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
-            _lock: lock,
+            watcher: is_process.then(|| place::watcher(&run_dir).ok()).flatten(),
+            restoring: place::Restoring::default(),
+            claimed: claim.is_some().then_some(identity),
+            claim,
+            lock,
             poll: Poll::new().map_err(out_of)?,
             deaths: Deaths::new().map_err(out_of)?,
             listener,
@@ -176,6 +199,12 @@ impl Engine {
         if let Some(listener) = &self.listener {
             self.poll.add(listener, Token::Listener)?;
         }
+        if let Some(claim) = &self.claim {
+            self.poll.add(claim, Token::Claim)?;
+        }
+        if let Some(watcher) = &self.watcher {
+            self.poll.add(watcher, Token::Place)?;
+        }
         Ok(())
     }
 
@@ -186,6 +215,7 @@ impl Engine {
         self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
         let key = self.adopt(Conn::new(socket, self.config.owner_pid, Instant::now())?)?;
         self.welcome(key);
+        self.make_owner(key);
         while self.life != Life::Over {
             let limit = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.poll.wait(limit) {
@@ -214,6 +244,8 @@ impl Engine {
             Token::Child(key) => self.take_exit_of(key),
             Token::OwnerProcess => self.owner_process_ended(),
             Token::Listener => self.accept(),
+            Token::Claim => self.claim.iter().for_each(claim::dismiss),
+            Token::Place => self.look_at_place(),
             Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
             Token::Stderr(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stderr),
@@ -244,6 +276,7 @@ impl Engine {
             );
             self.end(Duration::ZERO, None);
         }
+        self.look_at_place_again(now);
         self.look_at_owner(now);
         self.drop_silent_strangers(now);
         self.look_for_lifelines(now);
@@ -263,6 +296,7 @@ impl Engine {
         };
         life.into_iter()
             .chain(self.looks.next_at)
+            .chain(self.restoring.again_at)
             .chain(self.owner_process.as_ref().and_then(end_of::Other::deadline))
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())
@@ -291,6 +325,19 @@ impl Engine {
             let _ = rustix::event::poll(&mut [PollFd::new(&owner, PollFlags::OUT)], Some(&left));
         }
     }
+}
+
+/// Says which guard runs here.
+fn write_record(run_dir: &RunDir, config: &GuardConfig) -> io::Result<()> {
+    let own = Stat::read(rustix::process::getpid());
+    run_dir.write_record(&Record {
+        protocol: PROTOCOL,
+        job: config.job.clone(),
+        guard_pid: std::process::id(),
+        guard_start_time: own.map_or(0, |own| own.start_time),
+        dir: Some(run_dir.identity()?),
+        job_name: Some(config.job_name.clone()),
+    })
 }
 
 /// How long processes have when somebody sends SIGTERM to the guard.

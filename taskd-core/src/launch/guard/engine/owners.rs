@@ -4,7 +4,7 @@ use super::super::A_CENTURY;
 use super::{Engine, Life, myself, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
-use crate::launch::guard::conns::{Conn, Received};
+use crate::launch::guard::conns::{Claim, Conn, Received};
 use crate::launch::guard::end_of;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::Key;
@@ -90,14 +90,30 @@ impl Engine {
 
     fn hear(&mut self, key: Key, message: ToGuard) {
         match message {
-            ToGuard::Hello { protocol, takeover, on_owner_loss } => {
-                match self.may_own(key, protocol, takeover) {
+            ToGuard::Hello { protocol, takeover, on_owner_loss, job_name } => {
+                let allowed = self.may_own(key, protocol, takeover).and_then(|()| self.is_its_job(job_name));
+                match allowed {
                     Ok(()) => {
-                        self.config.on_owner_loss = on_owner_loss;
+                        if let Some(conn) = self.conns.get_mut(&key) {
+                            conn.claim = Some(Claim { takeover, on_owner_loss });
+                        }
                         self.welcome(key);
+                        self.flush(key);
                     }
                     Err(refusal) => self.turn_away(key, refusal),
                 };
+            }
+            ToGuard::Confirm => {
+                let Some(claim) = self.conns.get_mut(&key).and_then(|conn| conn.claim.take()) else {
+                    return self.turn_away(key, Refusal::Protocol(PROTOCOL));
+                };
+                match self.may_own(key, PROTOCOL, claim.takeover) {
+                    Ok(()) => {
+                        self.config.on_owner_loss = claim.on_owner_loss;
+                        self.make_owner(key);
+                    }
+                    Err(refusal) => self.turn_away(key, refusal), // somebody else was quicker
+                }
             }
             ToGuard::Call { id, call } if self.owner == Some(key) => self.take_call(key, id, call),
             ToGuard::WindDown { grace } if self.owner == Some(key) => {
@@ -141,6 +157,11 @@ impl Engine {
         }
     }
 
+    fn is_its_job(&self, name: String) -> Result<(), Refusal> {
+        let own = &self.config.job_name;
+        if *own == name { Ok(()) } else { Err(Refusal::OtherJob { name: own.clone() }) }
+    }
+
     fn turn_away(&mut self, key: Key, refusal: Refusal) {
         self.counters.connections_refused += 1;
         if let Some(conn) = self.conns.get_mut(&key) {
@@ -150,8 +171,16 @@ impl Engine {
         self.flush(key);
     }
 
-    /// From now on this connection is the owner's.
+    /// Says whose guard this is.
     pub(super) fn welcome(&mut self, key: Key) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            let job = self.config.job.clone();
+            say(conn, &FromGuard::Welcome { protocol: PROTOCOL, job, guard_pid: std::process::id() });
+        }
+    }
+
+    /// From now on this connection is the owner's.
+    pub(super) fn make_owner(&mut self, key: Key) {
         let by_pid = self.conns.get(&key).map_or(0, |conn| conn.peer_pid);
         if let Some(old) = self.owner.replace(key).filter(|old| *old != key) {
             if let Some(conn) = self.conns.get_mut(&old) {
@@ -165,8 +194,6 @@ impl Engine {
         self.watch_process(by_pid);
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.trust();
-            let job = self.config.job.clone();
-            say(conn, &FromGuard::Welcome { protocol: PROTOCOL, job, guard_pid: std::process::id() });
         }
         self.procs.tell_all();
         self.sync_owed = true;

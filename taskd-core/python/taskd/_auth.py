@@ -1,0 +1,140 @@
+"""That bytes come from a process of this job: it knows the job's secret (TASKD_SECRET), which nobody but the job's user and root can read.
+
+What stands in a store is signed, and what is not, or by another generation, is not read. Who dials a rank shows that it knows the
+secret ahead of its first request, and is shown the same of the rank; the secret itself is never sent.
+
+Signatures are HMAC-SHA256 (RFC 2104), by keys that are made from the secret: one for each generation's store, and one for connections,
+which may outlive a generation. Nothing is encrypted: whoever can read the network can read
+what ranks send each other, and whoever can change what is under way on it can change that of a connection.
+"""
+
+import hmac
+import os
+
+VARIABLE = "TASKD_SECRET"
+SECRET_BYTES = 32
+TAG_BYTES = 32
+NONCE_BYTES = 16
+TRIES = 3  # to reach a rank
+
+
+class NotOurs(OSError):
+    """What came is not by a process of this job, or of another generation of it: what, in one sentence."""
+
+
+CONNECTIONS = b"connections"  # a use of the secret
+
+
+def store_of(generation):
+    """The use of the secret for what stands in a generation's store."""
+    return b"store of generation %d" % generation
+
+
+def key_of(use):
+    """The key for one use of the job's secret.
+
+    Raises NotOurs: this process was started without a secret."""
+    try:
+        secret = bytes.fromhex(os.environ.get(VARIABLE, ""))
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise NotOurs("this process has no secret of its job (%s), by which ranks of one job know each other" % VARIABLE)
+    return hmac.digest(secret, b"taskd " + use, "sha256")
+
+
+def tag_of(key, what, *parts):
+    """The signature of these bytes as what they are meant for. No two different lists of parts are signed alike."""
+    lengths = b"".join(len(part).to_bytes(8, "little") for part in (what,) + parts)
+    return hmac.digest(key, lengths + what + b"".join(parts), "sha256")
+
+
+class Store:
+    """A store in which every value is signed, for its key and this part of the store. It has what taskd needs of one."""
+
+    def __init__(self, inner, key, part):
+        self.inner, self.key, self.part = inner, key, part.encode()
+
+    def set(self, key, value):
+        value = value.encode() if isinstance(value, str) else bytes(value)
+        self.inner.set(key, tag_of(self.key, self.part, key.encode(), value) + value)
+
+    def get(self, key):
+        return self.checked(key, bytes(self.inner.get(key)))
+
+    def checked(self, key, signed):
+        tag, value = signed[:TAG_BYTES], signed[TAG_BYTES:]
+        if not hmac.compare_digest(tag, tag_of(self.key, self.part, key.encode(), value)):
+            raise NotOurs("%s in the store was not written by a process of this job: it is not read" % key)
+        return value
+
+    def check(self, keys):
+        return self.inner.check(keys)
+
+
+# Of connections.
+
+
+def dial(address, purpose, seconds):
+    """A connection to a rank of this job that listens for this purpose. Its time limit stays `seconds`.
+
+    Raises OSError, and NotOurs where something else listens there."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return dial_once(address, purpose, seconds)
+        except (EOFError, ConnectionResetError):  # it closes those that are too many ahead of having shown something
+            if not tries_left:
+                raise NotOurs("what listens at %s:%d does not take this process for one of its job" % address[:2])
+
+
+def dial_once(address, purpose, seconds):
+    import socket
+
+    key = key_of(CONNECTIONS)
+    peer = socket.create_connection(address, seconds)
+    try:
+        theirs, own = exactly(peer, NONCE_BYTES), os.urandom(NONCE_BYTES)
+        peer.sendall(own + tag_of(key, b"dials", purpose, theirs, own))
+        if not hmac.compare_digest(exactly(peer, TAG_BYTES), tag_of(key, b"listens", purpose, theirs, own)):
+            raise NotOurs("what listens at %s:%d is no rank of this job" % address[:2])
+        return peer
+    except BaseException:
+        peer.close()
+        raise
+
+
+class Welcome:
+    """One connection that has yet to show that it knows the key. It never waits."""
+
+    def __init__(self, peer, key, purpose):
+        self.peer, self.key, self.purpose = peer, key, purpose
+        self.nonce, self.came = os.urandom(NONCE_BYTES), bytearray()
+        peer.setblocking(False)
+        peer.send(self.nonce)  # there is room for that in any new connection
+
+    def hears(self):
+        """Whether it has shown it by now.
+
+        Raises OSError: it is gone, or does not know the key."""
+        more = self.peer.recv(NONCE_BYTES + TAG_BYTES - len(self.came))
+        if not more:
+            raise ConnectionResetError
+        self.came += more
+        if len(self.came) < NONCE_BYTES + TAG_BYTES:
+            return False
+        theirs, tag = bytes(self.came[:NONCE_BYTES]), bytes(self.came[NONCE_BYTES:])
+        if not hmac.compare_digest(tag, tag_of(self.key, b"dials", self.purpose, self.nonce, theirs)):
+            raise PermissionError
+        self.peer.send(tag_of(self.key, b"listens", self.purpose, self.nonce, theirs))
+        return True
+
+
+def exactly(peer, length):
+    """So many bytes. Raises EOFError where there are no more."""
+    data = bytearray()
+    while len(data) < length:
+        more = peer.recv(length - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return bytes(data)

@@ -1,0 +1,318 @@
+//! Directories and files that are this user's alone, whatever the umask: made, and verified before they are used.
+//!
+//! Whoever can write to a directory can replace what a program has put there. So a directory is used only where neither it nor any
+//! directory on the way to it can be changed by another user than this one and root, as sshd does with a user's keys; `/tmp` and its
+//! like, in which nobody can remove what is another's (sticky), are allowed on the way. Files are never reached by a symbolic link,
+//! never opened where they are anything but files (a FIFO would be waited for), and have mode 0600.
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Symbolic links on the way to one directory; as many as Linux follows.
+const LINKS_MAX: u32 = 40;
+const ROOT: u32 = 0;
+
+/// Makes a directory, with those above it that are missing, of mode 0700, and verifies it.
+///
+/// # Errors
+/// The system's; or another user could change what is put there: which directory, and what to do.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    let existing = dir.ancestors().find(|above| above.as_os_str().is_empty() || above.symlink_metadata().is_ok());
+    check_dir(existing.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(refused(format!("{} is no directory", dir.display())))
+        }
+        made => made,
+    }?;
+    check_dir(dir) // somebody may have been faster
+}
+
+/// Verifies that nobody but this user and root can change what is in a directory, or put another in its place.
+///
+/// # Errors
+/// The system's; or somebody could: which directory, and what to do.
+pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
+    let mut left: Vec<OsString> = components(&std::path::absolute(dir)?);
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    while let Some(next) = left.pop() {
+        if next == ".." {
+            at.pop();
+            continue;
+        }
+        let here = at.join(&next);
+        let stat = rustix::fs::lstat(&here)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            at = here;
+            check_one(&at, &stat, !left.is_empty())?;
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        check_owner(&here, &stat, "symbolic link")?;
+        let target = fs::read_link(&here)?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        left.extend(components(&target));
+    }
+    Ok(())
+}
+
+/// Its names, the last one first.
+fn components(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    let mut names: Vec<OsString> = names.collect();
+    names.reverse();
+    names
+}
+
+fn check_one(path: &Path, stat: &Stat, is_above: bool) -> io::Result<()> {
+    check_owner(path, stat, "directory")?;
+    let mode = stat.st_mode & 0o7777;
+    let by_group = mode & 0o020 != 0 && !is_own_group(stat.st_gid);
+    let is_open = by_group || mode & 0o002 != 0;
+    if is_open && !(is_above && mode & 0o1000 != 0) {
+        return Err(refused(format!(
+            "other users may write to the directory {} (mode {mode:04o}), and could replace what is put there: chmod go-w it, or choose another",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, stat: &Stat, what: &str) -> io::Result<()> {
+    let us = rustix::process::geteuid().as_raw();
+    if stat.st_uid == us || stat.st_uid == ROOT {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "the {what} {} belongs to user {}, and this process is user {us}: choose another directory, or chown it",
+        path.display(),
+        stat.st_uid
+    )))
+}
+
+/// A group of this user's alone, by the convention that it has the user's number.
+fn is_own_group(group: u32) -> bool {
+    group == rustix::process::geteuid().as_raw()
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+/// Opens a file of this user's alone to read and write, and makes it if it is missing; what it holds stays.
+///
+/// # Errors
+/// The system's; it is no file, or another user's.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    open_with(path, OFlags::RDWR | OFlags::CREATE)
+}
+
+/// The same with nothing in it.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let file = open_with(path, OFlags::WRONLY | OFlags::CREATE)?;
+    file.set_len(0)?; // not before it is known to be ours
+    Ok(file)
+}
+
+/// Opens what is there to be read, if it is a file of this user's or root's.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    let file = open_as(path, OFlags::RDONLY)?;
+    check_file(path, &file)?;
+    Ok(file)
+}
+
+/// All of a file of this user's or root's that has so many bytes at most.
+///
+/// # Errors
+/// The same; or it is longer.
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_to_read(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(refused(format!("{} has more than {most} bytes", path.display())));
+    }
+    Ok(bytes)
+}
+
+/// Writes a file as a whole, in place of what was there: nobody ever reads half of it.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => (), // of a writer that was killed
+    }
+    let mut file = open_with(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+    file.write_all(bytes)?;
+    fs::rename(&new, path)
+}
+
+/// Bytes that nobody can guess.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn fill_with_random(bytes: &mut [u8]) -> io::Result<()> {
+    File::open("/dev/urandom")?.read_exact(bytes)
+}
+
+fn open_with(path: &Path, flags: OFlags) -> io::Result<File> {
+    let file = open_as(path, flags)?;
+    let stat = check_file(path, &file)?;
+    if stat.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?; // of an earlier version, or made by hand
+    }
+    Ok(file)
+}
+
+fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
+    let always = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match rustix::fs::open(path, flags | always, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => Ok(File::from(fd)),
+        Err(rustix::io::Errno::LOOP) => {
+            Err(refused(format!("{} is a symbolic link, and is not followed: remove it", path.display())))
+        }
+        Err(rustix::io::Errno::NXIO) => Err(no_file(path)), // a FIFO that nobody reads, or a socket
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn check_file(path: &Path, file: &File) -> io::Result<Stat> {
+    let stat = rustix::fs::fstat(file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(no_file(path));
+    }
+    check_owner(path, &stat, "file")?;
+    Ok(stat)
+}
+
+fn no_file(path: &Path) -> io::Error {
+    refused(format!("{} is no file: remove it", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn why(result: io::Result<impl Sized>) -> String {
+        result.err().expect("it is refused").to_string()
+    }
+
+    #[test]
+    fn directories_and_files_are_made_for_this_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b");
+        make_dir(&deep).unwrap();
+        make_dir(&deep).unwrap();
+        assert_eq!((mode_of(&deep), mode_of(&dir.path().join("a"))), (0o700, 0o700));
+        let file = deep.join("file");
+        write(&file, b"one").unwrap();
+        write(&file, b"two").unwrap();
+        assert_eq!((read(&file, 3).unwrap(), mode_of(&file)), (b"two".to_vec(), 0o600));
+        assert!(why(read(&file, 2)).contains("more than 2 bytes"));
+        set_mode(&file, 0o666);
+        drop(open(&file).unwrap());
+        assert_eq!((mode_of(&file), fs::read(&file).unwrap()), (0o600, b"two".to_vec()), "it is made private");
+        create(&file).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused_and_a_sticky_one_is_passed_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let (open_to_all, inside) = (dir.path().join("open"), dir.path().join("open/inside"));
+        fs::create_dir_all(&inside).unwrap();
+        for (mode, is_good) in [(0o777, false), (0o757, false), (0o1777, true), (0o755, true)] {
+            set_mode(&open_to_all, mode);
+            assert_eq!(check_dir(&inside).is_ok(), is_good, "inside of {mode:o}");
+            assert_eq!(check_dir(&open_to_all).is_ok(), mode == 0o755, "{mode:o} itself");
+        }
+        set_mode(&open_to_all, 0o777);
+        let said = why(make_dir(&inside.join("new")));
+        assert!(said.contains("open (mode 0777)") && said.contains("chmod go-w"), "{said}");
+        assert!(!inside.join("new").exists(), "nothing is made there");
+    }
+
+    #[test]
+    fn links_are_followed_on_the_way_to_a_directory_and_checked_and_never_to_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, link) = (dir.path().join("there/deep"), dir.path().join("link"));
+        fs::create_dir_all(&there).unwrap();
+        symlink("there/../there", &link).unwrap();
+        check_dir(&link.join("deep")).unwrap();
+        set_mode(&dir.path().join("there"), 0o777);
+        assert!(why(check_dir(&link.join("deep"))).contains("there (mode 0777)"));
+        symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(check_dir(&dir.path().join("loop")).is_err());
+        let (file, to_file) = (dir.path().join("file"), dir.path().join("to-file"));
+        fs::write(&file, "precious").unwrap();
+        symlink(&file, &to_file).unwrap();
+        for said in [why(open(&to_file)), why(create(&to_file)), why(open_to_read(&to_file))] {
+            assert!(said.contains("symbolic link"), "{said}");
+        }
+        write(&to_file, b"new").unwrap();
+        assert_eq!(fs::read_to_string(file).unwrap(), "precious");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_never_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for said in [why(open(&fifo)), why(create(&fifo)), why(open_to_read(&fifo)), why(read(&fifo, 9))] {
+            assert!(said.contains("is no file"), "{said}");
+        }
+        assert!(why(make_dir(&fifo)).contains("directory"));
+    }
+
+    #[test]
+    fn another_users_directory_link_and_file_are_refused() {
+        const NOBODY: u32 = 65_534;
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give a file to another user");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        let (theirs, file, link) = (dir.path().join("theirs"), dir.path().join("file"), dir.path().join("link"));
+        fs::create_dir_all(theirs.join("ours")).unwrap();
+        fs::write(&file, "").unwrap();
+        symlink("/usr", &link).unwrap();
+        for path in [&theirs, &file, &link] {
+            give(path);
+        }
+        for said in
+            [why(make_dir(&theirs)), why(make_dir(&theirs.join("ours"))), why(check_dir(&link)), why(open(&file))]
+        {
+            assert!(said.contains("belongs to user 65534, and this process is user 0"), "{said}");
+        }
+    }
+}

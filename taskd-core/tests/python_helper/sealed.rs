@@ -1,0 +1,68 @@
+//! What ranks hand to each other comes from ranks of the job, and nothing else is read, run or served (`sealed.py`).
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use taskd_core::launch::python::write_helper;
+use taskd_core::testing::python::{finished, system};
+
+/// What a scenario of that program found.
+fn found(scenario: &str) -> Value {
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), &[]).unwrap();
+    let program = format!("{}/tests/python_helper/sealed.py", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(Path::new(system()));
+    let (stdout, stderr) =
+        finished(command.args([&program, scenario]).env("PYTHONPATH", helper.path()).output().unwrap());
+    serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"))
+}
+
+#[test]
+fn values_come_out_as_they_went_in_and_bytes_of_any_other_kind_make_nothing() {
+    let refused = [
+        "a builtins.object",
+        "a __main__.Evil",
+        "a builtins.function",
+        "a builtins.type",
+        "a defaultdict of <built-in method fromkeys of type object",
+        "values more than 50 deep in each other",
+    ];
+    assert_eq!(found("codec"), json!({"same": true, "refused": refused, "all": true, "malformed": true}));
+}
+
+#[test]
+fn what_stands_in_a_store_is_read_only_as_what_a_rank_of_the_job_has_written_there() {
+    let without = "this process has no secret of its job (TASKD_SECRET), by which ranks of one job know each other";
+    assert_eq!(found("store"), json!({"read": "value", "there": true, "refused": true, "without": [4, without]}));
+}
+
+#[test]
+fn connections_that_show_nothing_cost_a_rank_neither_threads_nor_many_descriptors() {
+    let found = found("connections");
+    assert_eq!((&found["answers"], &found["threads"]), (&json!(["ping", "ping"]), &json!(1)), "{found:#}");
+    assert_eq!(
+        (&found["few"], &found["over"], &found["ends"]),
+        (&json!(true), &json!(true), &json!(true)),
+        "{found:#}"
+    );
+    let said = "a connection was closed that has not shown the job's secret within 2 s, or no right one";
+    assert_eq!(found["said"], json!([said]), "once");
+}
+
+#[test]
+fn whoever_does_not_know_the_jobs_secret_is_neither_served_nor_believed() {
+    let not_taken = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
+    let no_rank = "what listens at 127.0.0.1:PORT is no rank of this job";
+    let outcomes = json!({
+        "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "who sends it back": no_rank,
+    });
+    assert_eq!(found("strangers"), outcomes);
+}
+
+#[test]
+fn a_ranks_memory_is_given_to_ranks_of_its_job_alone_at_its_own_address() {
+    let stranger = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
+    let expected = json!({"read": 16, "same": true, "outside": true, "stranger": stranger, "at": "127.0.0.1"});
+    assert_eq!(found("memory"), expected);
+}

@@ -8,10 +8,53 @@ use std::time::Duration;
 use taskd_core::launch::*;
 
 tests![
+    a_flood_of_connections_costs_a_new_owner_no_control_links,
     garbage_is_cut_and_counted_and_harms_nobody,
     what_cannot_be_is_said_in_one_sentence,
     a_guard_that_does_not_answer_is_named,
 ];
+
+/// Connects as often as it is let, and again as soon as it is turned away, until it is killed.
+pub(crate) fn flood(socket: &std::path::Path) -> std::process::ExitCode {
+    let mut held: Vec<UnixStream> = Vec::new();
+    loop {
+        held.retain_mut(|one| {
+            one.set_nonblocking(true).unwrap();
+            one.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        });
+        if held.len() < 8 {
+            held.extend(UnixStream::connect(socket));
+        }
+        std::thread::yield_now();
+    }
+}
+
+async fn a_flood_of_connections_costs_a_new_owner_no_control_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    launcher.start(&batch(1, [sleeper()])).await.unwrap();
+    let socket = dir.path().join("guard.sock");
+    let flood = || {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.arg("flood").arg(&socket).spawn().unwrap()
+    };
+    let mut flooding: Vec<_> = (0..8).map(|_| flood()).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await; // as long as it takes to fill all places
+    launcher.detach(Duration::from_secs(60)).await.unwrap();
+    let next = builder(dir.path()).build().await.unwrap();
+    for process in &mut flooding {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    // Whoever says what is no message at the workers' socket is cut by the new owner, which serves it.
+    let mut worker = UnixStream::connect(dir.path().join("worker.sock")).unwrap();
+    worker.write_all(b"\xff\xff\xff\xff").unwrap();
+    worker.set_read_timeout(Some(PATIENCE)).unwrap();
+    let cut = tokio::task::spawn_blocking(move || worker.read(&mut [0])).await.unwrap();
+    assert!(matches!(cut, Ok(0)) || cut.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+    assert!(next.counters().await.unwrap().guard.connections_refused > 0);
+    next.shutdown(Duration::ZERO).await.unwrap();
+}
 
 async fn garbage_is_cut_and_counted_and_harms_nobody() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,6 +23,9 @@ use tokio::time::Instant;
 
 /// How long a guard may take to answer the first word.
 const WELCOME_WITHIN: Duration = Duration::from_secs(5);
+/// How long a guard may take to lend its listener, and between two tries.
+const BORROW_WITHIN: Duration = Duration::from_secs(5);
+const BORROW_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// How long one that is ending may take to be gone, beyond what it says itself.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(15);
 /// Between two looks whether it is.
@@ -142,9 +145,17 @@ pub(super) async fn workers_of(config: &LocalLauncherBuilder) -> Option<UnixList
 
 /// A copy of the listener that the guard holds.
 async fn borrow_workers(run_dir: &RunDir) -> Option<UnixListener> {
-    let borrowed = tokio::time::timeout(WELCOME_WITHIN, borrow(run_dir)).await;
-    let borrowed = borrowed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    borrowed.inspect_err(|error| tracing::warn!(%error, "no control links: the guard does not lend its listener")).ok()
+    let borrowing = async {
+        loop {
+            // It may be too busy with others who connect, whom it turns away in a moment.
+            match borrow(run_dir).await {
+                Ok(listener) => return listener,
+                Err(_) => tokio::time::sleep(BORROW_AGAIN_AFTER).await,
+            }
+        }
+    };
+    let borrowed = tokio::time::timeout(BORROW_WITHIN, borrowing).await;
+    borrowed.inspect_err(|_| tracing::warn!("no control links for now: the guard has not lent its listener for {BORROW_WITHIN:?}")).ok()
 }
 
 async fn borrow(run_dir: &RunDir) -> io::Result<UnixListener> {

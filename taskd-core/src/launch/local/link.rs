@@ -144,6 +144,18 @@ async fn connect(config: &LocalLauncherBuilder, past: impl Fn() -> Past) -> Resu
     }
 }
 
+/// Serves control links as soon as the guard lends its listener, which it was too busy to do.
+async fn serve_when_lent(config: LocalLauncherBuilder, workers: Arc<Workers>) {
+    if config.guard == GuardProgram::None {
+        return; // there is nobody to borrow it from
+    }
+    loop {
+        if let Some(listener) = guards::workers_of(&config).await {
+            return workers.serve(listener).await;
+        }
+    }
+}
+
 fn unreachable(text: &str) -> LaunchError {
     LaunchError::Unreachable(text.to_owned())
 }
@@ -353,8 +365,9 @@ impl Task {
         self.outgoing.connect(&connection.stream)?;
         self.watch_guard(connection);
         let mut serving = JoinSet::new(); // ends with the connection: who takes over serves them
-        if let Some(listener) = connection.workers.take() {
-            serving.spawn(Arc::clone(&self.workers).serve(listener));
+        match connection.workers.take() {
+            Some(listener) => drop(serving.spawn(Arc::clone(&self.workers).serve(listener))),
+            None => drop(serving.spawn(serve_when_lent(self.config.clone(), Arc::clone(&self.workers)))),
         }
         let mut part = vec![0; 64 << 10];
         loop {

@@ -15,8 +15,10 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Most connections at once; who comes beyond it is turned away.
+/// Most connections at once; for who comes beyond it the oldest that has said nothing is turned away.
 const CONNS_MAX: usize = 16;
+/// Most connections of one process: one to own the job, one to borrow the listener, and as many that are about to be closed.
+const CONNS_OF_PROCESS_MAX: usize = 4;
 /// How often a connection whose owner's process has ended is read for what it said last: more than a socket holds.
 const LAST_LOOKS: u32 = 64;
 /// How long a stranger may take to say who it is.
@@ -35,11 +37,26 @@ impl Engine {
     fn try_accept(&mut self, stream: UnixStream) -> io::Result<()> {
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
         let ours = peer.uid == rustix::process::geteuid() || peer.uid.is_root();
-        if !ours || self.conns.len() >= CONNS_MAX {
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let of_process = self.conns.values().filter(|conn| conn.peer_pid == pid).count();
+        if !ours || of_process >= CONNS_OF_PROCESS_MAX {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let conn = Conn::new(stream, peer.pid.as_raw_nonzero().get().unsigned_abs(), Instant::now())?;
+        if self.conns.len() >= CONNS_MAX {
+            self.turn_oldest_stranger_away()?;
+        }
+        let conn = Conn::new(stream, pid, Instant::now())?;
         self.adopt(conn).map(drop)
+    }
+
+    /// Makes room: whoever has said nothing yet had its time.
+    fn turn_oldest_stranger_away(&mut self) -> io::Result<()> {
+        let is_stranger = |key: &Key, conn: &Conn| self.owner != Some(*key) && conn.claim.is_none() && !conn.leaving;
+        let strangers = self.conns.iter().filter(|(key, conn)| is_stranger(key, conn));
+        let oldest = strangers.min_by_key(|(_, conn)| conn.since).map(|(key, _)| *key);
+        self.counters.connections_refused += 1;
+        self.hang_up(oldest.ok_or(io::ErrorKind::PermissionDenied)?);
+        Ok(())
     }
 
     pub(super) fn adopt(&mut self, conn: Conn) -> io::Result<Key> {

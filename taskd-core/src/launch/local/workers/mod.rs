@@ -20,13 +20,19 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::UnixListener;
+use rustix::process::Resource;
+use std::os::fd::AsRawFd;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Most connections at once, of processes and of whoever else finds the socket; further ones are closed, and counted.
 const CONNS_MAX: usize = 4096 + 64;
+/// Most connections of one process at once: it needs one, and a second while the first is not known to be over.
+const CONNS_OF_PROCESS_MAX: usize = 8;
+/// Descriptors that links leave to the rest of the supervisor.
+const DESCRIPTORS_LEFT: u64 = 64;
 /// Frames that may wait for one process; a directive to one that reads nothing is refused.
 const UNSENT_MAX: usize = 64;
 /// Directives without an answer that are kept for one process, which may be away; the oldest is given up.
@@ -38,6 +44,44 @@ const BACK_WITHIN: Duration = Duration::from_millis(1200);
 const FIRST_BACK_WITHIN: Duration = Duration::from_millis(200);
 /// How often is looked for them.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How many connections each process has.
+#[derive(Clone, Debug, Default)]
+struct Peers(Arc<Mutex<BTreeMap<i32, usize>>>);
+
+/// A connection of a process's, as long as this is held.
+#[derive(Debug)]
+struct Place(Peers, i32);
+
+impl Peers {
+    /// `None`: the process has as many as one may have, or nobody knows which it is.
+    fn place_for(&self, stream: &UnixStream) -> Option<Place> {
+        let pid = stream.peer_cred().ok()?.pid()?;
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(pid).or_default();
+        if *count >= CONNS_OF_PROCESS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Place(self.clone(), pid))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(&self.1) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(counts.remove(&self.1)),
+        }
+    }
+}
+
+/// Whether descriptors are left for the rest of this process, operators first: a new one has the lowest free number.
+fn leaves_descriptors(stream: &UnixStream) -> bool {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    u64::try_from(stream.as_raw_fd()).is_ok_and(|number| number + DESCRIPTORS_LEFT < limit)
+}
 
 /// What is counted of the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +153,7 @@ impl Workers {
     /// Serves all who connect, until it is dropped.
     pub(super) async fn serve(self: Arc<Workers>, listener: UnixListener) {
         let mut conns = JoinSet::new();
-        let mut number = 0;
+        let (mut number, peers) = (0, Peers::default());
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -121,12 +165,17 @@ impl Workers {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
                 continue;
             };
-            if conns.len() >= CONNS_MAX {
+            let place = peers.place_for(&stream).filter(|_| conns.len() < CONNS_MAX && leaves_descriptors(&stream));
+            let Some(place) = place else {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
-            }
+            };
             number += 1;
-            conns.spawn(conn::serve(Arc::clone(&self), stream, number));
+            let served = conn::serve(Arc::clone(&self), stream, number);
+            conns.spawn(async move {
+                served.await;
+                drop(place);
+            });
         }
     }
 

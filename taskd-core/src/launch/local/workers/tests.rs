@@ -173,3 +173,30 @@ fn whatever_is_said_is_heard_to_its_end_or_refused() {
     result.unwrap();
     assert_eq!(seen.keys().collect::<Vec<_>>(), [&(false, true), &(true, false), &(true, true)], "each is there");
 }
+
+#[tokio::test]
+async fn one_process_has_a_few_connections_and_takes_no_others_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("worker.sock");
+    let workers = workers();
+    let serving = tokio::spawn(Arc::clone(&workers).serve(UnixListener::bind(&path).unwrap()));
+    let mut peers = Vec::new();
+    for _ in 0..3 * CONNS_OF_PROCESS_MAX {
+        peers.push(UnixStream::connect(&path).await.unwrap());
+    }
+    let refused = || workers.counts().refused;
+    let until = async |count| {
+        while refused() < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    until(2 * CONNS_OF_PROCESS_MAX as u64).await;
+    peers.clear();
+    until(3 * CONNS_OF_PROCESS_MAX as u64).await; // those that were served have said nothing, which counts as refused
+    let mut peer = UnixStream::connect(&path).await.unwrap();
+    peer.write_all(&frame(&hello(VERSION))).await.unwrap();
+    while workers.seats().get(&RANK).is_none_or(|seat| seat.linked.is_none()) {
+        tokio::task::yield_now().await; // there is room again
+    }
+    serving.abort();
+}

@@ -22,7 +22,8 @@ const ROOT: u32 = 0;
 /// The system's; or another user could change what is put there: which directory, and what to do.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     let existing = dir.ancestors().find(|above| above.as_os_str().is_empty() || above.symlink_metadata().is_ok());
-    check_dir(existing.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    let existing = existing.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_way(existing, existing != dir)?;
     match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             Err(refused(format!("{} is no directory", dir.display())))
@@ -37,6 +38,11 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
 /// # Errors
 /// The system's; or somebody could: which directory, and what to do.
 pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
+    check_way(dir, false)
+}
+
+/// The same of a directory; `is_above`: one that is to have another in it, which may be sticky.
+fn check_way(dir: &Path, is_above: bool) -> io::Result<()> {
     let mut left: Vec<OsString> = components(&std::path::absolute(dir)?);
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     while let Some(next) = left.pop() {
@@ -48,7 +54,7 @@ pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
         let stat = rustix::fs::lstat(&here)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
             at = here;
-            check_one(&at, &stat, !left.is_empty())?;
+            check_one(&at, &stat, is_above || !left.is_empty())?;
             continue;
         }
         links += 1;
@@ -255,6 +261,8 @@ mod tests {
             assert_eq!(check_dir(&inside).is_ok(), is_good, "inside of {mode:o}");
             assert_eq!(check_dir(&open_to_all).is_ok(), mode == 0o755, "{mode:o} itself");
         }
+        set_mode(&open_to_all, 0o1777);
+        make_dir(&open_to_all.join("made")).unwrap();
         set_mode(&open_to_all, 0o777);
         let said = why(make_dir(&inside.join("new")));
         assert!(said.contains("open (mode 0777)") && said.contains("chmod go-w"), "{said}");

@@ -12,8 +12,36 @@ use taskd_core::launch::*;
 tests![
     exits_of_a_killed_guard_are_told_once_and_it_is_replaced,
     what_a_guard_and_its_owner_left_is_removed_before_the_next_job,
+    a_process_whose_first_thread_has_ended_is_removed_as_others_are,
     two_jobs_do_not_meet,
 ];
+
+async fn a_process_whose_first_thread_has_ended_is_removed_as_others_are() {
+    let own = std::env::current_exe().unwrap();
+    for guard_dies in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let launcher = builder(dir.path()).build().await.unwrap();
+        let rest = if guard_dies { "exec sleep 1000" } else { "while [ ! -e go ]; do sleep 0.01; done; exit 3" };
+        let script = format!("setsid {} headless headless & {rest}", own.display());
+        let orders = batch(1, [sh(&script).with_cwd(dir.path())]);
+        launcher.start(&orders).await.unwrap();
+        let file = dir.path().join("headless");
+        let pid: u32 = eventually("it is up", || std::fs::read_to_string(&file).ok()?.parse().ok()).await;
+        eventually("its first thread ends", || (state_of(pid) == Some('Z')).then_some(())).await;
+        let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        assert_eq!(threads(), 2);
+        if guard_dies {
+            send(guard_pid(dir.path()), Signal::KILL);
+        } else {
+            std::fs::write(dir.path().join("go"), "").unwrap();
+        }
+        exit_of(&launcher, &orders.orders[0].proc).await;
+        let next = batch(2, [sleeper()]);
+        launcher.start(&next).await.unwrap();
+        eventually("it is gone", || (threads() < 2).then_some(())).await;
+        launcher.shutdown(Duration::ZERO).await.unwrap();
+    }
+}
 
 async fn exits_of_a_killed_guard_are_told_once_and_it_is_replaced() {
     let dir = tempfile::tempdir().unwrap();

@@ -14,6 +14,8 @@ tests![
     a_record_that_was_copied_from_another_directory_kills_nobody,
     a_record_with_a_job_id_that_can_be_none_kills_nobody,
     another_jobs_directory_is_refused_by_its_name,
+    what_is_no_file_of_ours_is_neither_waited_for_nor_used,
+    a_run_directory_that_others_could_change_is_refused_in_one_sentence,
     files_that_a_cleaner_removes_are_there_again,
     no_second_guard_starts_where_the_files_of_a_stopped_one_are_gone,
     an_owner_that_has_given_up_changes_nothing,
@@ -103,6 +105,54 @@ async fn another_jobs_directory_is_refused_by_its_name() {
     eventually("its own job removes it", || left.try_wait().unwrap()).await;
     own.shutdown(Duration::ZERO).await.unwrap();
     named("letters").await.unwrap().shutdown(Duration::ZERO).await.unwrap(); // which has ended in order
+}
+
+async fn what_is_no_file_of_ours_is_neither_waited_for_nor_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = |name: &str| assert!(Command::new("mkfifo").arg(dir.path().join(name)).status().unwrap().success());
+    fifo("guard.json");
+    fifo("log");
+    let built = tokio::time::timeout(PATIENCE, builder(dir.path()).build()).await;
+    let launcher = built.expect("nobody waits for who never writes").unwrap();
+    let spec = |script: &str, log: &str| sh(script).with_log(dir.path().join(log));
+    let orders = batch(1, [spec("echo one; echo two", "log"), spec("echo three", "other.log")]);
+    launcher.start(&orders).await.unwrap();
+    for order in &orders.orders {
+        assert!(exit_of(&launcher, &order.proc).await.how.is_success());
+    }
+    let text = |path: &str| std::fs::read_to_string(dir.path().join(path)).unwrap_or_default();
+    eventually("the others' logs go on", || (text("other.log") == "three\n").then_some(())).await;
+    eventually("its own as well", || (text("procs/rank-0.1/stdout.log") == "one\ntwo\n").then_some(())).await;
+    assert!(launcher.counters().await.unwrap().guard.output_refused > 0, "what is not written is counted");
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn a_run_directory_that_others_could_change_is_refused_in_one_sentence() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let (open, link) = (dir.path().join("open"), dir.path().join("link"));
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    symlink(&open, &link).unwrap();
+    for path in [open.clone(), open.join("run"), link.join("run")] {
+        let error = builder(&path).build().await.unwrap_err().to_string();
+        assert!(error.contains("other users may write to the directory") && error.contains("chmod go-w"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(&open).unwrap().count(), 0, "nothing is made there");
+    // Whatever the umask: it is the whole program's, so a process of its own has another one.
+    let run = dir.path().join("run");
+    let script = format!("umask 000; exec {} supervisor {} keep=1", std::env::current_exe().unwrap().display(), run.display());
+    std::fs::create_dir(&run).unwrap();
+    let mut supervisor = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    eventually("it is up", || run.join("ready").exists().then_some(())).await;
+    let is_private = |name: &str| std::fs::metadata(run.join(name)).unwrap().permissions().mode() & 0o077 == 0;
+    for name in ["procs", "procs/rank-2.1", "procs/rank-2.1/stdout.log", "guard.json", "guard.lock", "guard.log", "guard.sock", "worker.sock"] {
+        eventually(name, || run.join(name).exists().then_some(())).await;
+        assert!(is_private(name), "{name}");
+    }
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    eventually("all is gone", || (!run.join("guard.json").exists()).then_some(())).await;
 }
 
 async fn files_that_a_cleaner_removes_are_there_again() {

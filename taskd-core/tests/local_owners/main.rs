@@ -54,6 +54,7 @@ fn main() -> ExitCode {
     match words[..] {
         ["supervisor", dir, on_loss] => supervisor::run(dir.as_ref(), on_loss),
         ["rank", act, argument] => rank::run(act, argument),
+        ["headless", file] => rank::headless(file),
         ["flood", socket] => strangers::flood(socket.as_ref()),
         ["namespace", act, dir] => pid_one::run(act, dir),
         ["tee", dir, script] => tee::run(dir, script),

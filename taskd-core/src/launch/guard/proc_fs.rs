@@ -18,6 +18,8 @@ pub(crate) struct Stat {
     pub(crate) session: i32,
     /// `PF_*` flags of the main thread.
     pub(crate) flags: u64,
+    /// Threads that have not ended, and the first one, which stays until all have.
+    pub(crate) threads: i64,
     /// Clock ticks after boot; with the pid it names one process for ever.
     pub(crate) start_time: u64,
     /// The wait status that the main thread ends with; 0 where it may not be read or is not shown, as by an emulator.
@@ -32,8 +34,13 @@ impl Stat {
         self.flags & Stat::EXITING != 0
     }
 
-    /// Ended, only not reaped yet: it holds neither memory nor ports.
+    /// Ended, only not reaped yet: it holds neither memory nor ports. One whose first thread has ended while others run is none.
     pub(crate) fn is_zombie(&self) -> bool {
+        self.first_thread_has_ended() && self.threads <= 1
+    }
+
+    /// What belongs to the memory of the process is only shown with its other threads, if there are any.
+    pub(crate) fn first_thread_has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
@@ -46,9 +53,10 @@ impl Stat {
         let mut number = |skipped: usize| std::str::from_utf8(fields.nth(skipped)?).ok();
         let (parent, group, session) = (number(0)?.parse().ok()?, number(0)?.parse().ok()?, number(0)?.parse().ok()?);
         let flags = number(2)?.parse().ok()?; // field 9
-        let start_time = number(12)?.parse().ok()?; // field 22
+        let threads = number(10)?.parse().ok()?; // field 20
+        let start_time = number(1)?.parse().ok()?; // field 22
         let exit_code = number(29).map_or(Some(0), |code| code.parse().ok())?; // field 52
-        Some(Stat { state, parent, group, session, flags, start_time, exit_code })
+        Some(Stat { state, parent, group, session, flags, threads, start_time, exit_code })
     }
 
     /// The line of a process, if it is still there.

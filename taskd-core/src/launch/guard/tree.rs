@@ -140,7 +140,7 @@ impl Member {
 
 /// Whether a process was started with our marker.
 fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let environment = environment(pid);
     let has = |name: &str, value: &str| {
         let entry =
             |e: &[u8]| e.strip_prefix(name.as_bytes()).and_then(|e| e.strip_prefix(b"=")) == Some(value.as_bytes());
@@ -153,6 +153,19 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
 pub(crate) fn is_anybody_left(job: &JobId) -> bool {
     let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None };
     !Census::take().members(&wanted, None, &[]).is_empty()
+}
+
+/// The environment that a process was started with; of one whose first thread has ended, by another of its threads. Empty where it cannot
+/// be read.
+fn environment(pid: i32) -> Vec<u8> {
+    let own = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let is_headless = || Pid::from_raw(pid).and_then(Stat::read).is_some_and(|stat| stat.first_thread_has_ended() && !stat.is_zombie());
+    if !own.is_empty() || !is_headless() {
+        return own;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_threads = threads.filter_map(|thread| fs::read(thread.path().join("environ")).ok());
+    of_threads.into_iter().find(|environment| !environment.is_empty()).unwrap_or_default()
 }
 
 /// Removes everything that carries a job's marker, and waits until it is gone, at most for `limit`. Blocks.

@@ -1,17 +1,23 @@
 //! The socket's place in the file system: made for us alone, taken over from the dead, never from the living.
 
+use crate::private;
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Longest path of a socket, in bytes: `sun_path` without its end.
 const PATH_BYTES_MAX: usize = 107;
+
+/// How often the lock is tried, and after what time again: who holds it is about to be done.
+const LOCK_TRIES: u32 = 100;
+const LOCK_TRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Connections that may wait to be taken.
 const BACKLOG: i32 = 64;
@@ -94,16 +100,38 @@ pub(super) fn bind(path: &Path) -> Result<(UnixListener, Place), SocketError> {
     make_directory(dir).map_err(system)?;
     let held = File::open(dir).map_err(system)?;
     check_directory(dir, &held)?;
-    // Two programs that find the same dead socket must not remove each other's new one.
-    rustix::fs::flock(&held, FlockOperation::LockExclusive).map_err(|e| system(e.into()))?;
+    private::check_dir(dir).map_err(system)?;
+    // Two programs that find the same dead socket must not remove each other's new one. The lock is a file of our own: a directory that
+    // others may read they may lock as well, for as long as they like.
+    let _lock = lock(path).map_err(system)?;
     clear(path)?;
     let listener = listen(path).map_err(|e| system(e.into()))?;
     let place = Place { path: path.to_owned(), identity: identity(path) };
     Ok((listener, place))
 }
 
+/// A file beside the socket, locked until it is dropped.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = private::open(Path::new(&name))?;
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => pause(),
+            locked => return locked.map(|()| file).map_err(io::Error::from),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::WouldBlock, format!("another process has held {} for a second", Path::new(&name).display())))
+}
+
+/// Nobody tells of a lock that is let go.
+#[allow(clippy::disallowed_methods)]
+fn pause() {
+    std::thread::sleep(LOCK_TRY_EVERY);
+}
+
 fn make_directory(dir: &Path) -> io::Result<()> {
-    if dir.exists() { Ok(()) } else { DirBuilder::new().recursive(true).mode(0o700).create(dir) }
+    if dir.exists() { Ok(()) } else { private::make_dir(dir) }
 }
 
 /// Whoever can write there can put a socket of their own in place of ours.

@@ -141,12 +141,22 @@ async fn a_run_directory_that_others_could_change_is_refused_in_one_sentence() {
     assert_eq!(std::fs::read_dir(&open).unwrap().count(), 0, "nothing is made there");
     // Whatever the umask: it is the whole program's, so a process of its own has another one.
     let run = dir.path().join("run");
-    let script = format!("umask 000; exec {} supervisor {} keep=1", std::env::current_exe().unwrap().display(), run.display());
+    let script =
+        format!("umask 000; exec {} supervisor {} keep=1", std::env::current_exe().unwrap().display(), run.display());
     std::fs::create_dir(&run).unwrap();
     let mut supervisor = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     eventually("it is up", || run.join("ready").exists().then_some(())).await;
     let is_private = |name: &str| std::fs::metadata(run.join(name)).unwrap().permissions().mode() & 0o077 == 0;
-    for name in ["procs", "procs/rank-2.1", "procs/rank-2.1/stdout.log", "guard.json", "guard.lock", "guard.log", "guard.sock", "worker.sock"] {
+    for name in [
+        "procs",
+        "procs/rank-2.1",
+        "procs/rank-2.1/stdout.log",
+        "guard.json",
+        "guard.lock",
+        "guard.log",
+        "guard.sock",
+        "worker.sock",
+    ] {
         eventually(name, || run.join(name).exists().then_some(())).await;
         assert!(is_private(name), "{name}");
     }

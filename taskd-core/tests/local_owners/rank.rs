@@ -58,7 +58,11 @@ pub(crate) fn run(act: &str, argument: &str) -> ExitCode {
 
 /// A process whose first thread has ended while another one runs.
 pub(crate) fn headless(file: &str) -> ExitCode {
-    std::thread::spawn(|| std::thread::sleep(Duration::from_secs(1000)));
+    std::thread::spawn(|| {
+        loop {
+            std::thread::park();
+        }
+    });
     std::fs::write(file, std::process::id().to_string()).unwrap();
     // SAFETY: ends the main thread only. It never returns, and nobody uses what is on its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };

@@ -84,21 +84,22 @@ const TCP: u8 = 6;
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// `nlmsghdr`
 const HEAD_BYTES: usize = 16;
-/// `inet_diag_req_v2`
-const REQUEST_BYTES: usize = 56;
+/// `nlmsghdr` and `inet_diag_req_v2`
+const REQUEST_BYTES: u32 = 16 + 56;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 /// Where `idiag_uid` and `idiag_inode` are in `inet_diag_msg`.
 const UID_AT: usize = HEAD_BYTES + 64;
 const INODE_AT: usize = HEAD_BYTES + 68;
 
 fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + REQUEST_BYTES);
-    bytes.extend(((HEAD_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
+    let mut bytes = Vec::new();
+    bytes.extend(REQUEST_BYTES.to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
     bytes.extend(sequence.to_ne_bytes());
     bytes.extend(0_u32.to_ne_bytes()); // the kernel
-    let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    bytes.extend([family.as_raw() as u8, TCP, 0, 0]);
+    bytes.extend([if own.is_ipv4() { AF_INET } else { AF_INET6 }, TCP, 0, 0]);
     bytes.extend(u32::MAX.to_ne_bytes()); // in whatever state
     bytes.extend(own.port().to_be_bytes());
     bytes.extend(other.port().to_be_bytes());

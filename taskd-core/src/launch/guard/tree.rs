@@ -159,7 +159,9 @@ pub(crate) fn is_anybody_left(job: &JobId) -> bool {
 /// be read.
 fn environment(pid: i32) -> Vec<u8> {
     let own = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let is_headless = || Pid::from_raw(pid).and_then(Stat::read).is_some_and(|stat| stat.first_thread_has_ended() && !stat.is_zombie());
+    let is_headless = || {
+        Pid::from_raw(pid).and_then(Stat::read).is_some_and(|stat| stat.first_thread_has_ended() && !stat.is_zombie())
+    };
     if !own.is_empty() || !is_headless() {
         return own;
     }

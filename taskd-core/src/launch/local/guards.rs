@@ -155,7 +155,11 @@ async fn borrow_workers(run_dir: &RunDir) -> Option<UnixListener> {
         }
     };
     let borrowed = tokio::time::timeout(BORROW_WITHIN, borrowing).await;
-    borrowed.inspect_err(|_| tracing::warn!("no control links for now: the guard has not lent its listener for {BORROW_WITHIN:?}")).ok()
+    borrowed
+        .inspect_err(|_| {
+            tracing::warn!("no control links for now: the guard has not lent its listener for {BORROW_WITHIN:?}")
+        })
+        .ok()
 }
 
 async fn borrow(run_dir: &RunDir) -> io::Result<UnixListener> {

@@ -121,7 +121,10 @@ fn lock(path: &Path) -> io::Result<File> {
             locked => return locked.map(|()| file).map_err(io::Error::from),
         }
     }
-    Err(io::Error::new(io::ErrorKind::WouldBlock, format!("another process has held {} for a second", Path::new(&name).display())))
+    Err(io::Error::new(
+        io::ErrorKind::WouldBlock,
+        format!("another process has held {} for a second", Path::new(&name).display()),
+    ))
 }
 
 /// Nobody tells of a lock that is let go.

@@ -15,13 +15,13 @@ use crate::launch::{
     StepFailure, WorkerSaid,
 };
 use frames::{Answer, Failed, Limits, ToWorker, shortened};
+use rustix::process::Resource;
 use std::collections::BTreeMap;
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use rustix::process::Resource;
-use std::os::fd::AsRawFd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

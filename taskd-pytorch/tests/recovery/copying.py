@@ -71,7 +71,7 @@ class Parts:
 
         server = _copy.Server(self.ranges)
         server.allow([os.getppid()])
-        where = dict(server.where(), token=server.token.hex(), **also)
+        where = dict(server.where(), **also)
         os.write(write, json.dumps(where).encode() + b"\n")
         return server
 
@@ -79,7 +79,6 @@ class Parts:
         """Where it is, and the moves that bring all of it here."""
         with os.fdopen(read) as file:
             where = json.loads(file.readline())
-        where["token"] = bytes.fromhex(where["token"])
         moves = [(self.own + self.part * at, self.there + self.part * at, self.part) for at in range(self.tensors)]
         return where, [(where, moves)]
 
@@ -102,6 +101,7 @@ def measure(size):
     if not pid:
         server = parts.give(write)  # noqa: F841  (it is kept)
         time.sleep(3600)
+    os.close(write)  # who reads is told of its end
     try:
         where, moves = parts.taken(read)
         found = {"plain": [], "ours": [], "tcp": []}

@@ -13,6 +13,7 @@ tests![
     exits_of_a_killed_guard_are_told_once_and_it_is_replaced,
     what_a_guard_and_its_owner_left_is_removed_before_the_next_job,
     a_process_whose_first_thread_has_ended_is_removed_as_others_are,
+    what_has_another_environment_is_found_by_its_session_or_its_parent,
     two_jobs_do_not_meet,
 ];
 
@@ -91,6 +92,35 @@ async fn what_a_guard_and_its_owner_left_is_removed_before_the_next_job() {
         assert!(!is_alive(pid));
     }
     assert!(launcher.list().await.unwrap().procs.is_empty());
+    launcher.shutdown(Duration::ZERO).await.unwrap();
+}
+
+async fn what_has_another_environment_is_found_by_its_session_or_its_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let bare = "env -i /bin/sh -c 'echo $$ >> pids; exec sleep 1000'";
+    // In the rank's session, in one of its own below a process that lives, and the rank itself.
+    let script = format!("{bare} & (sh -c \"setsid {bare} & wait\" &) ; echo $$ >> pids; exec env -i sleep 1000");
+    let orders = batch(1, [sh(&script).with_cwd(dir.path())]);
+    launcher.start(&orders).await.unwrap();
+    let pids = || -> Vec<u32> {
+        let text = std::fs::read_to_string(dir.path().join("pids")).unwrap_or_default();
+        text.lines().filter_map(|pid| pid.parse().ok()).collect()
+    };
+    eventually("all are up", || (pids().len() == 3).then_some(())).await;
+    let bare = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|env| !String::from_utf8_lossy(&env).contains("TASKD_JOB"))
+    };
+    eventually("none shows the job", || pids().iter().all(bare).then_some(())).await;
+    eventually("the guard has noted it", || {
+        std::fs::read_to_string(dir.path().join("guard.procs")).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
+    send(guard_pid(dir.path()), Signal::KILL);
+    exit_of(&launcher, &orders.orders[0].proc).await;
+    launcher.start(&batch(2, [sleeper()])).await.unwrap();
+    assert!(!pids().into_iter().any(is_alive), "{:?}", pids());
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 

@@ -6,6 +6,7 @@
 //! | path | what |
 //! |---|---|
 //! | `guard.json` | the running guard: protocol version, job id, pid; gone after an orderly end |
+//! | `guard.procs` | which processes the guard has started, for the next one if this one is killed; gone after an orderly end |
 //! | `guard.end` | how the last guard has ended, where it could say; gone when the next one has been told |
 //! | `guard.lock` | locked while a guard runs here; never removed |
 //! | `guard.sock` | where a new owner connects; gone after an orderly end |
@@ -34,6 +35,9 @@ const RECORD: &str = "guard.json";
 const GUARD_SOCKET: &str = "guard.sock";
 const GUARD_END: &str = "guard.end";
 const WORKER_SOCKET: &str = "worker.sock";
+const SESSIONS: &str = "guard.procs";
+/// Of what is read of it: some fifty thousand starts.
+const SESSIONS_BYTES_MAX: u64 = 2 << 20;
 /// Of one of its files.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
@@ -64,12 +68,19 @@ pub(crate) struct Record {
     pub(crate) dir: Option<(u64, u64)>,
     #[serde(default)]
     pub(crate) job_name: Option<String>,
+    /// Since which start of the machine: pids and start times are of that one.
+    #[serde(default)]
+    pub(crate) boot: Option<String>,
 }
 
 impl Record {
     /// Whether the guard that it names is running.
     pub(crate) fn guard_is_running(&self) -> bool {
-        proc_fs::is_running((self.guard_pid, self.guard_start_time))
+        self.is_of_this_boot() && proc_fs::is_running((self.guard_pid, self.guard_start_time))
+    }
+
+    fn is_of_this_boot(&self) -> bool {
+        self.boot.is_some() && self.boot == this_boot()
     }
 }
 
@@ -217,9 +228,29 @@ impl RunDir {
 
     /// Removes what says that a guard runs here.
     pub(crate) fn forget_guard(&self) {
-        for name in [RECORD, GUARD_SOCKET, WORKER_SOCKET] {
+        for name in [RECORD, GUARD_SOCKET, WORKER_SOCKET, SESSIONS, "guard.procs.1"] {
             let _ = fs::remove_file(self.0.join(name)); // where it stays, the lock says that nobody is behind it
         }
+    }
+
+    /// Where it stands which processes the guard has started: each is the leader of a session.
+    pub(crate) fn sessions_log(&self) -> PathBuf {
+        self.0.join(SESSIONS)
+    }
+
+    /// Those that the guard of this record, which is dead, has started: pid and start time.
+    pub(crate) fn sessions(&self, record: &Record) -> Vec<(i32, u64)> {
+        if !record.is_of_this_boot() {
+            return Vec::new();
+        }
+        let read = |name: &str| private::read(&self.0.join(name), SESSIONS_BYTES_MAX).unwrap_or_default();
+        let bytes = [read(&format!("{SESSIONS}.1")), read(SESSIONS)].concat();
+        let line = |line: &str| {
+            let (guard, rest) = line.split_once(' ')?;
+            let (pid, start_time) = rest.split_once(' ')?;
+            (guard.parse() == Ok(record.guard_pid)).then_some((pid.parse().ok()?, start_time.parse().ok()?))
+        };
+        String::from_utf8_lossy(&bytes).lines().filter_map(line).collect()
     }
 
     pub(crate) fn guard_log(&self) -> PathBuf {
@@ -230,6 +261,11 @@ impl RunDir {
     pub(crate) fn proc_dir(&self, proc: &ProcId) -> PathBuf {
         self.0.join("procs").join(proc_name(proc))
     }
+}
+
+/// What names this start of the machine.
+pub(crate) fn this_boot() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
 }
 
 /// The socket under a name that is short enough for its address, however long the directory's own name is.

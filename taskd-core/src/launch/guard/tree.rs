@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
+/// Looks that have to find nothing after something was found.
+const LOOKS_AGAIN: u32 = 2;
+
 /// The environment variables that mark a process.
 pub(crate) const JOB_MARK: &str = "TASKD_JOB";
 /// See [`JOB_MARK`].
@@ -39,6 +42,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) job: &'a JobId,
     /// The rank; all of the job when `None`.
     pub(crate) proc: Option<&'a str>,
+    /// Leaders of sessions, which may be gone.
+    pub(crate) leaders: &'a [Member],
 }
 
 impl Census {
@@ -48,6 +53,27 @@ impl Census {
         let pids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
         let alive = pids.filter_map(|pid| Some((pid.as_raw_nonzero().get(), Stat::read(pid)?)));
         Census(alive.filter(|(_, stat)| !stat.is_zombie()).collect())
+    }
+
+    /// The same, and kills whatever carries a job's marker as soon as it is seen, the youngest first: a process that only lives to fork the
+    /// next one is gone by the time at which all have been looked at.
+    fn take_and_kill(job: &JobId) -> (Census, Vec<Member>) {
+        let mut pids: Vec<i32> = fs::read_dir("/proc").map_or_else(
+            |_| Vec::new(),
+            |listed| listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
+        );
+        pids.sort_unstable_by(|one, other| other.cmp(one));
+        let (mut census, mut killed) = (BTreeMap::new(), Vec::new());
+        for pid in pids {
+            let Some(stat) = Pid::from_raw(pid).and_then(Stat::read).filter(|stat| !stat.is_zombie()) else { continue };
+            if is_marked(pid, job, None) {
+                let member = Member { pid, start_time: stat.start_time };
+                member.kill();
+                killed.push(member);
+            }
+            census.insert(pid, stat);
+        }
+        (Census(census), killed)
     }
 
     /// Looks at these processes.
@@ -98,11 +124,31 @@ impl Census {
                 || below.contains(&member.pid)
                 || earlier.contains(&member)
                 || (stat.is_exiting() && adopter == Some(stat.parent))
+                || wanted.leaders.iter().any(|leader| self.is_in_session(stat, *leader))
                 || is_marked(member.pid, wanted.job, wanted.proc)
         };
         let candidates = self.0.iter().filter(|(pid, _)| among.is_none_or(|among| among.contains(pid)));
         let named = candidates.map(|(pid, stat)| (Member { pid: *pid, start_time: stat.start_time }, stat));
         named.filter(|(member, stat)| belongs(*member, stat)).map(|(member, _)| member).collect()
+    }
+
+    /// Whether a process is in the session or group of this leader: the number is nobody else's as long as somebody is in it.
+    fn is_in_session(&self, stat: &Stat, leader: Member) -> bool {
+        let is_of_it = stat.session == leader.pid || stat.group == leader.pid;
+        let is_same = || self.0.get(&leader.pid).is_none_or(|now| now.start_time == leader.start_time);
+        is_of_it && stat.start_time >= leader.start_time && is_same()
+    }
+
+    /// Whatever descends from these as well.
+    fn with_descendants(&self, mut members: Vec<Member>) -> Vec<Member> {
+        let known: BTreeSet<i32> = members.iter().map(|member| member.pid).collect();
+        let roots = members.iter().filter_map(|member| Pid::from_raw(member.pid));
+        let below: BTreeSet<i32> = roots.flat_map(|root| self.descendants(root)).collect();
+        let new = below
+            .difference(&known)
+            .filter_map(|pid| Some(Member { pid: *pid, start_time: self.0.get(pid)?.start_time }));
+        members.extend(new);
+        members
     }
 
     /// Kills everything below `root`, and says how much there was.
@@ -118,6 +164,10 @@ impl Census {
 }
 
 impl Member {
+    pub(crate) const fn new((pid, start_time): (i32, u64)) -> Member {
+        Member { pid, start_time }
+    }
+
     /// Whether it has not ended.
     fn is_there(self) -> bool {
         let stat = Pid::from_raw(self.pid).and_then(Stat::read);
@@ -149,9 +199,9 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
     has(JOB_MARK, &job.0) && proc.is_none_or(|proc| has(PROC_MARK, proc))
 }
 
-/// Whether anything carries a job's marker.
-pub(crate) fn is_anybody_left(job: &JobId) -> bool {
-    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None };
+/// Whether anything carries a job's marker, or is in a session of these leaders.
+pub(crate) fn is_anybody_left(job: &JobId, leaders: &[Member]) -> bool {
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders };
     !Census::take().members(&wanted, None, &[]).is_empty()
 }
 
@@ -170,18 +220,27 @@ fn environment(pid: i32) -> Vec<u8> {
     of_threads.into_iter().find(|environment| !environment.is_empty()).unwrap_or_default()
 }
 
-/// Removes everything that carries a job's marker, and waits until it is gone, at most for `limit`. Blocks.
-pub(crate) fn remove_all(job: &JobId, limit: Duration) {
+/// Removes everything that carries a job's marker, is in a session of these leaders, or descends from such, and waits until it is gone, at
+/// most for `limit`. Blocks.
+pub(crate) fn remove_all(job: &JobId, leaders: &[Member], limit: Duration) {
     let until = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);
-    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None };
-    let mut left = Vec::new();
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders };
+    let (mut left, mut looks_again) = (Vec::new(), 0);
     loop {
-        left = Census::take().members(&wanted, None, &left);
+        let (census, killed) = Census::take_and_kill(job);
+        left.extend(killed);
+        left = census.with_descendants(census.members(&wanted, None, &left));
         left.iter().copied().for_each(Member::kill);
         if left.is_empty() {
-            return;
+            // Of those that fork all the time one look may have seen the parent gone and the child not yet there.
+            if looks_again == 0 {
+                return;
+            }
+            looks_again -= 1;
+            continue;
         }
+        looks_again = LOOKS_AGAIN;
         // Only at these, until they are gone: to look at all processes takes time from cores that give their memory back.
         while Instant::now() < until && left.iter().any(|member| member.is_there()) {
             std::thread::park_timeout(pause); // nobody tells of the end of a process that is no child

@@ -6,8 +6,9 @@ use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use crate::job::{Incarnation, Role, Termination};
 use crate::launch::GuardEnd;
 use crate::launch::guard::run_dir::{self, Record, RunDir};
+use crate::launch::guard::tree::{self, Member};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
-use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread, tree};
+use crate::launch::guard::{A_CENTURY, GUARD_NAME, init_was_called, run_in_thread};
 use crate::launch::oom::OomCounter;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::io::{self, IoSliceMut};
@@ -370,13 +371,15 @@ fn refused(config: &LocalLauncherBuilder, refusal: Refusal) -> Attempt {
 
 /// Removes every process of this job that has no guard any more; those of another job are not ours to remove.
 async fn remove_leftovers(config: &LocalLauncherBuilder, record: Record) -> Result<(), LocalError> {
+    let leaders = RunDir::new(config.run_dir.clone()).sessions(&record);
+    let leaders: Vec<Member> = leaders.into_iter().map(Member::new).collect();
     let ours = record.job_name.as_deref().is_none_or(|name| name == config.job_name.as_str());
     let removal = tokio::task::spawn_blocking(move || {
         if ours {
-            tree::remove_all(&record.job, LEFTOVERS_WITHIN);
+            tree::remove_all(&record.job, &leaders, LEFTOVERS_WITHIN);
             return None;
         }
-        tree::is_anybody_left(&record.job).then_some(record.job_name).flatten()
+        tree::is_anybody_left(&record.job, &leaders).then_some(record.job_name).flatten()
     });
     match removal.await {
         Ok(Some(name)) => Err(LocalError::OtherJob { name, run_dir: config.run_dir.clone() }),

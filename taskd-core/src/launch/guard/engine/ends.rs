@@ -201,6 +201,7 @@ impl Engine {
             adopter: family.map(|_| self.ground.parent),
             job: &self.config.job,
             proc: Some(&name),
+            leaders: &[],
         };
         let mut members = census.members(&wanted, family, &proc.left);
         members.retain(|member| !others.contains(&member.pid));

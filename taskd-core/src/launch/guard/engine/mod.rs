@@ -12,7 +12,7 @@ mod standbys;
 mod starts;
 mod survivors;
 
-use super::claim::{self, Claim};
+use super::claim;
 use super::conns::Conn;
 use super::doors::Doors;
 use super::end_of;
@@ -22,7 +22,7 @@ use super::logs::{LogId, Logs};
 use super::poll::{Poll, Token};
 use super::proc_fs::Stat;
 use super::procs::{Key, Procs};
-use super::run_dir::{Record, RunDir, WorkerDoor};
+use super::run_dir::{self, Record, RunDir, WorkerDoor};
 use super::spawn::Ground;
 use super::standby::Standbys;
 use super::streams::TURN_BYTES_MAX;
@@ -76,6 +76,8 @@ pub(super) struct Engine {
     ground: Ground,
     logs: Logs,
     own_log: LogId,
+    /// Which processes were started.
+    sessions: LogId,
     deaths: Arc<Deaths>,
     procs: Procs,
     conns: BTreeMap<Key, Conn>,
@@ -124,17 +126,7 @@ impl Engine {
         run_dir.prepare().map_err(|e| failed("cannot write", e))?;
         let lock = run_dir.try_lock().map_err(|e| failed("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
         let identity = run_dir.identity().map_err(|e| failed("cannot look at it", e))?;
-        let claim = match claim::claim(identity) {
-            Claim::Ours(claim) => Some(claim),
-            Claim::Taken => return Err(Refusal::Occupied), // its lock was removed
-            Claim::Unknown(why) => {
-                tracing::debug!(
-                    "whether another guard has {} is told by its lock alone: {why}",
-                    run_dir.path().display()
-                );
-                None
-            }
-        };
+        let claim = place::claimed(&run_dir, identity)?;
         if Stat::read(rustix::process::getpid()).is_none() || !proc_is_ours() {
             return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
         }
@@ -156,6 +148,7 @@ impl Engine {
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
         let engine = Engine {
             own_log: logs.open(run_dir.guard_log()),
+            sessions: logs.open(run_dir.sessions_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
             watcher: is_process.then(|| place::watcher(&run_dir).ok()).flatten(),
             restoring: place::Restoring::default(),
@@ -337,6 +330,7 @@ fn write_record(run_dir: &RunDir, config: &GuardConfig) -> io::Result<()> {
         guard_start_time: own.map_or(0, |own| own.start_time),
         dir: Some(run_dir.identity()?),
         job_name: Some(config.job_name.clone()),
+        boot: run_dir::this_boot(),
     })
 }
 

@@ -4,7 +4,7 @@
 use super::super::claim::{self, Claim};
 use super::super::poll::Token;
 use super::{Engine, Life, write_record};
-use crate::launch::guard::wire::FromGuard;
+use crate::launch::guard::wire::{FromGuard, Refusal};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,6 +19,18 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 pub(super) struct Restoring {
     tries: u32,
     pub(super) again_at: Option<Instant>,
+}
+
+/// The directory's claim, where there can be one.
+pub(super) fn claimed(run_dir: &super::RunDir, identity: (u64, u64)) -> Result<Option<OwnedFd>, Refusal> {
+    match claim::claim(identity) {
+        Claim::Ours(claim) => Ok(Some(claim)),
+        Claim::Taken => Err(Refusal::Occupied), // by a guard whose lock was removed
+        Claim::Unknown(why) => {
+            tracing::debug!("whether another guard has {} is told by its lock alone: {why}", run_dir.path().display());
+            Ok(None)
+        }
+    }
 }
 
 /// What tells that something was removed from the directory.

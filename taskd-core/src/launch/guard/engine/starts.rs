@@ -180,6 +180,8 @@ impl Engine {
     /// Takes a process that runs into the book.
     fn enter(&mut self, order: &WireOrder, log: Option<&PathBuf>, spawned: Spawned) -> Key {
         let key = self.procs.next_key();
+        let started = format!("{} {} {}\n", std::process::id(), spawned.pid.as_raw_nonzero(), spawned.start_time);
+        self.logs.write(self.sessions, started.as_bytes());
         let directory = RunDir::proc_dir(&self.run_dir, &order.proc);
         let mut shared = || log.map(|log| self.logs.share(log.clone()));
         let (of_stdout, of_stderr) = (shared(), shared());

@@ -26,6 +26,8 @@ from torch.utils.data.distributed import DistributedSampler
 from taskd import _batches, _codec, _data, _digest, _engine, _guards, _link, _made, _session
 from taskd._aborted import StepAborted
 
+os.environ["TASKD_SECRET"] = "5a" * 32
+
 STEPS, FAILS_AT = 6, 3
 IDS = itertools.count(1)
 

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import gc
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import weakref
 
 import torch
 from taskd import _completer, _fsdp, _groups_anew, _link, _recoverable, _reducers, _sockets, _step_kinds, _store
+
+os.environ["TASKD_SECRET"] = "5a" * 32
 
 SOON_SECONDS = 10
 
@@ -312,7 +315,7 @@ ORDER = {"store": {"host": "127.0.0.1", "port": 1}, "prefix": "taskd/2", "size":
 
 
 def doubles_of_groups(met, plans=1):
-    engine = types.SimpleNamespace(store=None, client=None, meet=lambda store, order: met.append(order))
+    engine = types.SimpleNamespace(store=None, client=None, meet=lambda store, order: met.append(order), signed=lambda store, part: store)
     groups = _groups_anew.Groups(engine)
     spec = types.SimpleNamespace(told_as="default")
     groups.fronts = lambda: [types.SimpleNamespace(_inner=types.SimpleNamespace(spec=spec)) for _ in range(plans)]

@@ -126,6 +126,16 @@ def add_numpy():
     add_type(ARRAY, numpy.ndarray, apart, together)
 
 
+def add_types_of(package):
+    """Once values of it are met: until then it may not be there, or be half imported. A framework's `taskd/_types.py` adds its types."""
+    if package == "numpy":
+        return add_numpy()
+    try:
+        from taskd import _types  # noqa: F401
+    except ImportError:
+        pass  # a framework without such
+
+
 def take_apart(value, parts, depth):
     kind = type(value)
     if kind in SAME:
@@ -143,8 +153,8 @@ def take_apart(value, parts, depth):
         if all(type(key) is str for key in value):
             return {"d": {key: one if type(one) in SAME else take_apart(one, parts, depth + 1) for key, one in value.items()}}
         return {"m": [take_apart(list(item), parts, depth + 1) for item in value.items()]}
-    if kind not in BY_TYPE and kind.__module__ == "numpy":
-        add_numpy()
+    if kind not in BY_TYPE:
+        add_types_of(kind.__module__.partition(".")[0])
     known = BY_TYPE.get(kind)
     if known is None:
         raise NotEncodable("a %s.%s" % (kind.__module__, kind.__qualname__))
@@ -168,6 +178,6 @@ def put_together(plain, parts, depth):
         return {name: put_together(one, parts, depth + 1) for name, one in given.items()}
     if key == "m":
         return {key: one for key, one in (put_together(item, parts, depth + 1) for item in given)}
-    if key in NUMPY and key not in BY_KEY:
-        add_numpy()
+    if key not in BY_KEY:
+        add_types_of("numpy" if key in NUMPY else "taskd")
     return BY_KEY[key](put_together(given, parts, depth + 1))

@@ -12,7 +12,7 @@ import weakref
 
 import torch
 
-from taskd import _codec, _fsdp, _link, _made, _types, _values  # _types: what can be encoded
+from taskd import _codec, _fsdp, _link, _made, _values
 from taskd._session import Refused
 
 PLAIN_KEYS = str, int, float, bool, bytes, type(None), torch.dtype, torch.device  # of what is not one process's own

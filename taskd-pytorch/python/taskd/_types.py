@@ -1,6 +1,6 @@
 """What of torch's stands in values that one process hands to another (`_codec`): types, devices, shapes, and tensors.
 
-Importing it is all there is to do. A tensor that is more than its bytes, such as a sparse or quantized one, is torch's to write and to
+`_codec` imports it when it meets such a value first, and that is all there is to do: a hook may be imported while torch is. A tensor that is more than its bytes, such as a sparse or quantized one, is torch's to write and to
 read: as a file of weights alone, in which nothing can be run.
 """
 

@@ -26,6 +26,9 @@ const SNAPSHOT_VERSION: u8 = 2;
 /// How long a process that has recorded its failure may take to end: most do within a moment, and their exit says more.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
+/// By how much a consequence is judged later than the end that may be its cause.
+const BEHIND_ITS_CAUSE: Duration = Duration::from_millis(1);
+
 /// How long the end of an interrupted rank waits for others of its generation to be interrupted as well: by their own signal, or by that of
 /// their process group. Programs clean up before they end by it; to blame a rank late costs less than to blame one for what all have met.
 const INTERRUPTS_WITHIN: Duration = Duration::from_secs(3);
@@ -217,6 +220,7 @@ impl FaultDetector for ExitDetector {
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let explained = self.state.explained;
+        self.state.wait_for_causes(view);
         self.state.blame_awaited(|end| end.due <= view.now, view, out);
         self.state.release(explained, view, out);
         self.state.due = self.state.awaited.values().map(|end| end.due).min();
@@ -248,6 +252,21 @@ impl State {
     /// An end by an interrupt waits for those of other ranks.
     fn wait_for_interrupts(&mut self, role: &Role, end: End) {
         self.wait_for(role, End { due: end.since + INTERRUPTS_WITHIN, ..end });
+    }
+
+    /// A consequence that is due waits on while another end is not due yet that may be its cause, and just beyond it: then it is
+    /// judged with that cause known.
+    fn wait_for_causes(&mut self, view: &View) {
+        let is_cause = |role: &Role, end: &End| {
+            unexpected(role, Some(end.incarnation), view).is_some_and(|proc| end.judge(proc, view).is_cause())
+        };
+        let pending = self.awaited.iter().filter(|(role, end)| end.due > view.now && is_cause(role, end));
+        let Some(until) = pending.map(|(_, end)| end.due).max() else { return };
+        for (role, end) in &mut self.awaited {
+            if end.due <= view.now && !is_cause(role, end) {
+                end.due = until + BEHIND_ITS_CAUSE;
+            }
+        }
     }
 
     /// Whether a cause is known of which an end of this process may be a consequence.

@@ -165,6 +165,24 @@ fn a_victim_that_hangs_at_its_exit_stays_a_victim_and_waits_for_a_cause() {
 }
 
 #[test]
+fn victims_that_hang_at_their_exit_wait_for_an_interrupt_that_may_be_their_cause() {
+    let (mut scene, mut exits) = (Scene::of(3), ExitDetector::new());
+    assert!(scene.tell(&mut exits, 1, exited(signal(2))).is_empty(), "others may have been interrupted as well");
+    scene.pass(200);
+    for victim in [0, 2] {
+        assert!(scene.tell(&mut exits, victim, recorded(follow_up())).is_empty());
+    }
+    scene.pass(1_000);
+    assert!(scene.expire(&mut exits).is_empty(), "the interrupt is not decided yet");
+    scene.pass(1_799);
+    assert!(scene.expire(&mut exits).is_empty());
+    scene.pass(1);
+    let found = blamed(&scene.expire(&mut exits));
+    assert_eq!(found, [(rank_domain(1), 1000), (rank_domain(0), 100), (rank_domain(2), 100)]);
+    assert_eq!(exits.deadline(), None);
+}
+
+#[test]
 fn a_recorded_failure_of_a_process_that_is_killed_or_stopped_is_no_second_one() {
     let (mut scene, mut exits) = (Scene::of(2), ExitDetector::new());
     scene.tell(&mut exits, 1, recorded(exception("bad")));

@@ -1,8 +1,8 @@
 //! Directories and files that are this user's alone, whatever the umask: made, and verified before they are used.
 //!
-//! Whoever can write to a directory can replace what a program has put there. So a directory is used only where neither it nor any
+//! A user that can write to a directory can replace what a program has put there. So a directory is used only where neither it nor any
 //! directory on the way to it can be changed by another user than this one and root, as sshd does with a user's keys; `/tmp` and its
-//! like, in which nobody can remove what is another's (sticky), are allowed on the way. Files are never reached by a symbolic link,
+//! like, in which no user can remove another user's files (sticky), are allowed on the way. Files are never reached by a symbolic link,
 //! never opened where they are anything but files (a FIFO would be waited for), and have mode 0600.
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -30,13 +30,13 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
         }
         made => made,
     }?;
-    check_dir(dir) // somebody may have been faster
+    check_dir(dir) // another process may have been faster
 }
 
-/// Verifies that nobody but this user and root can change what is in a directory, or put another in its place.
+/// Verifies that only this user and root can change what is in a directory, or put another in its place.
 ///
 /// # Errors
-/// The system's; or somebody could: which directory, and what to do.
+/// The system's; or another user could: which directory, and what to do.
 pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
     check_way(dir, false)
 }
@@ -156,7 +156,7 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file as a whole, in place of what was there: nobody ever reads half of it.
+/// Writes a file as a whole, in place of what was there: no reader sees half of it.
 ///
 /// # Errors
 /// The system's.
@@ -173,7 +173,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes for secrets.
 ///
 /// # Errors
 /// The system's.
@@ -197,7 +197,7 @@ fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
         Err(rustix::io::Errno::LOOP) => {
             Err(refused(format!("{} is a symbolic link, and is not followed: remove it", path.display())))
         }
-        Err(rustix::io::Errno::NXIO) => Err(no_file(path)), // a FIFO that nobody reads, or a socket
+        Err(rustix::io::Errno::NXIO) => Err(no_file(path)), // a FIFO without a reader, or a socket
         Err(error) => Err(error.into()),
     }
 }

@@ -1,11 +1,11 @@
-"""That bytes come from a process of this job: it knows the job's secret (TASKD_SECRET), which nobody but the job's user and root can read.
+"""Authentication between the processes of a job, by the job's secret (TASKD_SECRET), which only the job's user and root can read.
 
-What stands in a store is signed, and what is not, or by another generation, is not read. Who dials a rank shows that it knows the
-secret ahead of its first request, and is shown the same of the rank; the secret itself is never sent.
+Values in a store are signed; a value without a signature, or with one of another generation, is not read. A process that connects to a rank proves
+ahead of its first request that it knows the secret, and the rank proves the same; the secret itself is never sent.
 
 Signatures are HMAC-SHA256 (RFC 2104), by keys that are made from the secret: one for each generation's store, and one for connections,
-which may outlive a generation. Nothing is encrypted: whoever can read the network can read
-what ranks send each other, and whoever can change what is under way on it can change that of a connection.
+which may outlive a generation. Nothing is encrypted: a process that can read packets of the
+network can read what ranks send each other, and one that can change packets can change it.
 """
 
 import hmac

@@ -3,7 +3,7 @@
     bytes of the header (u32, little endian), the header, the byte strings one after the other
 
 The header is `[value, lengths]`. In the value every JSON object has one key, the type's: `{"t": [1, 2]}` is a tuple, `{"b": 0}` is the
-first byte string. So whoever decodes makes nothing but what the tables here and in `add_type` have, and runs nothing that came along.
+first byte string. So decoding makes only values of the types in the tables here and in `add_type`, and runs nothing of the input.
 
 It never reads from a socket, and says nothing of where the bytes come from (`_auth`).
 """

@@ -1,7 +1,7 @@
 """Where a rank listens for others of its job: connections that have not shown that they know the job's secret are few, wait for a short
 time, and have one thread between them; those that have shown it have one each.
 
-It never reads what is said then: that is `serve`'s.
+It does not read what follows the proof: `serve` does.
 """
 
 import errno
@@ -26,8 +26,8 @@ class Listener:
         self.key, self.purpose, self.serve = _auth.key_of(_auth.CONNECTIONS), purpose, serve
         self.unknown = {}  # descriptor: (Welcome, until when)
         self.served, self.lock = 0, _thread.allocate_lock()
-        self.turned_away = 0  # connections that were closed: they did not know the secret, or there were too many
-        self.told = set()
+        self.closed = 0  # connections that were closed: they did not know the secret, or there were too many
+        self.logged = set()
         self.socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
             self.socket.bind((host, 0))
@@ -124,7 +124,7 @@ class Listener:
         welcome, _ = self.unknown.pop(fd)
         poll.unregister(fd)
         welcome.peer.close()
-        self.turned_away += 1
+        self.closed += 1
         self.say_once("a connection was closed that has not shown the job's secret within %d s, or no right one" % UNKNOWN_SECONDS)
 
     def begin(self, peer):
@@ -134,7 +134,7 @@ class Listener:
             is_one_too_many = self.served >= SERVED_MAX
             self.served += not is_one_too_many
         if is_one_too_many:
-            self.say_once("more than %d ranks are connected here: the others are turned away" % SERVED_MAX)
+            self.say_once("more than %d ranks are connected here: further connections are closed" % SERVED_MAX)
             return peer.close()
         try:
             _thread.start_new_thread(self.serve_one, (peer,))
@@ -157,6 +157,6 @@ class Listener:
             self.served -= 1
 
     def say_once(self, what):
-        if what not in self.told:
-            self.told.add(what)
+        if what not in self.logged:
+            self.logged.add(what)
             _link.say(what)

@@ -266,7 +266,7 @@ impl JobReport {
 }
 
 impl JobReport {
-    /// The account of a supervisor whose job another one has taken over.
+    /// The account of a supervisor when another one has taken the job over.
     #[must_use]
     pub(crate) fn superseded(self, by: String) -> JobReport {
         JobReport { outcome: Outcome::Superseded, ok: false, reason: by, ..self }

@@ -282,7 +282,7 @@ pub enum LaunchError {
     /// The launcher cannot be reached or cannot do it now.
     #[error("the launcher cannot be reached: {0}")]
     Unreachable(String),
-    /// Another supervisor has taken the job over, for good: this one has nothing to do with it any more, and says who has it.
+    /// Another supervisor has taken the job over, for good: this one must not act on it any more. The text names the other one.
     #[error("{0}")]
     Superseded(String),
 }

@@ -115,7 +115,7 @@ struct Called {
     launcher: Arc<dyn Launcher>,
     name: Name,
     urgent: mpsc::Sender<Input>,
-    /// Told when another supervisor has the job.
+    /// Receives a sentence when another supervisor has taken the job over.
     superseded: mpsc::Sender<String>,
 }
 

@@ -241,8 +241,8 @@ impl Sim<'_> {
         }
         let life = self.supervisor.life;
         let change = Box::new(change);
-        // A link or a host is there or not: what was told of it earlier is never told again later, after something newer. (A process only goes on:
-        // what is old of it is known to be.)
+        // The state of a link or a host is reported in order: an older report never comes behind a newer one. (A process only goes on:
+        // an old report of it is recognized.)
         let only_goes_on = matches!(*change, Change::Proc(_));
         if self.dice.chance(self.weather.change_twice) && only_goes_on {
             let again = self.now + self.dice.ms(1, 20_000);

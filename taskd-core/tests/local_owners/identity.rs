@@ -1,4 +1,4 @@
-//! Whose guard it is, and whose job: what stands in files is believed only where it can be so, and one guard has a directory.
+//! Identity of guard and job: a file is trusted only for its own directory and job, and one guard at a time has a directory.
 
 use crate::harness::tests;
 use crate::supervisor::Supervisor;
@@ -113,7 +113,7 @@ async fn what_is_no_file_of_ours_is_neither_waited_for_nor_used() {
     fifo("guard.json");
     fifo("log");
     let built = tokio::time::timeout(PATIENCE, builder(dir.path()).build()).await;
-    let launcher = built.expect("nobody waits for who never writes").unwrap();
+    let launcher = built.expect("a FIFO without a writer is not waited for").unwrap();
     let spec = |script: &str, log: &str| sh(script).with_log(dir.path().join(log));
     let orders = batch(1, [spec("echo one; echo two", "log"), spec("echo three", "other.log")]);
     launcher.start(&orders).await.unwrap();

@@ -14,7 +14,7 @@ tests![
     a_guard_that_does_not_answer_is_named,
 ];
 
-/// Connects as often as it is let, and again as soon as it is turned away, until it is killed.
+/// Connects as often as it can, and again as soon as a connection is closed, until it is killed.
 pub(crate) fn flood(socket: &std::path::Path) -> std::process::ExitCode {
     let mut held: Vec<UnixStream> = Vec::new();
     loop {
@@ -46,7 +46,7 @@ async fn a_flood_of_connections_costs_a_new_owner_no_control_links() {
         process.kill().unwrap();
         process.wait().unwrap();
     }
-    // Whoever says what is no message at the workers' socket is cut by the new owner, which serves it.
+    // The new owner serves the workers' socket: it closes a connection that sends no valid message.
     let mut worker = UnixStream::connect(dir.path().join("worker.sock")).unwrap();
     worker.write_all(b"\xff\xff\xff\xff").unwrap();
     worker.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-"""What ranks hand to each other, and whose it is: values as bytes, what stands in a store, connections. Prints what was found as JSON.
+"""Values as bytes, signed values in a store, and authenticated connections between ranks. Prints what was found as JSON.
 
 `python sealed.py NAME`. The store is a dictionary; sockets are real.
 """
@@ -161,7 +161,7 @@ def connections():
         time.sleep(30)
         os._exit(0)
     most, answers = (0, 0), []
-    until(lambda: listener.turned_away >= 1000)
+    until(lambda: listener.closed >= 1000)
     second = _auth.dial(address, b"test", 5)
     for peer in (first, second):
         peer.sendall(b"ping")
@@ -178,7 +178,7 @@ def connections():
 
 
 def strangers():
-    """Who does not know the secret is not served, and whoever listens without it is not believed."""
+    """A process without the secret is not served, and a listener without it is not trusted."""
     outcomes = {}
     listener = _listener.Listener("127.0.0.1", b"test", echo)
     address = "127.0.0.1", listener.port()

@@ -47,7 +47,7 @@ class Ends:
 
 
 def signed(store):
-    """Where members tell their addresses: whoever could set another's would have this process shut down any connection that it has."""
+    """Where members tell their addresses: a process that could set another member's could have this one shut down any of its connections."""
     return _auth.Store(store, _auth.key_of(b"addresses of gloo"), "gloo")
 
 

@@ -1,6 +1,6 @@
 //! Becoming a store: how its process is started, what it is told, and its main loop.
 //!
-//! It serves nothing until it is told so at its control socket, prints why it cannot start and which bounds it reaches, and ends by SIGTERM.
+//! It serves nothing until a call at its control socket asks for it, prints why it cannot start and which bounds it reaches, and ends by SIGTERM.
 
 use super::control::Controllers;
 use super::inherited;

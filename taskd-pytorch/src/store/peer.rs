@@ -1,6 +1,6 @@
-//! Whose connection it is: of a process on this host, which user's; of another host's, nobody's that can be named.
+//! The user of the process at the other end of a connection, when that process is on this host.
 //!
-//! torch's client can present nothing by which it would be known. Where it is on this host the system knows the user of its socket
+//! torch's client can present nothing that proves an identity. Where it is on this host the system knows the user of its socket
 //! (`sock_diag(7)`, or `/proc/net/tcp` where there is no such), and the store serves its own user and root.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, netlink};
@@ -8,18 +8,18 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What is known of who has connected.
+/// What is known of the process that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     /// A process of this user, on this host.
     User(u32),
     /// A process on another host.
     Remote(IpAddr),
-    /// A process on this host, of which nobody says whose it is: it has closed its socket, or the system does not tell.
+    /// A process on this host, of a user that is not known: it has closed its socket, or the system does not report it.
     Unknown,
 }
 
-/// Asks whose a connection is.
+/// Looks up the users of connections.
 #[derive(Debug)]
 pub(super) struct Peers {
     /// None where the system has no such sockets, or they do not work.
@@ -35,7 +35,7 @@ impl Peers {
         Peers { diag, sequence: 0 }
     }
 
-    /// Whose the other end of a connected socket is.
+    /// The process at the other end of a connected socket.
     pub(super) fn of(&mut self, socket: impl AsFd) -> Peer {
         let ours = rustix::net::getsockname(&socket).ok();
         let theirs = rustix::net::getpeername(&socket).ok().flatten();
@@ -120,7 +120,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The user of the socket that an answer is about, if that socket is a connection's end and somebody has it open. One that was
+/// The user of the socket that an answer is about, if that socket is a connection's end and is open. One that was
 /// closed belongs to root, as far as the system says.
 fn user_in(answer: &[u8], own: SocketAddr) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);

@@ -27,7 +27,7 @@ pub struct Stats {
     pub retired_clients: u64,
     /// Connections whose first bytes were not those of a client; they were closed.
     pub not_validated: u64,
-    /// Connections of other users' processes of this host, or of processes that were gone before it was known whose they were; they were closed.
+    /// Connections of other users' processes of this host, or of processes that ended before their user was known; they were closed.
     pub foreign: u64,
     /// Clients that sent a query that there is not; they were closed.
     pub unknown_queries: u64,

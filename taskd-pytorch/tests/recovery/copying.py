@@ -101,7 +101,7 @@ def measure(size):
     if not pid:
         server = parts.give(write)  # noqa: F841  (it is kept)
         time.sleep(3600)
-    os.close(write)  # who reads is told of its end
+    os.close(write)  # the reader sees the end of the pipe
     try:
         where, moves = parts.taken(read)
         found = {"plain": [], "ours": [], "tcp": []}

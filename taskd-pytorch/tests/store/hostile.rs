@@ -226,7 +226,7 @@ async fn another_user_of_this_host_neither_reads_nor_sets_a_key() {
     let read = hex(&[&VALIDATE[..], &[GET], &string(b"k")].concat());
     let set = hex(&[&VALIDATE[..], &[SET], &string(b"k"), &string(b"theirs")].concat());
     assert_eq!(as_another_user(&format!("{dial}; printf '{read}' >&3; cat <&3 | wc -c")).lines().next(), Some("0"));
-    // One that has closed its socket by the time at which it is looked at is nobody's, which the system shows as root's.
+    // One that has closed its socket by the time at which it is looked at has no user any more; the system shows root.
     as_another_user(&format!("for i in $(seq 200); do {dial}; printf '{set}' >&3; exec 3>&-; done 2>/dev/null"));
     let stats = store.until("all are closed", |stats| stats.foreign >= 201).await;
     assert_eq!((stats.requested(Query::Set), stats.not_validated), (1, 0), "nothing of theirs is read");
@@ -244,7 +244,7 @@ async fn without_open_files_who_shows_nothing_goes_first_and_nobody_spins() {
     assert!(stats.clients >= 25 && stats.clients < 40, "{stats:#?}");
     let before = store.ticks();
     clients.iter_mut().for_each(Raw::ping);
-    is_well(address); // who comes as a client takes the place of one that shows nothing
+    is_well(address); // a client takes the place of a connection that has sent nothing
     // Whoever waits without being taken would wake it without end: in a second, that is a hundred ticks.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(store.ticks() - before < 30, "{} ticks in a second", store.ticks() - before);

@@ -1,14 +1,14 @@
-//! That one guard at a time has a run directory, also where somebody has removed its files: a name that no file system has.
+//! One guard at a time for a run directory, also when its files were removed: an abstract socket name, which no file system holds.
 //!
 //! A Unix socket in the abstract namespace (`unix(7)`), named after the directory's device and inode, is there as long as the guard
-//! is. Another user may take the name, and is told from a guard by its user; then there is only the lock.
+//! is. When a process of another user has bound the name, which the peer credentials show, only the lock excludes a second guard.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Guards that have looked whether this one is there, while it is stopped; the system may allow fewer. Beyond it nobody can tell.
+/// Connections of other guards that look for this one while it is stopped; the system may allow fewer. Beyond it the claim is unknown.
 const BACKLOG: i32 = 4096;
 
 /// What came of it.
@@ -18,7 +18,7 @@ pub(super) enum Claim {
     Ours(OwnedFd),
     /// A guard of this user's has it.
     Taken,
-    /// Nobody can tell: another user has taken the name, or there are no such names here.
+    /// Not known: another user has bound the name, or the system has no abstract names.
     Unknown(String),
 }
 
@@ -55,7 +55,7 @@ fn try_claim(name: &[u8]) -> io::Result<Claim> {
     }
 }
 
-/// Takes those who have looked: their connections are of no use.
+/// Accepts and closes the connections of other guards that have looked for this one.
 pub(super) fn dismiss(claim: &OwnedFd) {
     while rustix::net::accept_with(claim, SocketFlags::CLOEXEC).is_ok() {}
 }
@@ -70,7 +70,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = std::fs::metadata(dir.path()).unwrap();
         let identity = (here.dev(), here.ino());
-        let Claim::Ours(first) = claim(identity) else { panic!("nobody had it") };
+        let Claim::Ours(first) = claim(identity) else { panic!("it was free") };
         for _ in 0..40 {
             assert!(matches!(claim(identity), Claim::Taken));
             dismiss(&first);

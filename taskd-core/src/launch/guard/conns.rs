@@ -45,12 +45,12 @@ pub(super) struct Conn {
     /// To be closed when everything is sent.
     pub(super) leaving: bool,
     /// What it has asked for, where it was welcomed and has yet to confirm it.
-    pub(super) claim: Option<Claim>,
+    pub(super) request: Option<OwnerRequest>,
 }
 
-/// What whoever wants to be the owner asks for.
+/// What a process that wants to be the owner asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
+pub(super) struct OwnerRequest {
     pub(super) takeover: bool,
     pub(super) on_owner_loss: OnOwnerLoss,
 }
@@ -69,7 +69,7 @@ impl Conn {
             since: now,
             interest: Interest { bytes: true, room: false },
             leaving: false,
-            claim: None,
+            request: None,
         })
     }
 

@@ -132,7 +132,7 @@ impl Census {
         named.filter(|(member, stat)| belongs(*member, stat)).map(|(member, _)| member).collect()
     }
 
-    /// Whether a process is in the session or group of this leader: the number is nobody else's as long as somebody is in it.
+    /// Whether a process is in the session or group of this leader: the number is not used again as long as a process is in it.
     fn is_in_session(&self, stat: &Stat, leader: Member) -> bool {
         let is_of_it = stat.session == leader.pid || stat.group == leader.pid;
         let is_same = || self.0.get(&leader.pid).is_none_or(|now| now.start_time == leader.start_time);

@@ -206,7 +206,7 @@ pub(crate) enum FromGuard {
     Answer { id: u64, answer: Result<Answer, LaunchError> },
     /// Another owner has taken over.
     TakenOver { by_pid: u32 },
-    /// The listener for control links is another one from now on: somebody had removed its socket.
+    /// The listener for control links is another one from now on: its socket file was removed.
     DoorIsNew,
     /// Something that the guard goes without, in one sentence.
     Notice(String),

@@ -71,7 +71,7 @@ pub(super) async fn attach(config: &LocalLauncherBuilder) -> Result<Option<Conne
     loop {
         if run_dir.try_lock().map_err(unusable)?.is_some() {
             match run_dir.record() {
-                // Somebody has removed its lock, and it puts another one there.
+                // Its lock file was removed, and the guard makes another one.
                 Some(record) if record.guard_is_running() => {
                     if Instant::now() >= until {
                         return Err(silent(config));
@@ -148,7 +148,7 @@ pub(super) async fn workers_of(config: &LocalLauncherBuilder) -> Option<UnixList
 async fn borrow_workers(run_dir: &RunDir) -> Option<UnixListener> {
     let borrowing = async {
         loop {
-            // It may be too busy with others who connect, whom it turns away in a moment.
+            // It may be busy with other connections, which it closes in a moment.
             match borrow(run_dir).await {
                 Ok(listener) => return listener,
                 Err(_) => tokio::time::sleep(BORROW_AGAIN_AFTER).await,

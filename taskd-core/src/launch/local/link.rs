@@ -30,7 +30,7 @@ const CALLS_MAX: usize = 64;
 /// While more bytes than this wait to be sent, no further calls are taken.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// Between two tries to be the one that has a guard, where somebody else was quicker.
+/// Between two tries to start or reach a guard, where another supervisor was quicker.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Between two tries to reach a guard that may be there.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
@@ -147,7 +147,7 @@ async fn connect(config: &LocalLauncherBuilder, past: impl Fn() -> Past) -> Resu
 /// Serves control links as soon as the guard lends its listener, which it was too busy to do.
 async fn serve_when_lent(config: LocalLauncherBuilder, workers: Arc<Workers>) {
     if config.guard == GuardProgram::None {
-        return; // there is nobody to borrow it from
+        return; // there is no guard to borrow it from
     }
     loop {
         if let Some(listener) = guards::workers_of(&config).await {
@@ -379,7 +379,7 @@ impl Task {
             if std::mem::take(&mut self.door_is_new)
                 && let Some(listener) = guards::workers_of(&self.config).await
             {
-                serving.spawn(Arc::clone(&self.workers).serve(listener)); // beside the old one, in which somebody may wait
+                serving.spawn(Arc::clone(&self.workers).serve(listener)); // beside the old one, in which a rank may wait
             }
             let unsent = self.outgoing.unsent();
             let look_at = self.guard.as_ref().map(GuardWatch::look_at);

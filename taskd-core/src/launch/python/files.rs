@@ -13,7 +13,7 @@ use super::helper::write_whole;
 
 const SECRET_BYTES: usize = 32;
 
-/// By which the processes of a job know each other. It is shown to nobody.
+/// By which the processes of a job authenticate each other. Its `Debug` form shows nothing.
 #[derive(Clone)]
 pub(super) struct Secret(String);
 
@@ -65,7 +65,7 @@ impl Files {
         let _ = write_whole(&self.port(), &format!("{} {port}\n", generation.0));
     }
 
-    /// The secret of this directory's jobs, as hexadecimal digits: that of an earlier owner, whose processes may live, else a new one. Where it
+    /// The secret of this directory's jobs, as hexadecimal digits: that of an earlier owner (its processes may still run), else a new one. Where it
     /// cannot be kept, a later owner has another, and its ranks start anew.
     pub(super) fn secret(&self) -> io::Result<Secret> {
         let path = self.0.join("secret");

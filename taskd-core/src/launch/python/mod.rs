@@ -72,7 +72,7 @@ use records::Records;
 /// Set in the environment of ranks that may come back on another host: what only they have is kept by another rank as well.
 const AWAY_VARIABLE: &str = "TASKD_AWAY";
 
-/// The secret by which the processes of a job know each other. It is the same in all generations, so that whoever lives on has it.
+/// The secret by which the processes of a job authenticate each other. It is the same in all generations, so that processes that survive have it.
 const SECRET_VARIABLE: &str = "TASKD_SECRET";
 
 /// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a

@@ -32,7 +32,7 @@ pub(super) struct HeldPort {
 
 impl HeldPort {
     /// A port that is free now: at this address, where a service is to listen; else for IPv4 and, where there is IPv6, for both, as
-    /// whoever listens may do so on both.
+    /// the rank that listens may do so on both.
     pub(super) fn choose(generation: Generation, at: Option<IpAddr>) -> io::Result<HeldPort> {
         HeldPort::hold(generation, 0, at)
     }
@@ -81,8 +81,8 @@ fn bound(family: AddressFamily, address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The address of this host at which a service is to listen that others reach by this name or address: no other one, so that nobody
-/// reaches it by another network. `None`: this host has no such address, as far as it knows. Asks the name service where it is a name.
+/// The address of this host at which a service is to listen that ranks reach by this name or address: only that one, so that it is
+/// not reachable by another network. `None`: this host has no such address, as far as it knows. Asks the name service where it is a name.
 pub(super) fn address_of(host: &str) -> Option<IpAddr> {
     let named = (host, 0).to_socket_addrs().ok()?;
     let mut own: Vec<IpAddr> =

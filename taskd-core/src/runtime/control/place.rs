@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Longest path of a socket, in bytes: `sun_path` without its end.
 const PATH_BYTES_MAX: usize = 107;
 
-/// How often the lock is tried, and after what time again: who holds it is about to be done.
+/// How often the lock is tried, and after what time again: its holder is about to be done.
 const LOCK_TRIES: u32 = 100;
 const LOCK_TRY_EVERY: Duration = Duration::from_millis(10);
 
@@ -127,7 +127,7 @@ fn lock(path: &Path) -> io::Result<File> {
     ))
 }
 
-/// Nobody tells of a lock that is let go.
+/// There is no event for a lock that is released.
 #[allow(clippy::disallowed_methods)]
 fn pause() {
     std::thread::sleep(LOCK_TRY_EVERY);

@@ -160,7 +160,7 @@ impl Server {
         [timeout, first].into_iter().flatten().min()
     }
 
-    /// Closes those whose time is over.
+    /// Closes connections that have sent nothing within their time.
     pub(super) fn close_silent(&mut self) {
         while let Some((id, until)) = self.waiting.front().copied() {
             if !self.is_silent(id) {

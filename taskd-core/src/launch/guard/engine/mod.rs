@@ -56,10 +56,10 @@ pub(super) struct Engine {
     run_dir: RunDir,
     /// Held as long as the guard lives.
     lock: File,
-    /// The same by a name that nobody can remove, and for which directory.
+    /// The abstract socket that does the same when the lock file is removed, and the directory that it stands for.
     claim: Option<OwnedFd>,
     claimed: Option<(u64, u64)>,
-    /// Tells what is removed from the run directory, of a guard that is a process.
+    /// Reports removals from the run directory; only when the guard is a process of its own.
     watcher: Option<OwnedFd>,
     restoring: place::Restoring,
     poll: Poll,

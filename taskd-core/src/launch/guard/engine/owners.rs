@@ -4,7 +4,7 @@ use super::super::A_CENTURY;
 use super::{Engine, Life, myself, say};
 use crate::job::ProcId;
 use crate::launch::guard::GuardCounters;
-use crate::launch::guard::conns::{Claim, Conn, Received};
+use crate::launch::guard::conns::{Conn, OwnerRequest, Received};
 use crate::launch::guard::end_of;
 use crate::launch::guard::poll::Token;
 use crate::launch::guard::procs::Key;
@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Most connections at once; for who comes beyond it the oldest that has said nothing is turned away.
+/// Most connections at once; beyond it the oldest connection that has sent nothing is closed.
 const CONNS_MAX: usize = 16;
 /// Most connections of one process: one to own the job, one to borrow the listener, and as many that are about to be closed.
 const CONNS_OF_PROCESS_MAX: usize = 4;
@@ -43,15 +43,15 @@ impl Engine {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if self.conns.len() >= CONNS_MAX {
-            self.turn_oldest_stranger_away()?;
+            self.close_oldest_silent()?;
         }
         let conn = Conn::new(stream, pid, Instant::now())?;
         self.adopt(conn).map(drop)
     }
 
-    /// Makes room: whoever has said nothing yet had its time.
-    fn turn_oldest_stranger_away(&mut self) -> io::Result<()> {
-        let is_stranger = |key: &Key, conn: &Conn| self.owner != Some(*key) && conn.claim.is_none() && !conn.leaving;
+    /// Makes room: closes the connection that has sent nothing for the longest time.
+    fn close_oldest_silent(&mut self) -> io::Result<()> {
+        let is_stranger = |key: &Key, conn: &Conn| self.owner != Some(*key) && conn.request.is_none() && !conn.leaving;
         let strangers = self.conns.iter().filter(|(key, conn)| is_stranger(key, conn));
         let oldest = strangers.min_by_key(|(_, conn)| conn.since).map(|(key, _)| *key);
         self.counters.connections_refused += 1;
@@ -112,7 +112,7 @@ impl Engine {
                 match allowed {
                     Ok(()) => {
                         if let Some(conn) = self.conns.get_mut(&key) {
-                            conn.claim = Some(Claim { takeover, on_owner_loss });
+                            conn.request = Some(OwnerRequest { takeover, on_owner_loss });
                         }
                         self.welcome(key);
                         self.flush(key);
@@ -121,15 +121,15 @@ impl Engine {
                 };
             }
             ToGuard::Confirm => {
-                let Some(claim) = self.conns.get_mut(&key).and_then(|conn| conn.claim.take()) else {
+                let Some(request) = self.conns.get_mut(&key).and_then(|conn| conn.request.take()) else {
                     return self.turn_away(key, Refusal::Protocol(PROTOCOL));
                 };
-                match self.may_own(key, PROTOCOL, claim.takeover) {
+                match self.may_own(key, PROTOCOL, request.takeover) {
                     Ok(()) => {
-                        self.config.on_owner_loss = claim.on_owner_loss;
+                        self.config.on_owner_loss = request.on_owner_loss;
                         self.make_owner(key);
                     }
-                    Err(refusal) => self.turn_away(key, refusal), // somebody else was quicker
+                    Err(refusal) => self.turn_away(key, refusal), // another process was quicker
                 }
             }
             ToGuard::Call { id, call } if self.owner == Some(key) => self.take_call(key, id, call),
@@ -188,7 +188,7 @@ impl Engine {
         self.flush(key);
     }
 
-    /// Says whose guard this is.
+    /// Sends the job and the pid of this guard.
     pub(super) fn welcome(&mut self, key: Key) {
         if let Some(conn) = self.conns.get_mut(&key) {
             let job = self.config.job.clone();

@@ -1,5 +1,5 @@
-//! The guard's files in its run directory: put back where somebody has removed them, so that whoever comes finds this guard and starts
-//! no other one.
+//! The guard's files in its run directory: restored when they were removed, so that the next supervisor finds this guard and starts no
+//! second one.
 
 use super::super::claim::{self, Claim};
 use super::super::poll::Token;
@@ -27,13 +27,13 @@ pub(super) fn claimed(run_dir: &super::RunDir, identity: (u64, u64)) -> Result<O
         Claim::Ours(claim) => Ok(Some(claim)),
         Claim::Taken => Err(Refusal::Occupied), // by a guard whose lock was removed
         Claim::Unknown(why) => {
-            tracing::debug!("whether another guard has {} is told by its lock alone: {why}", run_dir.path().display());
+            tracing::debug!("whether another guard has {} is known by its lock alone: {why}", run_dir.path().display());
             Ok(None)
         }
     }
 }
 
-/// What tells that something was removed from the directory.
+/// An inotify descriptor that reports removals from the directory.
 pub(super) fn watcher(run_dir: &super::RunDir) -> io::Result<OwnedFd> {
     let watcher = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let what = WatchFlags::DELETE
@@ -46,7 +46,7 @@ pub(super) fn watcher(run_dir: &super::RunDir) -> io::Result<OwnedFd> {
 }
 
 impl Engine {
-    /// Somebody has removed something from the directory, or the directory.
+    /// Something was removed from the directory, or the directory itself was.
     pub(super) fn look_at_place(&mut self) {
         if let Some(watcher) = &self.watcher {
             let mut taken = [0; 4096];
@@ -63,7 +63,7 @@ impl Engine {
                 self.notice("the guard's files in its run directory were removed, and are there again: leave them alone as long as the job runs");
             }
             Err(_) if self.restoring.tries < TRIES => {
-                self.restoring.tries += 1; // whoever looks for a guard here holds its lock for a moment
+                self.restoring.tries += 1; // a supervisor that looks for a guard here holds its lock for a moment
                 self.restoring.again_at = Some(Instant::now() + AGAIN_AFTER);
             }
             Err(error) => {

@@ -54,7 +54,7 @@ struct Peers(Arc<Mutex<BTreeMap<i32, usize>>>);
 struct Place(Peers, i32);
 
 impl Peers {
-    /// `None`: the process has as many as one may have, or nobody knows which it is.
+    /// `None`: the process has as many as one may have, or its pid is not known.
     fn place_for(&self, stream: &UnixStream) -> Option<Place> {
         let pid = stream.peer_cred().ok()?.pid()?;
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -257,19 +257,10 @@ pub struct JobReport {
 }
 
 impl JobReport {
-    /// The account of a supervisor that has left its job to the next one.
+    /// The account of a supervisor that leaves a job which goes on.
     #[must_use]
-    pub(crate) fn detached(self, keep: Duration) -> JobReport {
-        let reason = format!("handed over: the job runs on and waits {keep:?} for the next supervisor");
-        JobReport { outcome: Outcome::Detached, ok: false, reason, ..self }
-    }
-}
-
-impl JobReport {
-    /// The account of a supervisor when another one has taken the job over.
-    #[must_use]
-    pub(crate) fn superseded(self, by: String) -> JobReport {
-        JobReport { outcome: Outcome::Superseded, ok: false, reason: by, ..self }
+    pub(crate) fn left(self, outcome: Outcome, reason: String) -> JobReport {
+        JobReport { outcome, ok: false, reason, ..self }
     }
 }
 

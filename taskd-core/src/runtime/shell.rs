@@ -14,7 +14,7 @@ use super::queues::FactQueues;
 use super::sources::Sources;
 use crate::job::{JobSpec, JobTime, Mode, Name, Policy};
 use crate::journal::{Journal, Recovered};
-use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Plugins, Start};
+use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Outcome, Plugins, Start};
 use crate::launch::{Change, Launcher};
 use crate::recover::{Action, Beforehand};
 use crate::trace::TraceSource;
@@ -117,7 +117,8 @@ impl Runtime {
             match shell.next_call() {
                 Some(Call::Detach { keep, reply }) => match shell.detach(keep).await {
                     Ok(()) => {
-                        let report = shell.finish().await.detached(keep);
+                        let reason = format!("handed over: the job runs on and waits {keep:?} for the next supervisor");
+                        let report = shell.finish().await.left(Outcome::Detached, reason);
                         let _ = reply.send(Ok(())); // nobody may wait any more
                         return report;
                     }
@@ -128,7 +129,7 @@ impl Runtime {
             }
             if let Some(by) = shell.superseded.take() {
                 tracing::warn!("this supervisor ends: {by}");
-                return shell.finish().await.superseded(by);
+                return shell.finish().await.left(Outcome::Superseded, by);
             }
             match shell.next_input() {
                 Some((now, input)) => {

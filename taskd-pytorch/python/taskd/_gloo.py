@@ -40,7 +40,8 @@ class Ends:
             if type(error).__name__.startswith("Dist"):  # they do not come
                 raise
             values = [store.get(key) for key in keys]  # a store that has no such call
-        values = [signed(store).checked(key, bytes(value)).decode() for key, value in zip(keys, values)]
+        own = signed(store)
+        values = [own.checked(key, bytes(value)).decode() for key, value in zip(keys, values)]
         addresses = [address.split(" ") for value in values if value != NONE for address in value.split(",") if address]
         self.peers = frozenset((host, int(port)) for host, port in addresses)
         return NONE not in values

@@ -36,6 +36,7 @@ const GUARD_SOCKET: &str = "guard.sock";
 const GUARD_END: &str = "guard.end";
 const WORKER_SOCKET: &str = "worker.sock";
 const SESSIONS: &str = "guard.procs";
+const OLDER_SESSIONS: &str = "guard.procs.1";
 /// Of what is read of it: some fifty thousand starts.
 const SESSIONS_BYTES_MAX: u64 = 2 << 20;
 /// Of one of its files.
@@ -228,7 +229,7 @@ impl RunDir {
 
     /// Removes what says that a guard runs here.
     pub(crate) fn forget_guard(&self) {
-        for name in [RECORD, GUARD_SOCKET, WORKER_SOCKET, SESSIONS, "guard.procs.1"] {
+        for name in [RECORD, GUARD_SOCKET, WORKER_SOCKET, SESSIONS, OLDER_SESSIONS] {
             let _ = fs::remove_file(self.0.join(name)); // where it stays, the lock says that nobody is behind it
         }
     }
@@ -244,7 +245,7 @@ impl RunDir {
             return Vec::new();
         }
         let read = |name: &str| private::read(&self.0.join(name), SESSIONS_BYTES_MAX).unwrap_or_default();
-        let bytes = [read(&format!("{SESSIONS}.1")), read(SESSIONS)].concat();
+        let bytes = [read(OLDER_SESSIONS), read(SESSIONS)].concat();
         let line = |line: &str| {
             let (guard, rest) = line.split_once(' ')?;
             let (pid, start_time) = rest.split_once(' ')?;

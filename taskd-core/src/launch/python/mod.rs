@@ -52,7 +52,6 @@ pub use seats::{Seat, seats};
 pub use standbys::Standbys;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,7 +257,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                 let attached = running.procs.iter().any(|status| !status.phase.is_over());
                 let earlier =
                     if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
-                let at = if served { listens_at(&host).await } else { None };
+                let at = if served { port::listens_at(&host, FILES_WITHIN).await } else { None };
                 let new = match earlier {
                     Some(port) => HeldPort::again(generation, port, at),
                     None => HeldPort::choose(generation, at).map_err(|error| {
@@ -393,18 +392,6 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         tracing::warn!("the disk with the files of the launcher of Python processes does not answer: going on without");
     }
     done
-}
-
-/// Where a service is to listen that is reached at this host; `None`, on all addresses, where that is none of this host's.
-async fn listens_at(host: &str) -> Option<IpAddr> {
-    let name = host.to_owned();
-    let address =
-        tokio::time::timeout(FILES_WITHIN, tokio::task::spawn_blocking(move || port::address_of(&name))).await;
-    let address = address.ok().and_then(Result::ok).flatten();
-    if address.is_none() {
-        tracing::warn!("{host} is no address of this host: the service at which ranks meet listens on all of them");
-    }
-    address
 }
 
 /// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.

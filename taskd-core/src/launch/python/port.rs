@@ -8,6 +8,7 @@
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType, bind,
@@ -81,9 +82,21 @@ fn bound(family: AddressFamily, address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Where a service is to listen that is reached at this host; `None`, on all addresses, where that is none of this host's, or is not known
+/// within the time.
+pub(super) async fn listens_at(host: &str, within: Duration) -> Option<IpAddr> {
+    let name = host.to_owned();
+    let address = tokio::time::timeout(within, tokio::task::spawn_blocking(move || address_of(&name))).await;
+    let address = address.ok().and_then(Result::ok).flatten();
+    if address.is_none() {
+        tracing::warn!("{host} is no address of this host: the service at which ranks meet listens on all of them");
+    }
+    address
+}
+
 /// The address of this host at which a service is to listen that ranks reach by this name or address: only that one, so that it is
 /// not reachable by another network. `None`: this host has no such address, as far as it knows. Asks the name service where it is a name.
-pub(super) fn address_of(host: &str) -> Option<IpAddr> {
+fn address_of(host: &str) -> Option<IpAddr> {
     let named = (host, 0).to_socket_addrs().ok()?;
     let mut own: Vec<IpAddr> =
         named.map(|address| address.ip()).filter(|ip| TcpListener::bind((*ip, 0)).is_ok()).collect();

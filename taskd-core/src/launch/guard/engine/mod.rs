@@ -12,7 +12,6 @@ mod standbys;
 mod starts;
 mod survivors;
 
-use super::claim;
 use super::conns::Conn;
 use super::doors::Doors;
 use super::end_of;
@@ -31,11 +30,11 @@ use super::{GuardCounters, sys};
 use crate::launch::GuardEnd;
 use crate::launch::ooms::Ooms;
 use ends::Looks;
+use place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 use starts::WaitingStart;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -55,13 +54,7 @@ pub(super) struct Engine {
     config: GuardConfig,
     run_dir: RunDir,
     /// Held as long as the guard lives.
-    lock: File,
-    /// The abstract socket that does the same when the lock file is removed, and the directory that it stands for.
-    claim: Option<OwnedFd>,
-    claimed: Option<(u64, u64)>,
-    /// Reports removals from the run directory; only when the guard is a process of its own.
-    watcher: Option<OwnedFd>,
-    restoring: place::Restoring,
+    place: Place,
     poll: Poll,
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
@@ -123,15 +116,12 @@ impl Engine {
         let run_dir = RunDir::new(config.run_dir.clone());
         let failed =
             |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
-        run_dir.prepare().map_err(|e| failed("cannot write", e))?;
-        let lock = run_dir.try_lock().map_err(|e| failed("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
-        let identity = run_dir.identity().map_err(|e| failed("cannot look at it", e))?;
-        let claim = place::claimed(&run_dir, identity)?;
+        let is_process = matches!(kind, Kind::Process { .. });
+        let place = Place::take(&run_dir, is_process)?;
         if Stat::read(rustix::process::getpid()).is_none() || !proc_is_ours() {
             return Err(Refusal::Failed("/proc does not show this process: mount proc for its PID namespace".into()));
         }
         let ground = Ground::of_this_process();
-        let is_process = matches!(kind, Kind::Process { .. });
         if is_process {
             // A start says what it lacks. The limits of a host program are its own.
             let _ = rustix::process::setrlimit(Resource::Nofile, raised(ground.open_files));
@@ -150,11 +140,7 @@ impl Engine {
             own_log: logs.open(run_dir.guard_log()),
             sessions: logs.open(run_dir.sessions_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
-            watcher: is_process.then(|| place::watcher(&run_dir).ok()).flatten(),
-            restoring: place::Restoring::default(),
-            claimed: claim.is_some().then_some(identity),
-            claim,
-            lock,
+            place,
             poll: Poll::new().map_err(out_of)?,
             deaths: Deaths::new().map_err(out_of)?,
             listener,
@@ -192,12 +178,7 @@ impl Engine {
         if let Some(listener) = &self.listener {
             self.poll.add(listener, Token::Listener)?;
         }
-        if let Some(claim) = &self.claim {
-            self.poll.add(claim, Token::Claim)?;
-        }
-        if let Some(watcher) = &self.watcher {
-            self.poll.add(watcher, Token::Place)?;
-        }
+        self.place.add_to(&self.poll)?;
         Ok(())
     }
 
@@ -206,6 +187,7 @@ impl Engine {
         // Only now: the thread that writes files need not hurry, those that wait for lifelines must.
         self.ground.is_hurried = self.signals.is_some() && sys::hurry(self.ground.nice);
         self.note(&format!("guard {} of job {} starts", std::process::id(), self.config.job.0));
+        self.note_what_the_place_lacks();
         let key = self.adopt(Conn::new(socket, self.config.owner_pid, Instant::now())?)?;
         self.welcome(key);
         self.make_owner(key);
@@ -237,7 +219,7 @@ impl Engine {
             Token::Child(key) => self.take_exit_of(key),
             Token::OwnerProcess => self.owner_process_ended(),
             Token::Listener => self.accept(),
-            Token::Claim => self.claim.iter().for_each(claim::dismiss),
+            Token::Claim => self.place.dismiss(),
             Token::Place => self.look_at_place(),
             Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
@@ -289,7 +271,7 @@ impl Engine {
         };
         life.into_iter()
             .chain(self.looks.next_at)
-            .chain(self.restoring.again_at)
+            .chain(self.place.again_at)
             .chain(self.owner_process.as_ref().and_then(end_of::Other::deadline))
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())

@@ -2,10 +2,11 @@
 //! second one.
 
 use super::super::claim::{self, Claim};
-use super::super::poll::Token;
-use super::{Engine, Life, write_record};
+use super::super::poll::{Poll, Token};
+use super::{Engine, Life, RunDir, write_record};
 use crate::launch::guard::wire::{FromGuard, Refusal};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,99 +15,155 @@ use std::time::{Duration, Instant};
 const TRIES: u32 = 50;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Files that are not there again yet.
-#[derive(Debug, Default)]
-pub(super) struct Restoring {
+/// What makes the run directory this guard's.
+#[derive(Debug)]
+pub(super) struct Place {
+    lock: File,
+    /// Device and inode of the directory that was taken.
+    identity: (u64, u64),
+    /// Excludes a second guard when the lock file is removed.
+    claim: Option<OwnedFd>,
+    /// Reports removals from the directory; only when the guard is a process of its own.
+    watcher: Option<OwnedFd>,
+    is_watched: bool,
     tries: u32,
+    /// When files that could not be restored are tried again.
     pub(super) again_at: Option<Instant>,
+    /// What it goes without, in sentences that were not logged yet.
+    lacks: Vec<String>,
 }
 
-/// The directory's claim, where there can be one.
-pub(super) fn claimed(run_dir: &super::RunDir, identity: (u64, u64)) -> Result<Option<OwnedFd>, Refusal> {
-    match claim::claim(identity) {
-        Claim::Ours(claim) => Ok(Some(claim)),
-        Claim::Taken => Err(Refusal::Occupied), // by a guard whose lock was removed
-        Claim::Unknown(why) => {
-            tracing::debug!("whether another guard has {} is known by its lock alone: {why}", run_dir.path().display());
-            Ok(None)
+impl Place {
+    /// Takes the directory, which is watched where the guard is a process of its own.
+    pub(super) fn take(run_dir: &RunDir, is_watched: bool) -> Result<Place, Refusal> {
+        let at =
+            |what: &str, error: io::Error| Refusal::Failed(format!("{what} in {}: {error}", run_dir.path().display()));
+        run_dir.prepare().map_err(|e| at("cannot write", e))?;
+        let lock = run_dir.try_lock().map_err(|e| at("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
+        let identity = run_dir.identity().map_err(|e| at("cannot look at the directory", e))?;
+        let (claim, watcher, lacks) = (None, None, Vec::new());
+        let mut place = Place { lock, identity, claim, watcher, is_watched, tries: 0, again_at: None, lacks };
+        place.claim(run_dir, identity).map_err(|_| Refusal::Occupied)?; // by a guard whose lock was removed
+        Ok(place)
+    }
+
+    /// Claims the directory with this device and inode, and watches it. An error: another guard has it.
+    fn claim(&mut self, run_dir: &RunDir, identity: (u64, u64)) -> io::Result<()> {
+        self.claim = match claim::claim(identity) {
+            Claim::Ours(claim) => Some(claim),
+            Claim::Taken => return Err(taken()),
+            Claim::Unknown(why) => {
+                self.lacks.push(format!("only guard.lock keeps a second guard out of the run directory: {why}"));
+                None
+            }
+        };
+        self.identity = identity;
+        if self.is_watched {
+            let watcher = watcher(run_dir).inspect_err(|error| {
+                self.lacks
+                    .push(format!("the guard's files are not restored if they are removed (no inotify: {error})"));
+            });
+            self.watcher = watcher.ok();
         }
+        Ok(())
+    }
+
+    pub(super) fn add_to(&self, poll: &Poll) -> io::Result<()> {
+        for (source, token) in [(&self.claim, Token::Claim), (&self.watcher, Token::Place)] {
+            if let Some(source) = source {
+                poll.add(source, token)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Other guards have looked whether this one is there.
+    pub(super) fn dismiss(&self) {
+        self.claim.iter().for_each(claim::dismiss);
+    }
+
+    fn is_whole(&self, run_dir: &RunDir) -> bool {
+        run_dir.has_files() && run_dir.is_locked_by(&self.lock)
+    }
+
+    fn is_settled(&mut self) {
+        (self.tries, self.again_at) = (0, None);
     }
 }
 
+fn taken() -> io::Error {
+    io::Error::other("another guard has the directory by now")
+}
+
 /// An inotify descriptor that reports removals from the directory.
-pub(super) fn watcher(run_dir: &super::RunDir) -> io::Result<OwnedFd> {
+fn watcher(run_dir: &RunDir) -> io::Result<OwnedFd> {
     let watcher = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let what = WatchFlags::DELETE
-        | WatchFlags::MOVED_FROM
-        | WatchFlags::DELETE_SELF
-        | WatchFlags::MOVE_SELF
-        | WatchFlags::ONLYDIR;
-    inotify::add_watch(&watcher, run_dir.path(), what)?;
+    let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+    inotify::add_watch(&watcher, run_dir.path(), removals | WatchFlags::ONLYDIR)?;
     Ok(watcher)
 }
 
 impl Engine {
+    /// Logs what the run directory goes without.
+    pub(super) fn note_what_the_place_lacks(&mut self) {
+        for text in std::mem::take(&mut self.place.lacks) {
+            self.note(&text);
+        }
+    }
+
     /// Something was removed from the directory, or the directory itself was.
     pub(super) fn look_at_place(&mut self) {
-        if let Some(watcher) = &self.watcher {
+        if let Some(watcher) = &self.place.watcher {
             let mut taken = [0; 4096];
             while rustix::io::read(watcher, &mut taken).is_ok_and(|n| n > 0) {}
         }
         let is_over = !matches!(self.life, Life::Serving | Life::Keeping { .. });
-        if is_over || self.run_dir.has_files() && self.run_dir.is_locked_by(&self.lock) {
-            self.restoring = Restoring::default();
-            return; // something else was removed, by this guard or by others
+        if is_over || self.place.is_whole(&self.run_dir) {
+            return self.place.is_settled(); // something else was removed, by this guard or by others
         }
-        match self.restore() {
+        let restored = self.restore();
+        self.note_what_the_place_lacks();
+        match restored {
             Ok(()) => {
-                self.restoring = Restoring::default();
-                self.notice("the guard's files in its run directory were removed, and are there again: leave them alone as long as the job runs");
+                self.place.is_settled();
+                self.notice("the guard's files in its run directory were removed, and are restored: leave them alone as long as the job runs");
             }
-            Err(_) if self.restoring.tries < TRIES => {
-                self.restoring.tries += 1; // a supervisor that looks for a guard here holds its lock for a moment
-                self.restoring.again_at = Some(Instant::now() + AGAIN_AFTER);
+            Err(_) if self.place.tries < TRIES => {
+                self.place.tries += 1; // a supervisor that looks for a guard here holds its lock for a moment
+                self.place.again_at = Some(Instant::now() + AGAIN_AFTER);
             }
             Err(error) => {
-                self.restoring.again_at = None;
+                self.place.again_at = None;
                 self.notice(&format!(
-                    "the guard's files in {} were removed and cannot be put back ({error}): the job goes on, and no other supervisor can attach to it",
+                    "the guard's files in {} were removed and cannot be restored ({error}): the job goes on, and no other supervisor can attach to it",
                     self.run_dir.path().display()
                 ));
             }
         }
     }
 
-    /// The same where it could not be done before.
+    /// Tries again to restore what could not be restored before.
     pub(super) fn look_at_place_again(&mut self, now: Instant) {
-        if self.restoring.again_at.is_some_and(|at| at <= now) {
+        if self.place.again_at.is_some_and(|at| at <= now) {
             self.look_at_place();
         }
     }
 
     fn restore(&mut self) -> io::Result<()> {
         self.run_dir.prepare()?; // the directory itself may be gone
-        let taken = || io::Error::other("another guard has the directory by now");
-        if !self.run_dir.is_locked_by(&self.lock) {
-            self.lock = self.run_dir.try_lock()?.ok_or_else(taken)?;
+        if !self.run_dir.is_locked_by(&self.place.lock) {
+            self.place.lock = self.run_dir.try_lock()?.ok_or_else(taken)?;
         }
         let identity = self.run_dir.identity()?;
-        if self.claimed != Some(identity) {
-            match claim::claim(identity) {
-                Claim::Ours(claim) => (self.claim, self.claimed) = (Some(claim), Some(identity)),
-                Claim::Taken => return Err(taken()),
-                Claim::Unknown(_) => (),
-            }
-            if let (Some(claim), Ok(watcher)) = (&self.claim, watcher(&self.run_dir)) {
-                self.poll.add(claim, Token::Claim)?;
-                self.poll.add(&watcher, Token::Place)?;
-                self.watcher = Some(watcher);
-            }
+        if self.place.identity != identity {
+            self.place.claim(&self.run_dir, identity)?;
+            self.place.add_to(&self.poll)?;
         }
         write_record(&self.run_dir, &self.config)?;
         if self.listener.is_some() && !self.run_dir.has_guard_socket() {
             let listener = self.run_dir.listen()?;
             self.poll.add(&listener, Token::Listener)?;
-            self.listener = Some(listener); // the one before is closed, and so is not waited at any more
+            self.listener = Some(listener); // the one before is closed, which removes it from the poll
         }
         if !self.run_dir.has_worker_socket() {
             self.door = self.run_dir.listen_for_workers()?;

@@ -134,6 +134,7 @@ class Listener:
             is_one_too_many = self.served >= SERVED_MAX
             self.served += not is_one_too_many
         if is_one_too_many:
+            self.closed += 1
             self.say_once("more than %d ranks are connected here: further connections are closed" % SERVED_MAX)
             return peer.close()
         try:

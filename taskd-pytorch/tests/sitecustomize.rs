@@ -145,3 +145,23 @@ train(resumed)";
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
     assert_eq!(rank.u64(STEP), 41);
 }
+
+/// Hooks are imported in the middle of `import torch`, when half of it is not there yet.
+#[test]
+fn the_hooks_of_recovery_are_whole_when_torch_is_imported_as_programs_do() {
+    let test = "the_hooks_of_recovery_are_whole_when_torch_is_imported_as_programs_do";
+    let Some(python) = support::torch_python(test) else { return };
+    for first in ["torch", "torch.distributed", "torch.utils.data"] {
+        let rank = Rank::new(&PYTHON_FILES);
+        let program = format!(
+            "import {first}, sys\nimport torch.distributed\nfrom taskd import _session\n\
+             print('taskd._engine' in sys.modules, _session.current.engine is not None)"
+        );
+        let mut command = rank.command(&[python.to_str().unwrap(), "-W", "ignore", "-c", &program]);
+        command.env("TASKD_CONTROL", "/nonexistent").env("RANK", "0").env("WORLD_SIZE", "1");
+        let out = command.output().unwrap();
+        let said = text(&out.stderr);
+        assert!(!said.contains("cannot be recovered in place"), "import {first}: {said}");
+        assert_eq!(text(&out.stdout).trim(), "True True", "import {first}: {said}");
+    }
+}

@@ -70,8 +70,8 @@ fn nothing_at_all() {
 fn a_log_directory_that_is_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let said = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
-    let expected = "the runtime cannot be built: the log directory DIR cannot be used: File exists (os error 17); make \
-                    it accessible or name another";
+    let expected = "the runtime cannot be built: the log directory DIR cannot be used: DIR is no directory; make it \
+                    accessible or name another";
     assert_eq!(said.replace(&file.path().display().to_string(), "DIR"), expected);
 }
 

@@ -22,6 +22,10 @@ pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
 /// Most questions of detectors that may be open at a time. Further ones are not asked, and counted.
 pub const QUESTIONS_MAX: usize = 1024;
 
+/// So many times that one incident's recoveries by one strategy are given up for new faults count as one failure of the strategy. Ranks
+/// that die one after the other are no failure of it; a strategy in whose middle something always happens leads nowhere.
+const CANCELS_PER_FAILURE: u32 = 8;
+
 /// An incident that is not over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Open {
@@ -52,6 +56,9 @@ pub(super) struct Open {
     /// How many of the attempts were not runs that failed, but were charged with what failed beside or after them.
     #[serde(default)]
     pub(super) charged: BTreeMap<Name, u32>,
+    /// How often each strategy's recovery was given up for a new fault.
+    #[serde(default)]
+    pub(super) cancelled: BTreeMap<Name, u32>,
     /// The recovery that was on trial when it was opened has been charged.
     #[serde(default)]
     pub(super) tried: bool,
@@ -78,6 +85,13 @@ impl Open {
     pub(super) fn worth(&self) -> usize {
         let causes = self.incident.faults.iter().filter(|f| f.prime().is_cause() && !is_silence_of_guard(f)).count();
         (causes + self.incident.attempts.len()).max(1)
+    }
+
+    /// Counts a recovery that was given up for a new fault. True: so often that it is one more failure of its strategy.
+    fn is_cancelled_too_often(&mut self, strategy: &Name) -> bool {
+        let times = self.cancelled.entry(strategy.clone()).or_default();
+        *times = times.saturating_add(1);
+        times.is_multiple_of(CANCELS_PER_FAILURE)
     }
 
     /// Whether the fault can be kept, if need be in the place of another: a cause in that of the last victim, any in that of
@@ -236,6 +250,9 @@ impl Kernel {
             for (strategy, times) in other.charged {
                 *open.charged.entry(strategy).or_default() += times;
             }
+            for (strategy, times) in other.cancelled {
+                *open.cancelled.entry(strategy).or_default() += times;
+            }
             open.incident.faults.extend(other.incident.faults);
             open.incident.attempts.extend(other.incident.attempts);
             if open.held.take().is_some() {
@@ -262,6 +279,7 @@ impl Kernel {
             approved: BTreeSet::new(),
             declined: BTreeSet::new(),
             charged: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
             tried: false,
         });
         open.rests_on.1 = seq;
@@ -291,10 +309,15 @@ impl Kernel {
             return self.state.counts.branch(Branch::Covered);
         }
         let reason = format!("new fault in {}: {}", fault.prime().domain, fault.prime().class);
-        if self.cancel(PlanId::Recovery(id), &reason)
+        if let Some(strategy) = self.cancel(PlanId::Recovery(id), &reason)
             && let Some(open) = self.state.incidents.get_mut(&id)
         {
             open.decide_at = Some(window);
+            if fault.by != OPERATOR && open.is_cancelled_too_often(&strategy) {
+                let times = open.cancelled.get(&strategy).copied().unwrap_or_default();
+                open.charge(&strategy, format!("given up {times} times, last for a {reason}"));
+                self.state.counts.branch(Branch::Charged);
+            }
         }
         // The recovery starts what is still missing; a wish waits for the start, and the start for a guard.
         if !matches!(fault.prime().domain, Domain::Plugin(_)) && fault.by != OPERATOR && !is_silence_of_guard(&fault) {

@@ -244,16 +244,18 @@ impl Kernel {
         }
     }
 
-    /// Gives a plan up for a new fault. Its commands' answers will be late. False: there is no such plan.
-    pub(super) fn cancel(&mut self, id: PlanId, reason: &str) -> bool {
-        let Some(plan) = self.state.plans.remove(&id) else { return false };
+    /// Gives a plan up for a new fault. Its commands' answers will be late. Returns its strategy; `None`: there is no
+    /// such plan.
+    pub(super) fn cancel(&mut self, id: PlanId, reason: &str) -> Option<Name> {
+        let plan = self.state.plans.remove(&id)?;
         self.state.counts.branch(Branch::Cancelled);
         self.void_commands(id);
+        let strategy = plan.run.strategy;
         if let Some(incident) = id.incident() {
-            let strategy = plan.run.strategy;
-            self.announce(Some(incident), Event::Cancelled { incident, strategy, reason: reason.to_owned() });
+            let reason = reason.to_owned();
+            self.announce(Some(incident), Event::Cancelled { incident, strategy: strategy.clone(), reason });
         }
-        true
+        Some(strategy)
     }
 }
 

@@ -237,7 +237,7 @@ impl Kernel {
 }
 
 impl Open {
-    fn charge(&mut self, strategy: &Name, why: String) {
+    pub(super) fn charge(&mut self, strategy: &Name, why: String) {
         self.incident.attempts.push((strategy.clone(), why));
         *self.charged.entry(strategy.clone()).or_default() += 1;
     }

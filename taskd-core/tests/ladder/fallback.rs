@@ -453,3 +453,20 @@ fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
     job.pass(1_000);
     assert_eq!((job.chosen(), job.finished.clone()), (vec!["recover-in-place", "recover-in-place", "restart"], None));
 }
+
+#[test]
+fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart() {
+    let mut job = in_loops_with(40, |policy| policy.budget = BudgetSpec::fixed(100));
+    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.pass(1_000);
+    for rank in 1..20 {
+        job.tell(rank, Phase::Dead(KILLED));
+        job.observe(0, Signal::Progress { step: 80 + u64::from(rank) }); // else it is a restart storm, which ends the job
+        job.pass(100);
+    }
+    let chosen = job.chosen();
+    let in_place = chosen.iter().filter(|name| **name == "recover-in-place").count();
+    assert_eq!((in_place, chosen.last()), (16, Some(&"restart")), "{chosen:?}");
+    let reason = job.decision().reason;
+    assert!(reason.starts_with("recover-in-place failed twice: given up 16 times, last for a new fault in "), "{reason}");
+}

@@ -10,6 +10,7 @@ program starts. In the one process that is the rank, and in no other, it
     tells of it,
   * has the package `taskd` keep in touch with the supervisor (TASKD_CONTROL), for recovery inside of the process,
   * has the package `taskd` record what the program does, where it lies beside this file and there is a libtaskd (TASKD_LIB),
+  * takes the listener that the launcher holds at the port where ranks meet (TASKD_PORT_SOCKET), where it is to listen there,
   * writes an uncaught exception to TASKD_ERROR_FILE, unless the framework has written there itself, and marks the record of one
     by which the rank ends: it is taken for failed from then on, whatever it still does (`atexit`, threads that are joined).
 
@@ -72,6 +73,7 @@ def start():
                     _taskd_claim.wait(sys.modules[__name__])
         except Exception as error:
             say("no lifeline, heartbeat and progress: %s" % error)
+        host_port(seated)
     run_shadowed()
 
 
@@ -141,7 +143,7 @@ def join_page(fd, seated=None):
     name_us(fd)
     tell_of_another_package()
     framework = load_framework()
-    steps, imports = Steps(os.getpid(), *hold_page(fd)), AfterImport(seated)
+    steps, imports = Steps(os.getpid(), *hold_page(fd)), after_imports(seated)
     follow_framework(framework, steps, imports.wait)
     record_uncaught(steps)
     follow_supervisor(imports.wait, steps)
@@ -173,7 +175,7 @@ def run_ahead(seated):
 
     framework, ahead = load_framework(), seated.ahead
     words = [ctypes.c_uint64() for _ in range(3)] + [ctypes.c_uint32()]
-    steps, imports = Steps(os.getpid(), *words), AfterImport(seated)
+    steps, imports = Steps(os.getpid(), *words), after_imports(seated)
     follow_framework(framework, steps, imports.wait)
     record_uncaught(steps)
     follow_supervisor(imports.wait, steps, ahead)
@@ -420,6 +422,29 @@ def follow_framework(framework, steps, after_import):
             framework.start(steps, after_import)
         except Exception as error:
             say("no progress: %s" % error)
+
+
+def host_port(seated):
+    """Has the framework's file take the launcher's listener where its processes meet (`_taskd_port.py`). Not only in the rank: a program
+    may host its store in a process that it has started."""
+    if os.environ.get("TASKD_PORT_SOCKET"):
+        try:
+            import _taskd_port
+
+            hosts = getattr(load_framework(), "hosts", None)
+            if hosts:
+                hosts(after_imports(seated).wait, _taskd_port)
+        except Exception as error:
+            say("the listener of the port at which ranks meet is not taken: %s" % error)
+
+
+imports = None  # the process's, when there is one: two would ask each other for a module without end
+
+
+def after_imports(seated):
+    global imports
+    imports = imports or AfterImport(seated)
+    return imports
 
 
 class AfterImport(object):

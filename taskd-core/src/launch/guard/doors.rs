@@ -65,8 +65,14 @@ impl Drop for Doors {
     }
 }
 
-/// In the place of a dead guard's socket, and of nothing else.
 fn listen(path: &Path) -> io::Result<Door> {
+    let listener = listen_at(path)?;
+    let there = fs::symlink_metadata(path)?;
+    Ok(Door { listener, file: (there.dev(), there.ino()) })
+}
+
+/// Listens at a path, for this user alone: in the place of a dead process's socket, and of nothing else.
+pub(in crate::launch) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::other("it names no file"));
     };
@@ -82,8 +88,7 @@ fn listen(path: &Path) -> io::Result<Door> {
     let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
     let listener = UnixListener::bind(short)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    let there = fs::symlink_metadata(path)?;
-    Ok(Door { listener, file: (there.dev(), there.ino()) })
+    Ok(listener)
 }
 
 #[cfg(test)]

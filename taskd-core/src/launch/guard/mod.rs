@@ -16,7 +16,7 @@
 mod claim;
 mod conns;
 mod counters;
-mod doors;
+pub(in crate::launch) mod doors;
 mod end_of;
 mod engine;
 mod entry;

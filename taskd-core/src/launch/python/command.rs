@@ -22,11 +22,19 @@ pub(in crate::launch) struct PythonCommand {
 }
 
 impl PythonCommand {
+    /// Whether a command line is an interpreter's that is told to ignore what a launcher puts on its path.
+    pub(in crate::launch) fn ignores_path(argv: &[String]) -> bool {
+        let is_python = argv.first().is_some_and(|program| is_python(program));
+        let options = argv.iter().skip(1).take_while(|word| word.starts_with('-'));
+        let ignores = |word: &String| {
+            word.chars().skip(1).take_while(|flag| !WITH_ARGUMENT.contains(flag)).any(|flag| "EIS".contains(flag))
+        };
+        is_python && options.filter(|word| !word.starts_with("--")).any(ignores)
+    }
+
     /// What a command line is; `None` where it is none of Python's, or runs no program as usual.
     pub(in crate::launch) fn of(argv: &[String]) -> Option<PythonCommand> {
-        let name = Path::new(argv.first()?).file_name()?.to_str()?;
-        let version = name.strip_prefix("python")?.trim_end_matches(['t', 'd']);
-        if !version.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        if !is_python(argv.first()?) {
             return None;
         }
         let mut at = 1;
@@ -74,6 +82,12 @@ impl PythonCommand {
     }
 }
 
+fn is_python(program: &str) -> bool {
+    let name = Path::new(program).file_name().and_then(|name| name.to_str());
+    let version = name.and_then(|name| name.strip_prefix("python")).map(|version| version.trim_end_matches(['t', 'd']));
+    version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +112,13 @@ mod tests {
         assert_eq!(of("python -m pkg.train a"), other("python -c pass", 3));
         assert_eq!(of("python -um pkg.train a"), other("python -u -c pass", 3));
         assert_eq!(of("python -O -cprint(1) a"), other("python -O -c pass", 3));
+    }
+
+    #[test]
+    fn some_interpreters_are_told_to_look_at_no_path() {
+        let ignores = |line: &str| PythonCommand::ignores_path(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(["python -I t.py", "/a/python3.11 -u -sE t.py", "python -S -c x"].into_iter().all(ignores));
+        assert!(!["python t.py -I", "python -u t.py", "python -cE", "sh -E x", "python", ""].into_iter().any(ignores));
     }
 
     #[test]

@@ -89,6 +89,11 @@ impl Files {
         self.0.join("meeting.sock")
     }
 
+    /// Where whoever is to listen at the generation's port asks for the listener.
+    pub(super) fn lender(&self) -> PathBuf {
+        self.0.join("port.sock")
+    }
+
     fn port(&self) -> PathBuf {
         self.0.join("port")
     }

@@ -101,6 +101,14 @@ pub trait Framework: Debug + Send + Sync {
         None
     }
 
+    /// The variable by which its processes know the host at which they meet, where the process that is to listen there takes the
+    /// launcher's listener, or has the launcher stop to listen right before it does so itself: the framework's helper sees to that, in
+    /// `hosts(after_import, port)` of its `_taskd_framework.py`. `None`, the default: the launcher only binds the port, which somebody
+    /// else of the host may then listen at first.
+    fn host_variable(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Where what a process prints is to go besides, such as where the framework's own tools look for it; `seat` is a rank's.
     /// What the order itself sets wins. By default nowhere.
     fn log(&self, role: &Role, seat: Option<&Seat>) -> Option<PathBuf> {

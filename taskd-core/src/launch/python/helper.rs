@@ -21,12 +21,13 @@ macro_rules! python_files {
 }
 
 /// What every framework needs: the helper, and the package that it has record what a rank does.
-pub const NEUTRAL_FILES: [PythonFile; 34] = python_files! {
+pub const NEUTRAL_FILES: [PythonFile; 35] = python_files! {
     "sitecustomize.py"
     "_taskd_ahead.py"
     "_taskd_as_new.py"
     "_taskd_claim.py"
     "_taskd_error.py"
+    "_taskd_port.py"
     "_taskd_standby.py"
     "taskd/__init__.py"
     "taskd/_aborted.py"

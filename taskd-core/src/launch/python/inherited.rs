@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use super::HOOKS_VARIABLE;
 use crate::job::{InheritEnv, WorkerSpec};
 
 const PYTHON_PATH: &str = "PYTHONPATH";
@@ -18,10 +19,10 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Inherited {
 }
 
 impl Inherited {
-    /// PYTHONPATH and these.
+    /// PYTHONPATH, whether hooks are wanted, and these.
     pub(super) fn of_this_process(names: &[&str]) -> Inherited {
         let value = |name: &&str| std::env::var(name).ok().map(|value| ((*name).to_owned(), value));
-        names.iter().chain(&[PYTHON_PATH]).filter_map(value).collect()
+        names.iter().chain(&[PYTHON_PATH, HOOKS_VARIABLE]).filter_map(value).collect()
     }
 
     /// The value that a process of this specification would inherit.

@@ -33,6 +33,8 @@ mod files;
 mod framework;
 mod helper;
 mod inherited;
+mod lender;
+mod meet;
 mod meeting;
 mod port;
 mod records;
@@ -57,15 +59,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
 
 use super::{
-    CANNOT_VARIABLE, Change, DirectBatch, Directive, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase,
-    ProcStatus, Revision, StartBatch, StartOrder,
+    CANNOT_VARIABLE, Change, DirectBatch, Endpoint, LaunchError, Launcher, LauncherInfo, Listing, Phase, ProcStatus,
+    Revision, StartBatch, StartOrder,
 };
-use crate::job::{CommandId, ErrorReport, Name, NodeId, ProcId, Rank, Role, Termination, World};
+use crate::job::{CommandId, ErrorReport, Name, ProcId, Rank, Role, Termination, World};
 use files::{Files, Secret};
-use port::HeldPort;
+use lender::{Lender, Port};
+use meet::located;
 use records::Records;
 
 /// Set in the environment of ranks that may come back on another host: what only they have is kept by another rank as well.
@@ -74,20 +76,24 @@ const AWAY_VARIABLE: &str = "TASKD_AWAY";
 /// The secret by which the processes of a job authenticate each other. It is the same in all generations, so that processes that survive have it.
 const SECRET_VARIABLE: &str = "TASKD_SECRET";
 
+/// Where whoever is to listen at the generation's port asks for the listener.
+const LENDER_VARIABLE: &str = "TASKD_PORT_SOCKET";
+
+/// With `0` the helper does nothing.
+const HOOKS_VARIABLE: &str = "TASKD_HOOKS";
+
 /// How long one turn of work on files is waited for. A disk that takes longer costs what is in the files, such as a
 /// failed rank's record, but no start and no news of an exit.
 const FILES_WITHIN: Duration = Duration::from_secs(1);
-
-/// How long the service at which processes meet may take to be told of a generation; it may be starting.
-const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Makes the processes of `L` workers of the framework `F`.
 ///
 /// - Every rank, and every service that the framework [owns](Framework::owns), gets the framework's variables; what the
 ///   order itself sets wins. `${local_rank}` in a rank's arguments is replaced. Other services pass through unchanged.
 /// - Each generation has a port of its own ([`Order::port`]), so that no generation ever meets the leftovers of another. It is
-///   kept from other programs, by a bound socket, for as long as the generation lasts. Whoever is to listen there sets
-///   SO_REUSEADDR.
+///   kept from other programs for as long as the generation lasts. Where the framework has its helper
+///   [take the listener](Framework::host_variable), a socket of the launcher's listens there until then, and nobody else can; else one is
+///   bound, which keeps away whoever does not ask for this very number. Whoever is to listen there itself sets SO_REUSEADDR.
 /// - The helper stands on PYTHONPATH: lifeline, heartbeat, progress and records of what the program does, without a change
 ///   to it. `TASKD_HOOKS=0` in the order's environment turns it off.
 /// - A failed exit carries its error: what the framework makes of the record in `TASKD_ERROR_FILE` and of the end of stderr.
@@ -108,6 +114,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
 /// | `secret` | by which the job's processes know each other (`TASKD_SECRET`), for a later owner |
 /// | `port` | the newest generation and its port, for a later owner |
+/// | `port.sock` | where whoever is to listen at that port asks for the listener |
 /// | `meeting.sock` | where the service at which processes [meet](Meeting) is told of a generation |
 ///
 /// What cannot be written the job does without; [`info`](Launcher::info) says what.
@@ -119,7 +126,8 @@ pub struct PythonLauncher<L, F> {
     files: Files,
     /// Why the helper is not on the path.
     no_helper: Option<String>,
-    port: Mutex<Option<HeldPort>>,
+    port: Port,
+    lender: Lender,
     standbys: Standbys,
     records: Records,
     secret: Result<Secret, String>,
@@ -146,9 +154,9 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         });
         let inherited = Inherited::of_this_process(framework.inherits());
         let standbys = framework.standbys();
-        let (port, records) = (Mutex::default(), Records::default());
+        let (port, lender, records) = (Port::default(), Lender::default(), Records::default());
         let secret = files.secret().map_err(|error| format!("no secret for the job's processes can be made: {error}"));
-        PythonLauncher { inner, framework, inherited, files, no_helper, port, standbys, records, secret }
+        PythonLauncher { inner, framework, inherited, files, no_helper, port, lender, standbys, records, secret }
     }
 
     /// Which warm standbys ranks have, in place of what the framework has chosen ([`Framework::standbys`]);
@@ -226,9 +234,12 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             spec.env.entry(AWAY_VARIABLE.into()).or_insert_with(|| "1".into());
         }
         spec.log = spec.log.or_else(|| self.framework.log(&order.proc.role, seat));
+        if self.framework.host_variable().is_some() && !meet.served && self.has_helper(&order.spec) {
+            spec.env.insert(LENDER_VARIABLE.into(), self.files.lender().display().to_string());
+        }
         if self.no_helper.is_none() {
             spec.env.extend([self.inherited.python_path(&spec, &self.files.helper_dir().display())]);
-            let wants_hooks = spec.env.get("TASKD_HOOKS").is_none_or(|hooks| hooks != "0");
+            let wants_hooks = spec.env.get(HOOKS_VARIABLE).is_none_or(|hooks| hooks != "0");
             let framework = &self.framework;
             let value = self.standbys.value(framework.imports(), framework.late(), framework.shared());
             if let Some(value) = value.filter(|_| wants_hooks && seat.is_some()) {
@@ -236,106 +247,6 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             }
         }
         Ok(StartOrder { spec: Arc::new(spec), ..order.clone() })
-    }
-
-    /// Where the processes of the world's generation meet: where it was chosen, else anew.
-    ///
-    /// `running` is what runs, maybe of an earlier owner that had begun this very start: then the port that it chose is
-    /// theirs, too.
-    async fn meet(&self, world: &World, running: &Listing, starting: &StartBatch) -> Result<Endpoint, LaunchError> {
-        let generation = world.generation();
-        let runs = running.procs.iter().filter(|status| !status.phase.is_over()).map(|status| &status.proc.role);
-        let starts = starting.orders.iter().map(|order| &order.proc.role);
-        let served = runs.chain(starts).any(|role| self.is_meeting(role));
-        let host = self.framework.meets_at(world);
-        let mut held = self.port.lock().await;
-        let known = held.as_ref().filter(|held| held.generation == generation).map(|held| held.port);
-        let port = match known {
-            Some(port) => port,
-            None => {
-                let files = self.files.clone();
-                let attached = running.procs.iter().any(|status| !status.phase.is_over());
-                let earlier =
-                    if attached { on_files(move || files.read_port(generation)).await.flatten() } else { None };
-                let at = if served { port::listens_at(&host, FILES_WITHIN).await } else { None };
-                let new = match earlier {
-                    Some(port) => HeldPort::again(generation, port, at),
-                    None => HeldPort::choose(generation, at).map_err(|error| {
-                        LaunchError::Unreachable(format!(
-                            "no port for the processes of {generation} to meet at: {error}"
-                        ))
-                    })?,
-                };
-                // The last generation's port was held until here, so that the new one is another.
-                let port = held.insert(new).port;
-                let files = self.files.clone();
-                on_files(move || files.write_port(generation, port)).await;
-                port
-            }
-        };
-        Ok(Endpoint { host, port, served })
-    }
-
-    /// Listens where the service is going to, so that nobody is refused meanwhile.
-    async fn listen(&self, meet: &Endpoint) -> Result<(), LaunchError> {
-        let mut held = self.port.lock().await;
-        let Some(held) = held.as_mut().filter(|held| meet.served && held.port == meet.port) else { return Ok(()) };
-        let unable = |error| LaunchError::Unreachable(format!("cannot listen at port {}: {error}", meet.port));
-        held.listen().map_err(unable)
-    }
-
-    /// Hands the listener of the world's generation to the service, once.
-    async fn open(&self, world: &World, meet: &Endpoint) -> Result<(), LaunchError> {
-        let listener = {
-            let mut held = self.port.lock().await;
-            held.as_mut().filter(|held| meet.served && held.port == meet.port).and_then(HeldPort::take_listener)
-        };
-        let (Some(listener), Some(meeting)) = (listener, self.framework.meeting()) else { return Ok(()) };
-        let control = self.files.meeting();
-        let opening = tokio::time::timeout(OPEN_WITHIN, meeting.open(&control, world.generation(), listener));
-        let opened = tokio::select! {
-            biased;
-            opened = opening => opened.unwrap_or_else(|_| Err(format!("it has not answered for {OPEN_WITHIN:?}"))),
-            () = self.meeting_has_ended() => Err("it has ended".into()), // its socket stays: whoever calls there waits
-        };
-        opened.map_err(|why| LaunchError::Unreachable(format!("service {} serves nobody: {why}", meeting.service())))
-    }
-
-    /// Returns when the service at which processes meet does not run.
-    async fn meeting_has_ended(&self) {
-        while let Ok(listing) = self.inner.list().await {
-            let mut running = listing.procs.iter().filter(|status| !status.phase.is_over());
-            if !running.any(|status| self.is_meeting(&status.proc.role)) {
-                return;
-            }
-            if self.inner.watch(listing.revision).await.is_err() {
-                break;
-            }
-        }
-        std::future::pending().await // nobody knows
-    }
-
-    fn is_meeting(&self, role: &Role) -> bool {
-        matches!(role, Role::Service(name) if self.framework.meeting().is_some_and(|meeting| meeting.service() == *name))
-    }
-
-    /// The directives of a batch, with where those who join are to meet: as a process of that world that starts is told.
-    async fn with_store(&self, batch: &DirectBatch) -> Result<DirectBatch, LaunchError> {
-        let mut batch = batch.clone();
-        let missing = |directive: &Directive| matches!(directive, Directive::Join { store: None, .. });
-        if batch.orders.iter().any(|(_, directive)| missing(directive)) {
-            let running = self.inner.list().await?;
-            let nobody = StartBatch { world: Arc::clone(&batch.world), orders: Vec::new() };
-            let meet = self.meet(&located(&batch.world, &running), &running, &nobody).await?;
-            self.listen(&meet).await?;
-            self.open(&batch.world, &meet).await?;
-            for (_, directive) in &mut batch.orders {
-                if let Directive::Join { store: store @ None, .. } = directive {
-                    *store = Some(meet.clone());
-                }
-            }
-        }
-        Ok(batch)
     }
 
     /// Adds to failed exits what the processes said about them.
@@ -392,13 +303,6 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         tracing::warn!("the disk with the files of the launcher of Python processes does not answer: going on without");
     }
     done
-}
-
-/// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.
-fn located(world: &World, listing: &Listing) -> World {
-    let at = |status: &ProcStatus| Some((status.proc.clone(), status.node.clone()?));
-    let seen: BTreeMap<ProcId, NodeId> = listing.procs.iter().filter_map(at).collect();
-    world.clone().located(|proc| seen.get(proc).cloned())
 }
 
 fn readable_record(path: &Path) -> Option<ErrorRecord> {

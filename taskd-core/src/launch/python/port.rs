@@ -1,9 +1,9 @@
 //! A port for the ranks of one generation to meet at, kept from everybody else until one of them listens there.
 //!
-//! Who listens (a store, a scheduler) does so seconds after the port was chosen. Until then a socket of ours is bound to it
-//! without listening. Where both set SO_REUSEADDR, the other's own bind and listen succeed beside it, while the system
-//! gives the port neither to a `bind` to port 0 nor to an outgoing connection. (Measured with all of a machine's other
-//! ports taken.) What is left is a program that asks for this very number.
+//! Who listens (a store, a scheduler) does so seconds after the port was chosen. Until then a socket of ours is bound to it, and where
+//! its listener can be handed over another one *listens*: then nobody else can listen there, whatever they ask for. Linux lets
+//! two sockets be bound to a port if both set SO_REUSEADDR, as long as neither listens; so a socket that is only bound keeps the port from
+//! `bind` to port 0 and from outgoing connections, and not from somebody who asks for this very number.
 
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
@@ -25,10 +25,28 @@ const BACKLOG: i32 = 4096;
 pub(super) struct HeldPort {
     pub(super) generation: Generation,
     pub(super) port: u16,
-    /// Held until the next generation: who listens there does not mind.
+    /// Where it listens; `None`: on all addresses.
+    at: Option<IpAddr>,
+    /// Bound, and held until the next generation: who listens there does not mind. `None`: the port is an earlier owner's.
     socket: Option<OwnedFd>,
-    /// What is to be handed to the service that serves this generation.
+    /// What is to be handed to whoever serves this generation.
     listener: Option<TcpListener>,
+    /// Listens at the other addresses until the listener is handed over: who takes that may listen on all of them after all.
+    others: Option<OwnedFd>,
+    /// Whether there is, or was, a listener.
+    is_listened_at: bool,
+    /// The process that is to listen there asks for the listener, by this name of its host (any where it is empty). `None`: nobody may.
+    lent_as: Option<String>,
+}
+
+/// What a process that asks for a port gets.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) listener: TcpListener,
+    /// The name of the host by which the others reach the listener; empty where that may be any.
+    pub(super) host: String,
+    /// Closed together with this.
+    _others: Option<OwnedFd>,
 }
 
 impl HeldPort {
@@ -39,22 +57,38 @@ impl HeldPort {
     }
 
     fn hold(generation: Generation, port: u16, at: Option<IpAddr>) -> io::Result<HeldPort> {
-        let v6 = |address| bound(AddressFamily::INET6, SocketAddr::V6(SocketAddrV6::new(address, port, 0, 0)));
-        let v4 = |address| bound(AddressFamily::INET, SocketAddr::V4(SocketAddrV4::new(address, port)));
-        let socket = match at {
-            Some(IpAddr::V4(address)) => v4(address),
-            Some(IpAddr::V6(address)) => v6(address),
-            None => v6(Ipv6Addr::UNSPECIFIED).or_else(|_| v4(Ipv4Addr::UNSPECIFIED)),
-        }?;
+        let socket = bound_at(at, port, false)?;
         let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
-        Ok(HeldPort { generation, port, socket: Some(socket), listener: None })
+        Ok(HeldPort { socket: Some(socket), ..HeldPort::theirs(generation, port, at) })
+    }
+
+    fn theirs(generation: Generation, port: u16, at: Option<IpAddr>) -> HeldPort {
+        let (socket, listener, others) = (None, None, None);
+        HeldPort { generation, port, at, socket, listener, others, is_listened_at: false, lent_as: None }
     }
 
     /// Listens at the port, where that was not done before: who dials from now on waits.
     pub(super) fn listen(&mut self) -> io::Result<()> {
-        if let Some(socket) = self.socket.take() {
-            rustix::net::listen(&socket, BACKLOG)?;
-            self.listener = Some(TcpListener::from(socket));
+        if self.socket.is_none() || self.is_listened_at {
+            return Ok(());
+        }
+        let socket = bound_at(self.at, self.port, self.lent_as.is_some())?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        (self.listener, self.is_listened_at) = (Some(TcpListener::from(socket)), true);
+        Ok(())
+    }
+
+    /// Listens at the port for a process that will ask for the listener, under this name of its host.
+    ///
+    /// The other addresses of this host are listened at as well: a program that does not take the listener may listen on all of them,
+    /// which it could not if somebody else did at one.
+    pub(super) fn listen_for(&mut self, host: &str) -> io::Result<()> {
+        self.lent_as = Some(if self.at.is_some() { host.to_owned() } else { String::new() });
+        self.listen()?;
+        if self.at.is_some() && self.listener.is_some() {
+            let others = bound_at(None, self.port, true)?;
+            rustix::net::listen(&others, BACKLOG)?;
+            self.others = Some(others);
         }
         Ok(())
     }
@@ -64,20 +98,38 @@ impl HeldPort {
         self.listener.take()
     }
 
+    /// The listener of this port for the process that asks for it, once.
+    pub(super) fn lend(&mut self, port: u16) -> Option<Lent> {
+        let host = self.lent_as.clone().filter(|_| port == self.port)?;
+        Some(Lent { listener: self.listener.take()?, host, _others: self.others.take() })
+    }
+
     /// A port that an earlier owner of the job has chosen. Where somebody listens there by now, it is theirs. Where nobody does, the
     /// owner had ended ahead of handing its listener over, and it is held as before.
     pub(super) fn again(generation: Generation, port: u16, at: Option<IpAddr>) -> HeldPort {
-        let theirs = HeldPort { generation, port, socket: None, listener: None };
-        HeldPort::hold(generation, port, at).unwrap_or(theirs)
+        HeldPort::hold(generation, port, at).unwrap_or_else(|_| HeldPort::theirs(generation, port, at))
     }
 }
 
-fn bound(family: AddressFamily, address: SocketAddr) -> io::Result<OwnedFd> {
+/// A socket that is bound to a port of this address; of all, where there is none. With `shares`, another one of this user's that says so may
+/// listen there beside it, at an address that is more or less exact; no other user's may.
+fn bound_at(at: Option<IpAddr>, port: u16, shares: bool) -> io::Result<OwnedFd> {
+    let v6 = |address| bound(AddressFamily::INET6, SocketAddr::V6(SocketAddrV6::new(address, port, 0, 0)), shares);
+    let v4 = |address| bound(AddressFamily::INET, SocketAddr::V4(SocketAddrV4::new(address, port)), shares);
+    match at {
+        Some(IpAddr::V4(address)) => v4(address),
+        Some(IpAddr::V6(address)) => v6(address),
+        None => v6(Ipv6Addr::UNSPECIFIED).or_else(|_| v4(Ipv4Addr::UNSPECIFIED)),
+    }
+}
+
+fn bound(family: AddressFamily, address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if family == AddressFamily::INET6 {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, shares)?;
     bind(&socket, &address)?;
     Ok(socket)
 }
@@ -92,6 +144,12 @@ pub(super) async fn listens_at(host: &str, within: Duration) -> Option<IpAddr> {
         tracing::warn!("{host} is no address of this host: the service at which ranks meet listens on all of them");
     }
     address
+}
+
+/// Where a rank is to listen that is reached at this host: there, if it is an address of this host. A name may have several, and which of them
+/// others dial is not known: `None`, on all addresses, as the rank itself would.
+pub(super) fn listens_at_address(host: &str) -> Option<IpAddr> {
+    host.parse::<IpAddr>().ok().and_then(|_| address_of(host))
 }
 
 /// The address of this host at which a service is to listen that ranks reach by this name or address: only that one, so that it is
@@ -152,5 +210,46 @@ mod tests {
         held.listen().unwrap();
         let dial = |host: &str| std::net::TcpStream::connect((host, held.port)).is_ok();
         assert_eq!((dial("127.0.0.2"), dial("127.0.0.1")), (true, false));
+    }
+
+    /// As a program would that cannot do better; whether it listens.
+    fn listens_there(host: &str, port: u16) -> bool {
+        TcpListener::bind((host, port)).is_ok() // std sets SO_REUSEADDR
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_nobody_elses_until_that_is_handed_over_or_closed() {
+        let mut held = HeldPort::choose(Generation(1), Some(Ipv4Addr::LOCALHOST.into())).unwrap();
+        held.listen_for("here").unwrap();
+        let port = held.port;
+        for host in ["127.0.0.1", "0.0.0.0", "127.0.0.2", "::"] {
+            assert!(!listens_there(host, port), "{host}");
+        }
+        let early = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert!(held.lend(port + 1).is_none(), "another port");
+        let lent = held.lend(port).unwrap();
+        assert!(held.lend(port).is_none(), "once");
+        assert_eq!(lent.host, "here");
+        let (_, from) = lent.listener.accept().unwrap();
+        assert_eq!(from, early.local_addr().unwrap());
+        assert!(!listens_there("127.0.0.1", port));
+        drop(lent);
+        assert!(listens_there("0.0.0.0", port), "whoever has taken it may do without it");
+        held.listen_for("here").unwrap();
+        assert!(held.lend(port).is_none(), "it was handed over");
+    }
+
+    #[test]
+    fn a_listener_at_all_addresses_is_for_any_name() {
+        let mut held = HeldPort::choose(Generation(1), None).unwrap();
+        held.listen_for("here").unwrap();
+        assert!(!listens_there("127.0.0.1", held.port) && !listens_there("0.0.0.0", held.port));
+        assert_eq!(held.lend(held.port).unwrap().host, "");
+        let mut of_a_service = HeldPort::choose(Generation(1), None).unwrap();
+        of_a_service.listen().unwrap();
+        assert!(of_a_service.lend(of_a_service.port).is_none(), "it is for the service");
+        assert_eq!(listens_at_address("localhost"), None, "a name may have several");
+        assert_eq!(listens_at_address("192.0.2.1"), None);
+        assert_eq!(listens_at_address("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
     }
 }

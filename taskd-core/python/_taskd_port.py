@@ -1,0 +1,119 @@
+"""The listener of the port at which ranks meet: the launcher holds it, and whoever is to listen there takes it.
+
+The launcher listens at the port from the moment at which it is chosen, so that nobody else of the host can. It hands its listener
+over at a Unix socket (TASKD_PORT_SOCKET), once, and has no copy then. Whoever can use it listens on; whoever cannot closes it, and binds
+the port itself at once. Asking for another port, or once more, gets nothing and changes nothing.
+
+Every Python process with a rank's environment may ask: a program may host its store in a process that it has started.
+
+It imports nothing but what a socket needs, and must parse on Python 3.6 and later.
+"""
+
+import os
+
+VARIABLE = "TASKD_PORT_SOCKET"
+ANSWER_SECONDS = 30.0  # for a supervisor that is busy, or stopped: while it holds the port, nobody else can listen there
+HOST_BYTES_MAX = 1024
+SO_NETNS_COOKIE = 71  # from Linux 5.14 on
+
+
+class Listener:
+    """A descriptor, and the name of the host by which others reach it (any where it is empty)."""
+
+    def __init__(self, fd, host):
+        self.fd, self.host = fd, host
+
+    def is_for(self, host):
+        return self.host in ("", host) and is_of_this_network(self.fd)
+
+    def close(self):
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def take(port):
+    """The listener of this port; None where there is none for this process, in which case it listens itself as ever."""
+    path = os.environ.get(VARIABLE)
+    if not path or not isinstance(port, int) or not 0 < port < 1 << 16:
+        return None
+    try:
+        return ask(path, port)
+    except Exception as error:
+        if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # a supervisor that is gone holds nothing
+            say("the listener of port %d was not handed over: %s" % (port, error))
+        return None
+
+
+def here():
+    """Tells the launcher that this process would ask. One whose processes never do does without a listener the next time."""
+    try:
+        ask(os.environ[VARIABLE], 0, waits=False)
+    except Exception:
+        pass  # it hears of that when it is asked
+
+
+def release(port):
+    """Has nobody listen at this port any more: who calls this listens there next."""
+    listener = take(port)
+    if listener is not None:
+        listener.close()
+
+
+def ask(path, port, waits=True):
+    import _socket
+
+    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # its name may be too long for an address
+    try:
+        with_launcher = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            with_launcher.settimeout(ANSWER_SECONDS)
+            with_launcher.connect("/proc/self/fd/%d/%s" % (directory, os.path.basename(path)))
+            with_launcher.sendall(b"%d\n" % port)
+            return received(_socket, with_launcher) if waits else None
+        finally:
+            with_launcher.close()
+    finally:
+        os.close(directory)
+
+
+def received(_socket, with_launcher):
+    room = _socket.CMSG_SPACE(4)
+    said, ancillary, _, _ = with_launcher.recvmsg(HOST_BYTES_MAX, room, _socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            fd = memoryview(content)[:4].cast("i")[0]
+            try:
+                with_launcher.recv(1)  # its end: the launcher has no copy any more
+            except BaseException:
+                os.close(fd)
+                raise
+            return Listener(fd, said.decode("utf-8", "replace").rstrip("\n"))
+    return None
+
+
+def is_of_this_network(fd):
+    """Whether it listens where this process would: in a container with a network of its own the launcher's port is another one."""
+    import _socket
+
+    theirs = _socket.socket(fileno=fd)
+    try:
+        ours = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            cookies = [one.getsockopt(_socket.SOL_SOCKET, SO_NETNS_COOKIE, 8) for one in (theirs, ours)]
+        finally:
+            ours.close()
+        return cookies[0] == cookies[1]
+    except OSError:
+        return True  # an older kernel does not say
+    finally:
+        theirs.detach()
+
+
+def say(text):
+    import sys
+
+    try:
+        sys.stderr.write("taskd: %s\n" % text)
+    except Exception:
+        pass

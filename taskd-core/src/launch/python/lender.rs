@@ -1,0 +1,226 @@
+//! Hands the listener of a generation's port to the process that is to listen there, when that asks for it.
+//!
+//! It asks right before it would listen itself (`python/_taskd_port.py`), at a Unix socket in the launcher's directory: it says the
+//! port, in digits and a newline, and gets the name of the host by which others reach the listener, and the listener with it. The end of
+//! the connection says that nobody else has the listener any more. Where there is none for that port, the end is all that it gets.
+//!
+//! It chooses no port and knows of no generation: [`HeldPort`] does.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+use super::on_files;
+use super::port::{HeldPort, Lent};
+use crate::launch::guard::doors;
+
+/// How long who connects may take to say which port.
+const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// Most connections at once; who comes then waits.
+const CONNECTIONS_MAX: usize = 16;
+/// The longest request: five digits and a newline.
+const REQUEST_BYTES_MAX: usize = 6;
+
+/// The port that is held, which those who ask look at.
+pub(super) type Port = Arc<Mutex<Option<HeldPort>>>;
+
+/// Serves for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Lender {
+    serving: Mutex<Option<JoinSet<()>>>,
+    /// Whether somebody has asked since [`was_asked`](Lender::was_asked) was called.
+    is_asked: Arc<AtomicBool>,
+}
+
+impl Default for Lender {
+    fn default() -> Lender {
+        Lender { serving: Mutex::default(), is_asked: Arc::new(AtomicBool::new(true)) } // nobody could have
+    }
+}
+
+impl Lender {
+    /// Serves at this path from now on, where it does not yet, or its socket was removed. Whether it does.
+    pub(super) async fn serve(&self, path: PathBuf, port: &Port) -> bool {
+        let mut serving = self.serving.lock().await;
+        let (shown, is_up) = (path.display().to_string(), serving.is_some());
+        let listening = on_files(move || if is_up && path.exists() { Ok(None) } else { listen(&path).map(Some) }).await;
+        let listening = listening.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
+        match listening.and_then(|new| new.map(UnixListener::from_std).transpose()) {
+            Ok(None) => true,
+            Ok(Some(listener)) => {
+                let tasks = serving.insert(JoinSet::new());
+                tasks.spawn(serve(listener, Arc::clone(port), Arc::clone(&self.is_asked)));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "ports are bound and not listened at, as their listeners cannot be handed over at {shown}: {error}"
+                );
+                false
+            }
+        }
+    }
+
+    /// Whether somebody has asked since the last call.
+    pub(super) fn was_asked(&self) -> bool {
+        self.is_asked.swap(false, Ordering::Relaxed)
+    }
+}
+
+fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let listener = doors::listen_at(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+async fn serve(listener: UnixListener, port: Port, is_asked: Arc<AtomicBool>) {
+    let mut answering = JoinSet::new();
+    loop {
+        while answering.len() >= CONNECTIONS_MAX {
+            answering.join_next().await;
+        }
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await; // too many open files, which passes
+            continue;
+        };
+        while answering.try_join_next().is_some() {}
+        let (port, is_asked) = (Arc::clone(&port), Arc::clone(&is_asked));
+        answering.spawn(async move {
+            if let Err(error) = answer(stream, &port, &is_asked).await {
+                tracing::warn!("the listener of a port was not handed to the process that is to listen there: {error}");
+            }
+        });
+    }
+}
+
+async fn answer(stream: UnixStream, port: &Port, is_asked: &AtomicBool) -> io::Result<()> {
+    let user = stream.peer_cred()?.uid();
+    if user != rustix::process::geteuid().as_raw() && user != 0 {
+        return Err(io::Error::other(format!("user {user} has asked for it")));
+    }
+    let asked = tokio::time::timeout(ASK_WITHIN, request(&stream)).await;
+    let Some(asked) = asked.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? else { return Ok(()) };
+    is_asked.store(true, Ordering::Relaxed);
+    let lent = port.lock().await.as_mut().and_then(|held| held.lend(asked));
+    let Some(lent) = lent else { return Ok(()) };
+    hand_over(&stream, &lent).await?;
+    drop(lent); // ahead of the connection: its end is the word that who has asked is the only one who has it
+    drop(stream);
+    Ok(())
+}
+
+/// The port that is asked for; `None` where the other side has gone away.
+async fn request(stream: &UnixStream) -> io::Result<Option<u16>> {
+    let mut said = Vec::new();
+    while said.last() != Some(&b'\n') && said.len() < REQUEST_BYTES_MAX {
+        let mut bytes = [0; REQUEST_BYTES_MAX];
+        stream.readable().await?;
+        match stream.try_read(&mut bytes[..REQUEST_BYTES_MAX - said.len()]) {
+            Ok(0) => return Ok(None),
+            Ok(length) => said.extend_from_slice(&bytes[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            Err(error) => return Err(error),
+        }
+    }
+    let port = str::from_utf8(&said).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
+    port.map(Some).ok_or_else(|| io::Error::other("what was asked for is no port"))
+}
+
+async fn hand_over(stream: &UnixStream, lent: &Lent) -> io::Result<()> {
+    let line = format!("{}\n", lent.host);
+    loop {
+        stream.writable().await?;
+        let send = || {
+            let descriptors = [lent.listener.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&descriptors)); // there is room for one
+            Ok(rustix::net::sendmsg(stream, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)?)
+        };
+        match stream.try_io(Interest::WRITABLE, send) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            sent => return sent.map(drop), // a line this short goes whole
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Generation;
+    use crate::testing::python::evaluated;
+    use serde_json::json;
+
+    async fn lending(dir: &Path) -> (Lender, Port, u16) {
+        let mut held = HeldPort::choose(Generation(1), None).unwrap();
+        held.listen_for("here").unwrap();
+        let number = held.port;
+        let (lender, port) = (Lender::default(), Arc::new(Mutex::new(Some(held))));
+        assert!(lender.serve(dir.join("port.sock"), &port).await);
+        (lender, port, number)
+    }
+
+    /// What Python prints, which asks at the socket in this directory.
+    async fn python(dir: &Path, program: &str) -> serde_json::Value {
+        let path = dir.join("port.sock").display().to_string();
+        let program =
+            format!("import os, socket, _taskd_port as port\nos.environ[port.VARIABLE] = {path:?}\n{program}");
+        tokio::task::spawn_blocking(move || evaluated(&[], &program)).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_asks_for_the_held_port_gets_its_listener_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("x".repeat(120));
+        crate::private::make_dir(&long).unwrap();
+        let (lender, port, number) = lending(&long).await;
+        let program = format!(
+            "
+early = socket.create_connection(('127.0.0.1', {number}))
+other, listener, again = port.take({number} ^ 1), port.take({number}), port.take({number})
+server = socket.socket(fileno=listener.fd)
+served = server.accept()[0].getpeername()[1] == early.getsockname()[1]
+print(json.dumps([other, listener.is_for('any'), served, again, server.getsockname()[1]]))"
+        );
+        assert_eq!(python(&long, &program).await, json!([null, true, true, null, number]));
+        let bound = std::net::TcpListener::bind(("127.0.0.1", number));
+        assert!(bound.is_ok(), "who has asked was the only one who had it");
+        assert!(lender.was_asked() && lender.was_asked().eq(&false));
+        drop(port);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whoever_asks_for_anything_else_gets_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lender, port, number) = lending(dir.path()).await;
+        lender.was_asked();
+        let program = "
+def said(what):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(os.environ[port.VARIABLE])
+    one.sendall(what)
+    try:
+        return one.recv(10).decode()
+    except ConnectionResetError:
+        return ''  # not all of it was read
+silent = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+[one.connect(os.environ[port.VARIABLE]) for one in silent]
+print(json.dumps([said(what) for what in (b'x\\n', b'-1\\n', b'99999\\n', b'123456789', b'0\\n', b'\\n')]))";
+        assert_eq!(python(dir.path(), program).await, json!(vec![""; 6]));
+        assert!(lender.was_asked(), "one says that it would ask");
+        assert!(std::net::TcpListener::bind(("127.0.0.1", number)).is_err(), "it is held as before");
+        std::fs::remove_file(dir.path().join("port.sock")).unwrap();
+        assert!(lender.serve(dir.path().join("port.sock"), &port).await, "what a cleaner removes is there again");
+        assert_eq!(python(dir.path(), &format!("print(json.dumps(port.take({number}) is None))")).await, json!(false));
+    }
+}

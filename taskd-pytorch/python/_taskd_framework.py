@@ -3,9 +3,12 @@
 It goes by the calls of an optimizer's step(). How many steps an optimizer has behind it those remember that keep the number
 in their state, and so in checkpoints: Adam and its kin do, SGD does not.
 
+And who hosts the store at which ranks meet, where no service does: that one takes the launcher's listener.
+
 It imports nothing of torch before the program does, and must parse on Python 3.6 and later.
 """
 
+import os
 import sys
 
 MODULE = "torch"  # what a program imports that trains
@@ -86,3 +89,47 @@ def own_count(optimizer):
     except Exception:
         pass
     return 0
+
+
+STORE_PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd")
+
+
+def hosts(after_import, port):
+    """Called once, in every process that may host the store. `port` is _taskd_port.py."""
+    if os.environ.get("RANK") == "0":
+        port.here()
+    after_import("torch.distributed.rendezvous", lambda module: host_with_listener(module.TCPStore, port))
+    after_import("socket", lambda module: release_ahead_of_bind(module.socket, port))
+
+
+def host_with_listener(store, port):
+    """Every store, whether torch's rendezvous makes it or the program by hand."""
+    init = store.__init__
+
+    def __init__(self, *args, **kwargs):
+        given = dict(zip(STORE_PARAMETERS, args), **kwargs)
+        wants = given.get("is_master") and given.get("master_listen_fd") is None
+        listener = port.take(given.get("port")) if wants and len(args) < len(STORE_PARAMETERS) else None
+        if listener is None:
+            return init(self, *args, **kwargs)
+        if listener.is_for(given.get("host_name")):
+            try:
+                return init(self, *args, **dict(kwargs, master_listen_fd=listener.fd))  # it is torch's from here on
+            except TypeError:
+                pass  # an older torch takes none
+        listener.close()  # torch listens there itself, at once
+        return init(self, *args, **kwargs)
+
+    store.__init__ = __init__
+
+
+def release_ahead_of_bind(socket, port):
+    """A program may have something else of Python's listen at the port."""
+    bind = socket.bind
+
+    def bind_released(self, address):
+        if isinstance(address, tuple) and len(address) > 1 and str(address[1]) == os.environ.get("MASTER_PORT"):
+            port.release(address[1])
+        return bind(self, address)
+
+    socket.bind = bind_released

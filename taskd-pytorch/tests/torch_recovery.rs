@@ -67,7 +67,9 @@ while True:
 dist.init_process_group('gloo')";
     let world = world(2);
     let programs = [hosts, squats];
-    launcher.start(&batch(&world, |Rank(rank)| WorkerSpec::new([torch, "-c", programs[rank as usize]]))).await.unwrap();
+    // Without the helper: with it nobody could listen there first.
+    let spec = |rank: u32| WorkerSpec::new([torch, "-c", programs[rank as usize]]).with_env("TASKD_HOOKS", "0");
+    launcher.start(&batch(&world, |Rank(rank)| spec(rank))).await.unwrap();
     let (host, squatter) = (ProcId::rank(0, 1), ProcId::rank(1, 1));
     let (_, ended) = exits(&launcher, std::slice::from_ref(&host)).await;
     let error = ended[&host].error.as_deref().unwrap();

@@ -153,6 +153,10 @@ impl Framework for Torch {
         self.master_addr.clone().unwrap_or_else(|| host_of(world))
     }
 
+    fn host_variable(&self) -> Option<&'static str> {
+        Some("MASTER_ADDR")
+    }
+
     fn report(&self, failure: &Failure<'_>) -> Option<ErrorReport> {
         report(failure.record, failure.stderr_tail)
     }

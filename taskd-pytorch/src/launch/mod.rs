@@ -22,8 +22,10 @@ pub use meeting::{STORE, with_store};
 ///   of a rank that dies is given back in a fraction of the time, and its successor waits for that. `glibc.malloc.hugetlb=0` turns it off.
 /// - Each generation has a `MASTER_PORT` of its own, and rank 0's worker hosts the store there
 ///   (`TORCHELASTIC_USE_AGENT_STORE=False`), so that no generation ever meets the leftovers of another. The port is kept
-///   from other programs, by a bound socket, for as long as the generation lasts; where the race for it is lost all the
-///   same, the exit's error is `retry_free`.
+///   from other programs for as long as the generation lasts: the launcher listens there until rank 0's torch takes the listener over
+///   (`master_listen_fd`). A program that makes its store by another name of the host, or by a torch that takes none, has the launcher's
+///   listener closed right before. Ranks that are no Python's need `TASKD_HOOKS=0`: then the port is only bound, and where the race for it is
+///   lost, the exit's error is `retry_free`.
 /// - The helper stands on the ranks' `PYTHONPATH`: lifeline, heartbeat, progress and records of what the program does,
 ///   without a change to it. `TASKD_HOOKS=0` in the order's environment turns it off.
 /// - A failed rank's exit carries its error: the record that it wrote to `TORCHELASTIC_ERROR_FILE` (`TASKD_ERROR_FILE` is the same), else the exception
@@ -44,6 +46,7 @@ pub use meeting::{STORE, with_store};
 /// | `python/sitecustomize.py` | the helper |
 /// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
+/// | `port.sock` | where rank 0 asks for the listener of that port |
 /// | `port` | the newest generation and its port, for a later owner |
 ///
 /// What cannot be written the job does without; [`info`](taskd_core::launch::Launcher::info) says what.

@@ -4,9 +4,12 @@ A step is a call of an optimizer, or of a cell that trains one (`nn.TrainOneStep
 inside of each other the outermost. How many steps lie behind it an optimizer remembers in `global_step`, and so in checkpoints
 that have it.
 
+And when the scheduler is about to listen, which takes no listener of another's: the launcher stops to listen then.
+
 It imports nothing of MindSpore before the program does, and must parse on Python 3.6 and later.
 """
 
+import os
 from _thread import get_ident
 
 MODULE = "mindspore"  # what a program imports that trains
@@ -49,3 +52,21 @@ def own_count(cell):
         return int(getattr(cell, "optimizer", cell).global_step.asnumpy().item())
     except Exception:
         return 0
+
+
+def hosts(after_import, port):
+    """Called once, in every process that may be the scheduler. `port` is _taskd_port.py."""
+    if os.environ.get("MS_ROLE") != "MS_SCHED":
+        return
+    port.here()
+
+    def release_ahead_of(module, name):
+        begin = getattr(module, name)
+
+        def begin_alone(*args, **kwargs):
+            port.release(int(os.environ.get("MS_SCHED_PORT", 0)))
+            return begin(*args, **kwargs)
+
+        setattr(module, name, begin_alone)
+
+    after_import("mindspore.communication.management", lambda module: release_ahead_of(module, "init_cluster"))

@@ -7,8 +7,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use taskd_core::job::{ErrorReport, Name, Role, Termination};
-use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat};
+use taskd_core::job::{ErrorReport, Name, Role, Termination, World};
+use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat, host_of};
 
 use super::SCHEDULER;
 use super::files::PYTHON_FILES;
@@ -74,7 +74,7 @@ impl MindSpore {
         let world: [(&str, &dyn Display); 5] = [
             ("MS_WORKER_NUM", &ranks),
             ("RANK_SIZE", &ranks),
-            ("MS_SCHED_HOST", &self.sched_host.clone().unwrap_or_else(|| order.host())),
+            ("MS_SCHED_HOST", &self.meets_at(order.world)),
             ("MS_SCHED_PORT", &order.port),
             ("MS_TOPO_TIMEOUT", &self.cluster_time_out_s),
         ];
@@ -112,6 +112,14 @@ impl Framework for MindSpore {
 
     fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
         self.cluster(order, &[("MS_ROLE", &"MS_SCHED"), ("RANK_ID", &0)])
+    }
+
+    fn meets_at(&self, world: &World) -> String {
+        self.sched_host.clone().unwrap_or_else(|| host_of(world))
+    }
+
+    fn host_variable(&self) -> Option<&'static str> {
+        Some("MS_SCHED_HOST")
     }
 
     fn log(&self, role: &Role, seat: Option<&Seat>) -> Option<PathBuf> {

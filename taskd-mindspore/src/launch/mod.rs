@@ -29,7 +29,8 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 /// - Every rank, and the service [`SCHEDULER`], gets msrun's environment; what the order itself sets wins. Ranks are pinned
 ///   (`MS_NODE_ID`). `${local_rank}` in their arguments is replaced.
 /// - Each generation has an `MS_SCHED_PORT` of its own, so that no generation ever meets the leftovers of another. The port
-///   is kept from other programs, by a bound socket, for as long as the generation lasts.
+///   is kept from other programs for as long as the generation lasts: the launcher listens there until right before the scheduler does, which
+///   can take no listener of another's.
 /// - The helper stands on PYTHONPATH: lifeline, heartbeat, progress and records of what the program does, without a change to
 ///   it. The heartbeat comes from a thread that needs no interpreter's lock, which MindSpore keeps for seconds, and in its
 ///   scheduler for ever: it says that the process is not stopped. `TASKD_HOOKS=0` in the order's environment turns all of it off.
@@ -48,6 +49,7 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 /// |---|---|
 /// | `python/sitecustomize.py`, `python/taskd/` | the helper |
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
+/// | `port.sock` | where the scheduler has the launcher close its listener of that port |
 /// | `port` | the newest generation and its port, for a later owner |
 ///
 /// # Example

@@ -70,6 +70,7 @@ async fn run(options: &Options) -> Result<(), Failure> {
         pace_ms: PACE_MS,
         strategy: options.strategy,
         memory_every: None,
+        children: None,
     };
     let what = options.inject.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let Options { ranks, state_mib, faults, seed, .. } = options;

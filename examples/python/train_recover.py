@@ -42,6 +42,7 @@ parser.add_argument("--state-mib", type=float, default=1.0)
 parser.add_argument("--pace-ms", type=float, default=20.0)
 parser.add_argument("--resumes", action="store_true", help="from the newest dying checkpoint, with the bits of a run that never ended")
 parser.add_argument("--timeout-s", type=float, default=1800.0, help="after which a collective operation has failed")
+parser.add_argument("--children", type=int, help="leaves children of every kind, under this number")
 options = parser.parse_args()
 
 faulthandler.register(signal.SIGUSR1)  # whoever wonders where a rank stands asks it: the stacks go to stderr
@@ -68,6 +69,10 @@ def with_rank():
     global rank, lines
     rank = dist.get_rank()
     torch.manual_seed(100 + rank)
+    if options.children is not None:
+        import children
+
+        children.leave(options.children)
     lines = open(os.path.join(options.dir, "steps.%d.%d.jsonl" % (rank, os.getpid())), "a", buffering=1)
 
 

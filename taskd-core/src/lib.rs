@@ -36,6 +36,7 @@ pub mod recover;
 pub mod runtime;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod secrets;
 #[cfg(feature = "test-util")]
 pub mod sim;
 #[cfg(feature = "test-util")]

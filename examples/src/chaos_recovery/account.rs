@@ -19,6 +19,10 @@ const BESIDES: i64 = 16;
 /// By how much the memory of a process may grow from its first recoveries to its last, in KiB.
 const RSS_GROWTH_KIB_MAX: i64 = 64 << 10;
 
+/// Kinds of children (`children.py`) that a guard without a control group may leave when it is killed: they have an environment and a session
+/// of their own, and their parents have ended.
+const ESCAPES: [&str; 4] = ["session", "daemon", "other-user", "chain"];
+
 /// What came of one job.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobAccount {
@@ -44,6 +48,11 @@ pub(crate) struct JobAccount {
     pub(crate) ms: Vec<f64>,
     pub(crate) orphans: usize,
     pub(crate) zombies: usize,
+    /// Children of ranks that have outlived them, by their kind; after which faults.
+    pub(crate) left: BTreeMap<&'static str, usize>,
+    pub(crate) left_after: BTreeMap<String, usize>,
+    /// Whether all guards had a control group: without one a killed guard may leave those of [`ESCAPES`].
+    pub(crate) contained: bool,
     /// The newest step.
     pub(crate) steps: u64,
     #[serde(skip)]
@@ -75,6 +84,13 @@ impl JobAccount {
         format!("  as undisturbed in {steps} steps of single ranks: state {state}, loss {loss}")
     }
 
+    /// Whether any outlived its rank that must not.
+    fn has_left_children(&self) -> bool {
+        let may_be_left = |kind: &&'static str| !self.contained && ESCAPES.contains(kind);
+        self.left.keys().any(|kind| !may_be_left(kind))
+            || self.left_after.keys().any(|after| self.contained || after != "Guard")
+    }
+
     pub(crate) fn of(strategy: Strategy, dir: PathBuf, wanted: u32) -> JobAccount {
         JobAccount {
             strategy,
@@ -89,6 +105,9 @@ impl JobAccount {
             ms: Vec::new(),
             orphans: 0,
             zombies: 0,
+            left: BTreeMap::new(),
+            left_after: BTreeMap::new(),
+            contained: true,
             steps: 0,
             ended_at: None,
             steps_compared: 0,
@@ -175,6 +194,10 @@ impl Account {
                 writeln!(out, "              descriptors {fd_growth} ({}), threads {thread_growth} ({})", by[1], by[2]);
             let _ = writeln!(out, "              recoveries lived through: {lived:?}");
             let _ = writeln!(out, "  groups left and not gone, at most: {}", job.abandoned_groups_max);
+            if !job.left.is_empty() {
+                let how = if job.contained { "" } else { " (without a control group)" };
+                let _ = writeln!(out, "  children left{how}: {:?}, after {:?}", job.left, job.left_after);
+            }
             if let Some(why) = &job.failed {
                 let _ = writeln!(out, "  FAILED: {why}");
             }
@@ -201,6 +224,7 @@ impl Account {
             (!self.state_equal || !self.loss_bit_equal, "a job trained something else than undisturbed"),
             (self.jobs.iter().any(|job| !job.replicas_equal), "ranks of a job ended with different parameters"),
             (self.orphans + self.zombies > 0, "processes outlived their job"),
+            (self.jobs.iter().any(JobAccount::has_left_children), "children of ranks outlived them"),
             (!self.shm_left.is_empty(), "shared memory was left"),
             (self.fd_growth > held, "descriptors grow with recoveries"),
             (self.thread_growth > held, "threads grow with recoveries"),

@@ -3,6 +3,7 @@
 //! It starts and ends supervisors and waits; what is hit when is [`inject`](super::inject)'s.
 
 use super::account::JobAccount;
+use super::children;
 use super::growth::Growth;
 use super::kind::Kind;
 use super::progress::Progress;
@@ -15,6 +16,7 @@ use crate::recover::Job;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 
@@ -202,6 +204,30 @@ impl<'a> Fire<'a> {
         }
     }
 
+    /// Waits until no child of a rank lives whose rank is gone, and accounts for those that do; after `kind`, or at the end.
+    pub(crate) async fn account_for_children(&mut self, kind: Option<Kind>) {
+        let Some(number) = self.job.children else { return };
+        let until = Instant::now() + GONE_WITHIN;
+        let left = loop {
+            let living = children::living(number);
+            let ranks = self.ranks().values().map(|process| process.pid).collect();
+            let left = children::left(living, &ranks);
+            if left.is_empty() || Instant::now() > until {
+                break left;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        self.account.contained &= !lacks_a_control_group(&self.job.dir);
+        if left.is_empty() {
+            return;
+        }
+        let after = kind.map_or("the end".to_owned(), |kind| format!("{kind:?}"));
+        self.say(&format!("children left after {after}: {left:?}"));
+        *self.account.left_after.entry(after).or_default() += left.len();
+        left.iter().for_each(|child| *self.account.left.entry(child.kind).or_default() += 1);
+        children::kill(&left);
+    }
+
     /// Writes down all that may explain why the job stands still, then starts it again.
     pub(crate) async fn start_over(&mut self, why: &Stalled) -> Result<(), Failure> {
         self.account.stalls += 1;
@@ -221,6 +247,14 @@ impl<'a> Fire<'a> {
         self.leftovers().await;
         self.bury_supervisor().await
     }
+}
+
+/// Whether a guard of the job has said that no control group holds its processes.
+fn lacks_a_control_group(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path().join("guard.log"))
+        .any(|log| fs::read_to_string(log).is_ok_and(|text| text.contains("no control group holds")))
 }
 
 /// The job did not get where it should have within the bound.

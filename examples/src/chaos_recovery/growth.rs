@@ -63,7 +63,7 @@ impl Growth {
                 Part::Guard => "guard",
                 Part::Store => "store",
                 Part::Other if Some(process.pid) == supervisor => "supervisor",
-                Part::Other => continue,
+                Part::Standby | Part::Other => continue,
             };
             let children = parents.iter().filter(|parent| **parent == process.pid).count();
             if let Some(holds) = Holds::of(process.pid, children) {

@@ -46,6 +46,7 @@ impl Fire<'_> {
             Kind::Nan => self.tell(any, "nan").await?,
             Kind::Cut => self.cut(&ranks, any),
             Kind::Store => self.kill_part(&Part::Store),
+            Kind::Standby => self.kill_part(&Part::Standby),
             Kind::Guard => self.kill_host(&ranks, any),
             Kind::MidDump => self.mid_dump(&ranks, any, other).await?,
             Kind::BetweenCommits => self.between_commits(&ranks, any, other, dice).await?,

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Cut,
     /// The store is killed.
     Store,
+    /// A process that waits for a rank's place is killed.
+    Standby,
     /// Two ranks are killed at once.
     TwoAtOnce,
     /// While a recovery is under way, a rank is killed; where no rank is to be lost, the store.

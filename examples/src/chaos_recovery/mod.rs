@@ -4,6 +4,7 @@
 //! It only strikes, watches and keeps the account: what recovers the job is taskd.
 
 mod account;
+mod children;
 mod fire;
 mod growth;
 mod inject;
@@ -46,6 +47,10 @@ pub struct Options {
     /// Within how many seconds all ranks must complete a step again after a fault; longer is a stall.
     #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = number::<u64>(1, 3600))]
     bound_s: u64,
+    /// Every rank leaves children of every kind (daemons, chains of short-lived processes, other users' and so on), which are to be gone
+    /// with it.
+    #[arg(long)]
+    children: bool,
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,

@@ -3,6 +3,7 @@
 
 use super::Options;
 use super::account::{Account, JobAccount};
+use super::children;
 use super::fire::{Fire, Stalled};
 use super::kind::Kind;
 use crate::outside::census::Census;
@@ -49,11 +50,13 @@ pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
         pace_ms: PACE_MS,
         strategy: Strategy::Auto,
         memory_every: options.memory_every,
+        children: options.children.then(std::process::id),
     };
     let done = Box::pin(all_jobs(options, &job, &mut census)).await;
     for process in census.take() {
         let _ = process.signal(Signal::KILL); // whatever happened: nothing is left running
     }
+    job.children.into_iter().for_each(|number| children::kill(&children::living(number)));
     let keep = done.as_ref().map_or(true, |account| account.wants_a_look());
     if keep {
         dir.disable_cleanup(true);
@@ -94,7 +97,7 @@ async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) ->
     let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
     let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;
     println!("undisturbed   {steps} steps");
-    let reference = Job { dir: job.dir.join(name), strategy, steps, pace_ms: 0, ..job.clone() };
+    let reference = Job { dir: job.dir.join(name), strategy, steps, pace_ms: 0, children: None, ..job.clone() };
     let reference = Box::pin(reference.run(&[])).await?;
     accounts.iter_mut().for_each(|account| compare(account, &reference.lines));
     Ok(())
@@ -126,6 +129,7 @@ async fn under_fire(options: &Options, job: Job, share: u32, census: &mut Census
         fire.say(&format!("left over: {left:?}"));
         *(if left.state == 'Z' { &mut fire.account.zombies } else { &mut fire.account.orphans }) += 1;
     }
+    fire.account_for_children(None).await;
     fire.account.steps = fire.progress.most;
     fire.account.grown = fire.growth.grown();
     account.abandoned_groups_max = abandoned(&account.dir)?;
@@ -146,6 +150,7 @@ async fn one(fire: &mut Fire<'_>, kind: Kind, seed: u64) -> Result<(), Failure> 
         Ok(Some(ms)) => {
             fire.account.ms.push(ms);
             fire.say(&format!("{kind:?}: on after {ms:.0} ms; {}", fire.growth.newest()));
+            fire.account_for_children(Some(kind)).await;
             Ok(())
         }
         Ok(None) => {

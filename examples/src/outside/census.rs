@@ -17,6 +17,8 @@ pub(crate) enum Part {
     Guard,
     /// The job's store.
     Store,
+    /// Waits to be a rank, or makes processes that do.
+    Standby,
     /// The root process of a rank.
     Rank {
         victim: Victim,
@@ -123,7 +125,8 @@ fn part(pid: i32, environ: &BTreeMap<&[u8], &[u8]>) -> Part {
             port,
         })
     };
-    rank().unwrap_or(Part::Other)
+    let other = || if environ.contains_key(&b"TASKD_SEAT"[..]) { Part::Standby } else { Part::Other };
+    rank().unwrap_or_else(other)
 }
 
 /// The few fields of `/proc/PID/stat` that are needed.

@@ -52,6 +52,8 @@ pub struct Job {
     /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all ranks; where
     /// nothing is said, as the strategy needs it.
     pub memory_every: Option<NonZeroU64>,
+    /// Every rank leaves children of every kind, under this number.
+    pub children: Option<u32>,
 }
 
 /// How long the job trains with fewer ranks before who is lost comes back.
@@ -208,6 +210,8 @@ impl Job {
         let timeout = TIMEOUT.as_secs().to_string();
         let argv = [&python, "-u", script, "--dir", &dir, "--steps", &steps, "--state-mib", &mib, "--pace-ms", &pace];
         let argv = argv.into_iter().chain(["--timeout-s", &timeout]).chain(self.resumes().then_some("--resumes"));
+        let children = self.children.map(|number| number.to_string());
+        let argv = argv.chain(children.iter().flat_map(|number| ["--children", number.as_str()]));
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
         spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped

@@ -3,6 +3,7 @@
 //! It never judges what is asked for: that is [`JobSpec::problems`].
 
 use super::{GroupId, JobSpec, Name, NodeId, NotText, Policy, Rank, WorkerSpec, document_text};
+use crate::secrets::SecretNames;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ pub(crate) struct Document {
     /// What is noted of the job for those who know the name, such as a cluster's labels and annotations.
     #[serde(default)]
     annotations: BTreeMap<String, String>,
+    /// Which names of variables and options are those of secrets, besides those that are known as such: their values stand in no log.
+    #[serde(default)]
+    secrets: SecretNames,
 }
 
 const fn first_version() -> u32 {
@@ -110,9 +114,20 @@ impl JobSpec {
             return Err(SpecError::Version { found: version });
         }
         let document = serde_json::from_str(text).map_err(SpecError::Form)?;
-        let Document { version: _, name, ranks, worker, services, meeting, nodes, groups, policy, annotations } =
-            document;
-        Ok(JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations })
+        let Document {
+            version: _,
+            name,
+            ranks,
+            worker,
+            services,
+            meeting,
+            nodes,
+            groups,
+            policy,
+            annotations,
+            secrets,
+        } = document;
+        Ok(JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations, secrets })
     }
 
     /// The job as a JSON document that [`from_json`](JobSpec::from_json) reads, with every value spelled out.
@@ -120,7 +135,8 @@ impl JobSpec {
     /// # Errors
     /// [`SpecError::Unwritable`] when something in it is not text.
     pub fn to_json(&self) -> Result<String, SpecError> {
-        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations } = self.clone();
+        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations, secrets } =
+            self.clone();
         let document = Document {
             version: SPEC_VERSION,
             name,
@@ -132,6 +148,7 @@ impl JobSpec {
             groups,
             policy,
             annotations,
+            secrets,
         };
         serde_json::to_string_pretty(&document).map_err(SpecError::Unwritable)
     }

@@ -3,8 +3,10 @@
 //! It starts nothing, and what may be done to keep the ranks training is the [`Policy`]'s.
 
 use super::{GroupId, GroupKind, Incarnation, Member, Name, NodeId, Policy, Rank, World};
+use crate::secrets::{SecretNames, Secrets, shown_arguments, shown_variable};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ pub const RANKS_MAX: u32 = 1 << 20;
 const SERVICES_MAX: usize = 16;
 /// Most annotations.
 const ANNOTATIONS_MAX: usize = 256;
+/// Most names of secrets that a job adds or exempts: each is compared with every name.
+const SECRET_NAMES_MAX: usize = 1024;
 /// Most bytes of one annotation.
 const ANNOTATION_BYTES_MAX: usize = 1 << 16;
 
@@ -21,7 +25,7 @@ const ANNOTATION_BYTES_MAX: usize = 1 << 16;
 ///
 /// The environment is built explicitly: what `inherit` lets through of the supervisor's own, then what the launcher sets,
 /// then `env`, which wins. A launcher's decorator adds to `env` what is not there yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -136,6 +140,18 @@ impl WorkerSpec {
     }
 }
 
+/// For errors and logs of programs: values that are secrets by their names are left out.
+impl fmt::Debug for WorkerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WorkerSpec { argv, env, inherit, cwd, nice, affinity, log, listen } = self;
+        let env: BTreeMap<&String, String> =
+            env.iter().map(|(name, value)| (name, shown_variable(name, value))).collect();
+        let mut shown = f.debug_struct("WorkerSpec");
+        shown.field("argv", &shown_arguments(argv)).field("env", &env).field("inherit", inherit).field("cwd", cwd);
+        shown.field("nice", nice).field("affinity", affinity).field("log", log).field("listen", listen).finish()
+    }
+}
+
 /// Which variables of the supervisor's environment a process sees.
 ///
 /// Whatever is chosen, the runtime's own `TASKD_*` variables are never inherited: those of a job that runs inside
@@ -189,7 +205,7 @@ pub enum Ready {
 }
 
 /// One job: what to run, how often, and under which policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct JobSpec {
     /// Name of the job, for people and for the log: one of another name is another job's. Ranks see the launcher's.
@@ -217,6 +233,10 @@ pub struct JobSpec {
     /// this crate does.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
+    /// Which names are those of secrets, besides those that are known as such. Secrets in the environment and the arguments of its
+    /// programs are neither decided on nor logged (see [`secrets`](crate::secrets)).
+    #[serde(default)]
+    pub secrets: SecretNames,
 }
 
 impl JobSpec {
@@ -232,7 +252,15 @@ impl JobSpec {
             groups: BTreeMap::new(),
             policy: Policy::default(),
             annotations: BTreeMap::new(),
+            secrets: SecretNames::default(),
         }
+    }
+
+    /// Says which names are those of secrets, besides those that are known as such.
+    #[must_use]
+    pub fn with_secrets(mut self, names: SecretNames) -> JobSpec {
+        self.secrets = names;
+        self
     }
 
     /// Notes something of the job, for those who know the name.
@@ -321,7 +349,21 @@ impl JobSpec {
             "annotations",
             "must be 256 at most, of 65536 bytes each",
         );
+        let names = self.secrets.also.len() + self.secrets.except.len();
+        problems.check(names <= SECRET_NAMES_MAX, "secrets", "must be 1024 names at most");
         problems.all()
+    }
+}
+
+/// As that of its programs, and with the names that the job adds.
+impl fmt::Debug for JobSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sealed = Secrets::take(self).0;
+        let JobSpec { name, ranks, worker, services, meeting, nodes, groups, policy, annotations, secrets } = &sealed;
+        let mut shown = f.debug_struct("JobSpec");
+        shown.field("name", name).field("ranks", ranks).field("worker", worker).field("services", services);
+        shown.field("meeting", meeting).field("nodes", nodes).field("groups", groups).field("policy", policy);
+        shown.field("annotations", annotations).field("secrets", secrets).finish()
     }
 }
 

@@ -16,7 +16,7 @@ use std::fmt;
 /// Version of the log format that this program writes. It reads that and all released ones before, from
 /// [`FORMAT_VERSION_MIN`] on, and refuses a newer one: that may hold what this program must not overlook. Whatever is
 /// added to a type in the log raises it.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 
 /// The first version of the log format that was released; 1 never was.
 pub const FORMAT_VERSION_MIN: u32 = 2;

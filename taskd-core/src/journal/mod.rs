@@ -86,6 +86,9 @@
 //!
 //! A log is as trustworthy as its directory: the check sums find accidents, not forgeries.
 //!
+//! It writes what it is given. A [`Runtime`](crate::runtime::Runtime) gives it no secrets of the job: marks stand in their place, and
+//! a later supervisor has the values from its own job ([`secrets`](crate::secrets)).
+//!
 //! | file | its part |
 //! |---|---|
 //! | `record`, `form`, `header`, `files` | the format: frames, payloads, heads, names |

@@ -6,6 +6,7 @@
 mod activity;
 mod change;
 mod change_log;
+mod control_groups;
 mod direct;
 mod fleet;
 mod foreign;

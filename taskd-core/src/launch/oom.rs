@@ -3,6 +3,7 @@
 //! It reads the counters of the control group that a process is in (v2 `memory.events`, v1 `memory.oom_control`), those of the host
 //! (`/proc/vmstat`) where no such group can be seen, and the kernel's log where that may be read. It never guesses from a signal alone.
 
+use super::control_groups::{Hierarchy, Membership, find};
 use crate::job::{ErrorReport, Name, Termination};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
@@ -110,24 +111,15 @@ impl OomCounter {
 impl Place {
     /// The control group that counts the memory of a process whose `/proc/PID/cgroup` is this.
     fn group(groups: &str, mounts: &str, root: &Path) -> Option<Place> {
-        let mut lines = groups.lines().filter_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            rest.split_once(':')
-        });
-        let v1 = lines.clone().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));
-        let (is_v2, name) = match v1 {
-            Some((_, name)) => (false, name),
-            None => (true, lines.find(|(controllers, _)| controllers.is_empty())?.1),
-        };
-        let is_it = |mount: &&Mount<'_>| match is_v2 {
-            true => mount.kind == "cgroup2",
-            false => mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "memory"),
-        };
-        let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
-        let mount = mounts.iter().filter(is_it).find(|mount| below(name, &mount.root).is_some())?;
-        let point = root.join(mount.point.trim_start_matches('/'));
-        let directory = point.join(below(name, &mount.root)?.trim_start_matches('/'));
-        Some(Place::Group { directory, mount: point, name: name.to_owned(), is_v2 })
+        let hierarchies = [Hierarchy::V1("memory"), Hierarchy::V2];
+        let (hierarchy, found) =
+            hierarchies.into_iter().find_map(|one| Some((one, find(one, groups, mounts, root)?)))?;
+        let is_v2 = hierarchy == Hierarchy::V2;
+        let Membership { directory, mount, name } = found;
+        // A group that does not have the controller is counted with the next one above it that has.
+        let counts = |group: &&Path| group.starts_with(&mount) && (!is_v2 || group.join("memory.events").exists());
+        let directory = directory.ancestors().find(counts).map_or(directory.clone(), Path::to_owned);
+        Some(Place::Group { directory, mount, name, is_v2 })
     }
 
     /// How many there have been; `None` where that cannot be read.
@@ -187,37 +179,6 @@ impl Place {
             }
         }
     }
-}
-
-/// A line of `/proc/self/mountinfo`.
-struct Mount<'a> {
-    root: String,
-    point: String,
-    kind: &'a str,
-    options: &'a str,
-}
-
-impl Mount<'_> {
-    fn parse(line: &str) -> Option<Mount<'_>> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut before = before.split(' ').skip(3);
-        let (root, point) = (unescaped(before.next()?), unescaped(before.next()?));
-        let mut after = after.split(' ');
-        Some(Mount { root, point, kind: after.next()?, options: after.nth(1).unwrap_or_default() })
-    }
-}
-
-/// Spaces, tabs, line ends and backslashes stand as three octal digits after a backslash.
-fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .into_iter()
-        .fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
-}
-
-/// What of a group's name is below the root of a mount.
-fn below<'a>(name: &'a str, root: &str) -> Option<&'a str> {
-    let rest = if root == "/" { name } else { name.strip_prefix(root)? };
-    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
 /// What the kernel's log says of a kill.
@@ -317,6 +278,19 @@ mod tests {
             counter.unexplained().unwrap().contains("has killed a process for lack of memory: the limit of 512 MiB")
         );
         assert_eq!(counter.unexplained(), None);
+    }
+
+    #[test]
+    fn a_group_without_the_memory_controller_is_counted_with_the_one_above_it() {
+        let root = machine(&[
+            ("proc/7/cgroup", "0::/pods/a/taskd-0f-1\n"),
+            ("proc/self/mountinfo", V2),
+            ("sys/fs/cgroup/pods/a/taskd-0f-1/cgroup.procs", "7\n"),
+            ("sys/fs/cgroup/pods/a/memory.events", "oom_kill 2\n"),
+            ("sys/fs/cgroup/pods/a/memory.max", "536870912\n"),
+        ]);
+        let counter = OomCounter::of_files(Pid::from_raw(7).unwrap(), root.path()).unwrap();
+        assert_eq!((counter.seen, counter.place.limit()), (2, Some((512 << 20, "/pods/a".into()))));
     }
 
     #[test]

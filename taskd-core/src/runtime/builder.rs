@@ -8,6 +8,7 @@ use crate::journal::{Journal, JournalConfig};
 use crate::kernel::Plugins;
 use crate::launch::{Launcher, LauncherInfo};
 use crate::recover::RecoveryStrategy;
+use crate::secrets::Secrets;
 use crate::trace::TraceSource;
 use crate::trace::switches::TraceControl;
 use std::collections::BTreeSet;
@@ -120,12 +121,15 @@ impl RuntimeBuilder {
         let (Some(job), Some(launcher), true) = (job, launcher, problems.is_empty()) else {
             return Err(BuildError { problems });
         };
+        let (job, secrets) = Secrets::take(&job);
         let logs = journal.map(|(dir, config)| {
             let header = past::header(&job, &sources, &plugins, launcher.as_ref(), unix_ms());
             Journal::open(dir, header, config)
         });
         match logs.transpose() {
-            Ok(logs) => Ok(Runtime::assemble(Arc::new(job), sources, plugins, launcher, logs, trace)),
+            Ok(logs) => {
+                Ok(Runtime::assemble((Arc::new(job), Arc::new(secrets)), sources, plugins, launcher, logs, trace))
+            }
             Err(error) => {
                 problems.push(Problem::Journal(error.to_string()));
                 Err(BuildError { problems })

@@ -1,11 +1,13 @@
 //! Commands to the launcher, in the order in which they were given, and its answers and changes back.
 //!
-//! In order, because a stop that overtakes its start would leave a process that nobody wants.
+//! In order, because a stop that overtakes its start would leave a process that nobody wants. Here alone an order gets the job's
+//! secrets, which neither kernel nor log has: a launcher gets whole orders, or none.
 
 use crate::job::{CommandId, Domain, Name, ProcId, Role, printable};
 use crate::kernel::{Command, Input, Request};
 use crate::launch::{LaunchError, Launcher, Revision};
 use crate::recover::{Action, Failure, Output};
+use crate::secrets::Secrets;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -51,11 +53,17 @@ enum Order {
 
 impl Carrier {
     /// `name` is the launcher's; it is not asked for it again, in tasks that must not panic with it.
-    pub(super) fn spawn(launcher: Arc<dyn Launcher>, name: Name, urgent: &mpsc::Sender<Input>) -> Carrier {
+    pub(super) fn spawn(
+        launcher: Arc<dyn Launcher>,
+        name: Name,
+        secrets: &Arc<Secrets>,
+        urgent: &mpsc::Sender<Input>,
+    ) -> Carrier {
         let (orders, waiting) = mpsc::channel(LAUNCHER_QUEUE_MAX);
         let (mut carrying, mut following) = (JoinSet::new(), JoinSet::new());
         let (superseding, superseded) = mpsc::channel(1);
-        let launcher = Called { launcher, name, urgent: urgent.clone(), superseded: superseding };
+        let secrets = Arc::clone(secrets);
+        let launcher = Called { launcher, name, secrets, urgent: urgent.clone(), superseded: superseding };
         carrying.spawn(carry_out(launcher.clone(), waiting));
         following.spawn(follow(launcher.clone()));
         Carrier { orders, launcher, carrying, following, others: JoinSet::new(), superseded }
@@ -114,6 +122,7 @@ impl Carrier {
 struct Called {
     launcher: Arc<dyn Launcher>,
     name: Name,
+    secrets: Arc<Secrets>,
     urgent: mpsc::Sender<Input>,
     /// Receives a sentence when another supervisor has taken the job over.
     superseded: mpsc::Sender<String>,
@@ -166,11 +175,14 @@ async fn send(
 
 /// One call, in a task of its own, so that a panic in the launcher ends the call and not us.
 async fn call(called: &Called, id: CommandId, action: Action) -> Result<Output, Failure> {
-    let launcher = Arc::clone(&called.launcher);
+    let (launcher, secrets) = (Arc::clone(&called.launcher), Arc::clone(&called.secrets));
     let mut inner = JoinSet::new();
     inner.spawn(async move {
         match action {
-            Action::Start { batch, .. } => launcher.start(&batch).await,
+            Action::Start { batch, .. } => match secrets.put_back(&batch) {
+                Ok(whole) => launcher.start(&whole).await,
+                Err(missing) => Err(LaunchError::Refused(missing.to_string())),
+            },
             Action::Stop { procs, grace, .. } => launcher.stop(&procs, grace).await,
             Action::Acknowledge(proc) => launcher.acknowledge(&[proc]).await,
             Action::Direct(batch) => launcher.direct(id, &batch).await,
@@ -283,7 +295,7 @@ mod tests {
     async fn a_launcher_that_panics_wherever_it_can_is_called_again_and_every_command_answered() {
         let launcher = MockLauncher::new(); // which expects nothing: every call of it panics
         let (urgent, mut inputs) = mpsc::channel(64);
-        let mut carrier = Carrier::spawn(Arc::new(launcher), Name::new("mock"), &urgent);
+        let mut carrier = Carrier::spawn(Arc::new(launcher), Name::new("mock"), &Arc::default(), &urgent);
         for id in 1..=2 {
             carrier.give(stop(id));
             let answer = tokio::time::timeout(Duration::from_secs(60), answer(&mut inputs));

@@ -17,6 +17,7 @@ use crate::journal::{Journal, Recovered};
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Outcome, Plugins, Start};
 use crate::launch::{Change, Launcher};
 use crate::recover::{Action, Beforehand};
+use crate::secrets::Secrets;
 use crate::trace::TraceSource;
 use crate::trace::switches::TraceControl;
 use std::fmt;
@@ -57,7 +58,9 @@ pub const HAND_OVER_WITHIN: Duration =
 /// );
 /// ```
 pub struct Runtime {
+    /// Without its secrets.
     spec: Arc<JobSpec>,
+    secrets: Arc<Secrets>,
     sources: Vec<Box<dyn TraceSource>>,
     plugins: Plugins,
     launcher: Arc<dyn Launcher>,
@@ -84,7 +87,7 @@ impl Runtime {
     }
 
     pub(super) fn assemble(
-        spec: Arc<JobSpec>,
+        (spec, secrets): (Arc<JobSpec>, Arc<Secrets>),
         sources: Vec<Box<dyn TraceSource>>,
         plugins: Plugins,
         launcher: Arc<dyn Launcher>,
@@ -96,7 +99,7 @@ impl Runtime {
         let (calling, calls) = mpsc::channel(CALLS_MAX);
         let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
         let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor, trace };
-        Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs }
+        Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs }
     }
 
     /// What the host program holds while the job runs.
@@ -169,6 +172,7 @@ struct Shell {
     queues: Arc<FactQueues>,
     sources: Sources,
     carrier: Carrier,
+    secrets: Arc<Secrets>,
     handle: RuntimeHandle,
     requests: mpsc::Receiver<Input>,
     calls: mpsc::Receiver<Call>,
@@ -208,7 +212,7 @@ impl Drop for Unattended {
 
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
+        let Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
         let info = launcher.info();
         let meets_at = info.meets_at.clone();
         let job = Beforehand::of(Arc::clone(&spec)).meeting_at(meets_at.clone());
@@ -239,8 +243,9 @@ impl Shell {
             calendar: Calendar::default(),
             output,
             sources: Sources::spawn(sources, &queues, &handle.urgent),
-            carrier: Carrier::spawn(launcher, info.name, &handle.urgent),
+            carrier: Carrier::spawn(launcher, info.name, &secrets, &handle.urgent),
             queues,
+            secrets,
             handle,
             requests,
             calls,
@@ -316,7 +321,8 @@ impl Shell {
     }
 
     /// One step of the kernel: logged, then carried out. True: it was the last one.
-    async fn step(&mut self, now: JobTime, input: Input) -> bool {
+    async fn step(&mut self, now: JobTime, mut input: Input) -> bool {
+        self.secrets.mask(&mut input);
         let commands = self.kernel.step(now, &input);
         match &input {
             Input::Listed(listing) => {

@@ -21,6 +21,7 @@ use taskd_core::recover::Action;
 use taskd_core::runtime::Announcement;
 use taskd_core::runtime::control::Request;
 use taskd_core::schema;
+use taskd_core::secrets::SecretNames;
 
 fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -119,6 +120,7 @@ fn a_job_comes_back_from_json_and_is_of_its_schema() {
     let schema = schema_of("job-spec");
     let plain = JobSpec::new("plain", 1, WorkerSpec::new(["true"]));
     let mut noted = plain.clone().with_annotation("queue", "gold");
+    noted.secrets = SecretNames::default().with("licence").without("SORT_KEY");
     noted.policy.reasons = BTreeMap::from([(Name::new("restart"), "it takes too long".to_owned())]);
     for spec in [elaborate(), plain, noted] {
         let json = spec.to_json().unwrap();

@@ -11,6 +11,7 @@ mod harness;
 mod host;
 mod kept;
 mod process;
+mod secrets;
 mod signals;
 #[path = "../local_launcher/support.rs"]
 mod support;
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
         ["guest", threads, reaping, jobs, rounds, dir] => guest::run(threads, reaping, jobs, rounds, dir.as_ref()),
         ["without-guard", dir] => guest::run_without_guard(dir.as_ref()),
         ["kept", life, dir] => kept::run(life, dir.as_ref()),
+        ["secrets", life, dir] => secrets::run(life, dir.as_ref()),
         ["signals", leave, dir] => signals::run(leave, dir.as_ref()),
-        _ => harness::run(&words, &[dropped::TESTS, guest::TESTS, kept::TESTS, signals::TESTS]),
+        _ => harness::run(&words, &[dropped::TESTS, guest::TESTS, kept::TESTS, secrets::TESTS, signals::TESTS]),
     }
 }

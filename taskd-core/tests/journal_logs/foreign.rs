@@ -92,7 +92,7 @@ fn a_newer_format_and_a_foreign_file_are_told_and_no_state_is_made_of_them() {
     let changes: [(Change, &str); 3] = [
         (
             |bytes| bytes[8] = 200,
-            "has version 200 of the log format, this program reads up to 6: use the version of this program",
+            "has version 200 of the log format, this program reads up to 7: use the version of this program",
         ),
         (|bytes| *bytes = b"once upon a time".to_vec(), "is not a log of this program"),
         (|bytes| bytes[50] ^= 1, "is not a log of this program, or its head is damaged"),

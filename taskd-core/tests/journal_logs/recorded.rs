@@ -374,7 +374,7 @@ fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 7 of the log format, this program reads up to 6: use the version of this program \
+            "has version 8 of the log format, this program reads up to 7: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

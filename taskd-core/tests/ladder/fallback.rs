@@ -468,5 +468,8 @@ fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart
     let in_place = chosen.iter().filter(|name| **name == "recover-in-place").count();
     assert_eq!((in_place, chosen.last()), (16, Some(&"restart")), "{chosen:?}");
     let reason = job.decision().reason;
-    assert!(reason.starts_with("recover-in-place failed twice: given up 16 times, last for a new fault in "), "{reason}");
+    assert!(
+        reason.starts_with("recover-in-place failed twice: given up 16 times, last for a new fault in "),
+        "{reason}"
+    );
 }

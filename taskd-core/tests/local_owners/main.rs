@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may fail where it stands")]
 
 mod attach;
+mod containment;
 mod cost;
 mod guard_blame;
 mod guard_death;
@@ -29,8 +30,9 @@ mod turns;
 
 use std::process::ExitCode;
 
-const SUITES: [&[harness::Test]; 15] = [
+const SUITES: [&[harness::Test]; 16] = [
     attach::TESTS,
+    containment::TESTS,
     cost::TESTS,
     guard_blame::TESTS,
     guard_death::TESTS,

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -246,6 +247,70 @@ def memory():
     at = server.listener.socket.getsockname()[0]
     server.close()
     return {"read": read, "same": target.raw == source.raw, "outside": outside, "stranger": stranger, "at": at}
+
+
+def other_host():
+    """Connections from another host that does not know the secret: to a rank of a job of one host, and to one at an address of the
+    network. Its arguments: that address, and a command that runs what follows it on the other host."""
+    import ctypes
+
+    _listener.UNKNOWN_SECONDS = 2
+    os.environ["TASKD_COPY"] = "tcp"
+    here, on_the_other = sys.argv[2], sys.argv[3:]
+    state, target = ctypes.create_string_buffer(b"what a rank has in memory, which nobody else is to see", 64), ctypes.create_string_buffer(64)
+    start = ctypes.addressof(state)
+
+    def asks(port, *more):
+        command = on_the_other + [sys.executable, __file__, "intruder", here, str(port), str(start), *more]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    alone = _listener.Listener("127.0.0.1", _copy.PURPOSE, echo)
+    refused = json.loads(asks(alone.port()).communicate()[0])
+    os.environ["TASKD_HOST"] = here
+    server = _copy.Server([(start, 64)])
+    before = descriptors()
+    intruder = asks(server.listener.port(), "and holds 300")
+    until(lambda: server.listener.closed >= 200)
+    few = descriptors() - before <= _listener.UNKNOWN_MAX + 4
+    heard = json.loads(intruder.stdout.readline())  # it goes on to hold what it has
+    _copy.read([(server.where(), [(ctypes.addressof(target), start, 64)])], lambda: False)
+    intruder.communicate()  # which tells it to end
+    at, same = server.listener.socket.getsockname()[0] == here, target.raw == state.raw
+    alone.close()
+    server.close()
+    return {"refused": refused["dialled"], "at": at, "heard": heard, "few": few, "a rank is served": same}
+
+
+def intruder():
+    """On the other host: asks for a rank's memory in each way that it has, and says what it was given."""
+    address, start = (sys.argv[2], int(sys.argv[3])), int(sys.argv[4])
+    request = start.to_bytes(8, "little") + (64).to_bytes(8, "little")
+    begun = time.monotonic()
+    try:
+        socket.create_connection(address, 20).close()
+    except OSError as error:
+        return {"dialled": [type(error).__name__, time.monotonic() - begun < 5]}
+    most = 0
+    for said in (request, bytes(48), request * 8, b"GET / HTTP/1.1\r\n\r\n" * 10):
+        peer = socket.create_connection(address, 20)
+        peer.sendall(said)
+        came = b""
+        try:
+            while True:
+                more = peer.recv(4096)
+                if not more:
+                    break
+                came += more
+        except ConnectionResetError:
+            pass
+        most = max(most, len(came))
+    os.environ["TASKD_SECRET"] = "5b" * 32
+    dialled = failure(lambda: _auth.dial(address, _copy.PURPOSE, 20))
+    heard = {"dialled": dialled.replace(address[0], "HERE"), "at most a challenge": most <= _auth.NONCE_BYTES}
+    print(json.dumps(heard), flush=True)
+    held = [socket.create_connection(address, 20) for _ in range(300)]
+    sys.stdin.read()
+    return {"held": len(held)}
 
 
 print(json.dumps(globals()[sys.argv[1]]()))

@@ -5,16 +5,21 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use taskd_core::launch::python::write_helper;
+use taskd_core::testing::OtherHost;
 use taskd_core::testing::python::{finished, system};
 
 /// What a scenario of that program found.
 fn found(scenario: &str) -> Value {
+    found_with(scenario, &[])
+}
+
+fn found_with(scenario: &str, arguments: &[String]) -> Value {
     let helper = tempfile::tempdir().unwrap();
     write_helper(helper.path(), &[]).unwrap();
     let program = format!("{}/tests/python_helper/sealed.py", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(Path::new(system()));
     let (stdout, stderr) =
-        finished(command.args([&program, scenario]).env("PYTHONPATH", helper.path()).output().unwrap());
+        finished(command.args([&program, scenario]).args(arguments).env("PYTHONPATH", helper.path()).output().unwrap());
     serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"))
 }
 
@@ -65,4 +70,21 @@ fn a_ranks_memory_is_given_to_ranks_of_its_job_alone_at_its_own_address() {
     let stranger = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
     let expected = json!({"read": 16, "same": true, "outside": true, "stranger": stranger, "at": "127.0.0.1"});
     assert_eq!(found("memory"), expected);
+}
+
+/// What is left is no matter of this listener: a process of another host can hold 64 connections of a rank for five seconds each
+/// (SECURITY.md, *Listeners*).
+#[test]
+fn another_host_that_does_not_know_the_secret_reaches_no_job_of_one_host_and_gets_nothing_of_a_ranks_memory() {
+    let name = "another_host_that_does_not_know_the_secret_reaches_no_job_of_one_host";
+    let Some(other) = OtherHost::join(name) else { return };
+    let command = other.command("env");
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|word| word.to_str().unwrap().to_owned()).collect();
+    let found = found_with("other_host", &[&[other.here().to_string()], &words[..]].concat());
+    let heard = json!({"dialled": "what listens at HERE:PORT does not take this process for one of its job", "at most a challenge": true});
+    let expected = json!({
+        "refused": ["ConnectionRefusedError", true], "at": true, "heard": heard, "few": true, "a rank is served": true,
+    });
+    assert_eq!(found, expected);
 }

@@ -121,6 +121,7 @@ class Engine:
             self.state_.named.setdefault(_accelerate.NAME, counters)
         self.loop = loop
         self.say_what_is_sharded()
+        self.say_what_is_not_given()
         self.noter.looks_at_buffers()
         if self.noter.unusual is not None:
             self.refuses(self.why_unusual())
@@ -167,6 +168,13 @@ class Engine:
             why = "%s is sharded (FSDP), and does not come back from a pass that was given up in its middle: restart all ranks"
             self.cannot = why % lost[0]
         self.session.knows_limits()
+
+    def say_what_is_not_given(self):
+        """What is named and holds values of types that are not handed to another process."""
+        for name, why in sorted(self.state_.not_encodable(self.told_sharded).items()):
+            self.told_sharded.append(name)
+            _link.say("%s cannot be given to a rank that takes the place of a lost one (%s): where a rank is lost all start again" % (name, why))
+            self.session.knows_limits()
 
     def carries_gradients(self):
         """A rank that takes the place of a lost one has none of what that one's steps before have left in its gradients."""

@@ -137,6 +137,16 @@ class State:
                     raise Refused(why % (name, type(key).__name__))
         return _codec.encode({name: rest_of(what) for name, what in self.named.items()})
 
+    def not_encodable(self, besides):
+        """Why the rest of what is named cannot be handed to another process, by name."""
+        found = {}
+        for name, what in self.named.items():
+            try:
+                name in besides or _codec.encode(rest_of(what))
+            except Exception as error:  # the program's own `state_dict` may raise anything
+                found[name] = "%s: %s" % (type(error).__name__, error)
+        return found
+
     def take_rest(self, data, tensors):
         """All that is not filled in place; of `tensors` the values are taken."""
         values = _values.by_name(tensors)

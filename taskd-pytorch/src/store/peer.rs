@@ -3,6 +3,7 @@
 //! torch's client can present nothing that proves an identity. Where it is on this host the system knows the user of its socket
 //! (`sock_diag(7)`, or `/proc/net/tcp` where there is no such), and the store serves its own user and root.
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, netlink};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -44,12 +45,13 @@ impl Peers {
         if !is_here(theirs.ip(), ours.ip()) {
             return Peer::Remote(theirs.ip());
         }
-        let told = self.ask(theirs, ours).or_else(|| listed(theirs, ours));
+        // The tables are long where there are many connections: they are read only where the kernel cannot be asked.
+        let told = self.ask(theirs, ours).unwrap_or_else(|| listed(theirs, ours));
         told.map_or(Peer::Unknown, Peer::User)
     }
 
-    /// The user of the socket with these ends.
-    fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> Option<u32> {
+    /// The user of the socket with these ends; `Some(None)`: there is none any more. `None`: the kernel cannot be asked.
+    fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> Option<Option<u32>> {
         let diag = self.diag.as_ref()?;
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(self.sequence, own, other);
@@ -60,7 +62,7 @@ impl Peers {
             let (_, length) = rustix::net::recv(diag, answer.as_mut_slice(), RecvFlags::DONTWAIT).ok()?;
             let answer = answer.get(..length)?;
             if word(answer, 8)? == self.sequence {
-                return user_in(answer, own);
+                return is_final(answer).then(|| user_in(answer, own));
             }
         }
     }
@@ -80,6 +82,7 @@ fn is_here(theirs: IpAddr, ours: IpAddr) -> bool {
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
 const TCP: u8 = 6;
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// `nlmsghdr`
@@ -118,6 +121,13 @@ fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Whether an answer says which socket it is, or that there is none; other errors are the system's (no such family, not permitted).
+fn is_final(answer: &[u8]) -> bool {
+    let kind = answer.get(4..6).and_then(|bytes| Some(u16::from_ne_bytes(bytes.try_into().ok()?)));
+    let error = word(answer, HEAD_BYTES).map(u32::cast_signed);
+    kind == Some(SOCK_DIAG_BY_FAMILY) || (kind == Some(NLMSG_ERROR) && error == Some(-Errno::NOENT.raw_os_error()))
 }
 
 /// The user of the socket that an answer is about, if that socket is a connection's end and is open. One that was
@@ -182,14 +192,23 @@ mod tests {
     #[test]
     fn a_connection_of_this_host_has_a_user_as_long_as_it_is_open() {
         let us = Peer::User(rustix::process::geteuid().as_raw());
-        let ends = [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "::1"), ("0.0.0.0", "127.0.0.1")];
+        let ends = [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1", "::ffff:127.0.0.1"),
+            ("::", "::ffff:127.0.0.1"),
+            ("::", "127.0.0.1"),
+            ("::", "::1"),
+            ("0.0.0.0", "127.0.0.1"),
+        ];
         for (listen_at, dial) in ends {
             let Some((server, client)) = pair(listen_at, dial) else { continue }; // a host without IPv6
             let (ours, theirs) = (plain(server.local_addr().unwrap()), plain(server.peer_addr().unwrap()));
             assert_eq!(Peers::new().of(&server), us, "{dial}");
             assert_eq!(Peers { diag: None, sequence: 0 }.of(&server), us, "{dial} by /proc/net/tcp");
             assert_eq!(listed(theirs, ours).map(Peer::User), Some(us));
+            assert_eq!(Peers::new().ask(theirs, ours).flatten().map(Peer::User), Some(us), "{dial} by sock_diag");
             drop(client);
+            assert!(Peers::new().ask(theirs, ours).is_none_or(|told| told.is_none()), "{dial}: its end is known");
             assert_eq!(
                 Peers::new().of(&server),
                 Peer::Unknown,
@@ -228,5 +247,21 @@ mod tests {
         assert_eq!(user_in(&answer, "127.0.0.1:82".parse().unwrap()), None);
         answer[INODE_AT] = 0;
         assert_eq!(user_in(&answer, own), None, "it is closed");
+        assert!(is_final(&answer) && !is_final(&answer[..5]) && !is_final(&[]));
+    }
+
+    #[test]
+    fn that_there_is_no_such_socket_is_an_answer_and_other_errors_are_none() {
+        let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let mut peers = Peers::new();
+        if peers.diag.is_some() {
+            assert_eq!(peers.ask(nobody, nobody), Some(None), "no table is read for it");
+        }
+        let mut error = vec![0; HEAD_BYTES + 4];
+        error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+        for (errno, is_answer) in [(Errno::NOENT, true), (Errno::PERM, false), (Errno::OPNOTSUPP, false)] {
+            error[HEAD_BYTES..].copy_from_slice(&(-errno.raw_os_error()).to_ne_bytes());
+            assert_eq!(is_final(&error), is_answer, "{errno}");
+        }
     }
 }

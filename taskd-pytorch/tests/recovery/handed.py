@@ -6,6 +6,7 @@ engine gives another one its state; the loop, its directives, the engine and the
 
 import collections
 import dataclasses
+import datetime
 import importlib
 import itertools
 import json
@@ -617,6 +618,14 @@ class Locked:
         pass
 
 
+class Clock:
+    def state_dict(self):
+        return {"since": datetime.datetime(2026, 1, 1)}
+
+    def load_state_dict(self, state):
+        pass
+
+
 def of_scheduler(model, optimizer):
     return {"scheduler": Rule(optimizer, lambda epoch: 0.9**epoch)}
 
@@ -628,6 +637,10 @@ def of_group(model, optimizer):
 
 def of_object(model, optimizer):
     return {"locked": Locked()}
+
+
+def of_time(model, optimizer):
+    return {"clock": Clock()}
 
 
 def trains_on(unlike):
@@ -648,11 +661,13 @@ def trains_on(unlike):
                 one.step() if hasattr(one, "step") else None
         ends.append(step.completed)
     said = [one for one in SAID if "cannot be copied" in one]
-    return {"completed": ends, "said": said, "undo": SESSION.engine.undone()}
+    given = [one for one in SAID if "cannot be given" in one]
+    return {"completed": ends, "said": said, "given": given, "undo": SESSION.engine.undone()}
 
 
 def no_undo():
-    return {"scheduler": trains_on(of_scheduler), "group": trains_on(of_group), "object": trains_on(of_object)}
+    makes = {"scheduler": of_scheduler, "group": of_group, "object": of_object, "time": of_time}
+    return {name: trains_on(make) for name, make in makes.items()}
 
 
 # All of it with four ranks that are killed.

@@ -127,7 +127,17 @@ fn a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo() {
     let test = "a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo";
     let Some(found) = found(test, "no_undo") else { return };
     let so = "so what an optimizer's step has changed is not taken back: if an operation in it fails, all start again";
-    for name in ["scheduler", "group", "object"] {
+    let lost = "): where a rank is lost all start again";
+    for (name, of, what) in [
+        ("scheduler", "scheduler", "builtins.function"),
+        ("group", "optimizer", "builtins.function"),
+        ("object", "locked", "_thread.lock"),
+        ("time", "clock", "NotEncodable: a datetime.datetime"),
+    ] {
+        let given = &found[name]["given"];
+        let begins = format!("{of} cannot be given to a rank that takes the place of a lost one (");
+        let is_said = |one: &str| one.starts_with(&begins) && one.contains(what) && one.ends_with(lost);
+        assert!(given.as_array().unwrap().len() == 1 && is_said(given[0].as_str().unwrap()), "{name}: {given:#}");
         let (of, said) = (&found[name], found[name]["said"].as_array().unwrap());
         let is_said = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
         assert!(said.len() == 1 && is_said(said[0].as_str().unwrap()), "{name}: {of:#}");

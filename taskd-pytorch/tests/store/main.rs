@@ -12,6 +12,7 @@ mod generations;
 mod groups;
 mod hostile;
 mod names;
+mod other_host;
 mod raw;
 mod service;
 #[path = "../support/mod.rs"]

@@ -79,4 +79,27 @@ mod tests {
         drop(first);
         assert!(matches!(claim(identity), Claim::Ours(_)));
     }
+
+    #[test]
+    fn a_process_of_another_network_namespace_cannot_take_a_guards_name() {
+        use crate::testing::{OtherHost, python};
+        use std::io::{BufRead, BufReader};
+        let Some(other) = OtherHost::join("a_process_of_another_network_namespace_cannot_take_a_guards_name") else {
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let here = std::fs::metadata(dir.path()).unwrap();
+        let name = format!("taskd-guard/{:x}/{:x}", here.dev(), here.ino());
+        let bind = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(); print('bound', flush=True); sys.stdin.read()";
+        let mut command = other.command(python::system());
+        command.args(["-c", bind, &name]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut theirs = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "bound\n", "there the name is free");
+        let claimed = claim((here.dev(), here.ino()));
+        drop(theirs.stdin.take()); // it ends
+        theirs.wait().unwrap();
+        assert!(matches!(claimed, Claim::Ours(_)), "{claimed:?}");
+    }
 }

@@ -13,6 +13,7 @@
 //! ```
 //! A program that cannot do that names the `taskd-guard` binary ([`GuardProgram::Path`](super::GuardProgram::Path)).
 
+pub(crate) mod cgroup;
 mod claim;
 mod conns;
 mod counters;

@@ -72,6 +72,9 @@ pub(crate) struct Record {
     /// Since which start of the machine: pids and start times are of that one.
     #[serde(default)]
     pub(crate) boot: Option<String>,
+    /// The directory of the control group that holds the guard and all that it has started.
+    #[serde(default)]
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 impl Record {

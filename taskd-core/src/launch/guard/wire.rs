@@ -210,6 +210,8 @@ pub(crate) enum FromGuard {
     DoorIsNew,
     /// Something that the guard goes without, in one sentence.
     Notice(String),
+    /// What ends the guard's processes if it is killed, in one sentence: the first that an owner is sent which has started it.
+    Contained(String),
     /// The guard ends, and everything with it. What ends for that follows.
     Ending(GuardEnd),
 }

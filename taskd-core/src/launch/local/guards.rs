@@ -5,6 +5,7 @@
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
 use crate::job::{Incarnation, Role, Termination};
 use crate::launch::GuardEnd;
+use crate::launch::guard::cgroup::ControlGroup;
 use crate::launch::guard::run_dir::{self, Record, RunDir};
 use crate::launch::guard::tree::{self, Member};
 use crate::launch::guard::wire::{self, Frames, FromGuard, GuardConfig, JobId, PROTOCOL, ProcReport, Refusal, ToGuard};
@@ -375,11 +376,23 @@ async fn remove_leftovers(config: &LocalLauncherBuilder, record: Record) -> Resu
     let leaders: Vec<Member> = leaders.into_iter().map(Member::new).collect();
     let ours = record.job_name.as_deref().is_none_or(|name| name == config.job_name.as_str());
     let removal = tokio::task::spawn_blocking(move || {
+        let group = record.cgroup.as_ref().and_then(|group| ControlGroup::of_dead_guard(group, &record.job));
+        if !ours
+            && (group.as_ref().is_some_and(ControlGroup::has_processes) || tree::is_anybody_left(&record.job, &leaders))
+        {
+            return record.job_name;
+        }
+        if let Some(group) = group.filter(|group| !group.remove(LEFTOVERS_WITHIN)) {
+            tracing::warn!(
+                "what a dead guard has left in control group {} has not ended within {LEFTOVERS_WITHIN:?}: look in which state its \
+                 processes are (ps -o pid,stat,wchan)",
+                group.directory().display()
+            );
+        }
         if ours {
             tree::remove_all(&record.job, &leaders, LEFTOVERS_WITHIN);
-            return None;
         }
-        tree::is_anybody_left(&record.job, &leaders).then_some(record.job_name).flatten()
+        None
     });
     match removal.await {
         Ok(Some(name)) => Err(LocalError::OtherJob { name, run_dir: config.run_dir.clone() }),

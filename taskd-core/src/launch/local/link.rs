@@ -464,6 +464,7 @@ impl Task {
                 return Some(Next::End(LaunchError::Superseded(text)));
             }
             FromGuard::Notice(text) => tracing::warn!("{}", printable(&text)),
+            FromGuard::Contained(text) => tracing::info!("{}", printable(&text)),
             FromGuard::Ending(end) => {
                 let status = self.guard.as_mut().and_then(|guard| guard.said_that_it_ends(end));
                 status.into_iter().for_each(|status| self.history.guard(status));

@@ -115,7 +115,7 @@ impl Engine {
         let Some(line) = self.standbys.line(id) else { return };
         line.ahead_failures += 1;
         line.look_by(now + AGAIN_AFTER);
-        let what = line.like.argv.join(" ");
+        let what = line.like.command();
         match line.ahead_failures {
             TRIES_MAX => self.notice(&format!("no standby runs {what} ahead of its rank any more: {why}")),
             _ => self.note(&format!("a standby that ran ahead of its rank has failed: {why}")),

@@ -287,6 +287,10 @@ impl Engine {
                     if let Some(end) = self.end.take() {
                         let _ = self.run_dir.write_end(&end); // without it the next owner knows only that the guard is gone
                     }
+                    let none = Err("the guard has ended".into());
+                    if let Ok(group) = std::mem::replace(&mut self.cgroup, none) {
+                        group.leave(LAST_WORDS_WITHIN);
+                    }
                     self.run_dir.forget_guard();
                     if let Some((conn, id)) = call {
                         self.answer(conn, id, Ok(Answer::Done));

@@ -12,6 +12,7 @@ mod standbys;
 mod starts;
 mod survivors;
 
+use super::cgroup::ControlGroup;
 use super::conns::Conn;
 use super::doors::Doors;
 use super::end_of;
@@ -55,6 +56,8 @@ pub(super) struct Engine {
     run_dir: RunDir,
     /// Held as long as the guard lives.
     place: Place,
+    /// What holds this process and all that it starts; else why nothing does.
+    cgroup: Result<ControlGroup, String>,
     poll: Poll,
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
@@ -133,7 +136,11 @@ impl Engine {
             Kind::Thread(door) => (None, Ok(door)),
         };
         let door = door.map_err(|e| failed("cannot listen at worker.sock", e))?;
-        write_record(&run_dir, &config).map_err(|e| failed("cannot write guard.json", e))?;
+        let cgroup = match is_process {
+            true => ControlGroup::enter(&config.job),
+            false => Err("the processes are those of a program without a guard".into()),
+        };
+        write_record(&run_dir, &config, &cgroup).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
         let engine = Engine {
@@ -141,6 +148,7 @@ impl Engine {
             sessions: logs.open(run_dir.sessions_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
             place,
+            cgroup,
             poll: Poll::new().map_err(out_of)?,
             deaths: Deaths::new().map_err(out_of)?,
             listener,
@@ -191,6 +199,7 @@ impl Engine {
         let key = self.adopt(Conn::new(socket, self.config.owner_pid, Instant::now())?)?;
         self.welcome(key);
         self.make_owner(key);
+        self.say_what_contains_the_job(key);
         while self.life != Life::Over {
             let limit = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.poll.wait(limit) {
@@ -201,6 +210,27 @@ impl Engine {
         }
         self.say_goodbye();
         Ok(())
+    }
+
+    /// Logs and reports to the owner which processes may be left where the guard is killed.
+    fn say_what_contains_the_job(&mut self, owner: Key) {
+        let text = match &self.cgroup {
+            Ok(group) => format!(
+                "control group {} holds what {} starts: nothing is left of it where the guard is killed",
+                group.directory().display(),
+                myself()
+            ),
+            Err(why) => format!(
+                "no control group holds what {} starts ({why}): where the guard is killed, a process may be left that has changed its \
+                 session and its environment and whose parent has ended",
+                myself()
+            ),
+        };
+        self.note(&text);
+        if let Some(conn) = self.conns.get_mut(&owner) {
+            say(conn, &FromGuard::Contained(text));
+        }
+        self.flush(owner);
     }
 
     /// A defect in handling one event must not take the job down.
@@ -303,7 +333,7 @@ impl Engine {
 }
 
 /// Says which guard runs here.
-fn write_record(run_dir: &RunDir, config: &GuardConfig) -> io::Result<()> {
+fn write_record(run_dir: &RunDir, config: &GuardConfig, cgroup: &Result<ControlGroup, String>) -> io::Result<()> {
     let own = Stat::read(rustix::process::getpid());
     run_dir.write_record(&Record {
         protocol: PROTOCOL,
@@ -313,6 +343,7 @@ fn write_record(run_dir: &RunDir, config: &GuardConfig) -> io::Result<()> {
         dir: Some(run_dir.identity()?),
         job_name: Some(config.job_name.clone()),
         boot: run_dir::this_boot(),
+        cgroup: cgroup.as_ref().ok().map(|group| group.directory().to_owned()),
     })
 }
 

@@ -7,6 +7,7 @@ use crate::job::Termination;
 use crate::launch::guard::procs::{Key, Tree};
 use crate::launch::guard::streams::LAST_BYTES_MAX;
 use crate::launch::guard::tree::{Census, Member};
+use crate::secrets::shown_arguments;
 use rustix::process::Pid;
 use std::collections::BTreeSet;
 use std::fs;
@@ -85,12 +86,20 @@ fn ends_with_its_parent(pid: i32) -> bool {
     ["multiprocessing.resource_tracker", "multiprocessing.forkserver"].iter().any(|name| line.contains(name))
 }
 
+/// Its arguments, each with a NUL behind it.
 fn command_line(pid: i32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&line).replace('\0', " ")
+    String::from_utf8_lossy(&line).into_owned()
 }
 
-/// The beginning of a process's command line.
+/// The beginning of a process's command line, without what is a secret by its name.
 fn command(pid: i32) -> String {
-    command_line(pid).trim().chars().take(COMMAND_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+    let line = command_line(pid);
+    shown_arguments(&line.trim_end_matches('\0').split('\0').collect::<Vec<_>>())
+        .join(" ")
+        .trim()
+        .chars()
+        .take(COMMAND_CHARS_MAX)
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::launch::guard::tree::{JOB_MARK, PROC_MARK};
 use crate::launch::guard::wire::{StandbyMode, WireOrder, WireSpec, WireStandby};
+use crate::secrets::shown_arguments;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,11 @@ impl Like {
             nice: spec.nice,
             standby: standby.clone(),
         })
+    }
+
+    /// Its command line for people, without what is a secret by its name.
+    pub(in crate::launch::guard) fn command(&self) -> String {
+        shown_arguments(&self.argv).join(" ")
     }
 
     /// What an order's process has besides what it is like.

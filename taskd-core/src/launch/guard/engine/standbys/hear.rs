@@ -186,7 +186,7 @@ impl Engine {
     fn give_up(&mut self, id: u64, why: &str) {
         let Some(line) = self.standbys.line(id).filter(|line| line.given_up.is_none()) else { return };
         line.given_up = Some(why.to_owned());
-        let what = line.like.argv.join(" ");
+        let what = line.like.command();
         let template = self.standbys.of(id).find(|(_, standby)| standby.part == Part::Template).map(|(key, _)| key);
         template.into_iter().for_each(|template| self.discard(template));
         self.notice(&format!("no standbys for {what}, its ranks are started in the usual way: {why}"));

@@ -56,7 +56,7 @@ impl Engine {
     fn drop_line(&mut self, line: &Line, why: &str) {
         let keys = self.standbys.keys_of(line.id);
         if !keys.is_empty() {
-            self.note(&format!("{} standbys for {} are ended: {why}", keys.len(), line.like.argv.join(" ")));
+            self.note(&format!("{} standbys for {} are ended: {why}", keys.len(), line.like.command()));
         }
         keys.into_iter().for_each(|key| self.discard(key));
     }

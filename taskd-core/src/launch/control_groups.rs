@@ -1,0 +1,78 @@
+//! Where the control groups of a process are mounted (`cgroups(7)`, `proc_pid_cgroup(5)`, `proc_pid_mountinfo(5)`).
+//!
+//! It only reads.
+
+use std::path::{Path, PathBuf};
+
+/// One of the mounted trees of control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hierarchy {
+    /// The one of version 2.
+    V2,
+    /// The one of version 1 that has this controller.
+    V1(&'static str),
+}
+
+/// The control group of a process in one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Membership {
+    pub(super) directory: PathBuf,
+    /// Where the hierarchy, or what is visible of it here, is mounted.
+    pub(super) mount: PathBuf,
+    /// From the root of the hierarchy, as the process's list has it.
+    pub(super) name: String,
+}
+
+/// Finds the group of a process whose `/proc/PID/cgroup` is `groups`, by the lines of `/proc/self/mountinfo`; mount points are taken
+/// below `root`. `None`: it is not mounted, or not visible here.
+pub(super) fn find(hierarchy: Hierarchy, groups: &str, mounts: &str, root: &Path) -> Option<Membership> {
+    let mut lines = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_once(':')
+    });
+    let is_of_it = |controllers: &str| match hierarchy {
+        Hierarchy::V2 => controllers.is_empty(),
+        Hierarchy::V1(controller) => controllers.split(',').any(|name| name == controller),
+    };
+    let name = lines.find(|(controllers, _)| is_of_it(controllers))?.1;
+    let is_mount = |mount: &&Mount<'_>| match hierarchy {
+        Hierarchy::V2 => mount.kind == "cgroup2",
+        Hierarchy::V1(controller) => mount.kind == "cgroup" && mount.options.split(',').any(|one| one == controller),
+    };
+    let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
+    let mount = mounts.iter().filter(is_mount).find(|mount| below(name, &mount.root).is_some())?;
+    let point = root.join(mount.point.trim_start_matches('/'));
+    let directory = point.join(below(name, &mount.root)?.trim_start_matches('/'));
+    Some(Membership { directory, mount: point, name: name.to_owned() })
+}
+
+/// A line of `/proc/self/mountinfo`.
+struct Mount<'a> {
+    root: String,
+    point: String,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl Mount<'_> {
+    fn parse(line: &str) -> Option<Mount<'_>> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (root, point) = (unescaped(before.next()?), unescaped(before.next()?));
+        let mut after = after.split(' ');
+        Some(Mount { root, point, kind: after.next()?, options: after.nth(1).unwrap_or_default() })
+    }
+}
+
+/// Spaces, tabs, line ends and backslashes stand as three octal digits after a backslash.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
+}
+
+/// What of a group's name is below the root of a mount.
+fn below<'a>(name: &'a str, root: &str) -> Option<&'a str> {
+    let rest = if root == "/" { name } else { name.strip_prefix(root)? };
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}

@@ -1,0 +1,71 @@
+//! Secrets in the words of those who have them: a program that prints its token and fails brings it into its exit.
+//!
+//! It changes texts only, ahead of the kernel and the log, so that both have the same.
+
+use super::Secrets;
+use crate::job::ErrorReport;
+use crate::kernel::Input;
+use crate::launch::{Change, Phase, Saying};
+use crate::recover::Failure;
+use crate::trace::{Observation, Signal};
+
+/// Shorter values are left: they stand in texts by chance.
+const MASKED_BYTES_MIN: usize = 8;
+
+impl Secrets {
+    /// Puts marks in the place of secrets that stand in what comes of processes in words.
+    pub(crate) fn mask(&self, input: &mut Input) {
+        match input {
+            _ if self.taken.is_empty() => {}
+            Input::Changed(Change::Proc(status)) => self.in_phase(&mut status.phase),
+            Input::Listed(listing) => listing.procs.iter_mut().for_each(|status| self.in_phase(&mut status.phase)),
+            Input::Changed(Change::Said(said)) => match &mut said.what {
+                Saying::Failed(failure) => self.in_text(&mut failure.message),
+                Saying::Recorded(error) => self.in_error(error),
+                Saying::Answer { result: Err(why), .. } => self.in_text(why),
+                _ => {}
+            },
+            Input::Answered { results, .. } => {
+                for (_, result) in results {
+                    if let Err(Failure::Refused(why) | Failure::Unreachable(why)) = result {
+                        self.in_text(why);
+                    }
+                }
+            }
+            Input::Observed(facts) => facts.iter_mut().for_each(|fact| self.in_fact(fact)),
+            _ => {}
+        }
+    }
+
+    fn in_fact(&self, fact: &mut Observation) {
+        match &mut fact.signal {
+            Signal::Phase(phase) => self.in_phase(phase),
+            Signal::Error(error) | Signal::FailureRecorded(error) => self.in_error(error),
+            Signal::StepFailed(failure) => self.in_text(&mut failure.message),
+            _ => {}
+        }
+    }
+
+    fn in_phase(&self, phase: &mut Phase) {
+        match phase {
+            Phase::Pending(why) => self.in_text(why),
+            Phase::Exited(exit) => {
+                self.in_text(&mut exit.stderr_tail);
+                exit.error.iter_mut().for_each(|error| self.in_error(error));
+            }
+            Phase::Running | Phase::Dead(_) => {}
+        }
+    }
+
+    fn in_error(&self, error: &mut ErrorReport) {
+        self.in_text(&mut error.text);
+    }
+
+    fn in_text(&self, text: &mut String) {
+        for (value, mark) in self.taken.iter().take_while(|(value, _)| value.len() >= MASKED_BYTES_MIN) {
+            if text.contains(value) {
+                *text = text.replace(value, mark);
+            }
+        }
+    }
+}

@@ -4,11 +4,11 @@
 
 use super::incidents::Open;
 use super::{Branch, Check, Drop, Kernel, Proc};
-use crate::job::{CommandId, Domain, IncidentId, JobTime, ProcId, Rank, Ready};
+use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Rank, Ready, Role};
 use crate::launch::{Answered, LinkStatus, Phase, Point, Saying, StepFailure, WorkerSaid};
 use crate::recover::{Action, Failure, Output};
 use crate::trace::{Observation, Signal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long word of a rank whose link has gone is waited for: its memory may take a while to go before its end is told.
@@ -23,6 +23,9 @@ impl Kernel {
         let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) else {
             return self.state.counts.drop(Drop::OldIncarnation);
         };
+        if linked.is_none() && forget_unread(&mut self.state.unread, proc) {
+            return self.has_word();
+        }
         if known.link == *linked {
             return self.state.counts.drop(Drop::RepeatedChange);
         }
@@ -58,10 +61,22 @@ impl Kernel {
         let view = &self.state.view;
         let has_just_gone = |proc: &Proc| proc.unlinked_at.is_some_and(|at| view.now < at + WORD_WITHIN);
         let is_silent = |(rank, proc): (Rank, &Proc)| view.world.members().contains_key(&rank) && has_just_gone(proc);
-        let is_one_silent = view.training().any(is_silent);
+        let is_one_silent = view.training().any(is_silent) || self.is_report_under_way();
         let open = self.state.incidents.get_mut(&id).filter(|_| is_one_silent)?;
         let until = *open.word_until.get_or_insert(view.now + WORD_WITHIN);
         (view.now < until).then_some(until)
+    }
+
+    /// Whether nothing is proven of a rank that has just ended only for want of a report that it may have sent: its death is known before
+    /// its link was read to the end.
+    fn is_report_under_way(&self) -> bool {
+        let view = &self.state.view;
+        self.state.unread.iter().any(|(role, (incarnation, since))| {
+            let rank = role.rank().filter(|_| view.now < *since + WORD_WITHIN);
+            let is_of_world =
+                |rank: &Rank| view.world.members().get(rank).is_some_and(|m| m.incarnation == *incarnation);
+            rank.filter(is_of_world).is_some_and(|rank| view.replicas.lacks_report(rank))
+        })
     }
 
     /// Who waits for word may have it.
@@ -143,10 +158,19 @@ impl Kernel {
         }
         let known = self.state.view.procs.get_mut(&proc.role);
         if let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) {
+            if known.link.is_some() {
+                self.state.unread.insert(proc.role.clone(), (proc.incarnation, self.state.view.now));
+            }
             (known.link, known.unlinked_at) = (None, None);
         }
         if self.checks.has(Check::AnswerForTheDead) {
             _ = self.answer_of(proc, None, |action| matches!(action, Action::Direct(_)), &Err(Failure::Gone));
         }
     }
+}
+
+/// The link of a process that has ended was read to its end. False: that was known.
+fn forget_unread(unread: &mut BTreeMap<Role, (Incarnation, JobTime)>, proc: &ProcId) -> bool {
+    let is_of_it = unread.get(&proc.role).is_some_and(|(incarnation, _)| *incarnation == proc.incarnation);
+    is_of_it && unread.remove(&proc.role).is_some()
 }

@@ -185,6 +185,10 @@ struct State {
     /// When hosts were taken out, as far back as the cap looks.
     #[serde(default)]
     removals: VecDeque<JobTime>,
+    /// Processes that have ended and whose control link is not reported gone: which start of each role, and since when. What they have
+    /// sent may be under way.
+    #[serde(default)]
+    unread: BTreeMap<Role, (Incarnation, JobTime)>,
     /// What ranks are to record.
     #[serde(default)]
     switches: Switches,
@@ -253,6 +257,7 @@ impl Kernel {
             permissions: BTreeMap::new(),
             cordons: BTreeMap::new(),
             removals: VecDeque::new(),
+            unread: BTreeMap::new(),
             switches: Switches::default(),
             memory: Memory::default(),
             silent_guards: BTreeMap::new(),

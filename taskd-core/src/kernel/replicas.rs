@@ -182,7 +182,13 @@ impl Replicas {
     pub fn why_alone(&self, rank: Rank) -> String {
         let classes = self.now();
         let Some((number, class)) = classes.class(rank) else {
-            return format!("no replica of {rank} is proven: it has reported no checksum of its state");
+            return match self.has_reported(rank) {
+                false => format!("no replica of {rank} is proven: it has reported no checksum of its state"),
+                true => format!(
+                    "no replica of {rank} is proven: it has reported no checksum behind a step that called for other operations of all \
+                     ranks than those before"
+                ),
+            };
         };
         let step = class.at.1;
         let is_equal = |other: &Rank| classes.class(*other).is_some_and(|(_, theirs)| theirs.digest == class.digest);
@@ -202,6 +208,18 @@ impl Replicas {
                  first one, and no group of the framework (as DistributedDataParallel's) holds all of their state"
             ),
         }
+    }
+
+    /// Whether nothing is proven of a rank only because it has not reported behind a step of a new kind.
+    pub(crate) fn lacks_report(&self, rank: Rank) -> bool {
+        let is_missing = |round: &Round| !round.digests.contains_key(&rank) && !round.absent.contains(&rank);
+        let lacks = self.rounds.iter().any(|(_, round)| round.is_first_of_kind && is_missing(round));
+        lacks && self.has_reported(rank)
+    }
+
+    /// Whether it has reported since all have started.
+    fn has_reported(&self, rank: Rank) -> bool {
+        self.classes.heard.contains(&rank) || self.rounds.iter().any(|(_, round)| round.digests.contains_key(&rank))
     }
 
     /// All rounds taken into account.

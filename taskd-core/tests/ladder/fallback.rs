@@ -1,7 +1,7 @@
 //! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and no rank is
 //! blamed for what the recovery did.
 
-use super::job::{Job, KILLED, exited, failed, report};
+use super::job::{Job, KILLED, equal_digest, exited, failed, report};
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::kernel::{Held, IncidentReport, Input, Order};
@@ -472,4 +472,38 @@ fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart
         reason.starts_with("recover-in-place failed twice: given up 16 times, last for a new fault in "),
         "{reason}"
     );
+}
+
+/// Three ranks, of which two have reported behind a step of a new kind when the news comes that the third one is dead.
+fn dead_ahead_of_its_report() -> Job {
+    let mut job = in_loops(3);
+    for rank in [0, 2] {
+        job.link_with(ProcId::rank(rank, 1), Point::Loop, Some(of_new_kind()));
+    }
+    job.pass(1_000);
+    job.tell(1, Phase::Dead(KILLED));
+    job.pass(300);
+    job
+}
+
+fn of_new_kind() -> StateDigest {
+    StateDigest { first_of_kind: true, ..equal_digest(81) }
+}
+
+#[test]
+fn a_decision_waits_for_a_report_that_a_rank_had_sent_ahead_of_its_death() {
+    let mut job = dead_ahead_of_its_report();
+    assert_eq!(job.chosen(), [""; 0], "its link was not read to the end");
+    job.link_with(ProcId::rank(1, 1), Point::Loop, Some(of_new_kind()));
+    job.pass(1);
+    assert_eq!(job.chosen(), ["recover-in-place"]);
+
+    let mut job = dead_ahead_of_its_report();
+    job.give(Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(1, 1), linked: None })));
+    job.pass(1);
+    assert_eq!(job.chosen(), ["restart"], "it has sent none");
+
+    let mut job = dead_ahead_of_its_report();
+    job.pass(1_000);
+    assert_eq!(job.chosen(), ["restart"], "nothing is heard of its link");
 }

@@ -140,6 +140,11 @@ impl Job {
 
     /// A rank of a job with step loops: it says that it is there.
     pub(crate) fn link(&mut self, proc: ProcId, at: Point) {
+        self.link_with(proc, at, (at == Point::Loop).then(|| equal_digest(0)));
+    }
+
+    /// The same with this checksum.
+    pub(crate) fn link_with(&mut self, proc: ProcId, at: Point, digest: Option<StateDigest>) {
         let linked = Linked {
             generation: self.kernel.view().world.generation(),
             framework: Name::new("test"),
@@ -148,7 +153,7 @@ impl Job {
             state_bytes: None,
             cannot: None,
             sharded: Vec::new(),
-            digest: (at == Point::Loop).then(|| Box::new(equal_digest(0))),
+            digest: digest.map(Box::new),
         };
         self.give(Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) })));
     }
@@ -260,7 +265,7 @@ pub(crate) fn failed(error: ErrorReport) -> Phase {
 }
 
 /// The checksum that all ranks have at a step.
-fn equal_digest(step: u64) -> StateDigest {
+pub(crate) fn equal_digest(step: u64) -> StateDigest {
     let (digest, group) = ("equal".into(), Some("dp".into()));
     StateDigest { loop_number: 1, step, digest, group, took_us: 1, first_of_kind: false }
 }

@@ -76,6 +76,16 @@ fn the_last_line_of_stderr_is_the_helpers_only_where_the_program_wrote_none() {
 }
 
 #[test]
+fn what_the_helper_has_said_of_a_rank_that_trains_is_not_the_last_line_of_its_stderr() {
+    for (step, is_shown) in [(None, true), (Some(12), false)] {
+        let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
+        let exit = Exit { stderr_tail: "taskd: ema/n_averaged: changed\n".into(), step, ..Exit::new(KILLED) };
+        let found = scene.tell(&mut exits, 0, Signal::Phase(Phase::Exited(Box::new(exit))));
+        assert_eq!(fault(&found).clues.iter().any(|clue| clue.what == "stderr"), is_shown, "{step:?}");
+    }
+}
+
+#[test]
 fn of_a_progress_bar_the_last_state_is_the_last_line() {
     let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
     let exit = Exit { stderr_tail: "\r 1%|  |\r 2%|# |\r\n".into(), ..Exit::new(KILLED) };

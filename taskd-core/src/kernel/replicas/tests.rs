@@ -156,8 +156,13 @@ fn a_step_of_a_new_kind_proves_nothing_of_a_rank_that_has_not_reported_behind_it
     say(&mut replicas, 64, &[(0, "b"), (1, "b"), (2, "b")]);
     say_of_new_kind(&mut replicas, 71, &[(0, "c"), (2, "c")]);
     assert_eq!(sets(&replicas, 3), [vec![0, 2], vec![1]], "it was lost ahead of its report");
+    assert!(replicas.lacks_report(Rank(1)) && !replicas.lacks_report(Rank(0)) && !replicas.lacks_report(Rank(7)));
+    let why = "no replica of rank 1 is proven: it has reported no checksum behind a step that called for other operations of all ranks \
+               than those before";
+    assert_eq!(replicas.why_alone(Rank(1)), why);
     say_of_new_kind(&mut replicas, 71, &[(1, "c")]);
     assert_eq!(sets(&replicas, 3), [[0, 1, 2]], "the report was under way");
+    assert!(!replicas.lacks_report(Rank(1)));
 }
 
 #[test]

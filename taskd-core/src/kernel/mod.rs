@@ -86,7 +86,9 @@ pub use trial::{TRIAL_STEPS, TRIAL_WITHIN};
 pub use view::{Proc, View};
 
 use crate::detect::{FaultDetector, Findings};
-use crate::job::{CommandId, IncidentId, JobSpec, JobTime, Name, NodeId, Permission, ProcId, Seq, WorkerSpec};
+use crate::job::{
+    CommandId, Incarnation, IncidentId, JobSpec, JobTime, Name, NodeId, Permission, ProcId, Role, Seq, WorkerSpec,
+};
 use crate::recover::RecoveryStrategy;
 use budget::Budget;
 use calendar::Calendar;

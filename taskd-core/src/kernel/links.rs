@@ -18,14 +18,14 @@ impl Kernel {
     /// A link has come, has gone, or its process stands elsewhere.
     pub(super) fn linked(&mut self, status: &LinkStatus) {
         let LinkStatus { proc, linked } = status;
+        if linked.is_none() && forget_unread(&mut self.state.unread, proc) {
+            self.has_word();
+        }
         let now = self.now();
         let known = self.state.view.procs.get_mut(&proc.role);
         let Some(known) = known.filter(|known| known.incarnation == proc.incarnation) else {
             return self.state.counts.drop(Drop::OldIncarnation);
         };
-        if linked.is_none() && forget_unread(&mut self.state.unread, proc) {
-            return self.has_word();
-        }
         if known.link == *linked {
             return self.state.counts.drop(Drop::RepeatedChange);
         }

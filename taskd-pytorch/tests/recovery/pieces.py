@@ -18,7 +18,7 @@ import types
 import weakref
 
 import torch
-from taskd import _completer, _fsdp, _groups_anew, _link, _recoverable, _reducers, _sockets, _step_kinds, _store
+from taskd import _codec, _completer, _fsdp, _groups_anew, _link, _recoverable, _reducers, _sockets, _step_kinds, _store
 
 os.environ["TASKD_SECRET"] = "5a" * 32
 
@@ -578,7 +578,39 @@ def looked_through_once():
     return {"always": all(always), "asked": asked, "late": told, "found": len(found)}
 
 
+def tensors():
+    """Every kind of tensor comes out as it went in; what of it does not."""
+    plain = [torch.randn(3, 4), torch.tensor(5), torch.zeros(0, 3), torch.arange(6).reshape(2, 3).t(), torch.tensor([True, False])]
+    plain += [torch.randn(4).to(torch.bfloat16), torch.randn(3, requires_grad=True), torch._neg_view(torch.ones(3))]
+    plain += [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)]
+    others = [torch.randn(2, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()]
+
+    def is_equal(one):
+        out = _codec.decode(_codec.encode(one))
+        has = [(type(each), each.dtype, each.shape, each.layout, each.requires_grad) for each in (one, out)]
+        values = [each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in (one, out)]
+        return has[0] == has[1] and torch.equal(*values)
+
+    def is_refused(given):
+        header = json.dumps([{"tensor": given}, [4]]).encode()
+        try:
+            _codec.decode(_codec.LENGTH.pack(len(header)) + header + b"abcd")
+        except _codec.Malformed:
+            return True
+        return False
+
+    data = {"b": 0}
+    wrong = [["torch.float32", [2], False, data], ["torch.float32", [-1], False, data], ["nope", [1], False, data], ["torch.float32", "x", False, data]]
+    wrong += [["torch.float32", [1], False, "abcd"], ["torch.float32", [2**62, 4], False, data], [data], []]
+    return {
+        "differ": [str(one) for one in plain + others if not is_equal(one)],
+        "pickled": sum(b"PK" in _codec.encode(one) for one in plain),
+        "taken": [str(given) for given in wrong if not is_refused(given)],
+    }
+
+
 SCENARIOS = {
+    "tensors": tensors,
     "completer_goes_on": completer_goes_on,
     "callback_that_waits": callback_that_waits,
     "kinds_of_steps": kinds_of_steps,

@@ -134,3 +134,10 @@ fn nothing_of_a_loop_that_is_over_holds_its_loader_and_its_workers() {
     assert_eq!(found["opening"], opening, "as a newcomer has it to be set: {found:#}");
     assert_eq!((&found["kept"], &found["gone"], &found["left"]), (&Value::Null, &json!(true), &json!([0, 0])));
 }
+
+#[test]
+fn tensors_are_handed_over_as_bytes_and_come_out_as_they_went_in() {
+    let test = "tensors_are_handed_over_as_bytes_and_come_out_as_they_went_in";
+    let Some(found) = found(test, "tensors") else { return };
+    assert_eq!(found, json!({"differ": [], "pickled": 0, "taken": []}));
+}

@@ -95,7 +95,7 @@ async fn under_fire(
         Job { what, with_steps, python: python.to_owned(), dir, steps: options.steps }
     };
     println!("{}: undisturbed", what.name());
-    let undisturbed: Training = job("undisturbed", false).run(0, &mut Dice::new(options.seed)).await?;
+    let undisturbed: Training = Box::pin(job("undisturbed", false).run(0, &mut Dice::new(options.seed))).await?;
     undisturbed.completed()?;
     for with_steps in [false, true] {
         if options.taskd_steps.is_some_and(|only| only != with_steps) || with_steps && !what.has_steps() {
@@ -105,7 +105,7 @@ async fn under_fire(
         let mut dice = Dice::new(options.seed);
         while row.kills < options.kills {
             let name = format!("{}-{}", if with_steps { "steps" } else { "plain" }, row.jobs);
-            let training = job(&name, with_steps).run(options.kills - row.kills, &mut dice).await?;
+            let training = Box::pin(job(&name, with_steps).run(options.kills - row.kills, &mut dice)).await?;
             if training.kills.is_empty() {
                 return Err(format!("a job of {} ended before a rank was killed: more --steps", what.name()).into());
             }

@@ -59,6 +59,7 @@ impl ControlGroup {
         let mut reasons = Vec::new();
         for hierarchy in [Hierarchy::V2, Hierarchy::V1("freezer")] {
             let Some(own) = find(hierarchy, &groups, &mounts, Path::new("/")) else { continue };
+            remove_empty(&own.directory);
             let directory = own.directory.join(format!("{PREFIX}{}-{}", job.0, std::process::id()));
             match make(&directory) {
                 Ok(means) => return Ok(ControlGroup { directory, means }),
@@ -195,6 +196,16 @@ fn remove_tree(directory: &Path, depth: usize) -> bool {
     }
 }
 
+/// Removes the groups of guards that were killed and that no supervisor has come for, where nothing is in them any more.
+fn remove_empty(above: &Path) {
+    let is_of_dead_guard = |group: &PathBuf| {
+        let name = group.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
+        let pid = name.and_then(|name| name.rsplit_once('-')).and_then(|(_, pid)| pid.parse::<u32>().ok());
+        pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    };
+    below(above).iter().filter(|group| is_of_dead_guard(group)).for_each(|group| _ = remove_tree(group, DEPTH_MAX));
+}
+
 fn below(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
@@ -242,6 +253,28 @@ mod tests {
                 assert_eq!(child.wait().unwrap().signal(), Some(9), "{means:?}");
             }
         }
+    }
+
+    #[test]
+    fn empty_groups_of_dead_guards_are_removed_and_others_stay() {
+        let Some((group, mut children)) = group(Hierarchy::V2, "sweep") else {
+            return println!("skipped: no control group can be made here: this takes root");
+        };
+        let made = |name: &str| {
+            let made = group.directory.join(name);
+            fs::create_dir(&made).unwrap();
+            made
+        };
+        let dead = made("taskd-0f-4194305"); // beyond the largest pid
+        let stay = [made(&format!("taskd-0f-{}", std::process::id())), made("other-4194305"), made("taskd-x")];
+        remove_empty(&group.directory);
+        assert!(!dead.exists() && stay.iter().all(|group| group.exists()));
+        let full = made("taskd-0f-4194306");
+        fs::write(full.join("cgroup.procs"), children[0].id().to_string()).unwrap();
+        remove_empty(&group.directory);
+        assert!(full.exists());
+        assert!(group.remove(Duration::from_secs(20)));
+        children.iter_mut().for_each(|child| _ = child.wait());
     }
 
     #[test]

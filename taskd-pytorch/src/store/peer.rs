@@ -6,6 +6,7 @@
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, netlink};
 use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -40,14 +41,15 @@ impl Peers {
     pub(super) fn of(&mut self, socket: impl AsFd) -> Peer {
         let ours = rustix::net::getsockname(&socket).ok();
         let theirs = rustix::net::getpeername(&socket).ok().flatten();
-        let address = |end: Option<SocketAddrAny>| end.and_then(|end| SocketAddr::try_from(end).ok()).map(plain);
-        let (Some(ours), Some(theirs)) = (address(ours), address(theirs)) else { return Peer::Unknown };
-        if !is_here(theirs.ip(), ours.ip()) {
-            return Peer::Remote(theirs.ip());
-        }
+        let address = |end: Option<SocketAddrAny>| end.and_then(|end| SocketAddr::try_from(end).ok());
+        let (Some(ours), Some(theirs)) = (address(ours).map(plain), address(theirs)) else { return Peer::Unknown };
+        let from = plain(theirs);
         // The tables are long where there are many connections: they are read only where the kernel cannot be asked.
-        let told = self.ask(theirs, ours).unwrap_or_else(|| listed(theirs, ours));
-        told.map_or(Peer::Unknown, Peer::User)
+        match self.ask(from, ours).unwrap_or_else(|| listed(from, ours)) {
+            Some(user) => Peer::User(user),
+            None if is_here(theirs, ours.ip()) => Peer::Unknown,
+            None => Peer::Remote(from.ip()),
+        }
     }
 
     /// The user of the socket with these ends; `Some(None)`: there is none any more. `None`: the kernel cannot be asked.
@@ -73,9 +75,18 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Whether it is an address of this host.
-fn is_here(theirs: IpAddr, ours: IpAddr) -> bool {
-    theirs.is_loopback() || theirs == ours || UdpSocket::bind((theirs, 0)).is_ok()
+/// Whether it is an address of this host, or cannot be told to be none.
+fn is_here(theirs: SocketAddr, ours: IpAddr) -> bool {
+    let mut address = theirs; // with the interface, which an address of one link is not known without
+    address.set_port(0);
+    let from = plain(theirs).ip();
+    from.is_loopback() || ours.is_loopback() || from == ours || may_be_ours(UdpSocket::bind(address).map(drop))
+}
+
+/// What became of binding an address says whether it is this host's. Without a port or a descriptor left, which another user can bring
+/// about, it says nothing.
+fn may_be_ours(bound: io::Result<()>) -> bool {
+    bound.map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |()| true)
 }
 
 // Of `sock_diag`: `linux/netlink.h`, `linux/sock_diag.h`, `linux/inet_diag.h`. Numbers are the machine's, ports and addresses the network's.
@@ -215,6 +226,19 @@ mod tests {
                 "{dial}: a closed socket is root's, as the system has it"
             );
         }
+    }
+
+    #[test]
+    fn an_address_is_another_hosts_only_where_the_system_says_that_it_is_not_ours() {
+        let remote: SocketAddr = "192.0.2.7:4000".parse().unwrap(); // of documentation (RFC 5737)
+        assert!(!is_here(remote, "192.0.2.8".parse().unwrap()));
+        assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "nobody else reaches loopback");
+        for (errno, may_be) in
+            [(Errno::ADDRNOTAVAIL, false), (Errno::ADDRINUSE, true), (Errno::MFILE, true), (Errno::INVAL, true)]
+        {
+            assert_eq!(may_be_ours(Err(io::Error::from_raw_os_error(errno.raw_os_error()))), may_be, "{errno}");
+        }
+        assert!(may_be_ours(Ok(())));
     }
 
     #[test]

@@ -138,6 +138,12 @@ async fn a_run_directory_that_others_could_change_is_refused_in_one_sentence() {
         let error = builder(&path).build().await.unwrap_err().to_string();
         assert!(error.contains("other users may write to the directory") && error.contains("chmod go-w"), "{error}");
     }
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let error = builder(&open).build().await.unwrap_err().to_string();
+    assert!(
+        error.contains("other users may write to the directory"),
+        "a sticky one is for others' directories: {error}"
+    );
     assert_eq!(std::fs::read_dir(&open).unwrap().count(), 0, "nothing is made there");
     // Whatever the umask: it is the whole program's, so a process of its own has another one.
     let run = dir.path().join("run");

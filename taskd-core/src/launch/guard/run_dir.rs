@@ -99,6 +99,7 @@ impl RunDir {
 
     /// Makes the directory, for this user alone, and finds out whether files can be made in it.
     pub(crate) fn prepare(&self) -> io::Result<()> {
+        private::make_dir(&self.0)?; // a sticky one may be above others, and is none for these files
         private::make_dir(&self.0.join("procs"))?;
         self.open_lock().map(drop)
     }

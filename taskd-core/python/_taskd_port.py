@@ -1,4 +1,4 @@
-"""The listener of the port at which ranks meet: the launcher holds it, and whoever is to listen there takes it.
+"""The listener of the port at which ranks meet: the launcher holds it, and the process that hosts the store takes it over.
 
 The launcher listens at the port from the moment at which it is chosen, so that nobody else of the host can. It hands its listener
 over at a Unix socket (TASKD_PORT_SOCKET), once, and has no copy then. Whoever can use it listens on; whoever cannot closes it, and binds
@@ -46,7 +46,7 @@ def take(port):
 
 
 def here():
-    """Tells the launcher that this process would ask. One whose processes never do does without a listener the next time."""
+    """Reports to the launcher that this process is able to ask. After a start without such a report the next port gets no listener."""
     try:
         ask(os.environ[VARIABLE], 0, waits=False)
     except Exception:
@@ -54,7 +54,7 @@ def here():
 
 
 def release(port):
-    """Has nobody listen at this port any more: who calls this listens there next."""
+    """Closes the launcher's listener of this port. The caller listens there next."""
     listener = take(port)
     if listener is not None:
         listener.close()

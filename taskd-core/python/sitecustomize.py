@@ -16,6 +16,8 @@ program starts. In the one process that is the rank, and in no other, it
 
 The page (TASKD_LIFELINE) names the rank by pid and start time. Whatever else runs Python with this environment finds itself
 not named and leaves everything alone. There is one exception: the program of a wrapper that does not exec it (`_taskd_claim.py`).
+It works without the files beside it as well, of which each adds a part: so all that a rank needs at the least is in here.
+
 A process that was started ahead of need (TASKD_SEAT) waits here until it is a rank (`_taskd_standby.py`). A process that execs
 itself keeps its name: its heartbeat and steps go on, its lifeline does not, because exec released it.
 

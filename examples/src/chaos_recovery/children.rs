@@ -39,7 +39,7 @@ pub(crate) fn living(number: u32) -> Vec<Child> {
     pids.filter_map(|pid| child(pid, &command_line(pid), number)).collect()
 }
 
-/// Those of `children` whose rank is none of these processes.
+/// The children of ranks other than these processes.
 pub(crate) fn left(children: Vec<Child>, ranks: &BTreeSet<i32>) -> Vec<Child> {
     children.into_iter().filter(|child| !ranks.contains(&child.of)).collect()
 }
@@ -51,7 +51,7 @@ pub(crate) fn kill(children: &[Child]) {
     }
 }
 
-/// A process's words; of one whose first thread has ended, by another of its threads.
+/// The command line of a process. Where its first thread has ended, another of its threads is asked.
 fn command_line(pid: i32) -> Vec<u8> {
     let own = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if !own.is_empty() {

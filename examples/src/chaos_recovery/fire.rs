@@ -204,7 +204,7 @@ impl<'a> Fire<'a> {
         }
     }
 
-    /// Waits until no child of a rank lives whose rank is gone, and accounts for those that do; after `kind`, or at the end.
+    /// Waits until all children of ended ranks have ended, and accounts for those that have not: after `kind`, or at the end.
     pub(crate) async fn account_for_children(&mut self, kind: Option<Kind>) {
         let Some(number) = self.job.children else { return };
         let until = Instant::now() + GONE_WITHIN;
@@ -249,7 +249,7 @@ impl<'a> Fire<'a> {
     }
 }
 
-/// Whether a guard of the job has said that no control group holds its processes.
+/// Returns true if a guard of the job has logged that no control group holds its processes.
 fn lacks_a_control_group(dir: &Path) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries

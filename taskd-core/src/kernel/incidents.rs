@@ -22,8 +22,8 @@ pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
 /// Most questions of detectors that may be open at a time. Further ones are not asked, and counted.
 pub const QUESTIONS_MAX: usize = 1024;
 
-/// So many times that one incident's recoveries by one strategy are given up for new faults count as one failure of the strategy. Ranks
-/// that die one after the other are no failure of it; a strategy in whose middle something always happens leads nowhere.
+/// After so many recoveries of one incident that were cancelled for new faults, their strategy has failed once more. Ranks that die one after
+/// the other are no failure of it; a strategy that is cancelled again and again never ends.
 const CANCELS_PER_FAILURE: u32 = 8;
 
 /// An incident that is not over.
@@ -87,11 +87,11 @@ impl Open {
         (causes + self.incident.attempts.len()).max(1)
     }
 
-    /// Counts a recovery that was given up for a new fault. True: so often that it is one more failure of its strategy.
-    fn is_cancelled_too_often(&mut self, strategy: &Name) -> bool {
+    /// Counts a recovery that was cancelled for a new fault. Returns how many there were, where they are one more failure of the strategy.
+    fn count_cancelled(&mut self, strategy: &Name) -> Option<u32> {
         let times = self.cancelled.entry(strategy.clone()).or_default();
         *times = times.saturating_add(1);
-        times.is_multiple_of(CANCELS_PER_FAILURE)
+        times.is_multiple_of(CANCELS_PER_FAILURE).then_some(*times)
     }
 
     /// Whether the fault can be kept, if need be in the place of another: a cause in that of the last victim, any in that of
@@ -313,8 +313,9 @@ impl Kernel {
             && let Some(open) = self.state.incidents.get_mut(&id)
         {
             open.decide_at = Some(window);
-            if fault.by != OPERATOR && open.is_cancelled_too_often(&strategy) {
-                let times = open.cancelled.get(&strategy).copied().unwrap_or_default();
+            if fault.by != OPERATOR
+                && let Some(times) = open.count_cancelled(&strategy)
+            {
                 open.charge(&strategy, format!("given up {times} times, last for a {reason}"));
                 self.state.counts.branch(Branch::Charged);
             }

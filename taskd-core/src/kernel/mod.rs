@@ -187,8 +187,8 @@ struct State {
     /// When hosts were taken out, as far back as the cap looks.
     #[serde(default)]
     removals: VecDeque<JobTime>,
-    /// Processes that have ended and whose control link is not reported gone: which start of each role, and since when. What they have
-    /// sent may be under way.
+    /// Processes that have ended while their control link is not reported closed: the incarnation of each role, and when it ended. Messages
+    /// of theirs may still be on the way.
     #[serde(default)]
     unread: BTreeMap<Role, (Incarnation, JobTime)>,
     /// What ranks are to record.

@@ -23,8 +23,8 @@ pub(super) struct Membership {
     pub(super) name: String,
 }
 
-/// Finds the group of a process whose `/proc/PID/cgroup` is `groups`, by the lines of `/proc/self/mountinfo`; mount points are taken
-/// below `root`. `None`: it is not mounted, or not visible here.
+/// Finds the control group of a process in one hierarchy. `groups` is the text of its `/proc/PID/cgroup`, `mounts` that of
+/// `/proc/self/mountinfo`; mount points are taken below `root`. Returns `None` if the hierarchy is not mounted or not visible here.
 pub(super) fn find(hierarchy: Hierarchy, groups: &str, mounts: &str, root: &Path) -> Option<Membership> {
     let mut lines = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;

@@ -1,4 +1,4 @@
-//! Secrets in the words of those who have them: a program that prints its token and fails brings it into its exit.
+//! Removes secrets from what processes report: a program that prints its token and fails brings it into its exit.
 //!
 //! It changes texts only, ahead of the kernel and the log, so that both have the same.
 

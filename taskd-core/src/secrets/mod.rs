@@ -1,6 +1,6 @@
 //! Secrets in a job's environment and arguments: they stay out of what is decided on and logged, and every process gets them.
 //!
-//! It writes nothing and knows nobody who could be asked for a secret: the values are those of the job that this program was given.
+//! It writes nothing and asks no secret store: the values are those of the job that this program was given.
 //!
 //! # How
 //! The kernel never has a secret. A runtime takes them out of its [`JobSpec`] before anything else happens: in their place stand
@@ -15,13 +15,13 @@
 //! # What counts as a secret
 //! - the value of a variable whose name is one of a secret's ([`SecretNames::cover`]);
 //! - within other values and within arguments: what stands behind such a name (`--token=x`, `PASSWORD=x`, `api_key: x`), the argument
-//!   behind such an option (`--password x`), and who logs in at a URL (`user:password` of `https://user:password@host`, whatever the
+//!   behind such an option (`--password x`), and the user part of a URL (`user:password` of `https://user:password@host`, whatever the
 //!   variable's name);
 //! - these values once more in what ends with a process or comes from it in words, such as the last lines of its stderr, where they
 //!   are longer than a few characters.
 //!
-//! More than a secret may be taken out (`--sort-key name`): a process gets all of it back, so that costs a reader of the log a word,
-//! and nobody else anything. Plugins that decide see marks as well: no decision may rest on a secret.
+//! More than a secret may be taken out (`--sort-key name`): a process gets all of it back, so that costs a reader of the log a word
+//! and nothing else. Plugins that decide see marks as well: no decision may rest on a secret.
 //!
 //! Not looked for: secrets that no name gives away, annotations of a job, names of files and directories, and what
 //! [plugins](crate::journal::PluginInfo::config) say of their own settings.

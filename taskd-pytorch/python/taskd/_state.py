@@ -142,7 +142,8 @@ class State:
         found = {}
         for name, what in self.named.items():
             try:
-                name in besides or _codec.encode(rest_of(what))
+                if name not in besides:
+                    _codec.encode(rest_of(what))
             except Exception as error:  # the program's own `state_dict` may raise anything
                 found[name] = "%s: %s" % (type(error).__name__, error)
         return found

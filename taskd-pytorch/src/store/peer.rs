@@ -44,12 +44,15 @@ impl Peers {
         let address = |end: Option<SocketAddrAny>| end.and_then(|end| SocketAddr::try_from(end).ok());
         let (Some(ours), Some(theirs)) = (address(ours).map(plain), address(theirs)) else { return Peer::Unknown };
         let from = plain(theirs);
-        // The tables are long where there are many connections: they are read only where the kernel cannot be asked.
-        match self.ask(from, ours).unwrap_or_else(|| listed(from, ours)) {
-            Some(user) => Peer::User(user),
-            None if is_here(theirs, ours.ip()) => Peer::Unknown,
-            None => Peer::Remote(from.ip()),
+        let told = self.ask(from, ours);
+        if let Some(Some(user)) = told {
+            return Peer::User(user);
         }
+        if !is_here(theirs, ours.ip()) {
+            return Peer::Remote(from.ip());
+        }
+        // The tables are long where there are many connections: they are read only where the kernel cannot be asked.
+        told.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
     }
 
     /// The user of the socket with these ends; `Some(None)`: there is none any more. `None`: the kernel cannot be asked.
@@ -75,7 +78,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Whether it is an address of this host, or cannot be told to be none.
+/// Returns true unless the system reports that the address is not one of this host.
 fn is_here(theirs: SocketAddr, ours: IpAddr) -> bool {
     let mut address = theirs; // with the interface, which an address of one link is not known without
     address.set_port(0);
@@ -83,8 +86,8 @@ fn is_here(theirs: SocketAddr, ours: IpAddr) -> bool {
     from.is_loopback() || ours.is_loopback() || from == ours || may_be_ours(UdpSocket::bind(address).map(drop))
 }
 
-/// What became of binding an address says whether it is this host's. Without a port or a descriptor left, which another user can bring
-/// about, it says nothing.
+/// Interprets the result of binding an address: only EADDRNOTAVAIL shows that it is not this host's. Another user can bring about other errors
+/// (no free port, no descriptor), so these prove nothing.
 fn may_be_ours(bound: io::Result<()>) -> bool {
     bound.map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |()| true)
 }

@@ -143,7 +143,7 @@ pub(super) fn blame(proc: &ProcId, exit: &Exit, since: JobTime, verdict: &Verdic
         Some(step) => Clue::text("last_step", format!("last step seen: {step}")),
         None => Clue::text("last_step", "no completed step was seen"),
     });
-    // What the helper has said of a program that trains was said steps before, and explains no end.
+    // What the helper logs while a program trains is older than the end, and does not explain it.
     let explains = |line: &&str| step.is_none() || !line.starts_with(HELPER_SAYS);
     if let Some(line) = last_line(exit).filter(explains) {
         fault = fault.because(Clue::text("stderr", format!("last line of stderr: {}", one_line(line))));

@@ -76,7 +76,7 @@ fn the_last_line_of_stderr_is_the_helpers_only_where_the_program_wrote_none() {
 }
 
 #[test]
-fn what_the_helper_has_said_of_a_rank_that_trains_is_not_the_last_line_of_its_stderr() {
+fn a_helpers_line_is_no_last_line_of_a_rank_that_has_stepped() {
     for (step, is_shown) in [(None, true), (Some(12), false)] {
         let (mut scene, mut exits) = (Scene::of(1), ExitDetector::new());
         let exit = Exit { stderr_tail: "taskd: ema/n_averaged: changed\n".into(), step, ..Exit::new(KILLED) };

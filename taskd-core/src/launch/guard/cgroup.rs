@@ -6,9 +6,12 @@
 //! The group is of version 2 where that is mounted and may be written to (root, or a delegated subtree), else of version 1 with the
 //! freezer. No controller is enabled in it, so limits and accounts of the groups above it stay as they are.
 
+use super::proc_fs::Stat;
+use super::tree::Member;
 use super::wire::JobId;
 use crate::launch::control_groups::{Hierarchy, find};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Pid;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -76,9 +79,11 @@ impl ControlGroup {
     pub(crate) fn of_dead_guard(directory: &Path, job: &JobId) -> Option<ControlGroup> {
         let name = directory.file_name()?.to_str()?;
         let is_of_job = name.strip_prefix(PREFIX)?.strip_prefix(&job.0)?.starts_with('-');
+        let is_directory = directory.symlink_metadata().is_ok_and(|there| there.is_dir()); // a link may point to another job's
         let means = Means::of(directory)?;
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        (is_of_job && !names(&own, name)).then(|| ControlGroup { directory: directory.to_owned(), means })
+        (is_of_job && is_directory && !is_within(&own, name))
+            .then(|| ControlGroup { directory: directory.to_owned(), means })
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -137,16 +142,13 @@ impl ControlGroup {
 
     /// Kills a process that is in the group; never another one that has got its number.
     fn kill_one(&self, pid: Pid) {
-        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty());
-        let groups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default();
-        let name = self.directory.file_name().unwrap_or_default();
-        if !name.to_str().is_some_and(|name| names(&groups, name)) {
-            return;
+        let Some(stat) = Stat::read(pid) else { return };
+        let number = pid.as_raw_nonzero().get();
+        let groups = fs::read_to_string(format!("/proc/{number}/cgroup")).unwrap_or_default();
+        let name = self.directory.file_name().and_then(OsStr::to_str);
+        if name.is_some_and(|name| is_within(&groups, name)) {
+            Member::new((number, stat.start_time)).kill();
         }
-        let _ = match handle {
-            Ok(handle) => rustix::process::pidfd_send_signal(handle, Signal::KILL),
-            Err(_) => rustix::process::kill_process(pid, Signal::KILL), // Linux before 5.3
-        };
     }
 }
 
@@ -166,8 +168,8 @@ fn make(directory: &Path) -> Result<Means, String> {
     made
 }
 
-/// Whether a process whose `/proc/PID/cgroup` this is is in the group of this name or below it.
-fn names(groups: &str, name: &str) -> bool {
+/// Returns true if a process is in the group of this name or below it, by the text of its `/proc/PID/cgroup`.
+fn is_within(groups: &str, name: &str) -> bool {
     groups.lines().any(|line| line.split('/').any(|part| part == name))
 }
 
@@ -286,6 +288,10 @@ mod tests {
         assert!(ControlGroup::of_dead_guard(&group.directory, &job("0123456789abcdef0123456789abcdef")).is_some());
         assert!(ControlGroup::of_dead_guard(&group.directory, &job("0123456789abcdef")).is_none());
         assert!(ControlGroup::of_dead_guard(&group.directory, &job("")).is_none());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("taskd-0123456789abcdef0123456789abcdef-1");
+        std::os::unix::fs::symlink(&group.directory, &link).unwrap();
+        assert!(ControlGroup::of_dead_guard(&link, &job("0123456789abcdef0123456789abcdef")).is_none(), "a link");
         let above = group.directory.parent().unwrap();
         assert!(ControlGroup::of_dead_guard(above, &job("0123456789abcdef0123456789abcdef")).is_none());
         assert!(group.remove(Duration::from_secs(20)));

@@ -22,7 +22,7 @@ pub(in crate::launch) struct PythonCommand {
 }
 
 impl PythonCommand {
-    /// Whether a command line is an interpreter's that is told to ignore what a launcher puts on its path.
+    /// Returns true if a command line runs a Python interpreter with an option that ignores PYTHONPATH or `site` (`-E`, `-I`, `-S`).
     pub(in crate::launch) fn ignores_path(argv: &[String]) -> bool {
         let is_python = argv.first().is_some_and(|program| is_python(program));
         let options = argv.iter().skip(1).take_while(|word| word.starts_with('-'));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn some_interpreters_are_told_to_look_at_no_path() {
+    fn options_by_which_python_ignores_its_path_are_known() {
         let ignores = |line: &str| PythonCommand::ignores_path(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert!(["python -I t.py", "/a/python3.11 -u -sE t.py", "python -S -c x"].into_iter().all(ignores));
         assert!(!["python t.py -I", "python -u t.py", "python -cE", "sh -E x", "python", ""].into_iter().any(ignores));

@@ -89,7 +89,7 @@ impl Files {
         self.0.join("meeting.sock")
     }
 
-    /// Where whoever is to listen at the generation's port asks for the listener.
+    /// The socket at which a process asks for the listener of the generation's port.
     pub(super) fn lender(&self) -> PathBuf {
         self.0.join("port.sock")
     }

@@ -101,10 +101,10 @@ pub trait Framework: Debug + Send + Sync {
         None
     }
 
-    /// The variable by which its processes know the host at which they meet, where the process that is to listen there takes the
-    /// launcher's listener, or has the launcher stop to listen right before it does so itself: the framework's helper sees to that, in
-    /// `hosts(after_import, port)` of its `_taskd_framework.py`. `None`, the default: the launcher only binds the port, which somebody
-    /// else of the host may then listen at first.
+    /// The environment variable with the host at which processes meet, for a framework that takes over the launcher's listener. The
+    /// framework's helper does that in `hosts(after_import, port)` of its `_taskd_framework.py`: the listening process takes the
+    /// listener, or has it closed right before it listens itself. With `None`, the default, the launcher binds the port without
+    /// listening, and another user of the host could listen there first.
     fn host_variable(&self) -> Option<&'static str> {
         None
     }

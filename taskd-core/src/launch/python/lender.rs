@@ -1,4 +1,4 @@
-//! Hands the listener of a generation's port to the process that is to listen there, when that asks for it.
+//! Hands the listener of a generation's port to the process that asks for it: the one that hosts the store or scheduler.
 //!
 //! It asks right before it would listen itself (`python/_taskd_port.py`), at a Unix socket in the launcher's directory: it says the
 //! port, in digits and a newline, and gets the name of the host by which others reach the listener, and the listener with it. The end of
@@ -24,21 +24,21 @@ use super::on_files;
 use super::port::{HeldPort, Lent};
 use crate::launch::guard::doors;
 
-/// How long who connects may take to say which port.
+/// How long a connection may take to send its request.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// Most connections at once; who comes then waits.
+/// Most connections at a time; further ones wait.
 const CONNECTIONS_MAX: usize = 16;
 /// The longest request: five digits and a newline.
 const REQUEST_BYTES_MAX: usize = 6;
 
-/// The port that is held, which those who ask look at.
+/// The port that is held, shared with the tasks that answer requests.
 pub(super) type Port = Arc<Mutex<Option<HeldPort>>>;
 
 /// Serves for as long as it lives.
 #[derive(Debug)]
 pub(super) struct Lender {
     serving: Mutex<Option<JoinSet<()>>>,
-    /// Whether somebody has asked since [`was_asked`](Lender::was_asked) was called.
+    /// Whether a process has asked since [`was_asked`](Lender::was_asked) was called last.
     is_asked: Arc<AtomicBool>,
 }
 
@@ -71,7 +71,7 @@ impl Lender {
         }
     }
 
-    /// Whether somebody has asked since the last call.
+    /// Returns true if a process has asked since the last call.
     pub(super) fn was_asked(&self) -> bool {
         self.is_asked.swap(false, Ordering::Relaxed)
     }
@@ -200,7 +200,7 @@ print(json.dumps([other, listener.is_for('any'), served, again, server.getsockna
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn whoever_asks_for_anything_else_gets_nothing() {
+    async fn a_request_for_anything_else_gets_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (lender, port, number) = lending(dir.path()).await;
         lender.was_asked();

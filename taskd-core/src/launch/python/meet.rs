@@ -1,4 +1,4 @@
-//! Where the processes of a generation meet: which port they get, who listens there, and what those who join are told.
+//! Where the processes of a generation meet: which port they get, which process listens there, and what joining processes are sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{FILES_WITHIN, Framework, HOOKS_VARIABLE, PythonLauncher, on_files};
 use crate::job::{NodeId, ProcId, Role, WorkerSpec, World};
 use crate::launch::{DirectBatch, Directive, Endpoint, LaunchError, Launcher, Listing, ProcStatus, StartBatch};
 
-/// How long the service at which processes meet may take to be told of a generation; it may be starting.
+/// How long the service at which processes meet may take to acknowledge a generation; it may be starting.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 fn unable(port: u16, error: &std::io::Error) -> LaunchError {
@@ -90,14 +90,14 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         Some(if is_the_users { String::new() } else { host.to_owned() })
     }
 
-    /// Whether the helper works in a process, as far as can be told: a wrapper may start anything.
+    /// Returns true if the helper is expected to run in a process; a wrapper may start anything.
     pub(super) fn has_helper(&self, spec: &WorkerSpec) -> bool {
         let hooks = spec.env.get(HOOKS_VARIABLE).map(String::as_str);
         let is_off = hooks.or_else(|| self.inherited.get(spec, HOOKS_VARIABLE)) == Some("0");
         self.no_helper.is_none() && !is_off && !PythonCommand::ignores_path(&spec.argv)
     }
 
-    /// Listens where the service is going to, so that nobody is refused meanwhile.
+    /// Listens where the service is going to, so that early connections wait and are not refused.
     pub(super) async fn listen(&self, meet: &Endpoint) -> Result<(), LaunchError> {
         let mut held = self.port.lock().await;
         let Some(held) = held.as_mut().filter(|held| meet.served && held.port == meet.port) else { return Ok(()) };
@@ -139,7 +139,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         matches!(role, Role::Service(name) if self.framework.meeting().is_some_and(|meeting| meeting.service() == *name))
     }
 
-    /// The directives of a batch, with where those who join are to meet: as a process of that world that starts is told.
+    /// The directives of a batch, with the meeting address for processes that join: the one that starting processes of that world get.
     pub(super) async fn with_store(&self, batch: &DirectBatch) -> Result<DirectBatch, LaunchError> {
         let mut batch = batch.clone();
         let missing = |directive: &Directive| matches!(directive, Directive::Join { store: None, .. });
@@ -159,7 +159,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
     }
 }
 
-/// The world, with the hosts where the launcher has put those whom it was free to put anywhere: who is started later was told where.
+/// The world with the hosts that the launcher has chosen for members that it could place anywhere: processes that start later need them.
 pub(super) fn located(world: &World, listing: &Listing) -> World {
     let at = |status: &ProcStatus| Some((status.proc.clone(), status.node.clone()?));
     let seen: BTreeMap<ProcId, NodeId> = listing.procs.iter().filter_map(at).collect();

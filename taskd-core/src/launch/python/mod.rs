@@ -76,7 +76,7 @@ const AWAY_VARIABLE: &str = "TASKD_AWAY";
 /// The secret by which the processes of a job authenticate each other. It is the same in all generations, so that processes that survive have it.
 const SECRET_VARIABLE: &str = "TASKD_SECRET";
 
-/// Where whoever is to listen at the generation's port asks for the listener.
+/// The socket at which a process asks for the listener of the generation's port.
 const LENDER_VARIABLE: &str = "TASKD_PORT_SOCKET";
 
 /// With `0` the helper does nothing.
@@ -114,7 +114,7 @@ const FILES_WITHIN: Duration = Duration::from_secs(1);
 /// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
 /// | `secret` | by which the job's processes know each other (`TASKD_SECRET`), for a later owner |
 /// | `port` | the newest generation and its port, for a later owner |
-/// | `port.sock` | where whoever is to listen at that port asks for the listener |
+/// | `port.sock` | where a process asks for that port's listener |
 /// | `meeting.sock` | where the service at which processes [meet](Meeting) is told of a generation |
 ///
 /// What cannot be written the job does without; [`info`](Launcher::info) says what.

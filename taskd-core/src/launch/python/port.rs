@@ -1,9 +1,9 @@
 //! A port for the ranks of one generation to meet at, kept from everybody else until one of them listens there.
 //!
 //! Who listens (a store, a scheduler) does so seconds after the port was chosen. Until then a socket of ours is bound to it, and where
-//! its listener can be handed over another one *listens*: then nobody else can listen there, whatever they ask for. Linux lets
+//! its listener can be handed over another one *listens*: then no other process can listen there, whatever options it sets. Linux lets
 //! two sockets be bound to a port if both set SO_REUSEADDR, as long as neither listens; so a socket that is only bound keeps the port from
-//! `bind` to port 0 and from outgoing connections, and not from somebody who asks for this very number.
+//! `bind` to port 0 and from outgoing connections, and not from a process that asks for this very number.
 
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
@@ -27,15 +27,15 @@ pub(super) struct HeldPort {
     pub(super) port: u16,
     /// Where it listens; `None`: on all addresses.
     at: Option<IpAddr>,
-    /// Bound, and held until the next generation: who listens there does not mind. `None`: the port is an earlier owner's.
+    /// Bound, and held until the next generation, beside the listener. `None`: the port is an earlier owner's.
     socket: Option<OwnedFd>,
     /// What is to be handed to whoever serves this generation.
     listener: Option<TcpListener>,
-    /// Listens at the other addresses until the listener is handed over: who takes that may listen on all of them after all.
+    /// Listens at the other addresses until the listener is handed over: the process that takes that may listen on all of them.
     others: Option<OwnedFd>,
     /// Whether there is, or was, a listener.
     is_listened_at: bool,
-    /// The process that is to listen there asks for the listener, by this name of its host (any where it is empty). `None`: nobody may.
+    /// The process that is to listen there asks for the listener, by this name of its host (any where it is empty). `None`: it is not handed over.
     lent_as: Option<String>,
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_a_listener_is_nobody_elses_until_that_is_handed_over_or_closed() {
+    fn a_port_with_a_listener_is_kept_until_that_is_handed_over_or_closed() {
         let mut held = HeldPort::choose(Generation(1), Some(Ipv4Addr::LOCALHOST.into())).unwrap();
         held.listen_for("here").unwrap();
         let port = held.port;

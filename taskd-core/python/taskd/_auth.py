@@ -4,7 +4,8 @@ Values in a store are signed; a value without a signature, or with one of anothe
 ahead of its first request that it knows the secret, and the rank proves the same; the secret itself is never sent.
 
 Signatures are HMAC-SHA256 (RFC 2104), by keys that are made from the secret: one for each generation's store, and one for connections,
-which may outlive a generation. Nothing is encrypted: a process that can read packets of the
+which may outlive a generation. What proves the knowledge names the listener that it is meant for, by a random name that the listener has put
+into the store: a process that takes the port of a rank that has ended cannot pass a proof on to another rank. Nothing is encrypted: a process that can read packets of the
 network can read what ranks send each other, and one that can change packets can change it.
 """
 
@@ -75,27 +76,27 @@ class Store:
 # Of connections.
 
 
-def dial(address, purpose, seconds):
-    """A connection to a rank of this job that listens for this purpose. Its time limit stays `seconds`.
+def dial(address, listener, purpose, seconds):
+    """A connection to the listener of a rank of this job, by its `name`, for this purpose. Its time limit stays `seconds`.
 
     Raises OSError, and NotOurs where something else listens there."""
     for tries_left in reversed(range(TRIES)):
         try:
-            return dial_once(address, purpose, seconds)
+            return dial_once(address, listener, purpose, seconds)
         except (EOFError, ConnectionResetError):  # it closes those that are too many ahead of having shown something
             if not tries_left:
                 raise NotOurs("what listens at %s:%d does not take this process for one of its job" % address[:2])
 
 
-def dial_once(address, purpose, seconds):
+def dial_once(address, listener, purpose, seconds):
     import socket
 
-    key = key_of(CONNECTIONS)
+    key, listener = key_of(CONNECTIONS), listener.encode()
     peer = socket.create_connection(address, seconds)
     try:
         theirs, own = exactly(peer, NONCE_BYTES), os.urandom(NONCE_BYTES)
-        peer.sendall(own + tag_of(key, b"dials", purpose, theirs, own))
-        if not hmac.compare_digest(exactly(peer, TAG_BYTES), tag_of(key, b"listens", purpose, theirs, own)):
+        peer.sendall(own + tag_of(key, b"dials", purpose, listener, theirs, own))
+        if not hmac.compare_digest(exactly(peer, TAG_BYTES), tag_of(key, b"listens", purpose, listener, theirs, own)):
             raise NotOurs("what listens at %s:%d is no rank of this job" % address[:2])
         return peer
     except BaseException:
@@ -106,8 +107,8 @@ def dial_once(address, purpose, seconds):
 class Welcome:
     """One connection that has yet to show that it knows the key. It never waits."""
 
-    def __init__(self, peer, key, purpose):
-        self.peer, self.key, self.purpose = peer, key, purpose
+    def __init__(self, peer, key, purpose, listener):
+        self.peer, self.key, self.purpose, self.listener = peer, key, purpose, listener.encode()
         self.nonce, self.came = os.urandom(NONCE_BYTES), bytearray()
         peer.setblocking(False)
         peer.send(self.nonce)  # there is room for that in any new connection
@@ -123,9 +124,9 @@ class Welcome:
         if len(self.came) < NONCE_BYTES + TAG_BYTES:
             return False
         theirs, tag = bytes(self.came[:NONCE_BYTES]), bytes(self.came[NONCE_BYTES:])
-        if not hmac.compare_digest(tag, tag_of(self.key, b"dials", self.purpose, self.nonce, theirs)):
+        if not hmac.compare_digest(tag, tag_of(self.key, b"dials", self.purpose, self.listener, self.nonce, theirs)):
             raise PermissionError
-        self.peer.send(tag_of(self.key, b"listens", self.purpose, self.nonce, theirs))
+        self.peer.send(tag_of(self.key, b"listens", self.purpose, self.listener, self.nonce, theirs))
         return True
 
 

@@ -89,7 +89,8 @@ class Away:
         self.news.put((store, rank, ranks))
 
     def tell(self, store, rank):
-        where = {"node": node(), "host": _copy.own_host(), "port": self.listener.port()}
+        listener = self.listener
+        where = {"node": node(), "host": _copy.own_host(), "port": listener.port(), "listener": listener.name}
         store.set("taskd/away/%d" % rank, _codec.encode(where))
 
     # On a thread of its own: sends.
@@ -225,7 +226,7 @@ class Peer:
         self.rank = rank
         self.rest = b""  # of what was begun to be sent to it
         self.unsent = set()  # slots of what it does not have yet
-        self.slow = _auth.dial((where["host"], where["port"]), PURPOSE, SEND_SECONDS)
+        self.slow = _auth.dial((where["host"], where["port"]), where["listener"], PURPOSE, SEND_SECONDS)
         self.slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.quick, self.flags = self.slow.dup(), socket.MSG_NOSIGNAL
         self.quick.setblocking(False)

@@ -68,7 +68,8 @@ class Server:
         self.listener = _listener.Listener(own_host(), PURPOSE, self.answer)
 
     def where(self):
-        return {"pid": os.getpid(), "machine": machine(), "host": own_host(), "port": self.listener.port()}
+        listener = self.listener
+        return {"pid": os.getpid(), "machine": machine(), "host": own_host(), "port": listener.port(), "listener": listener.name}
 
     def allow(self, pids):
         """Lets other processes of this user read here, where Yama asks for it."""
@@ -187,7 +188,7 @@ def read_over_tcp(where, ranges, cancelled):
 
     who = "process %d at %s:%d" % (where["pid"], where["host"], where["port"])
     try:
-        with _auth.dial((where["host"], where["port"]), PURPOSE, TCP_SECONDS) as peer:
+        with _auth.dial((where["host"], where["port"]), where["listener"], PURPOSE, TCP_SECONDS) as peer:
             for own, theirs, size in ranges:
                 for at in range(0, size, PIECE_BYTES):
                     if cancelled():

@@ -5,6 +5,7 @@ It does not read what follows the proof: `serve` does.
 """
 
 import errno
+import os
 import time
 
 from taskd import _auth, _link
@@ -24,6 +25,7 @@ class Listener:
         import _thread
 
         self.key, self.purpose, self.serve = _auth.key_of(_auth.CONNECTIONS), purpose, serve
+        self.name = os.urandom(_auth.NONCE_BYTES).hex()  # of this one and no other
         self.unknown = {}  # descriptor: (Welcome, until when)
         self.served, self.lock = 0, _thread.allocate_lock()
         self.closed = 0  # connections that were closed: they did not know the secret, or there were too many
@@ -98,7 +100,7 @@ class Listener:
             self.leaves(poll, next(iter(self.unknown)))
         peer = socket.socket(fileno=fd)
         try:
-            self.unknown[fd] = _auth.Welcome(peer, self.key, self.purpose), time.monotonic() + UNKNOWN_SECONDS
+            self.unknown[fd] = _auth.Welcome(peer, self.key, self.purpose, self.name), time.monotonic() + UNKNOWN_SECONDS
             poll.register(fd, select.POLLIN)
         except OSError:
             self.unknown.pop(fd, None)

@@ -149,7 +149,7 @@ def connections():
     _listener.UNKNOWN_SECONDS = 2
     listener = _listener.Listener("127.0.0.1", b"test", echo)
     address = "127.0.0.1", listener.port()
-    first = _auth.dial(address, b"test", 5)
+    first = _auth.dial(address, listener.name, b"test", 5)
     before = threads(), descriptors()
     own, silent = os.getpid(), os.fork()
     if not silent:  # descriptors of its own
@@ -163,7 +163,7 @@ def connections():
         os._exit(0)
     most, answers = (0, 0), []
     until(lambda: listener.closed >= 1000)
-    second = _auth.dial(address, b"test", 5)
+    second = _auth.dial(address, listener.name, b"test", 5)
     for peer in (first, second):
         peer.sendall(b"ping")
         answers.append(_auth.exactly(peer, 4).decode())
@@ -185,18 +185,25 @@ def strangers():
     address = "127.0.0.1", listener.port()
     for what, secret, purpose in (("another job's", "5b" * 32, b"test"), ("for another purpose", "5a" * 32, b"other")):
         os.environ["TASKD_SECRET"] = secret
-        outcomes[what] = failure(lambda: _auth.dial(address, purpose, 5))
+        outcomes[what] = failure(lambda: _auth.dial(address, listener.name, purpose, 5))
     os.environ["TASKD_SECRET"] = "5a" * 32
     liar = socket.socket()
     liar.bind(("127.0.0.1", 0))
     liar.listen(4)
     threading.Thread(target=pretend, args=(liar,), daemon=True).start()
-    outcomes["a liar"] = failure(lambda: _auth.dial(liar.getsockname(), b"test", 5))
+    outcomes["a liar"] = failure(lambda: _auth.dial(liar.getsockname(), listener.name, b"test", 5))
     mirror = socket.socket()
     mirror.bind(("127.0.0.1", 0))
     mirror.listen(4)
     threading.Thread(target=reflect, args=(mirror, address), daemon=True).start()
-    outcomes["who sends it back"] = failure(lambda: _auth.dial(mirror.getsockname(), b"test", 5))
+    outcomes["who sends it back"] = failure(lambda: _auth.dial(mirror.getsockname(), listener.name, b"test", 5))
+    gone = _listener.Listener("127.0.0.1", b"test", echo)
+    gone.close()
+    relay = socket.socket()
+    relay.bind(("127.0.0.1", 0))
+    relay.listen(4)
+    threading.Thread(target=pass_on, args=(relay, address), daemon=True).start()
+    outcomes["a relay to another rank"] = failure(lambda: _auth.dial(relay.getsockname(), gone.name, b"test", 5))
     listener.close()
     return outcomes
 
@@ -222,6 +229,23 @@ def reflect(mirror, _):
         peer.sendall(bytes(16))
         shown = _auth.exactly(peer, 48)
         peer.sendall(shown[16:])  # what it has shown itself
+
+
+def pass_on(relay, address):
+    """At the port of a rank that is gone: passes on what comes, to a rank that lives and back."""
+    while True:
+        one = relay.accept()[0]
+        other = socket.create_connection(address)
+        for source, target in ((one, other), (other, one)):
+            threading.Thread(target=pump, args=(source, target), daemon=True).start()
+
+
+def pump(source, target):
+    data = True
+    while data:
+        data = source.recv(4096)
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
 
 
 def memory():
@@ -305,7 +329,7 @@ def intruder():
             pass
         most = max(most, len(came))
     os.environ["TASKD_SECRET"] = "5b" * 32
-    dialled = failure(lambda: _auth.dial(address, _copy.PURPOSE, 20))
+    dialled = failure(lambda: _auth.dial(address, "a name that it does not know", _copy.PURPOSE, 20))
     heard = {"dialled": dialled.replace(address[0], "HERE"), "at most a challenge": most <= _auth.NONCE_BYTES}
     print(json.dumps(heard), flush=True)
     held = [socket.create_connection(address, 20) for _ in range(300)]

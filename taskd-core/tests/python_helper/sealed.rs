@@ -61,6 +61,7 @@ fn whoever_does_not_know_the_jobs_secret_is_neither_served_nor_believed() {
     let no_rank = "what listens at 127.0.0.1:PORT is no rank of this job";
     let outcomes = json!({
         "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "who sends it back": no_rank,
+        "a relay to another rank": not_taken,
     });
     assert_eq!(found("strangers"), outcomes);
 }

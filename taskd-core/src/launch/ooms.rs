@@ -2,6 +2,7 @@
 //!
 //! It reads counters when it is asked to, and keeps a few numbers.
 
+use super::guard::proc_cgroups::without_own;
 use super::oom::{OomCounter, control_groups};
 use crate::job::{ErrorReport, Termination};
 use rustix::process::Pid;
@@ -34,7 +35,7 @@ struct Counted {
 impl Ooms {
     /// The place of a process that has just started, by its number here.
     pub(super) fn place_of(&mut self, pid: Pid) -> Option<usize> {
-        let groups = control_groups(pid);
+        let groups = without_own(&control_groups(pid));
         if let Some(known) = self.places.iter().position(|known| known.groups == groups) {
             return Some(known); // a start waits for this: mounts and counters are read for new groups only
         }

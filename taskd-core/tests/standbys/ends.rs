@@ -68,6 +68,37 @@ async fn exits_come_once_and_as_they_were_while_the_template_lives_and_after_it(
     job.end().await;
 }
 
+/// Writes the pid of a daemon that has a session, an environment and a parent of its own.
+const LEAVES_A_DAEMON: &str = "
+import subprocess, time
+say = 'echo $$ > daemon.new; mv daemon.new daemon; exec sleep 1000'
+subprocess.run(['sh', '-c', 'setsid env -i sh -c \"$0\" > /dev/null 2>&1 &', say])
+time.sleep(600)
+";
+
+#[tokio::test]
+async fn a_daemon_of_a_seated_rank_ends_with_the_rank() {
+    let job = Job::new(template().ahead(1)).await;
+    if !std::fs::read_to_string(job.path("run/guard.json")).unwrap().contains("\"cgroup\":\"") {
+        return println!("skipped: no control group can be made here (it takes root, or a delegated one of version 2)");
+    }
+    let spec = job.program(LEAVES_A_DAEMON);
+    let mut last = job.start(1, [spec.clone()]).await;
+    for incarnation in 2..=5 {
+        let read = || std::fs::read_to_string(job.path("daemon")).ok()?.trim().parse().ok();
+        let daemon: u32 = eventually("it is up", read).await;
+        job.standbys(1).await;
+        job.launcher.stop(&last, Duration::ZERO).await.unwrap();
+        exit_of(&job.launcher, &last[0]).await;
+        std::fs::remove_file(job.path("daemon")).unwrap();
+        last = job.start(incarnation, [spec.clone()]).await;
+        assert!(!is_alive(daemon), "{incarnation}");
+    }
+    assert_eq!(job.counters().await.standbys_seated, 4);
+    assert_eq!(job.counters().await.cgroups_missing, 0);
+    job.end().await;
+}
+
 #[tokio::test]
 async fn when_the_guard_is_killed_nothing_of_it_is_left() {
     let job = Job::new(template().ahead(2)).await;

@@ -11,7 +11,6 @@ use super::tree::Member;
 use super::wire::JobId;
 use crate::launch::control_groups::{Hierarchy, find};
 use rustix::process::Pid;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,18 +18,20 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at a group that is to freeze, or to become empty.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long a group may take to freeze; what is not frozen by then is killed all the same.
+/// How long a group may take to freeze where its guard is dead; what is not frozen by then is killed all the same.
 const FREEZES_WITHIN: Duration = Duration::from_millis(500);
 /// Most groups below one another that are looked into.
 const DEPTH_MAX: usize = 32;
 /// How a group's directory is named, ahead of the job's id.
-const PREFIX: &str = "taskd-";
+pub(super) const PREFIX: &str = "taskd-";
 
-/// A control group that was made for one guard.
+/// A control group that was made for one guard, or for one process of its job.
 #[derive(Debug)]
 pub(crate) struct ControlGroup {
     directory: PathBuf,
     means: Means,
+    /// By which a process's list of groups shows that it is in this one: its directory's name, with its guard's before it.
+    name: String,
 }
 
 /// How all that is in a group is killed, however fast it forks.
@@ -63,9 +64,10 @@ impl ControlGroup {
         for hierarchy in [Hierarchy::V2, Hierarchy::V1("freezer")] {
             let Some(own) = find(hierarchy, &groups, &mounts, Path::new("/")) else { continue };
             remove_empty(&own.directory);
-            let directory = own.directory.join(format!("{PREFIX}{}-{}", job.0, std::process::id()));
+            let name = format!("{PREFIX}{}-{}", job.0, std::process::id());
+            let directory = own.directory.join(&name);
             match make(&directory) {
-                Ok(means) => return Ok(ControlGroup { directory, means }),
+                Ok(means) => return Ok(ControlGroup { directory, means, name }),
                 Err(why) => reasons.push(why),
             }
         }
@@ -82,8 +84,23 @@ impl ControlGroup {
         let is_directory = directory.symlink_metadata().is_ok_and(|there| there.is_dir()); // a link may point to another job's
         let means = Means::of(directory)?;
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        (is_of_job && is_directory && !is_within(&own, name))
-            .then(|| ControlGroup { directory: directory.to_owned(), means })
+        (is_of_job && is_directory && !is_within(&own, name)).then(|| ControlGroup {
+            directory: directory.to_owned(),
+            means,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Makes a group below this one, with nothing in it.
+    pub(super) fn make_below(&self, name: &str) -> io::Result<ControlGroup> {
+        let directory = self.directory.join(name);
+        fs::create_dir(&directory)?;
+        Ok(ControlGroup { directory, means: self.means, name: format!("{}/{name}", self.name) })
+    }
+
+    /// The file by which processes are moved into the group.
+    pub(super) fn door(&self) -> io::Result<fs::File> {
+        fs::OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -91,7 +108,7 @@ impl ControlGroup {
     }
 
     /// Moves this process back to the group above, and removes this one with all that is still in it.
-    pub(super) fn leave(self, limit: Duration) {
+    pub(super) fn leave(&self, limit: Duration) {
         if self.directory.parent().is_some_and(|above| move_this_process(above).is_ok()) {
             self.remove(limit);
         }
@@ -101,7 +118,7 @@ impl ControlGroup {
     pub(crate) fn remove(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
-            self.kill();
+            self.kill(FREEZES_WITHIN);
             std::thread::park_timeout(LOOK_EVERY);
             if remove_tree(&self.directory, DEPTH_MAX) {
                 return true;
@@ -114,10 +131,22 @@ impl ControlGroup {
 
     /// Whether anything is in the group, or in one below it.
     pub(crate) fn has_processes(&self) -> bool {
-        !processes(&self.directory, DEPTH_MAX).is_empty()
+        !self.processes().is_empty()
     }
 
-    fn kill(&self) {
+    /// What is in the group and in those below it, and has not ended.
+    pub(super) fn processes(&self) -> Vec<Pid> {
+        processes(&self.directory, DEPTH_MAX)
+    }
+
+    /// Whether a process is in the group or below it, by the text of its `/proc/PID/cgroup`.
+    pub(super) fn is_in_list(&self, groups: &str) -> bool {
+        is_within(groups, &self.name)
+    }
+
+    /// Kills everything in the group and in those below it. Blocks, where a group has to be frozen for that, at most for as long as is
+    /// given.
+    pub(super) fn kill(&self, freezes_within: Duration) {
         let (file, freeze, thaw, state, is_frozen) = match self.means {
             Means::Kill => {
                 let _ = fs::write(self.directory.join("cgroup.kill"), "1"); // it may be gone
@@ -126,7 +155,7 @@ impl ControlGroup {
             Means::Freeze => ("cgroup.freeze", "1", "0", "cgroup.events", "frozen 1"),
             Means::Freezer => ("freezer.state", "FROZEN", "THAWED", "freezer.state", "FROZEN"),
         };
-        let until = Instant::now() + FREEZES_WITHIN;
+        let until = Instant::now() + freezes_within;
         let write = |word: &str| fs::write(self.directory.join(file), word);
         while write(freeze).is_ok() && Instant::now() < until {
             if fs::read_to_string(self.directory.join(state)).is_ok_and(|text| text.contains(is_frozen)) {
@@ -134,9 +163,7 @@ impl ControlGroup {
             }
             std::thread::park_timeout(LOOK_EVERY);
         }
-        for pid in processes(&self.directory, DEPTH_MAX) {
-            self.kill_one(pid);
-        }
+        self.processes().into_iter().for_each(|pid| self.kill_one(pid));
         let _ = write(thaw); // it may be gone with the last of its processes
     }
 
@@ -145,8 +172,7 @@ impl ControlGroup {
         let Some(stat) = Stat::read(pid) else { return };
         let number = pid.as_raw_nonzero().get();
         let groups = fs::read_to_string(format!("/proc/{number}/cgroup")).unwrap_or_default();
-        let name = self.directory.file_name().and_then(OsStr::to_str);
-        if name.is_some_and(|name| is_within(&groups, name)) {
+        if self.is_in_list(&groups) {
             Member::new((number, stat.start_time)).kill();
         }
     }
@@ -170,7 +196,8 @@ fn make(directory: &Path) -> Result<Means, String> {
 
 /// Returns true if a process is in the group of this name or below it, by the text of its `/proc/PID/cgroup`.
 fn is_within(groups: &str, name: &str) -> bool {
-    groups.lines().any(|line| line.split('/').any(|part| part == name))
+    let within = format!("/{name}/");
+    groups.lines().any(|line| format!("{line}/").contains(&within))
 }
 
 fn move_this_process(to: &Path) -> io::Result<()> {
@@ -233,7 +260,8 @@ mod tests {
             child
         };
         let children = [start(&directory), start(&below)];
-        Some((ControlGroup { means: Means::of(&directory)?, directory }, children))
+        let name = directory.file_name()?.to_str()?.to_owned();
+        Some((ControlGroup { means: Means::of(&directory)?, directory, name }, children))
     }
 
     #[test]

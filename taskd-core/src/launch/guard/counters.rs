@@ -27,6 +27,10 @@ pub struct GuardCounters {
     /// Ranks that had no lifeline though they could have one: no thread could be started to wait for it, or their system
     /// releases no lock of a process that dies (counted at their exit).
     pub lifelines_missing: u64,
+    /// Processes that were started and are in no control group of their own, though their guard has one: a daemon of such a process may
+    /// live until the guard ends.
+    #[serde(default)]
+    pub cgroups_missing: u64,
     /// Standbys that wait at this moment, and can be seated.
     pub standbys_waiting: u64,
     /// Standbys that have run their program ahead, up to where it has to know its rank.

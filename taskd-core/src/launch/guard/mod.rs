@@ -26,6 +26,7 @@ mod keeps;
 mod lifeline;
 mod logs;
 mod poll;
+pub(crate) mod proc_cgroups;
 pub(crate) mod proc_fs;
 mod procs;
 mod refused;

@@ -3,6 +3,7 @@
 //! Plain bookkeeping: it sends no signal, reads no clock and talks to nobody.
 
 use super::lifeline::Waiter;
+use super::proc_cgroups::ProcCgroup;
 use super::streams::Stream;
 use super::tree::Member;
 use super::wire::ProcReport;
@@ -28,6 +29,8 @@ pub(super) struct Proc {
     /// Where kills for lack of memory are counted for it.
     pub(super) oom_place: Option<usize>,
     pub(super) lifeline: Option<Waiter>,
+    /// Its control group, with all that it starts.
+    pub(super) cgroup: ProcCgroup,
     /// Readable at its end, where the mode has no signal for that.
     pub(super) end: Option<OwnedFd>,
     pub(super) stdout: Option<Stream>,
@@ -101,6 +104,7 @@ impl Procs {
                 page: None,
                 oom_place: None,
                 lifeline: None,
+                cgroup: ProcCgroup::default(),
                 end: None,
                 stdout: None,
                 stderr: None,

@@ -2,6 +2,7 @@
 //!
 //! It starts one process or says in one sentence why it cannot; it keeps no book of what it started.
 
+use super::proc_cgroups::ProcCgroup;
 use super::proc_fs::Stat;
 use super::refused::{self, Step};
 use super::run_dir::proc_name;
@@ -32,6 +33,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub(super) struct Spawned {
     pub(super) pid: Pid,
     pub(super) start_time: u64,
+    pub(super) cgroup: ProcCgroup,
     pub(super) page: Arc<Page>,
     /// The memory that begins with the page, with room for the process's recorder behind it: only what is written takes
     /// memory. While it is open, it can be opened under `page_path`.
@@ -87,18 +89,20 @@ impl Ground {
         Ok(NewPage { page: Arc::new(page), memory, path })
     }
 
-    /// Starts a process. `program` is what [`find_program`] found; `listener` is handed to it.
+    /// Starts a process. `program` is what [`find_program`] found; `listener` is handed to it; it enters its group by the file beside that.
     pub(super) fn spawn(
         &self,
         order: &WireOrder,
         spec: &WireSpec,
         program: &Path,
         listener: Option<RawFd>,
+        (cgroup, door): (ProcCgroup, Option<OwnedFd>),
     ) -> io::Result<Spawned> {
         let NewPage { page, memory: page_memory, path: page_path } = self.page(order, spec)?;
         let (asked, told) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
+            cgroup: door,
             page: Some(Arc::clone(&page)),
             kept: listener,
             nice: self.nice(spec.nice),
@@ -122,7 +126,7 @@ impl Ground {
         let pid = Pid::from_child(&child);
         // It is not reaped, so it is there. The page may name a descendant of it by now.
         let start_time = Stat::read(pid).map_or_else(|| page.started().1, |stat| stat.start_time);
-        Ok(Spawned { pid, start_time, page, page_memory, page_path, stdout, stderr })
+        Ok(Spawned { pid, start_time, cgroup, page, page_memory, page_path, stdout, stderr })
     }
 }
 
@@ -149,6 +153,7 @@ impl Ground {
         let (asked, told) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
+            cgroup: None, // it is moved while it waits
             page: None,
             kept: Some(seat.as_raw_fd()),
             nice,

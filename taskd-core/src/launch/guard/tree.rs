@@ -44,6 +44,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) proc: Option<&'a str>,
     /// Leaders of sessions, which may be gone.
     pub(crate) leaders: &'a [Member],
+    /// What is in the control group of the rank.
+    pub(crate) grouped: &'a [Pid],
 }
 
 impl Census {
@@ -122,6 +124,7 @@ impl Census {
             root == Some(member.pid)
                 || session.is_some_and(|number| stat.session == number || stat.group == number)
                 || below.contains(&member.pid)
+                || wanted.grouped.iter().any(|pid| pid.as_raw_nonzero().get() == member.pid)
                 || earlier.contains(&member)
                 || (stat.is_exiting() && adopter == Some(stat.parent))
                 || wanted.leaders.iter().any(|leader| self.is_in_session(stat, *leader))
@@ -201,7 +204,7 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
 
 /// Whether anything carries a job's marker, or is in a session of these leaders.
 pub(crate) fn is_anybody_left(job: &JobId, leaders: &[Member]) -> bool {
-    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders };
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders, grouped: &[] };
     !Census::take().members(&wanted, None, &[]).is_empty()
 }
 
@@ -225,7 +228,7 @@ fn environment(pid: i32) -> Vec<u8> {
 pub(crate) fn remove_all(job: &JobId, leaders: &[Member], limit: Duration) {
     let until = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);
-    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders };
+    let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders, grouped: &[] };
     let (mut left, mut looks_again) = (Vec::new(), 0);
     loop {
         let (census, killed) = Census::take_and_kill(job);

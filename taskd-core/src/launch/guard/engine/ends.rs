@@ -172,11 +172,16 @@ impl Engine {
             let Some(proc) = self.procs.get_mut(key) else { continue };
             let new = left.iter().filter(|member| member.pid != raw(proc.pid) && !proc.left.contains(member));
             self.counters.leftovers_killed += new.count() as u64;
+            let is_group_empty = proc.cgroup.processes().is_empty();
+            if !is_group_empty {
+                proc.cgroup.kill(); // the chains among them, too
+            }
             left.iter().copied().for_each(Member::kill);
             proc.left = left;
             let Tree::Sweeping(sweep) = &mut proc.tree else { continue };
-            if proc.left.is_empty() && proc.report.phase.is_exited() {
+            if proc.left.is_empty() && is_group_empty && proc.report.phase.is_exited() {
                 proc.tree = Tree::Gone;
+                self.cgroups.iter().for_each(|groups| groups.remove(proc.cgroup.clone()));
             } else if sweep.go_on(Instant::now()) {
                 self.counters.leftovers_stuck += 1;
                 let text = format!("{}: cannot remove {:?}", proc.report.proc, proc.left);
@@ -202,6 +207,7 @@ impl Engine {
             job: &self.config.job,
             proc: Some(&name),
             leaders: &[],
+            grouped: &proc.cgroup.processes(),
         };
         let mut members = census.members(&wanted, family, &proc.left);
         members.retain(|member| !others.contains(&member.pid));
@@ -287,9 +293,8 @@ impl Engine {
                     if let Some(end) = self.end.take() {
                         let _ = self.run_dir.write_end(&end); // without it the next owner knows only that the guard is gone
                     }
-                    let none = Err("the guard has ended".into());
-                    if let Ok(group) = std::mem::replace(&mut self.cgroup, none) {
-                        group.leave(LAST_WORDS_WITHIN);
+                    if let Ok(groups) = &self.cgroups {
+                        groups.of_guard().leave(LAST_WORDS_WITHIN);
                     }
                     self.run_dir.forget_guard();
                     if let Some((conn, id)) = call {

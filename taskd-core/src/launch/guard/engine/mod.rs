@@ -20,6 +20,7 @@ use super::keeps::Keeps;
 use super::lifeline::Deaths;
 use super::logs::{LogId, Logs};
 use super::poll::{Poll, Token};
+use super::proc_cgroups::ProcCgroups;
 use super::proc_fs::Stat;
 use super::procs::{Key, Procs};
 use super::run_dir::{self, Record, RunDir, WorkerDoor};
@@ -57,7 +58,7 @@ pub(super) struct Engine {
     /// Held as long as the guard lives.
     place: Place,
     /// What holds this process and all that it starts; else why nothing does.
-    cgroup: Result<ControlGroup, String>,
+    cgroups: Result<ProcCgroups, String>,
     poll: Poll,
     /// `None`: a part of the supervisor's process, which owns its signals.
     signals: Option<OwnedFd>,
@@ -140,7 +141,8 @@ impl Engine {
             true => ControlGroup::enter(&config.job),
             false => Err("the processes are those of a program without a guard".into()),
         };
-        write_record(&run_dir, &config, &cgroup).map_err(|e| failed("cannot write guard.json", e))?;
+        let cgroups = cgroup.map(ProcCgroups::below);
+        write_record(&run_dir, &config, &cgroups).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
         let engine = Engine {
@@ -148,7 +150,7 @@ impl Engine {
             sessions: logs.open(run_dir.sessions_log()),
             procs: Procs::inherited(config.exits.clone(), config.over.clone()),
             place,
-            cgroup,
+            cgroups,
             poll: Poll::new().map_err(out_of)?,
             deaths: Deaths::new().map_err(out_of)?,
             listener,
@@ -214,15 +216,15 @@ impl Engine {
 
     /// Logs and reports to the owner which processes may be left where the guard is killed.
     fn say_what_contains_the_job(&mut self, owner: Key) {
-        let text = match &self.cgroup {
-            Ok(group) => format!(
-                "control group {} holds what {} starts: nothing is left of it where the guard is killed",
-                group.directory().display(),
+        let text = match &self.cgroups {
+            Ok(groups) => format!(
+                "control group {} holds what {} starts: nothing is left of it where a rank ends or the guard is killed",
+                groups.of_guard().directory().display(),
                 myself()
             ),
             Err(why) => format!(
-                "no control group holds what {} starts ({why}): where the guard is killed, a process may be left that has changed its \
-                 session and its environment and whose parent has ended",
+                "no control group holds what {} starts ({why}): where a rank ends, or the guard is killed, a process may be left that has \
+                 changed its session and its environment and whose parent has ended",
                 myself()
             ),
         };
@@ -333,7 +335,7 @@ impl Engine {
 }
 
 /// Says which guard runs here.
-fn write_record(run_dir: &RunDir, config: &GuardConfig, cgroup: &Result<ControlGroup, String>) -> io::Result<()> {
+fn write_record(run_dir: &RunDir, config: &GuardConfig, cgroups: &Result<ProcCgroups, String>) -> io::Result<()> {
     let own = Stat::read(rustix::process::getpid());
     run_dir.write_record(&Record {
         protocol: PROTOCOL,
@@ -343,7 +345,7 @@ fn write_record(run_dir: &RunDir, config: &GuardConfig, cgroup: &Result<ControlG
         dir: Some(run_dir.identity()?),
         job_name: Some(config.job_name.clone()),
         boot: run_dir::this_boot(),
-        cgroup: cgroup.as_ref().ok().map(|group| group.directory().to_owned()),
+        cgroup: cgroups.as_ref().ok().map(|groups| groups.of_guard().directory().to_owned()),
     })
 }
 

@@ -159,7 +159,7 @@ impl Engine {
             self.place.claim(&self.run_dir, identity)?;
             self.place.add_to(&self.poll)?;
         }
-        write_record(&self.run_dir, &self.config, &self.cgroup)?;
+        write_record(&self.run_dir, &self.config, &self.cgroups)?;
         if self.listener.is_some() && !self.run_dir.has_guard_socket() {
             let listener = self.run_dir.listen()?;
             self.poll.add(&listener, Token::Listener)?;

@@ -6,6 +6,7 @@ use crate::launch::guard::end_of;
 use crate::launch::guard::keeps::Kept;
 use crate::launch::guard::lifeline::Waiter;
 use crate::launch::guard::poll::Token;
+use crate::launch::guard::proc_cgroups::{ProcCgroup, ProcCgroups};
 use crate::launch::guard::procs::{Key, Proc, Tree};
 use crate::launch::guard::run_dir::RunDir;
 use crate::launch::guard::spawn::{self, Spawned};
@@ -14,6 +15,7 @@ use crate::launch::guard::wire::{Answer, ProcReport, WireBatch, WireOrder, WireS
 use crate::launch::{LaunchError, MEMORY_EVERY_VARIABLE, Phase};
 use rustix::io::Errno;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -148,7 +150,8 @@ impl Engine {
                 Some(seated) => Ok(seated),
                 None => {
                     let listener = self.doors.of(spec).map_err(|e| format!("{}: {e}", order.proc))?;
-                    self.ground.spawn(order, spec, &program, listener)
+                    let cgroup = self.cgroup_for(&order.proc);
+                    self.ground.spawn(order, spec, &program, listener, cgroup)
                 }
             };
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
@@ -157,6 +160,16 @@ impl Engine {
             self.watch_proc(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
         }
         Ok(())
+    }
+
+    /// A control group for a process that is about to start, and the file by which it enters it.
+    fn cgroup_for(&mut self, proc: &ProcId) -> (ProcCgroup, Option<OwnedFd>) {
+        match self.cgroups.as_mut().map(ProcCgroups::make) {
+            Ok(Ok((group, door))) => return (group, Some(door)),
+            Ok(Err(error)) => self.note(&format!("{proc}: no control group can be made for it: {error}")),
+            Err(_) => (), // the owner knows
+        }
+        (ProcCgroup::default(), None)
     }
 
     /// Tells a rank where its memory is. Only when it starts: until then the end of its predecessor may close what is empty, and
@@ -191,6 +204,9 @@ impl Engine {
         let (page, deaths) = (Arc::clone(&spawned.page), Arc::clone(&self.deaths));
         let lifeline = Waiter::start(key, spawned.pid, spawned.start_time, page, deaths).ok();
         self.counters.lifelines_missing += u64::from(lifeline.is_none());
+        if self.cgroups.is_ok() && !spawned.cgroup.holds(spawned.pid) {
+            self.counters.cgroups_missing += 1;
+        }
         let report = ProcReport {
             proc: order.proc.clone(),
             pid: spawned.pid.as_raw_nonzero().get().unsigned_abs(),
@@ -205,6 +221,7 @@ impl Engine {
             pid: spawned.pid,
             page: Some((spawned.page, spawned.page_memory)),
             lifeline,
+            cgroup: spawned.cgroup,
             end: None,
             stdout: Some(stdout),
             stderr: Some(stderr),

@@ -8,6 +8,7 @@ pub(super) mod packet;
 
 pub(super) use like::{Ahead, Like};
 
+use super::proc_cgroups::ProcCgroup;
 use super::procs::Key;
 use super::streams::Stream;
 use crate::job::Role;
@@ -42,6 +43,8 @@ pub(super) struct Standby {
     pub(super) part: Part,
     /// `None`: a template was asked to fork it, and it has not come yet.
     pub(super) process: Option<(Pid, u64)>,
+    /// Its control group, with all that it starts: of one that a rank can be seated in.
+    pub(super) cgroup: ProcCgroup,
     /// Our end of its seat.
     pub(super) seat: OwnedFd,
     /// What it prints before it is seated, of those whose output is no rank's.

@@ -35,6 +35,8 @@ pub(in crate::launch::guard) fn use_one_heap() {
 pub(in crate::launch::guard) struct BeforeExec {
     /// Who must still be its parent: if not, the guard died meanwhile, and the child must not run.
     pub(in crate::launch::guard) parent: Pid,
+    /// By which it enters its control group: all that it starts is in that, then.
+    pub(in crate::launch::guard) cgroup: Option<OwnedFd>,
     /// Gets pid and start time of the child; a standby has none yet.
     pub(in crate::launch::guard) page: Option<Arc<Page>>,
     /// A descriptor that the program gets besides its standard streams.
@@ -68,6 +70,9 @@ impl BeforeExec {
     }
 
     fn run_to(&self, step: &mut Step) -> io::Result<()> {
+        if let Some(door) = &self.cgroup {
+            let _ = rustix::io::write(door, b"0"); // it runs without one, too: the guard looks whether it is in it
+        }
         rustix::process::setsid()?;
         *step = Step::DeathSignal;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -159,6 +164,7 @@ mod tests {
         command.args(["-c", "read line"]).stdin(Stdio::piped());
         let steps = BeforeExec {
             parent: rustix::process::getpid(),
+            cgroup: None,
             page: Some(Arc::clone(&page)),
             kept: None,
             nice: 1,

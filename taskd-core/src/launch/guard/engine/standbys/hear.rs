@@ -75,8 +75,10 @@ impl Engine {
             }
             (Part::Waiting { slot: None }, "unseated") if process.is_none() => {
                 let found = self.verified(id, told.one("pid"))?;
+                let cgroup = self.cgroup_of_standby(found);
                 if let Some(standby) = self.standbys.get_mut(key) {
                     (standby.process, standby.is_ready, standby.until) = (Some(found), true, None);
+                    standby.cgroup = cgroup;
                 }
                 self.standbys.line(id).into_iter().for_each(|line| line.look_by(now));
             }

@@ -5,6 +5,7 @@
 use super::{set_autogroup, slower_by};
 use crate::launch::guard::engine::{Engine, Life};
 use crate::launch::guard::poll::Token;
+use crate::launch::guard::proc_cgroups::ProcCgroup;
 use crate::launch::guard::procs::Key;
 use crate::launch::guard::spawn;
 use crate::launch::guard::standby::packet::{self, FORKS_MAX, Packet};
@@ -93,8 +94,12 @@ impl Engine {
             Stream::new(pipe, log, None).keeping_tail()
         });
         let process = Some((started.pid, started.start_time));
-        let is_seat_of =
-            Standby { line: id, part, process, seat, output, pipes, is_ready: false, ahead: None, until: Some(until) };
+        let cgroup = match part {
+            Part::Waiting { .. } => self.cgroup_of_standby((started.pid, started.start_time)),
+            Part::Probe | Part::Template => ProcCgroup::default(),
+        };
+        let (is_ready, ahead, until) = (false, None, Some(until));
+        let is_seat_of = Standby { line: id, part, process, cgroup, seat, output, pipes, is_ready, ahead, until };
         let key = self.standbys.insert(is_seat_of);
         self.watch_standby(key)?;
         let be = match part {
@@ -148,8 +153,19 @@ impl Engine {
             theirs.extend([their_seat, their_stdout, their_stderr]);
             let (part, pipes) = (Part::Waiting { slot: None }, Some((stdout, stderr)));
             let until = Some(until);
-            let (process, output, ahead) = (None, None, None);
-            children.push(Standby { line: id, part, process, seat, output, pipes, is_ready: false, ahead, until });
+            let (process, output, ahead, cgroup) = (None, None, None, ProcCgroup::default());
+            children.push(Standby {
+                line: id,
+                part,
+                process,
+                cgroup,
+                seat,
+                output,
+                pipes,
+                is_ready: false,
+                ahead,
+                until,
+            });
         }
         let passed: Vec<_> = theirs.iter().map(std::os::fd::AsFd::as_fd).collect();
         let Some(standby) = self.standbys.get_mut(template) else { return Ok(()) };

@@ -8,6 +8,7 @@ mod make;
 mod seat;
 
 use super::Engine;
+use crate::launch::guard::proc_cgroups::ProcCgroup;
 use crate::launch::guard::procs::Key;
 use crate::launch::guard::spawn;
 use crate::launch::guard::standby::{Like, Line, Part};
@@ -78,6 +79,12 @@ impl Engine {
             let _ = rustix::process::kill_process_group(pid, Signal::KILL); // all that it has started with it
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
+        self.cgroups.iter().for_each(|groups| groups.remove(standby.cgroup.clone()));
+    }
+
+    /// A control group for one that a rank can be seated in.
+    pub(super) fn cgroup_of_standby(&mut self, process: (Pid, u64)) -> ProcCgroup {
+        self.cgroups.as_mut().map(|groups| groups.make_for(process)).unwrap_or_default()
     }
 }
 

@@ -117,6 +117,15 @@ impl Engine {
         let Some(mut standby) = self.standbys.remove(key) else { return Err(gone()) };
         self.poll.remove(&standby.seat);
         let (stdout, stderr) = standby.pipes.take().ok_or_else(gone)?;
-        Ok(Spawned { pid, start_time, page, page_memory: memory, page_path: path, stdout, stderr })
+        Ok(Spawned {
+            pid,
+            start_time,
+            cgroup: standby.cgroup,
+            page,
+            page_memory: memory,
+            page_path: path,
+            stdout,
+            stderr,
+        })
     }
 }

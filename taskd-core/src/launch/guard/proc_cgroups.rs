@@ -1,0 +1,181 @@
+//! The control group of each process of a job, below its guard's, by which all that the process has started ends with it.
+//!
+//! A daemon of a rank has a session, an environment and a parent of its own; only its control group shows whose it is. A process is in
+//! its group before it executes its program. One that waits for a rank is moved while it waits, by a thread of its own: to move
+//! a process takes Linux some ten milliseconds, the first time.
+
+use super::cgroup::{self, ControlGroup};
+use super::proc_fs::Stat;
+use rustix::process::Pid;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Stack of the thread in bytes.
+const STACK_BYTES: usize = 64 << 10;
+/// How long the removal of what a standby has left may take; what is left then goes with the guard.
+const REMOVED_WITHIN: Duration = Duration::from_secs(5);
+/// How long a look may wait for a group to freeze, where it cannot be killed as a whole: the next look goes on.
+const FREEZES_WITHIN: Duration = Duration::from_millis(4);
+/// How a group's directory is named, ahead of its number.
+const PREFIX: &str = "proc-";
+
+/// The group of one process: none where none could be made, or yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProcCgroup(Arc<OnceLock<ControlGroup>>);
+
+impl ProcCgroup {
+    /// What is in it now, the process itself included.
+    pub(super) fn processes(&self) -> Vec<Pid> {
+        self.0.get().map(ControlGroup::processes).unwrap_or_default()
+    }
+
+    /// Kills all that is in it, however fast it forks.
+    pub(super) fn kill(&self) {
+        self.0.get().into_iter().for_each(|group| group.kill(FREEZES_WITHIN));
+    }
+
+    /// Whether this process is in it.
+    pub(super) fn holds(&self, pid: Pid) -> bool {
+        self.0.get().is_some_and(|group| group.is_in_list(&groups_of(pid)))
+    }
+}
+
+/// All groups of a guard's processes.
+#[derive(Debug)]
+pub(super) struct ProcCgroups {
+    guard: Arc<ControlGroup>,
+    made: u64,
+    /// To the thread; `None`: none could be started.
+    tasks: Option<Sender<Task>>,
+}
+
+#[derive(Debug)]
+enum Task {
+    /// Makes a group of this name for a process that runs, and moves the process.
+    Move { group: ProcCgroup, name: String, process: (Pid, u64) },
+    /// Ends all that is in a group, and removes it.
+    Remove(ProcCgroup),
+}
+
+impl ProcCgroups {
+    pub(super) fn below(guard: ControlGroup) -> ProcCgroups {
+        let guard = Arc::new(guard);
+        let (tasks, received) = mpsc::channel();
+        let above = Arc::clone(&guard);
+        let thread = std::thread::Builder::new().name("taskd-cgroups".into()).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || do_tasks(&above, &received));
+        ProcCgroups { guard, made: 0, tasks: started.is_ok().then_some(tasks) }
+    }
+
+    /// The group of the guard itself, which holds all of them.
+    pub(super) fn of_guard(&self) -> &ControlGroup {
+        &self.guard
+    }
+
+    /// A group for a process that is to be started, and the file to which it writes `0` to be in it.
+    ///
+    /// # Errors
+    /// The group cannot be made.
+    pub(super) fn make(&mut self) -> io::Result<(ProcCgroup, OwnedFd)> {
+        let name = self.next_name();
+        let group = self.guard.make_below(&name)?;
+        match group.door() {
+            Ok(door) => Ok((ProcCgroup(Arc::new(group.into())), door.into())),
+            Err(error) => {
+                let _ = fs::remove_dir(group.directory()); // an empty group does no harm
+                Err(error)
+            }
+        }
+    }
+
+    /// A group for a process that waits for a rank: it is moved soon.
+    pub(super) fn make_for(&mut self, process: (Pid, u64)) -> ProcCgroup {
+        let group = ProcCgroup::default();
+        let name = self.next_name();
+        self.ask(Task::Move { group: group.clone(), name, process });
+        group
+    }
+
+    /// The process has ended and is not needed any more: all that is left in its group ends, and the group is removed.
+    pub(super) fn remove(&self, group: ProcCgroup) {
+        self.ask(Task::Remove(group));
+    }
+
+    fn next_name(&mut self) -> String {
+        self.made += 1;
+        format!("{PREFIX}{}", self.made)
+    }
+
+    fn ask(&self, task: Task) {
+        let _ = self.tasks.as_ref().map(|tasks| tasks.send(task)); // without the thread its processes are in the guard's group
+    }
+}
+
+fn do_tasks(guard: &ControlGroup, tasks: &Receiver<Task>) {
+    for task in tasks {
+        match task {
+            Task::Move { group, name, process } => {
+                if let Ok(made) = moved(guard, &name, process) {
+                    let _ = group.0.set(made); // nothing else sets it
+                }
+            }
+            Task::Remove(group) => _ = group.0.get().map(|group| group.remove(REMOVED_WITHIN)),
+        }
+    }
+}
+
+/// A group with this process in it.
+fn moved(guard: &ControlGroup, name: &str, (pid, start_time): (Pid, u64)) -> io::Result<ControlGroup> {
+    let group = guard.make_below(name)?;
+    let is_same = || Stat::read(pid).is_some_and(|now| now.start_time == start_time);
+    // The guard reaps it at any time, and its number may become another's: of what a guard has not started nothing is in its group.
+    let is_ours = || guard.is_in_list(&groups_of(pid)) && is_same();
+    let enter = || match is_ours() {
+        true => group.door()?.write_all(pid.as_raw_nonzero().to_string().as_bytes()),
+        false => Err(io::ErrorKind::NotFound.into()),
+    };
+    match enter() {
+        Ok(()) => Ok(group),
+        Err(error) => {
+            let _ = fs::remove_dir(group.directory()); // an empty group does no harm
+            Err(error)
+        }
+    }
+}
+
+fn groups_of(pid: Pid) -> String {
+    fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default()
+}
+
+/// A process's list of groups, without its own: in whose place all processes of a guard are that nobody has moved.
+pub(crate) fn without_own(groups: &str) -> String {
+    let is_own = |above: &str, own: &str| {
+        let is_numbered = own.strip_prefix(PREFIX).is_some_and(|number| number.parse::<u64>().is_ok());
+        is_numbered && above.rsplit('/').next().is_some_and(|guard| guard.starts_with(cgroup::PREFIX))
+    };
+    let of_guard = |line: &'_ str| match line.rsplit_once('/') {
+        Some((above, own)) if is_own(above, own) => above.to_owned(),
+        _ => line.to_owned(),
+    };
+    groups.lines().map(of_guard).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_own;
+
+    #[test]
+    fn the_groups_of_a_guards_processes_count_as_one() {
+        let list = |own: &str| format!("9:name=systemd:/\n4:memory:/box/proc-4\n0::/a/taskd-0f-17{own}\n");
+        assert_eq!(without_own(&list("/proc-12")), without_own(&list("")));
+        assert_eq!(without_own(&list("/proc-12")), without_own(&list("/proc-13")));
+        assert!(without_own(&list("/proc-1")).contains("/box/proc-4"), "that is another's");
+        for other in ["/other", "/proc-", "/proc-x", "/proc-1/below"] {
+            assert!(without_own(&list(other)).ends_with(other), "{other}");
+        }
+    }
+}

@@ -6,6 +6,7 @@
 //! never opened where they are anything but files (a FIFO would be waited for), and have mode 0600.
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -59,7 +60,7 @@ fn check_way(dir: &Path, is_above: bool) -> io::Result<()> {
         }
         links += 1;
         if links > LINKS_MAX {
-            return Err(rustix::io::Errno::LOOP.into());
+            return Err(Errno::LOOP.into());
         }
         check_owner(&here, &stat, "symbolic link")?;
         let target = fs::read_link(&here)?;
@@ -86,7 +87,7 @@ fn components(path: &Path) -> Vec<OsString> {
 fn check_one(path: &Path, stat: &Stat, is_above: bool) -> io::Result<()> {
     check_owner(path, stat, "directory")?;
     let mode = stat.st_mode & 0o7777;
-    let by_group = mode & 0o020 != 0 && !is_own_group(stat.st_gid);
+    let by_group = mode & 0o020 != 0 && (!is_own_group(stat.st_gid) || has_acl(path));
     let is_open = by_group || mode & 0o002 != 0;
     if is_open && !(is_above && mode & 0o1000 != 0) {
         return Err(refused(format!(
@@ -112,6 +113,13 @@ fn check_owner(path: &Path, stat: &Stat, what: &str) -> io::Result<()> {
 /// A group of this user's alone, by the convention that it has the user's number.
 fn is_own_group(group: u32) -> bool {
     group == rustix::process::geteuid().as_raw()
+}
+
+/// Whether an access control list may let other users in. What it lets them do is bounded by the mode's bits of the group (`acl(5)`),
+/// so without those nobody needs to look.
+fn has_acl(path: &Path) -> bool {
+    let size = rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0_u8; 0]);
+    !matches!(size, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
 fn refused(why: String) -> io::Error {
@@ -194,10 +202,10 @@ fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
     let always = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     match rustix::fs::open(path, flags | always, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => Ok(File::from(fd)),
-        Err(rustix::io::Errno::LOOP) => {
+        Err(Errno::LOOP) => {
             Err(refused(format!("{} is a symbolic link, and is not followed: remove it", path.display())))
         }
-        Err(rustix::io::Errno::NXIO) => Err(no_file(path)), // a FIFO without a reader, or a socket
+        Err(Errno::NXIO) => Err(no_file(path)), // a FIFO without a reader, or a socket
         Err(error) => Err(error.into()),
     }
 }
@@ -267,6 +275,38 @@ mod tests {
         let said = why(make_dir(&inside.join("new")));
         assert!(said.contains("open (mode 0777)") && said.contains("chmod go-w"), "{said}");
         assert!(!inside.join("new").exists(), "nothing is made there");
+    }
+
+    /// Lets user 65534 write to a directory by an access control list (`acl(5)`), in the form that Linux keeps it.
+    fn let_another_write(dir: &Path) -> io::Result<()> {
+        const NOBODY: u32 = u32::MAX;
+        let mut list = 2_u32.to_le_bytes().to_vec(); // its version
+        let (owner, user, group, mask, others) = (0x01_u16, 0x02, 0x04, 0x10, 0x20);
+        for (tag, may, id) in
+            [(owner, 7_u16, NOBODY), (user, 7, 65534), (group, 7, NOBODY), (mask, 7, NOBODY), (others, 5, NOBODY)]
+        {
+            list.extend(tag.to_le_bytes());
+            list.extend(may.to_le_bytes());
+            list.extend(id.to_le_bytes());
+        }
+        Ok(rustix::fs::setxattr(dir, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty())?)
+    }
+
+    #[test]
+    fn a_directory_that_an_access_control_list_lets_another_user_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        fs::create_dir(&own).unwrap();
+        std::os::unix::fs::chown(&own, None, Some(rustix::process::geteuid().as_raw())).unwrap_or_default();
+        set_mode(&own, 0o775);
+        assert!(!is_own_group(fs::metadata(&own).unwrap().gid()) || check_dir(&own).is_ok(), "a group of its own");
+        if let Err(error) = let_another_write(&own) {
+            return println!("skipped: this file system has no access control lists: {error}");
+        }
+        let said = why(check_dir(&own));
+        assert!(said.contains("own (mode 0775)") && said.contains("chmod go-w"), "{said}");
+        set_mode(&own, 0o755); // now the list lets no other user write
+        check_dir(&own).unwrap();
     }
 
     #[test]

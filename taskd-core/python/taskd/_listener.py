@@ -12,6 +12,7 @@ from taskd import _auth, _link
 
 UNKNOWN_MAX = 64  # connections that have shown nothing yet: beyond, the one that has waited longest is closed
 UNKNOWN_SECONDS = 5  # within which one has to show it
+BACKLOG = 1024  # that the kernel keeps until this accepts them: beyond, a rank that dials has to wait for seconds to try again
 SERVED_MAX = 256  # connections of the job's own ranks at a time: one that is too many is closed, and said to be
 AGAIN_SECONDS = 0.1  # after which a connection is accepted again, where no descriptor is left
 
@@ -36,7 +37,7 @@ class Listener:
         except OSError as error:  # no address of this host: others reach it by another way
             _link.say("%s is no address of this host (%s): this rank listens on all of them" % (host, error))
             self.socket.bind(("0.0.0.0", 0))
-        self.socket.listen(64)
+        self.socket.listen(BACKLOG)
         self.socket.setblocking(False)
         _thread.start_new_thread(self.run, ())
 

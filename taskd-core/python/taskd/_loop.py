@@ -155,6 +155,7 @@ class Loop:
     def has_rank(self):
         """The rank is known, or waited for here."""
         if self.session is not None:
+            _codec.add_types_ahead()
             park("has come to its step loop")
             self.leaving = _leaving.watched(self)
             self.keep = _keep.opened()

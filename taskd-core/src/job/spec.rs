@@ -55,6 +55,10 @@ pub struct WorkerSpec {
     /// listener as the descriptor that `TASKD_LISTEN_FD` names: who connects while it is started anew waits, and is not refused.
     #[serde(default)]
     pub listen: Option<PathBuf>,
+    /// Which names are those of this program's secrets, besides those of its job ([`JobSpec::secrets`]), which are added here before
+    /// an order is given: whoever shows a command line of it, or of what it has started, leaves their values out.
+    #[serde(default, skip_serializing_if = "SecretNames::is_empty")]
+    pub secrets: SecretNames,
 }
 
 impl WorkerSpec {
@@ -69,6 +73,7 @@ impl WorkerSpec {
             affinity: Affinity::Inherit,
             log: None,
             listen: None,
+            secrets: SecretNames::default(),
         }
     }
 
@@ -143,12 +148,17 @@ impl WorkerSpec {
 /// For errors and logs of programs: values that are secrets by their names are left out.
 impl fmt::Debug for WorkerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerSpec { argv, env, inherit, cwd, nice, affinity, log, listen } = self;
+        let WorkerSpec { argv, env, inherit, cwd, nice, affinity, log, listen, secrets } = self;
         let env: BTreeMap<&String, String> =
-            env.iter().map(|(name, value)| (name, shown_variable(name, value))).collect();
+            env.iter().map(|(name, value)| (name, shown_variable(name, value, secrets))).collect();
         let mut shown = f.debug_struct("WorkerSpec");
-        shown.field("argv", &shown_arguments(argv)).field("env", &env).field("inherit", inherit).field("cwd", cwd);
-        shown.field("nice", nice).field("affinity", affinity).field("log", log).field("listen", listen).finish()
+        shown
+            .field("argv", &shown_arguments(argv, secrets))
+            .field("env", &env)
+            .field("inherit", inherit)
+            .field("cwd", cwd);
+        shown.field("nice", nice).field("affinity", affinity).field("log", log).field("listen", listen);
+        shown.field("secrets", secrets).finish()
     }
 }
 
@@ -349,7 +359,9 @@ impl JobSpec {
             "annotations",
             "must be 256 at most, of 65536 bytes each",
         );
-        let names = self.secrets.also.len() + self.secrets.except.len();
+        let programs = std::iter::once(&self.worker).chain(self.services.values());
+        let of_programs = programs.map(|program| program.secrets.len()).sum::<usize>();
+        let names = self.secrets.len() + of_programs;
         problems.check(names <= SECRET_NAMES_MAX, "secrets", "must be 1024 names at most");
         problems.all()
     }

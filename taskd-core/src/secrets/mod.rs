@@ -14,9 +14,9 @@
 //!
 //! # What counts as a secret
 //! - the value of a variable whose name is one of a secret's ([`SecretNames::cover`]);
-//! - within other values and within arguments: what stands behind such a name (`--token=x`, `PASSWORD=x`, `api_key: x`), the argument
-//!   behind such an option (`--password x`), and the user part of a URL (`user:password` of `https://user:password@host`, whatever the
-//!   variable's name);
+//! - within other values and within arguments: what stands behind such a name (`--token=x`, `PASSWORD=x`, `api_key: x`), a list, an
+//!   object or a block of lines included, the argument behind such an option (`--password x`), the user part of a URL
+//!   (`user:password` of `https://user:password@host`, whatever the variable's name), and the content of a private key;
 //! - these values once more in what ends with a process or comes from it in words, such as the last lines of its stderr, where they
 //!   are longer than a few characters.
 //!
@@ -85,6 +85,8 @@ impl Secrets {
     /// The same for one program; its marks begin with `of`.
     fn take_from(&mut self, program: &Arc<WorkerSpec>, of: &str, names: &SecretNames) -> Arc<WorkerSpec> {
         let mut sealed = WorkerSpec::clone(program);
+        sealed.secrets = program.secrets.and(names);
+        let names = &sealed.secrets;
         for (name, value) in &mut sealed.env {
             let found = text::in_variable(name, value, names);
             *value = self.cut(value, found, &|place| match place {
@@ -187,15 +189,15 @@ fn mark(name: &str) -> String {
 }
 
 /// A command line for people, without what is a secret by its name.
-pub(crate) fn shown_arguments<S: AsRef<str>>(arguments: &[S]) -> Vec<String> {
+pub(crate) fn shown_arguments<S: AsRef<str>>(arguments: &[S], names: &SecretNames) -> Vec<String> {
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
-    let found = text::in_arguments(&arguments, &SecretNames::default());
+    let found = text::in_arguments(&arguments, names);
     arguments.iter().zip(found).map(|(argument, found)| shown(argument, &found)).collect()
 }
 
 /// A variable's value for people, in the same way.
-pub(crate) fn shown_variable(name: &str, value: &str) -> String {
-    shown(value, &text::in_variable(name, value, &SecretNames::default()))
+pub(crate) fn shown_variable(name: &str, value: &str, names: &SecretNames) -> String {
+    shown(value, &text::in_variable(name, value, names))
 }
 
 fn shown(text: &str, found: &[Found]) -> String {

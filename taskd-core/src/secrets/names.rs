@@ -51,6 +51,22 @@ impl SecretNames {
         self
     }
 
+    /// Whether nothing is added and nothing exempt.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many names are added or exempt.
+    pub fn len(&self) -> usize {
+        self.also.len() + self.except.len()
+    }
+
+    /// These and others.
+    pub(super) fn and(&self, other: &SecretNames) -> SecretNames {
+        let both = |one: &BTreeSet<String>, other: &BTreeSet<String>| one.union(other).cloned().collect();
+        SecretNames { also: both(&self.also, &other.also), except: both(&self.except, &other.except) }
+    }
+
     /// Whether the value behind this name is a secret.
     ///
     /// By default: what has `SECRET`, `PASSWORD`, `PASSWD`, `PASSPHRASE`, `CREDENTIAL`, `API_KEY`, `ACCESS_KEY`, `PRIVATE_KEY` or

@@ -76,11 +76,67 @@ fn secrets_in_arguments_are_found_in_each_of_their_forms() {
     let found =
         "export A=1 HF_TOKEN=[abc]; curl -H 'X-Api-Key: [k y]' \"https://[u:p]@h/?token=[t]&x=1\" --password [p]|cat";
     assert_eq!(in_arguments(&["sh", "-c", script], &none)[2], found);
-    let looked_up = "run --token $HF_TOKEN --password \"$PW\" API_KEY=${K} [ $key == x ] TOKEN= x";
+    let looked_up =
+        "run --token $HF_TOKEN --password \"$PW\" API_KEY=${K} KEY=${K:-x} TOKEN=$(cat t) [ $key == x ] TOKEN= x";
     assert_eq!(in_arguments(&[looked_up], &none), [looked_up], "names without values");
     assert_eq!(in_variable("CONFIG", r#"{"api_key": "a\"b", "lr": 1}"#), r#"{"api_key": "[a\"b]", "lr": 1}"#);
     assert_eq!(in_variable("CONFIG", "user: me\npassword: pw x\nlr: 1"), "user: me\npassword: [pw x]\nlr: 1");
     assert_eq!(in_variable("CONFIG", "token = 'ab c'\nlr = 1"), "token = '[ab c]'\nlr = 1");
+}
+
+#[test]
+fn spellings_that_are_rarer_are_found_too() {
+    let none = SecretNames::default();
+    for (text, found) in [
+        // What people have in passwords, though it should be escaped in a URL.
+        ("https://u:p#w?d'x@h/a", "https://[u:p#w?d'x]@h/a"),
+        ("https://$ecret:$pw@h", "$"),
+        ("https://u:$ecret!@h", "https://[u:$ecret!]@h"),
+        ("https://h?to=a@b", "https://h?to=a@b"),
+        ("https://$USER:${PW}@h", "https://$USER:${PW}@h"),
+        // JSON within a string of JSON.
+        (r#"{"env": "{\"api_key\": \"a b\", \"lr\": 1}"}"#, r#"{"env": "{\"api_key\": \"[a b]\", \"lr\": 1}"}"#),
+        // Lists and objects.
+        (r#"{"api_keys": ["a", "b"], "lr": 1}"#, r#"{"api_keys": [["a", "b"]], "lr": 1}"#),
+        (
+            r#"{"credentials": {"user": "u", "pin": [1]}, "lr": 1}"#,
+            r#"{"credentials": [{"user": "u", "pin": [1]}], "lr": 1}"#,
+        ),
+        // Blocks of YAML.
+        ("password: |\n  a\n\n  b\nlr: 1", "password: |\n[  a\n\n  b\n]lr: 1"),
+        ("x:\n  api_keys:\n  - a\n  - b\n  lr: 1", "x:\n  api_keys:\n[  - a\n  - b\n]  lr: 1"),
+        ("secrets:\n  a: b\nlr: 1", "secrets:\n[  a: b\n]lr: 1"),
+        // A private key, whatever it is called.
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n",
+            "-----BEGIN RSA PRIVATE KEY-----[\nMIIE\n]-----END RSA PRIVATE KEY-----\n",
+        ),
+        (
+            "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+            "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+        ),
+    ] {
+        let found = if found == "$" { text } else { found };
+        assert_eq!(in_variable("A", text), found);
+    }
+    assert_eq!(
+        in_arguments(&["--token", "-abc", "--auth", "--lr", "1"], &none),
+        ["--token", "[-abc]", "--auth", "--lr", "1"]
+    );
+    assert_eq!(in_arguments(&["--auth", "-password", "x"], &none), ["--auth", "-password", "[x]"]);
+    for open in [
+        "key: [",
+        "key: {{]",
+        "key:\n",
+        "key: |",
+        "-----BEGIN PRIVATE KEY-----",
+        "key=\\\"",
+        "key: \\",
+        "key: ]",
+        "key:\n ",
+    ] {
+        let _ = in_variable("A", open); // what is cut off anywhere is no defect
+    }
 }
 
 #[test]
@@ -203,8 +259,13 @@ fn secrets_that_a_program_has_printed_do_not_travel_with_its_exit() {
 
 #[test]
 fn people_are_shown_no_secret() {
-    assert_eq!(shown_arguments(&["a", "--token", "x", "--key=y"]), ["a", "--token", "<redacted>", "--key=<redacted>"]);
-    assert_eq!(shown_variable("DB_PASSWORD", "x"), "<redacted>");
-    assert_eq!(shown_variable("A", "http://u:p@h"), "http://<redacted>@h");
-    assert_eq!(shown_variable("A", "<redacted:X>"), "<redacted:X>");
+    let names = SecretNames::default().with("licence");
+    let shown = shown_arguments(&["a", "--token", "x", "--key=y", "--licence=z"], &names);
+    assert_eq!(shown, ["a", "--token", "<redacted>", "--key=<redacted>", "--licence=<redacted>"]);
+    assert_eq!(shown_variable("DB_PASSWORD", "x", &names), "<redacted>");
+    assert_eq!(shown_variable("LICENCE", "x", &names), "<redacted>");
+    assert_eq!(shown_variable("A", "http://u:p@h", &names), "http://<redacted>@h");
+    assert_eq!(shown_variable("A", "<redacted:X>", &names), "<redacted:X>");
+    let job = JobSpec::new("j", 1, WorkerSpec::new(["a"])).with_secrets(names.clone());
+    assert_eq!(Secrets::take(&job).0.worker.secrets, names, "a launcher knows them from the order");
 }

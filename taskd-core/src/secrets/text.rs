@@ -14,6 +14,9 @@ pub(super) struct Found {
     pub(super) place: String,
 }
 
+/// How a key in the form of RFC 7468 begins.
+const PEM_BEGIN: &[u8] = b"-----BEGIN ";
+
 /// Most bytes of a host that tell one URL from another.
 const HOST_BYTES_MAX: usize = 100;
 
@@ -31,12 +34,14 @@ pub(super) fn in_arguments<S: AsRef<str>>(arguments: &[S], names: &SecretNames) 
     let mut all = Vec::with_capacity(arguments.len());
     for (number, argument) in arguments.iter().map(AsRef::as_ref).enumerate() {
         let whole = |place: &str| vec![Found { range: 0..argument.len(), place: place.to_owned() }];
-        all.push(match option.filter(|_| !argument.starts_with('-') && !argument.is_empty()) {
+        let is_option = argument.starts_with('-') && argument.bytes().all(is_of_a_name) && names.cover(argument);
+        // A token may begin with a dash, as long as it can be told from an option.
+        let is_value = !argument.is_empty() && !argument.starts_with("--") && !is_option;
+        all.push(match option.filter(|_| is_value) {
             _ if argument.contains(MARK) => whole(&format!("argument {number}")),
             Some(option) => whole(option),
             None => in_text(argument, names),
         });
-        let is_option = argument.starts_with('-') && argument.bytes().all(is_of_a_name) && names.cover(argument);
         option = is_option.then_some(argument);
     }
     all
@@ -59,6 +64,7 @@ fn in_text(text: &str, names: &SecretNames) -> Vec<Found> {
         let name = text.get(at..end).unwrap_or_default();
         let here = match () {
             () if bytes[at..].starts_with(b"://") => user_of(text, at + 3),
+            () if bytes[at..].starts_with(PEM_BEGIN) => private_key_of(text, at),
             () if !name.is_empty() && names.cover(name) => {
                 value_behind(bytes, end, name).map(|range| Found { range, place: name.to_owned() })
             }
@@ -77,21 +83,40 @@ const fn is_of_a_name(byte: u8) -> bool {
 /// Who logs in at the URL whose authority begins here.
 fn user_of(text: &str, from: usize) -> Option<Found> {
     let rest = text.get(from..)?;
-    let ends = |c: char| matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | '\\') || c.is_whitespace();
+    let ends = |c: char| matches!(c, '/' | '"' | '<' | '>' | '\\') || c.is_whitespace();
     let authority = rest.get(..rest.find(ends).unwrap_or(rest.len()))?;
     let (user, host) = authority.rsplit_once('@')?;
-    if user.is_empty() || user.starts_with('$') {
+    // These belong into no URL as they are, but people have them in passwords; before a password they end what is the host.
+    let is_host = user.find(['?', '#', '\'']).is_some_and(|end| !user[..end].contains(':'));
+    if user.is_empty() || is_host || user.split(':').all(is_looked_up) {
         return None;
     }
     let host: String = host.chars().take(HOST_BYTES_MAX).collect();
     Some(Found { range: from..from + user.len(), place: format!("@{host}") })
 }
 
+/// Whether a shell looks this up or runs it (`$NAME`, `${NAME}`, `$(…)`): it is no value yet.
+fn is_looked_up(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('$') else { return false };
+    let is_of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'{' | b'}');
+    rest.starts_with('(') || rest.bytes().all(is_of_a_name)
+}
+
+/// The content of a private key in the form of RFC 7468 that begins here, up to its end.
+fn private_key_of(text: &str, from: usize) -> Option<Found> {
+    let rest = text.get(from + PEM_BEGIN.len()..)?;
+    let label = rest.get(..rest.find("-----")?)?.trim();
+    let start = text.len() - rest.len() + rest.find("-----")? + "-----".len();
+    let length = text.get(start..)?.find("-----END").unwrap_or(text.len() - start);
+    let is_one = label.ends_with("PRIVATE KEY") && length > 0;
+    is_one.then(|| Found { range: start..start + length, place: label.replace(' ', "_") })
+}
+
 /// The value that stands behind a name that ends here, if one does.
 fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
     let blanks = |from: usize| bytes.iter().skip(from).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let is = |at: usize, byte: u8| bytes.get(at) == Some(&byte);
-    let close = end + usize::from(is(end, b'"') || is(end, b'\'')); // "api_key": …
+    let close = end + quote_at(bytes, end).map_or(0, <[u8]>::len); // "api_key": …
     let sign = close + blanks(close);
     let (from, ends): (usize, fn(u8) -> bool) = match bytes.get(sign)? {
         b'=' if is(sign + 1, b'=') => return None,
@@ -102,15 +127,66 @@ fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
         _ if sign > end && close == end && name.starts_with('-') && !is(sign, b'-') => (sign, ends_word),
         _ => return None,
     };
-    let quote = bytes.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\''));
-    let start = from + usize::from(quote.is_some());
+    let quote = quote_at(bytes, from).unwrap_or_default();
+    let start = from + quote.len();
     let rest = bytes.get(start..)?;
-    let length = match quote {
-        Some(quote) => (0..rest.len()).find(|at| rest[*at] == quote && (*at == 0 || rest[at - 1] != b'\\')),
-        None => rest.iter().position(|byte| ends(*byte)),
+    let range = match rest.first() {
+        _ if !quote.is_empty() => start..start + up_to_quote(rest, quote),
+        Some(b'[' | b'{') if is(sign, b':') => start..start + bracketed(rest),
+        Some(b'\n' | b'|' | b'>') if is(sign, b':') => block_behind(bytes, end - name.len(), start)?,
+        _ => start..start + rest.iter().position(|byte| ends(*byte)).unwrap_or(rest.len()),
     };
-    let range = start..start + length.unwrap_or(rest.len());
-    (!range.is_empty() && !is(start, b'$')).then_some(range) // what a shell looks up is no value yet
+    let value = std::str::from_utf8(bytes.get(range.clone())?).ok()?;
+    (!range.is_empty() && !is_looked_up(value.split([':', '/', '-']).next().unwrap_or(value))).then_some(range)
+}
+
+/// The quotation mark here: within a string of JSON with backslashes before it.
+fn quote_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let rest = bytes.get(at..)?;
+    let slashes = rest.iter().take_while(|byte| **byte == b'\\').count();
+    matches!(rest.get(slashes)?, b'"' | b'\'').then(|| &rest[..=slashes])
+}
+
+/// How long a quoted value is: one with another number of backslashes before it is a part of the value.
+fn up_to_quote(rest: &[u8], quote: &[u8]) -> usize {
+    let is_end = |at: usize| rest[at..].starts_with(quote) && (at == 0 || rest[at - 1] != b'\\');
+    (0..rest.len()).find(|at| is_end(*at)).unwrap_or(rest.len())
+}
+
+/// How long a list or an object is, its brackets included. Brackets within strings count as well: then it is longer.
+fn bracketed(rest: &[u8]) -> usize {
+    let mut depth = 0_usize;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    rest.len()
+}
+
+/// The lines below a name that belong to it, as in YAML: those that are further in, and those of a list.
+fn block_behind(bytes: &[u8], name: usize, from: usize) -> Option<Range<usize>> {
+    let end_of_line =
+        |from: usize| bytes[from..].iter().position(|byte| *byte == b'\n').map(|length| from + length + 1);
+    let indent = |from: usize| bytes[from..].iter().take_while(|byte| **byte == b' ').count();
+    let own = bytes[..name].iter().rev().take_while(|byte| **byte == b' ').count();
+    let start = end_of_line(from)?;
+    let mut end = start;
+    while end < bytes.len() {
+        let first = bytes.get(end + indent(end)).copied();
+        let belongs =
+            indent(end) > own || matches!(first, Some(b'\n') | None) || (indent(end) == own && first == Some(b'-'));
+        if !belongs {
+            break;
+        }
+        end = end_of_line(end).unwrap_or(bytes.len());
+    }
+    Some(start..end)
 }
 
 /// Whether an unquoted word of a shell ends here.

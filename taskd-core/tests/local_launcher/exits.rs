@@ -5,6 +5,7 @@ use crate::support::*;
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
+use taskd_core::secrets::SecretNames;
 
 fn signal(number: i32) -> Termination {
     Termination::Signal { number, core_dumped: false }
@@ -94,6 +95,20 @@ async fn what_lives_on_when_a_rank_ends_by_itself_is_named_and_killed() {
         assert_eq!(is_advised, how.starts_with("exit code"), "{told}");
         assert!(told.contains(if left.len() == 1 { " lives on and is killed: " } else { " live on and are killed: " }));
     }
+    job.end().await;
+}
+
+#[tokio::test]
+async fn what_lives_on_is_named_without_the_secrets_of_its_job() {
+    let job = Job::new().await;
+    let script = "sh -c 'while :; do sleep 9; done' x --licence hunter2 --token hunter3 & \
+                  until grep -q hunter3 /proc/$!/cmdline; do sleep 0.01; done; exit 0";
+    let mut spec = sh(script);
+    spec.secrets = SecretNames::default().with("licence"); // as a runtime puts those of its job there
+    let proc = job.start_one(spec).await;
+    job.exit_of(&proc).await;
+    let printed = job.printed("rank-0.1/stderr.log", " killed: ").await;
+    assert!(printed.contains("x --licence <redacted> --token <redacted>"), "{printed}");
     job.end().await;
 }
 

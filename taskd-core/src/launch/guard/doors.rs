@@ -98,7 +98,7 @@ mod tests {
 
     fn spec(path: Option<PathBuf>) -> WireSpec {
         let (argv, env, cwd) = (Vec::new(), BTreeMap::new(), PathBuf::from("/"));
-        WireSpec { argv, env, cwd, nice: 0, log: None, listen: path, standby: None }
+        WireSpec { argv, env, cwd, nice: 0, log: None, listen: path, standby: None, secrets: Default::default() }
     }
 
     #[test]

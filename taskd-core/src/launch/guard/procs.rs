@@ -9,6 +9,7 @@ use super::tree::Member;
 use super::wire::ProcReport;
 use crate::job::{Incarnation, ProcId, Role};
 use crate::launch::Phase;
+use crate::secrets::SecretNames;
 use crate::worker::page::Page;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +25,8 @@ pub(super) type Key = u64;
 pub(super) struct Proc {
     pub(super) report: ProcReport,
     pub(super) pid: Pid,
+    /// Names whose values stand in no command line that is shown.
+    pub(super) secrets: SecretNames,
     /// Its page, and the memory that begins with it: kept until nobody needs anything of the process any more.
     pub(super) page: Option<(Arc<Page>, OwnedFd)>,
     /// Where kills for lack of memory are counted for it.
@@ -104,6 +107,7 @@ impl Procs {
                 page: None,
                 oom_place: None,
                 lifeline: None,
+                secrets: SecretNames::default(),
                 cgroup: ProcCgroup::default(),
                 end: None,
                 stdout: None,

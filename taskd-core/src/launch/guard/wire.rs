@@ -6,6 +6,7 @@
 
 use crate::job::{Incarnation, ProcId, Role};
 use crate::launch::{GuardEnd, LaunchError, OnOwnerLoss, Phase};
+use crate::secrets::SecretNames;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;
@@ -132,6 +133,9 @@ pub(crate) struct WireSpec {
     /// What may be started ahead of need, to stand in for these processes.
     #[serde(default)]
     pub(crate) standby: Option<WireStandby>,
+    /// Names whose values are shown to nobody.
+    #[serde(default)]
+    pub(crate) secrets: SecretNames,
 }
 
 /// Where the processes that stand in come from.

@@ -151,7 +151,8 @@ impl Ground {
         let standbys = env.remove(standbys::VARIABLE);
         let standby = standbys.and_then(|wished| standbys::told(&wished, &spec.argv, &OWN));
         let listen = spec.listen.as_ref().map(|path| cwd.join(path));
-        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log, listen, standby })
+        let secrets = spec.secrets.clone();
+        Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log, listen, standby, secrets })
     }
 
     /// What the launcher tells every process of itself.

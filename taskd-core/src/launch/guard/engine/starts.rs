@@ -155,7 +155,7 @@ impl Engine {
                 }
             };
             let spawned = spawned.map_err(|e| format!("{}: cannot start {}: {e}", order.proc, program.display()))?;
-            let key = self.enter(order, spec.log.as_ref(), spawned);
+            let key = self.enter(order, spec, spawned);
             started.push(key);
             self.watch_proc(key).map_err(|e| format!("{}: cannot be watched: {e}", order.proc))?;
         }
@@ -191,12 +191,12 @@ impl Engine {
     }
 
     /// Takes a process that runs into the book.
-    fn enter(&mut self, order: &WireOrder, log: Option<&PathBuf>, spawned: Spawned) -> Key {
+    fn enter(&mut self, order: &WireOrder, spec: &WireSpec, spawned: Spawned) -> Key {
         let key = self.procs.next_key();
         let started = format!("{} {} {}\n", std::process::id(), spawned.pid.as_raw_nonzero(), spawned.start_time);
         self.logs.write(self.sessions, started.as_bytes());
         let directory = RunDir::proc_dir(&self.run_dir, &order.proc);
-        let mut shared = || log.map(|log| self.logs.share(log.clone()));
+        let mut shared = || spec.log.as_ref().map(|log| self.logs.share(log.clone()));
         let (of_stdout, of_stderr) = (shared(), shared());
         let stdout = Stream::new(spawned.stdout, self.logs.open(directory.join("stdout.log")), of_stdout);
         let stderr =
@@ -219,6 +219,7 @@ impl Engine {
             report,
             oom_place,
             pid: spawned.pid,
+            secrets: spec.secrets.clone(),
             page: Some((spawned.page, spawned.page_memory)),
             lifeline,
             cgroup: spawned.cgroup,

@@ -7,7 +7,7 @@ use crate::job::Termination;
 use crate::launch::guard::procs::{Key, Tree};
 use crate::launch::guard::streams::LAST_BYTES_MAX;
 use crate::launch::guard::tree::{Census, Member};
-use crate::secrets::shown_arguments;
+use crate::secrets::{SecretNames, shown_arguments};
 use rustix::process::Pid;
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,10 @@ impl Engine {
         let family = self.signals.is_some().then(|| census.descendants(self.ground.parent));
         let mut left: Vec<Member> = self.members_of(key, &census, family.as_ref());
         left.retain(|member| !ends_with_its_parent(member.pid));
-        let named = left.iter().take(NAMED_MAX).map(|member| format!("{} ({})", member.pid, command(member.pid)));
+        let named = left
+            .iter()
+            .take(NAMED_MAX)
+            .map(|member| format!("{} ({})", member.pid, command(member.pid, &proc.secrets)));
         let mut named = named.collect::<Vec<_>>().join(", ");
         if left.len() > NAMED_MAX {
             named += &format!(" and {} more", left.len() - NAMED_MAX);
@@ -93,9 +96,9 @@ fn command_line(pid: i32) -> String {
 }
 
 /// The beginning of a process's command line, without what is a secret by its name.
-fn command(pid: i32) -> String {
+fn command(pid: i32, secrets: &SecretNames) -> String {
     let line = command_line(pid);
-    shown_arguments(&line.trim_end_matches('\0').split('\0').collect::<Vec<_>>())
+    shown_arguments(&line.trim_end_matches('\0').split('\0').collect::<Vec<_>>(), secrets)
         .join(" ")
         .trim()
         .chars()

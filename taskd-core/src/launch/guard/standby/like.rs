@@ -2,7 +2,7 @@
 
 use crate::launch::guard::tree::{JOB_MARK, PROC_MARK};
 use crate::launch::guard::wire::{StandbyMode, WireOrder, WireSpec, WireStandby};
-use crate::secrets::shown_arguments;
+use crate::secrets::{SecretNames, shown_arguments};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ pub(in crate::launch::guard) struct Like {
     pub(in crate::launch::guard) cwd: PathBuf,
     pub(in crate::launch::guard) nice: u8,
     pub(in crate::launch::guard) standby: WireStandby,
+    secrets: SecretNames,
 }
 
 /// What of a process is its own.
@@ -57,12 +58,13 @@ impl Like {
             cwd: spec.cwd.clone(),
             nice: spec.nice,
             standby: standby.clone(),
+            secrets: spec.secrets.clone(),
         })
     }
 
     /// Its command line for people, without what is a secret by its name.
     pub(in crate::launch::guard) fn command(&self) -> String {
-        shown_arguments(&self.argv).join(" ")
+        shown_arguments(&self.argv, &self.secrets).join(" ")
     }
 
     /// What an order's process has besides what it is like.
@@ -134,7 +136,16 @@ mod tests {
             after_ms: 0,
         };
         let env = BTreeMap::from([("DATA".into(), "/data".into()), ("OMP_NUM_THREADS".into(), "8".into())]);
-        WireSpec { argv: texts(&args), env, cwd: "/".into(), nice: 0, log: None, listen: None, standby: Some(standby) }
+        WireSpec {
+            argv: texts(&args),
+            env,
+            cwd: "/".into(),
+            nice: 0,
+            log: None,
+            listen: None,
+            standby: Some(standby),
+            secrets: SecretNames::default(),
+        }
     }
 
     fn order(rank: u32) -> WireOrder {

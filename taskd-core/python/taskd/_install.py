@@ -35,11 +35,14 @@ def install(after_import, completed):
 
 
 def import_hooks(hooks):
-    """Imports the hooks ahead, in a process that has no rank yet: once it has one, all other ranks wait for it."""
+    """Imports the hooks ahead, in a process that has no rank yet: once it has one, all other ranks wait for it. A hook may have a
+    `prepare(module)`, which does what takes long and changes nothing."""
     for module, hook, _ in hooks:
         if module in sys.modules:
             try:
-                import_module("taskd." + hook)
+                imported = import_module("taskd." + hook)
+                if hasattr(imported, "prepare"):
+                    imported.prepare(sys.modules[module])
             except Exception:
                 pass  # it fails again where it is installed, which is reported
 

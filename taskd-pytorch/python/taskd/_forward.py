@@ -16,6 +16,12 @@ STEPS_WITHOUT = 3
 COMPILED = "the forward pass is inside of a compiled function (torch.compile)"
 
 
+def prepare(module):
+    """Writes to the class what it has. Writing to a class marks all that are derived from it, and a process that was forked copies the
+    memory of each when it does so for the first time: a millisecond."""
+    module.Module.__call__ = module.Module.__call__
+
+
 def install(module, native):
     """`module` is torch.nn.modules.module, in which a class `Module` has the one `__call__` of all modules."""
     from taskd._tracing import is_tracing

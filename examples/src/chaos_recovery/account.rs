@@ -19,8 +19,8 @@ const BESIDES: i64 = 16;
 /// By how much the memory of a process may grow from its first recoveries to its last, in KiB.
 const RSS_GROWTH_KIB_MAX: i64 = 64 << 10;
 
-/// Kinds of children (`children.py`) that a guard without a control group may leave when it is killed: they have an environment and a session
-/// of their own, and their parents have ended.
+/// Kinds of children (`children.py`) that may be left where there are no control groups, when a rank ends or the guard is killed: they have
+/// an environment and a session of their own, and their parents have ended.
 const ESCAPES: [&str; 4] = ["session", "daemon", "other-user", "chain"];
 
 /// What came of one job.
@@ -51,7 +51,7 @@ pub(crate) struct JobAccount {
     /// Children of ranks that have outlived them, by their kind; after which faults.
     pub(crate) left: BTreeMap<&'static str, usize>,
     pub(crate) left_after: BTreeMap<String, usize>,
-    /// Whether all guards had a control group: without one a killed guard may leave those of [`ESCAPES`].
+    /// Whether all guards had a control group: without one those of [`ESCAPES`] may be left.
     pub(crate) contained: bool,
     /// The newest step.
     pub(crate) steps: u64,
@@ -88,7 +88,6 @@ impl JobAccount {
     fn has_left_children(&self) -> bool {
         let may_be_left = |kind: &&'static str| !self.contained && ESCAPES.contains(kind);
         self.left.keys().any(|kind| !may_be_left(kind))
-            || self.left_after.keys().any(|after| self.contained || after != "Guard")
     }
 
     pub(crate) fn of(strategy: Strategy, dir: PathBuf, wanted: u32) -> JobAccount {

@@ -55,9 +55,9 @@ pub struct WorkerSpec {
     /// listener as the descriptor that `TASKD_LISTEN_FD` names: who connects while it is started anew waits, and is not refused.
     #[serde(default)]
     pub listen: Option<PathBuf>,
-    /// Which names are those of this program's secrets, besides those of its job ([`JobSpec::secrets`]), which are added here before
-    /// an order is given: whoever shows a command line of it, or of what it has started, leaves their values out.
-    #[serde(default, skip_serializing_if = "SecretNames::is_empty")]
+    /// Which names are those of secrets: a runtime puts [`JobSpec::secrets`] here on an order's way to the launcher, so that whoever shows a
+    /// command line of the process, or of what that has started, leaves their values out. It stands in no document and no log.
+    #[serde(skip)]
     pub secrets: SecretNames,
 }
 
@@ -359,9 +359,7 @@ impl JobSpec {
             "annotations",
             "must be 256 at most, of 65536 bytes each",
         );
-        let programs = std::iter::once(&self.worker).chain(self.services.values());
-        let of_programs = programs.map(|program| program.secrets.len()).sum::<usize>();
-        let names = self.secrets.len() + of_programs;
+        let names = self.secrets.also.len() + self.secrets.except.len();
         problems.check(names <= SECRET_NAMES_MAX, "secrets", "must be 1024 names at most");
         problems.all()
     }

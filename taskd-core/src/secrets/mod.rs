@@ -65,13 +65,15 @@ pub struct Secrets {
     values: BTreeMap<String, String>,
     /// What was taken out: longest first, so that no part of one is found in place of the whole.
     taken: Vec<(String, String)>,
+    /// What the job adds to the names, and exempts.
+    names: SecretNames,
 }
 
 impl Secrets {
     /// The job with marks in the place of its secrets, and the secrets.
     #[must_use]
     pub fn take(spec: &JobSpec) -> (JobSpec, Secrets) {
-        let mut secrets = Secrets::default();
+        let mut secrets = Secrets { names: spec.secrets.clone(), ..Secrets::default() };
         let mut sealed = spec.clone();
         sealed.worker = secrets.take_from(&spec.worker, "", &spec.secrets);
         for (name, program) in &mut sealed.services {
@@ -85,8 +87,6 @@ impl Secrets {
     /// The same for one program; its marks begin with `of`.
     fn take_from(&mut self, program: &Arc<WorkerSpec>, of: &str, names: &SecretNames) -> Arc<WorkerSpec> {
         let mut sealed = WorkerSpec::clone(program);
-        sealed.secrets = program.secrets.and(names);
-        let names = &sealed.secrets;
         for (name, value) in &mut sealed.env {
             let found = text::in_variable(name, value, names);
             *value = self.cut(value, found, &|place| match place {
@@ -128,7 +128,7 @@ impl Secrets {
         mark
     }
 
-    /// Orders as a launcher is to have them: with the values in the place of the marks.
+    /// Orders as a launcher is to have them: with the values in the place of the marks, and the job's own names of secrets.
     ///
     /// # Errors
     /// [`MissingSecrets`] when the job has no value for some of them: then no process is to be started.
@@ -152,10 +152,11 @@ impl Secrets {
     }
 
     fn whole(&self, spec: &Arc<WorkerSpec>, missing: &mut BTreeSet<String>) -> Arc<WorkerSpec> {
-        if !spec.env.values().chain(&spec.argv).any(|text| text.contains(MARK)) {
+        if self.names.is_empty() && !spec.env.values().chain(&spec.argv).any(|text| text.contains(MARK)) {
             return Arc::clone(spec);
         }
         let mut whole = WorkerSpec::clone(spec);
+        whole.secrets = self.names.clone();
         for text in whole.env.values_mut().chain(&mut whole.argv) {
             *text = self.filled(text, missing);
         }

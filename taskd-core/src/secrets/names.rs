@@ -53,18 +53,7 @@ impl SecretNames {
 
     /// Whether nothing is added and nothing exempt.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many names are added or exempt.
-    pub fn len(&self) -> usize {
-        self.also.len() + self.except.len()
-    }
-
-    /// These and others.
-    pub(super) fn and(&self, other: &SecretNames) -> SecretNames {
-        let both = |one: &BTreeSet<String>, other: &BTreeSet<String>| one.union(other).cloned().collect();
-        SecretNames { also: both(&self.also, &other.also), except: both(&self.except, &other.except) }
+        self.also.is_empty() && self.except.is_empty()
     }
 
     /// Whether the value behind this name is a secret.

@@ -266,6 +266,7 @@ fn people_are_shown_no_secret() {
     assert_eq!(shown_variable("LICENCE", "x", &names), "<redacted>");
     assert_eq!(shown_variable("A", "http://u:p@h", &names), "http://<redacted>@h");
     assert_eq!(shown_variable("A", "<redacted:X>", &names), "<redacted:X>");
-    let job = JobSpec::new("j", 1, WorkerSpec::new(["a"])).with_secrets(names.clone());
-    assert_eq!(Secrets::take(&job).0.worker.secrets, names, "a launcher knows them from the order");
+    let (sealed, secrets) = Secrets::take(&JobSpec::new("j", 1, WorkerSpec::new(["a"])).with_secrets(names.clone()));
+    let whole = secrets.put_back(&batch_of(&sealed.worker)).expect("none");
+    assert_eq!(whole.orders[0].spec.secrets, names, "a launcher knows them from the order");
 }

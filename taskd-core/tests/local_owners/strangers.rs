@@ -3,7 +3,11 @@
 use crate::harness::tests;
 use crate::support::*;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use taskd_core::launch::*;
 
@@ -12,6 +16,7 @@ tests![
     garbage_is_cut_and_counted_and_harms_nobody,
     what_cannot_be_is_said_in_one_sentence,
     a_guard_that_does_not_answer_is_named,
+    a_flood_of_connections_to_the_guards_name_holds_nothing_up,
 ];
 
 /// Connects as often as it can, and again as soon as a connection is closed, until it is killed.
@@ -111,4 +116,34 @@ async fn a_guard_that_does_not_answer_is_named() {
     send(guard, rustix::process::Signal::CONT);
     drop(launcher);
     eventually("it is gone", || (!is_alive(guard)).then_some(())).await;
+}
+
+/// Any user of the host can connect to an abstract name.
+async fn a_flood_of_connections_to_the_guards_name_holds_nothing_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = builder(dir.path()).build().await.unwrap();
+    let orders = batch(1, [sleeper()]);
+    let here = std::fs::metadata(dir.path()).unwrap();
+    let name = format!("taskd-guard/{:x}/{:x}", here.dev(), here.ino());
+    let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+    let (is_over, connected) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let flood = |_| {
+        let (address, is_over, connected) = (address.clone(), Arc::clone(&is_over), Arc::clone(&connected));
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let came = UnixStream::connect_addr(&address).is_ok();
+                connected.fetch_add(u64::from(came), Ordering::Relaxed);
+            }
+        })
+    };
+    let flooding: Vec<_> = (0..8).map(flood).collect();
+    eventually("the flood is on", || (connected.load(Ordering::Relaxed) > 10_000).then_some(())).await;
+    launcher.start(&orders).await.unwrap();
+    send(pid_of(&launcher, &orders.orders[0].proc).await, rustix::process::Signal::KILL);
+    let exit = exit_of(&launcher, &orders.orders[0].proc).await;
+    let refused = launcher.counters().await.unwrap().guard.connections_refused;
+    is_over.store(true, Ordering::Relaxed);
+    flooding.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((exit.how.to_string().as_str(), refused > 0), ("signal 9 (SIGKILL)", true));
+    launcher.shutdown(Duration::ZERO).await.unwrap();
 }

@@ -150,6 +150,8 @@ def connections():
     listener = _listener.Listener("127.0.0.1", b"test", echo)
     address = "127.0.0.1", listener.port()
     first = _auth.dial(address, listener.name, b"test", 5)
+    first.sendall(b"here")
+    _auth.exactly(first, 4)  # it has its thread
     before = threads(), descriptors()
     own, silent = os.getpid(), os.fork()
     if not silent:  # descriptors of its own

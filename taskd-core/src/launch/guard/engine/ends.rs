@@ -25,6 +25,8 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A tree that is still there after this long is counted as stuck: a process in uninterruptible sleep, most likely.
 const SWEEP_WITHIN: Duration = Duration::from_secs(5);
+/// Ends of children that are taken in a row, ahead of anything else that has happened meanwhile.
+const ENDS_IN_A_ROW: usize = 256;
 /// Beyond the grace of the stops, how long a guard that ends tries to remove everything.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -53,12 +55,18 @@ impl Engine {
         self.looks.next_at = (missing > 0).then_some(now + self.looks.pause);
     }
 
-    /// Reaps every child that has ended: processes of the job, and strangers that were orphaned to the guard.
+    /// Reaps children that have ended: processes of the job, and strangers that were orphaned to the guard. What ranks have started may end
+    /// faster than it can be reaped, and nothing else waits for that.
     pub(super) fn reap_all(&mut self) {
-        while let Some(ended) = sys::next_ended() {
-            self.take_end(ended);
-        }
+        self.ends_are_left = (0..ENDS_IN_A_ROW).all(|_| sys::next_ended().map(|ended| self.take_end(ended)).is_some());
         self.tell_owner();
+    }
+
+    /// The same for those that are left.
+    pub(super) fn reap_more(&mut self) {
+        if self.ends_are_left {
+            self.reap_all();
+        }
     }
 
     /// The same for one child, where the guard is not alone in its process.
@@ -87,7 +95,15 @@ impl Engine {
             self.standby_ended(ended.pid, ended.how());
         }
         let _ = rustix::process::waitpid(Some(ended.pid), WaitOptions::NOHANG);
-        self.sweep_soon(Instant::now());
+        // A look at all processes takes milliseconds, and a chain of short-lived ones brings an end in each.
+        if key.is_some() || self.is_waited_for(ended.pid) {
+            self.sweep_soon(Instant::now());
+        }
+    }
+
+    /// Whether this is one of those that were left of a tree at the last look.
+    fn is_waited_for(&self, pid: Pid) -> bool {
+        self.procs.iter().any(|(_, proc)| proc.left.iter().any(|member| member.pid == raw(pid)))
     }
 
     fn report_exit(&mut self, key: Key, how: Termination) {

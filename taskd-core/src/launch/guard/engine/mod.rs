@@ -84,6 +84,8 @@ pub(super) struct Engine {
     sync_owed: bool,
     waiting: Vec<WaitingStart>,
     standbys: Standbys,
+    /// More children have ended than are reaped in a row.
+    ends_are_left: bool,
     looks: Looks,
     life: Life,
     /// Why it ends, where it does: said first, and left in its run directory.
@@ -165,6 +167,7 @@ impl Engine {
             sync_owed: false,
             waiting: Vec::new(),
             standbys: Standbys::default(),
+            ends_are_left: false,
             looks: Looks::default(),
             life: Life::Serving,
             end: None,
@@ -251,7 +254,7 @@ impl Engine {
             Token::Child(key) => self.take_exit_of(key),
             Token::OwnerProcess => self.owner_process_ended(),
             Token::Listener => self.accept(),
-            Token::Claim => self.place.dismiss(),
+            Token::Claim => self.look_at_claim(),
             Token::Place => self.look_at_place(),
             Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
@@ -284,6 +287,8 @@ impl Engine {
             self.end(Duration::ZERO, None);
         }
         self.look_at_place_again(now);
+        self.look_at_claim_again(now);
+        self.reap_more();
         self.look_at_owner(now);
         self.drop_silent_strangers(now);
         self.look_for_lifelines(now);
@@ -304,6 +309,8 @@ impl Engine {
         life.into_iter()
             .chain(self.looks.next_at)
             .chain(self.place.again_at)
+            .chain(self.place.flooded_until)
+            .chain(self.ends_are_left.then(Instant::now))
             .chain(self.owner_process.as_ref().and_then(end_of::Other::deadline))
             .chain(self.strangers_deadline())
             .chain(self.ends_deadline())

@@ -25,9 +25,12 @@ const LAST_LOOKS: u32 = 64;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Takes all who wait at the socket.
+    /// Takes those who wait at the socket; the rest in the next turn.
     pub(super) fn accept(&mut self) {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(std::os::unix::net::UnixListener::accept) {
+        for _ in 0..CONNS_MAX {
+            let Some(Ok((stream, _))) = self.listener.as_ref().map(std::os::unix::net::UnixListener::accept) else {
+                return;
+            };
             if self.try_accept(stream).is_err() {
                 self.counters.connections_refused += 1;
             }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// How often it is tried to put the files back, and after what time again.
 const TRIES: u32 = 50;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// How long more connections to the guard's name wait than are closed in a row.
+const FLOOD_PAUSE: Duration = Duration::from_millis(20);
 
 /// What makes the run directory this guard's.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Place {
     tries: u32,
     /// When files that could not be restored are tried again.
     pub(super) again_at: Option<Instant>,
+    /// When a flood of connections to its name is looked at again: until then they wait, and nothing waits for them.
+    pub(super) flooded_until: Option<Instant>,
     /// What it goes without, in sentences that were not logged yet.
     lacks: Vec<String>,
 }
@@ -42,7 +46,8 @@ impl Place {
         let lock = run_dir.try_lock().map_err(|e| at("cannot lock guard.lock", e))?.ok_or(Refusal::Occupied)?;
         let identity = run_dir.identity().map_err(|e| at("cannot look at the directory", e))?;
         let (claim, watcher, lacks) = (None, None, Vec::new());
-        let mut place = Place { lock, identity, claim, watcher, is_watched, tries: 0, again_at: None, lacks };
+        let mut place =
+            Place { lock, identity, claim, watcher, is_watched, tries: 0, again_at: None, flooded_until: None, lacks };
         place.claim(run_dir, identity).map_err(|_| Refusal::Occupied)?; // by a guard whose lock was removed
         Ok(place)
     }
@@ -77,9 +82,9 @@ impl Place {
         Ok(())
     }
 
-    /// Other guards have looked whether this one is there.
-    pub(super) fn dismiss(&self) {
-        self.claim.iter().for_each(claim::dismiss);
+    /// Other guards have looked whether this one is there. False: there may be more of them.
+    fn dismiss(&self) -> bool {
+        self.claim.as_ref().is_none_or(claim::dismiss)
     }
 
     fn is_whole(&self, run_dir: &RunDir) -> bool {
@@ -143,6 +148,25 @@ impl Engine {
     }
 
     /// Tries again to restore what could not be restored before.
+    /// Connections have come to the guard's name.
+    pub(super) fn look_at_claim(&mut self) {
+        if self.place.dismiss() {
+            return;
+        }
+        self.counters.connections_refused += claim::IN_A_ROW as u64;
+        if let Some(claim) = &self.place.claim {
+            self.poll.remove(claim);
+            self.place.flooded_until = Some(Instant::now() + FLOOD_PAUSE);
+        }
+    }
+
+    pub(super) fn look_at_claim_again(&mut self, now: Instant) {
+        if self.place.flooded_until.is_some_and(|until| until <= now) {
+            self.place.flooded_until = None;
+            self.place.claim.iter().for_each(|claim| _ = self.poll.add(claim, Token::Claim)); // a new one may be there already
+        }
+    }
+
     pub(super) fn look_at_place_again(&mut self, now: Instant) {
         if self.place.again_at.is_some_and(|at| at <= now) {
             self.look_at_place();

@@ -11,6 +11,7 @@ network can read what ranks send each other, and one that can change packets can
 
 import hmac
 import os
+import time
 
 VARIABLE = "TASKD_SECRET"
 SECRET_BYTES = 32
@@ -91,13 +92,14 @@ def dial(address, listener, purpose, seconds):
 def dial_once(address, listener, purpose, seconds):
     import socket
 
-    key, listener = key_of(CONNECTIONS), listener.encode()
+    key, listener, until = key_of(CONNECTIONS), listener.encode(), time.monotonic() + seconds
     peer = socket.create_connection(address, seconds)
     try:
-        theirs, own = exactly(peer, NONCE_BYTES), os.urandom(NONCE_BYTES)
+        theirs, own = exactly(peer, NONCE_BYTES, until), os.urandom(NONCE_BYTES)
         peer.sendall(own + tag_of(key, b"dials", purpose, listener, theirs, own))
-        if not hmac.compare_digest(exactly(peer, TAG_BYTES), tag_of(key, b"listens", purpose, listener, theirs, own)):
+        if not hmac.compare_digest(exactly(peer, TAG_BYTES, until), tag_of(key, b"listens", purpose, listener, theirs, own)):
             raise NotOurs("what listens at %s:%d is no rank of this job" % address[:2])
+        peer.settimeout(seconds)
         return peer
     except BaseException:
         peer.close()
@@ -130,10 +132,12 @@ class Welcome:
         return True
 
 
-def exactly(peer, length):
-    """So many bytes. Raises EOFError where there are no more."""
+def exactly(peer, length, until=None):
+    """So many bytes, all of them by then. Raises EOFError where there are no more, and TimeoutError."""
     data = bytearray()
     while len(data) < length:
+        if until is not None:  # a time limit of the socket's is that of each call, and a byte may come in each
+            peer.settimeout(max(until - time.monotonic(), 0.001))
         more = peer.recv(length - len(data))
         if not more:
             raise EOFError

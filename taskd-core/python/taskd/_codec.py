@@ -91,10 +91,16 @@ def default_together(given):
     return collections.defaultdict(None if name is None else FACTORIES[name], ((key, one) for key, one in items))
 
 
+def as_bytearray(given):
+    if type(given) is not bytes:  # of a number it would make as many bytes
+        raise Malformed("no bytes")
+    return bytearray(given)
+
+
 BY_KEY["t"] = tuple
 add_type("s", set, list, set)
 add_type("f", frozenset, list, frozenset)
-add_type("y", bytearray, bytes, bytearray)
+add_type("y", bytearray, bytes, as_bytearray)
 add_type("c", complex, lambda value: [value.real, value.imag], lambda given: complex(*given))
 add_type("o", collections.OrderedDict, items_of, as_ordered)
 add_type("n", collections.Counter, items_of, lambda given: collections.Counter({key: one for key, one in given}))

@@ -74,7 +74,7 @@ fn secrets_in_arguments_are_found_in_each_of_their_forms() {
     assert_eq!(in_arguments(&["-H", "Authorization: Bearer a.b"], &none), ["-H", "Authorization: [Bearer a.b]"]);
     let script = "export A=1 HF_TOKEN=abc; curl -H 'X-Api-Key: k y' \"https://u:p@h/?token=t&x=1\" --password p|cat";
     let found =
-        "export A=1 HF_TOKEN=[abc]; curl -H 'X-Api-Key: [k y]' \"https://[u:p]@h/?token=[t]&x=1\" --password [p]|cat";
+        "export A=1 HF_TOKEN=[abc]; curl -H 'X-Api-Key: [k y]' \"https://[u:p]@h/?token=[t&x=1]\" --password [p]|cat";
     assert_eq!(in_arguments(&["sh", "-c", script], &none)[2], found);
     let looked_up =
         "run --token $HF_TOKEN --password \"$PW\" API_KEY=${K} KEY=${K:-x} TOKEN=$(cat t) [ $key == x ] TOKEN= x";
@@ -94,6 +94,19 @@ fn spellings_that_are_rarer_are_found_too() {
         ("https://u:$ecret!@h", "https://[u:$ecret!]@h"),
         ("https://h?to=a@b", "https://h?to=a@b"),
         ("https://$USER:${PW}@h", "https://$USER:${PW}@h"),
+        ("https://o'brien:pw@h", "https://[o'brien:pw]@h"),
+        (r#"{"url": "https:\/\/me:pw@h"}"#, r#"{"url": "https:\/\/[me:pw]@h"}"#),
+        // Of other languages.
+        ("Server=a;Pwd=x;Uid=b", "Server=a;Pwd=[x];Uid=b"),
+        ("Password=a&b", "Password=[a&b]"),
+        ("x=1;token=f\"a b\"", "x=1;token=f\"[a b]\""),
+        ("x=1;password = [\"a\"]", "x=1;password = [[\"a\"]]"),
+        ("x=1\npassword = \"\"\"a\"b\"\"\"", "x=1\npassword = \"\"\"[a\"b]\"\"\""),
+        ("lr: 1\npassword: a,b", "lr: 1\npassword: [a,b]"),
+        ("a=1; PASSWORD+=x", "a=1; PASSWORD+=[x]"),
+        ("os.environ[\"HF_TOKEN\"] = \"x\"", "os.environ[\"HF_TOKEN\"] = \"[x]\""),
+        ("run --password \\\n x", "run --password \\\n [x]"),
+        (r#"{"password": "$ecr3t"}"#, r#"{"password": "[$ecr3t]"}"#),
         // JSON within a string of JSON.
         (r#"{"env": "{\"api_key\": \"a b\", \"lr\": 1}"}"#, r#"{"env": "{\"api_key\": \"[a b]\", \"lr\": 1}"}"#),
         // Lists and objects.

@@ -64,8 +64,9 @@ fn in_text(text: &str, names: &SecretNames) -> Vec<Found> {
         let name = text.get(at..end).unwrap_or_default();
         let here = match () {
             () if bytes[at..].starts_with(b"://") => user_of(text, at + 3),
+            () if bytes[at..].starts_with(br":\/\/") => user_of(text, at + 5), // as JSON may have it
             () if bytes[at..].starts_with(PEM_BEGIN) => private_key_of(text, at),
-            () if !name.is_empty() && names.cover(name) => {
+            () if !name.is_empty() && (names.cover(name) || is_password_of_a_connection(name)) => {
                 value_behind(bytes, end, name).map(|range| Found { range, place: name.to_owned() })
             }
             () => None,
@@ -80,14 +81,19 @@ const fn is_of_a_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.')
 }
 
+/// Whether this is the password of a connection string (`Server=a;Pwd=x`): the variable that names a directory has capitals.
+fn is_password_of_a_connection(name: &str) -> bool {
+    name != "PWD" && name.eq_ignore_ascii_case("pwd")
+}
+
 /// Who logs in at the URL whose authority begins here.
 fn user_of(text: &str, from: usize) -> Option<Found> {
     let rest = text.get(from..)?;
     let ends = |c: char| matches!(c, '/' | '"' | '<' | '>' | '\\') || c.is_whitespace();
     let authority = rest.get(..rest.find(ends).unwrap_or(rest.len()))?;
     let (user, host) = authority.rsplit_once('@')?;
-    // These belong into no URL as they are, but people have them in passwords; before a password they end what is the host.
-    let is_host = user.find(['?', '#', '\'']).is_some_and(|end| !user[..end].contains(':'));
+    // These belong into no user part, but people have them in passwords; before a password they end what is the host.
+    let is_host = user.find(['?', '#']).is_some_and(|end| !user[..end].contains(':'));
     if user.is_empty() || is_host || user.split(':').all(is_looked_up) {
         return None;
     }
@@ -114,10 +120,18 @@ fn private_key_of(text: &str, from: usize) -> Option<Found> {
 
 /// The value that stands behind a name that ends here, if one does.
 fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
-    let blanks = |from: usize| bytes.iter().skip(from).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let is = |at: usize, byte: u8| bytes.get(at) == Some(&byte);
+    let blanks = |from: usize| {
+        let mut at = from;
+        while is(at, b' ') || is(at, b'\t') || (is(at, b'\\') && is(at + 1, b'\n')) {
+            at += 1 + usize::from(is(at, b'\\')); // a shell goes on in the next line
+        }
+        at - from
+    };
     let close = end + quote_at(bytes, end).map_or(0, <[u8]>::len); // "api_key": …
+    let close = close + usize::from(close > end && is(close, b']')); // environ["API_KEY"] = …
     let sign = close + blanks(close);
+    let sign = sign + usize::from(is(sign, b'+') && is(sign + 1, b'='));
     let (from, ends): (usize, fn(u8) -> bool) = match bytes.get(sign)? {
         b'=' if is(sign + 1, b'=') => return None,
         b'=' if sign > close => (sign + 1 + blanks(sign + 1), ends_word),
@@ -127,17 +141,27 @@ fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
         _ if sign > end && close == end && name.starts_with('-') && !is(sign, b'-') => (sign, ends_word),
         _ => return None,
     };
+    let is_document = is(sign, b':');
+    let letters = bytes
+        .iter()
+        .skip(from)
+        .take_while(|byte| matches!(byte.to_ascii_lowercase(), b'f' | b'r' | b'b' | b'u'))
+        .count();
+    let from = from + if letters <= 2 && quote_at(bytes, from + letters).is_some() { letters } else { 0 }; // Python's f"…"
     let quote = quote_at(bytes, from).unwrap_or_default();
+    let is_triple = quote.len() == 1 && bytes[from..].starts_with(&quote.repeat(3));
+    let quote = if is_triple { &bytes[from..from + 3] } else { quote };
     let start = from + quote.len();
     let rest = bytes.get(start..)?;
     let range = match rest.first() {
         _ if !quote.is_empty() => start..start + up_to_quote(rest, quote),
-        Some(b'[' | b'{') if is(sign, b':') => start..start + bracketed(rest),
-        Some(b'\n' | b'|' | b'>') if is(sign, b':') => block_behind(bytes, end - name.len(), start)?,
+        Some(b'[' | b'{') => start..start + bracketed(rest),
+        Some(b'\n' | b'|' | b'>') if is_document => block_behind(bytes, end - name.len(), start)?,
         _ => start..start + rest.iter().position(|byte| ends(*byte)).unwrap_or(rest.len()),
     };
     let value = std::str::from_utf8(bytes.get(range.clone())?).ok()?;
-    (!range.is_empty() && !is_looked_up(value.split([':', '/', '-']).next().unwrap_or(value))).then_some(range)
+    let is_looked_up = !is_document && (value.starts_with("${") || is_looked_up(value)); // a document is no shell's to read
+    (!range.is_empty() && !is_looked_up).then_some(range)
 }
 
 /// The quotation mark here: within a string of JSON with backslashes before it.
@@ -153,17 +177,19 @@ fn up_to_quote(rest: &[u8], quote: &[u8]) -> usize {
     (0..rest.len()).find(|at| is_end(*at)).unwrap_or(rest.len())
 }
 
-/// How long a list or an object is, its brackets included. Brackets within strings count as well: then it is longer.
+/// How long a list or an object is, its brackets included; those within strings do not count.
 fn bracketed(rest: &[u8]) -> usize {
-    let mut depth = 0_usize;
-    for (at, byte) in rest.iter().enumerate() {
-        match byte {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < rest.len() {
+        match rest[at] {
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth -= 1,
+            b'"' => at += 1 + up_to_quote(&rest[at + 1..], b"\""),
             _ => {}
         }
+        at += 1;
         if depth == 0 {
-            return at + 1;
+            return at;
         }
     }
     rest.len()
@@ -191,10 +217,10 @@ fn block_behind(bytes: &[u8], name: usize, from: usize) -> Option<Range<usize>> 
 
 /// Whether an unquoted word of a shell ends here.
 const fn ends_word(byte: u8) -> bool {
-    byte.is_ascii_whitespace() || matches!(byte, b';' | b'&' | b'|' | b'(' | b')' | b'<' | b'>' | b'`' | b'"' | b'\'')
+    byte.is_ascii_whitespace() || matches!(byte, b';' | b'|' | b'(' | b')' | b'<' | b'>' | b'`' | b'"' | b'\'')
 }
 
 /// Whether the value behind a colon ends here, of a header line or a document.
 const fn ends_line(byte: u8) -> bool {
-    matches!(byte, b'\n' | b'\r' | b'"' | b'\'' | b',' | b'}' | b']')
+    matches!(byte, b'\n' | b'\r' | b'"' | b'\'' | b'}' | b']')
 }

@@ -9,13 +9,14 @@
 //! can be written or executed there (a read-only root, a user without a home, a file system for data only), it is written to
 //! memory, which lives as long as this process.
 
+use crate::private;
 use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -74,7 +75,7 @@ impl Library {
     /// The library in a directory of ours.
     fn write_below(&self, cache: &Path) -> io::Result<PathBuf> {
         let path = cache.join("taskd");
-        DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        private::make_dir(&path)?; // and no other user can put another in its place
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
         if !is_ours(&directory)? || rustix::fs::fstatvfs(&directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
@@ -197,6 +198,13 @@ mod tests {
     fn a_directory_that_others_can_write_into_is_not_trusted() {
         let cache = tempfile::tempdir().unwrap();
         LIBTASKD.write_below(cache.path()).unwrap();
+        for mode in [0o777, 0o1777] {
+            fs::set_permissions(cache.path(), Permissions::from_mode(mode)).unwrap();
+            let below = cache.path().join("below");
+            let why = LIBTASKD.write_below(&below).map(drop);
+            assert_eq!(why.is_ok(), mode == 0o1777, "in a sticky directory no other user removes it: {why:?}");
+        }
+        fs::set_permissions(cache.path(), Permissions::from_mode(0o700)).unwrap();
         fs::set_permissions(cache.path().join("taskd"), Permissions::from_mode(0o777)).unwrap();
         assert!(LIBTASKD.write_below(cache.path()).is_err());
         fs::rename(cache.path().join("taskd"), cache.path().join("elsewhere")).unwrap();

@@ -89,8 +89,10 @@ async fn garbage_is_cut_and_counted_and_harms_nobody() {
     let proc = batch(1, [sh("exit 3")]);
     launcher.start(&proc).await.unwrap();
     exit_of(&launcher, &proc.orders[0].proc).await;
+    while launcher.counters().await.unwrap().guard.connections_refused < 80 {
+        tokio::task::yield_now().await; // it takes a few in each turn
+    }
     drop(silent);
-    assert!(launcher.counters().await.unwrap().guard.connections_refused >= 80);
     assert_eq!(launcher.counters().await.unwrap().guard.panics, 0);
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

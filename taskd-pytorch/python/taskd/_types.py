@@ -12,6 +12,7 @@ import torch
 from taskd import _codec, _values
 
 DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+PLAIN = {name: one for name, one in DTYPES.items() if not name.startswith("torch.q")}  # quantized ones are more than their bytes
 
 
 def leaf_apart(leaf):
@@ -39,7 +40,7 @@ def together(given):
     if len(given) == 1:
         return torch.load(io.BytesIO(given[0]), map_location="cpu", weights_only=True)
     name, shape, requires_grad, data = given
-    dtype, length = DTYPES[name], torch.Size(shape).numel()
+    dtype, length = PLAIN[name], torch.Size(shape).numel()
     if type(data) is not bytes or min(shape, default=0) < 0 or len(data) != length * dtype.itemsize:
         raise _codec.Malformed("no tensor")
     tensor = torch.frombuffer(bytearray(data), dtype=dtype) if length else torch.empty(0, dtype=dtype)

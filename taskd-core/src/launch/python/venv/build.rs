@@ -11,6 +11,7 @@ use std::time::Instant;
 use rustix::fs::{FlockOperation, flock, statvfs};
 
 use super::{VenvError, VenvSpec};
+use crate::private;
 
 /// How much of what pip and venv print to stderr is kept for the error, in bytes.
 const DETAIL_BYTES: usize = 16 * 1024;
@@ -41,11 +42,11 @@ impl Recipe<'_> {
     /// Returns at once where the environment is finished, else makes it; of several callers the first does, the
     /// others wait for it.
     pub(super) fn ensure(&self, progress: &mut dyn FnMut(&str)) -> Result<(), VenvError> {
+        if let Some(parent) = self.venv.parent() {
+            private::make_dir(parent).map_err(cache_error(parent))?; // what is in it is run
+        }
         if self.ready() {
             return Ok(());
-        }
-        if let Some(parent) = self.venv.parent() {
-            fs::create_dir_all(parent).map_err(cache_error(parent))?;
         }
         let lock = lock(&self.venv.with_extension("lock"), progress)?;
         if self.ready() {
@@ -221,6 +222,16 @@ mod tests {
 
     fn times_made(dir: &TempDir) -> usize {
         fs::read_to_string(dir.path().join("deep/venv.log")).unwrap().lines().count()
+    }
+
+    #[test]
+    fn an_environment_that_another_user_could_have_put_there_is_not_used() {
+        let (dir, python) = cache("true");
+        recipe(&dir, &python).ensure(&mut |_| ()).unwrap();
+        let parent = dir.path().join("deep");
+        fs::set_permissions(&parent, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        let why = recipe(&dir, &python).ensure(&mut |_| ()).unwrap_err().to_string();
+        assert!(why.contains("deep cannot be used for the Python environment: other users may write to"), "{why}");
     }
 
     #[test]

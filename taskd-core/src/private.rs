@@ -115,8 +115,8 @@ fn is_own_group(group: u32) -> bool {
     group == rustix::process::geteuid().as_raw()
 }
 
-/// Whether an access control list may let other users in. What it lets them do is bounded by the mode's bits of the group (`acl(5)`),
-/// so without those nobody needs to look.
+/// Whether a directory has an access control list, by which other users may write to it. The mode's bits of the group bound what it
+/// allows (`acl(5)`), so it matters only where these allow writing.
 fn has_acl(path: &Path) -> bool {
     let size = rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0_u8; 0]);
     !matches!(size, Err(Errno::NODATA | Errno::OPNOTSUPP))

@@ -55,8 +55,8 @@ pub struct WorkerSpec {
     /// listener as the descriptor that `TASKD_LISTEN_FD` names: who connects while it is started anew waits, and is not refused.
     #[serde(default)]
     pub listen: Option<PathBuf>,
-    /// Which names are those of secrets: a runtime puts [`JobSpec::secrets`] here on an order's way to the launcher, so that whoever shows a
-    /// command line of the process, or of what that has started, leaves their values out. It stands in no document and no log.
+    /// Names of secrets: their values are left out of every command line of the process and its children that is logged or reported. A
+    /// runtime copies [`JobSpec::secrets`] here when it sends an order to the launcher; documents and logs do not have it.
     #[serde(skip)]
     pub secrets: SecretNames,
 }

@@ -2,6 +2,7 @@
 //!
 //! It only reads.
 
+use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 
 /// One of the mounted trees of control groups.
@@ -21,6 +22,11 @@ pub(super) struct Membership {
     pub(super) mount: PathBuf,
     /// From the root of the hierarchy, as the process's list has it.
     pub(super) name: String,
+}
+
+/// The control groups of a process, as `/proc/PID/cgroup` has them; empty where that cannot be read.
+pub(super) fn control_groups(pid: Pid) -> String {
+    std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default()
 }
 
 /// Finds the control group of a process in one hierarchy. `groups` is the text of its `/proc/PID/cgroup`, `mounts` that of

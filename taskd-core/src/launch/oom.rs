@@ -43,11 +43,6 @@ enum Place {
     Host,
 }
 
-/// The control groups of a process, as `/proc/PID/cgroup` has them; empty where that cannot be read.
-pub(super) fn control_groups(pid: Pid) -> String {
-    fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default()
-}
-
 impl OomCounter {
     /// For the place in which this process is now. `None`: nothing counts there that can be read.
     pub(super) fn of(pid: Pid) -> Option<OomCounter> {

@@ -2,8 +2,9 @@
 //!
 //! It reads counters when it is asked to, and keeps a few numbers.
 
+use super::control_groups::control_groups;
 use super::guard::proc_cgroups::without_own;
-use super::oom::{OomCounter, control_groups};
+use super::oom::OomCounter;
 use crate::job::{ErrorReport, Termination};
 use rustix::process::Pid;
 use std::time::{Duration, Instant};

@@ -118,36 +118,18 @@ fn private_key_of(text: &str, from: usize) -> Option<Found> {
     is_one.then(|| Found { range: start..start + length, place: label.replace(' ', "_") })
 }
 
+/// What a value stands in, which decides where it ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A command line, a shell's or another language's assignment.
+    Word,
+    /// A header line or a document, behind a colon.
+    Document,
+}
+
 /// The value that stands behind a name that ends here, if one does.
 fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
-    let is = |at: usize, byte: u8| bytes.get(at) == Some(&byte);
-    let blanks = |from: usize| {
-        let mut at = from;
-        while is(at, b' ') || is(at, b'\t') || (is(at, b'\\') && is(at + 1, b'\n')) {
-            at += 1 + usize::from(is(at, b'\\')); // a shell goes on in the next line
-        }
-        at - from
-    };
-    let close = end + quote_at(bytes, end).map_or(0, <[u8]>::len); // "api_key": …
-    let close = close + usize::from(close > end && is(close, b']')); // environ["API_KEY"] = …
-    let sign = close + blanks(close);
-    let sign = sign + usize::from(is(sign, b'+') && is(sign + 1, b'='));
-    let (from, ends): (usize, fn(u8) -> bool) = match bytes.get(sign)? {
-        b'=' if is(sign + 1, b'=') => return None,
-        b'=' if sign > close => (sign + 1 + blanks(sign + 1), ends_word),
-        b'=' => (sign + 1, ends_word),
-        b':' if is(sign + 1, b'/') => return None,
-        b':' => (sign + 1 + blanks(sign + 1), ends_line),
-        _ if sign > end && close == end && name.starts_with('-') && !is(sign, b'-') => (sign, ends_word),
-        _ => return None,
-    };
-    let is_document = is(sign, b':');
-    let letters = bytes
-        .iter()
-        .skip(from)
-        .take_while(|byte| matches!(byte.to_ascii_lowercase(), b'f' | b'r' | b'b' | b'u'))
-        .count();
-    let from = from + if letters <= 2 && quote_at(bytes, from + letters).is_some() { letters } else { 0 }; // Python's f"…"
+    let (from, form) = value_begins(bytes, end, name)?;
     let quote = quote_at(bytes, from).unwrap_or_default();
     let is_triple = quote.len() == 1 && bytes[from..].starts_with(&quote.repeat(3));
     let quote = if is_triple { &bytes[from..from + 3] } else { quote };
@@ -156,12 +138,41 @@ fn value_behind(bytes: &[u8], end: usize, name: &str) -> Option<Range<usize>> {
     let range = match rest.first() {
         _ if !quote.is_empty() => start..start + up_to_quote(rest, quote),
         Some(b'[' | b'{') => start..start + bracketed(rest),
-        Some(b'\n' | b'|' | b'>') if is_document => block_behind(bytes, end - name.len(), start)?,
-        _ => start..start + rest.iter().position(|byte| ends(*byte)).unwrap_or(rest.len()),
+        Some(b'\n' | b'|' | b'>') if form == Form::Document => block_behind(bytes, end - name.len(), start)?,
+        _ => start..start + rest.iter().position(|byte| form.ends(*byte)).unwrap_or(rest.len()),
     };
     let value = std::str::from_utf8(bytes.get(range.clone())?).ok()?;
-    let is_looked_up = !is_document && (value.starts_with("${") || is_looked_up(value)); // a document is no shell's to read
+    let is_looked_up = form == Form::Word && (value.starts_with("${") || is_looked_up(value));
     (!range.is_empty() && !is_looked_up).then_some(range)
+}
+
+/// Where the value of a name that ends here begins, with its quotation mark, and in what it stands.
+fn value_begins(bytes: &[u8], end: usize, name: &str) -> Option<(usize, Form)> {
+    let is = |at: usize, byte: u8| bytes.get(at) == Some(&byte);
+    let behind_blanks = |from: usize| {
+        let mut at = from;
+        while is(at, b' ') || is(at, b'\t') || (is(at, b'\\') && is(at + 1, b'\n')) {
+            at += 1 + usize::from(is(at, b'\\')); // a shell goes on in the next line
+        }
+        at
+    };
+    let close = end + quote_at(bytes, end).map_or(0, <[u8]>::len); // "api_key": …
+    let close = close + usize::from(close > end && is(close, b']')); // environ["API_KEY"] = …
+    let sign = behind_blanks(close);
+    let sign = sign + usize::from(is(sign, b'+') && is(sign + 1, b'='));
+    let (from, form) = match bytes.get(sign)? {
+        b'=' if is(sign + 1, b'=') => return None,
+        b'=' if sign > close => (behind_blanks(sign + 1), Form::Word),
+        b'=' => (sign + 1, Form::Word),
+        b':' if is(sign + 1, b'/') => return None,
+        b':' => (behind_blanks(sign + 1), Form::Document),
+        _ if sign > end && close == end && name.starts_with('-') && !is(sign, b'-') => (sign, Form::Word),
+        _ => return None,
+    };
+    let is_prefix = |byte: &&u8| matches!(byte.to_ascii_lowercase(), b'f' | b'r' | b'b' | b'u');
+    let letters = bytes.iter().skip(from).take_while(is_prefix).count(); // Python's f"…"
+    let is_quoted = letters <= 2 && quote_at(bytes, from + letters).is_some();
+    Some((if is_quoted { from + letters } else { from }, form))
 }
 
 /// The quotation mark here: within a string of JSON with backslashes before it.
@@ -215,12 +226,15 @@ fn block_behind(bytes: &[u8], name: usize, from: usize) -> Option<Range<usize>> 
     Some(start..end)
 }
 
-/// Whether an unquoted word of a shell ends here.
-const fn ends_word(byte: u8) -> bool {
-    byte.is_ascii_whitespace() || matches!(byte, b';' | b'|' | b'(' | b')' | b'<' | b'>' | b'`' | b'"' | b'\'')
-}
-
-/// Whether the value behind a colon ends here, of a header line or a document.
-const fn ends_line(byte: u8) -> bool {
-    matches!(byte, b'\n' | b'\r' | b'"' | b'\'' | b'}' | b']')
+impl Form {
+    /// Whether an unquoted value ends here.
+    const fn ends(self, byte: u8) -> bool {
+        let ends_word =
+            byte.is_ascii_whitespace() || matches!(byte, b';' | b'|' | b'(' | b')' | b'<' | b'>' | b'`' | b'"' | b'\'');
+        let ends_line = matches!(byte, b'\n' | b'\r' | b'"' | b'\'' | b'}' | b']');
+        match self {
+            Form::Word => ends_word,
+            Form::Document => ends_line,
+        }
+    }
 }

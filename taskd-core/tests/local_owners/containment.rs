@@ -5,6 +5,7 @@ use crate::support::*;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use taskd_core::job::WorkerSpec;
 use taskd_core::launch::*;
 
 tests![
@@ -52,28 +53,39 @@ async fn a_chain_of_processes_of_a_few_milliseconds_is_killed_with_the_group() {
     if group(dir.path()).is_none() {
         return;
     }
-    std::fs::write(dir.path().join("chain"), CHAIN).unwrap();
-    let orders = batch(1, [sh("(setsid env -i /bin/sh chain &); exec sleep 1000").with_cwd(dir.path())]);
+    let orders = batch(1, [leaves_a_chain(dir.path())]);
     launcher.start(&orders).await.unwrap();
-    let beats = || std::fs::metadata(dir.path().join("beats")).map_or(0, |file| file.len());
-    eventually("the chain runs", || (beats() > 20).then_some(())).await;
+    chain_runs(dir.path()).await;
     send(guard_pid(dir.path()), Signal::KILL);
     exit_of(&launcher, &orders.orders[0].proc).await;
     launcher.start(&batch(2, [sleeper()])).await.unwrap();
-    assert_is_over(beats);
+    assert_is_over(dir.path());
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
-/// A script that only lives to start the next one, in a session and an environment of its own, and writes a line.
-const CHAIN: &str = "echo x >> beats; /bin/sleep 0.002; setsid env -i /bin/sh chain & exit 0";
+/// A rank that leaves a chain behind: scripts that only live to start the next one, in a session and an environment of its own, and to
+/// write a line.
+fn leaves_a_chain(dir: &Path) -> WorkerSpec {
+    let chain = "echo x >> beats; /bin/sleep 0.002; setsid env -i /bin/sh chain & exit 0";
+    std::fs::write(dir.join("chain"), chain).unwrap();
+    sh("(setsid env -i /bin/sh chain &); exec sleep 1000").with_cwd(dir)
+}
+
+fn beats(dir: &Path) -> u64 {
+    std::fs::metadata(dir.join("beats")).map_or(0, |file| file.len())
+}
+
+async fn chain_runs(dir: &Path) {
+    eventually("the chain runs", || (beats(dir) > 20).then_some(())).await;
+}
 
 /// A chain that lived would have written many lines by the time at which three processes have run one after the other.
-fn assert_is_over(beats: impl Fn() -> u64) {
-    let then = beats();
+fn assert_is_over(dir: &Path) {
+    let then = beats(dir);
     for _ in 0..3 {
         std::process::Command::new("sleep").arg("0.02").status().unwrap();
     }
-    assert_eq!(beats(), then);
+    assert_eq!(beats(dir), then);
 }
 
 async fn a_daemon_of_a_rank_ends_with_the_rank() {
@@ -123,18 +135,16 @@ async fn a_chain_of_processes_of_a_rank_ends_with_the_rank() {
     if group(dir.path()).is_none() {
         return;
     }
-    std::fs::write(dir.path().join("chain"), CHAIN).unwrap();
-    let orders = batch(1, [sh("(setsid env -i /bin/sh chain &); exec sleep 1000").with_cwd(dir.path()), sleeper()]);
+    let orders = batch(1, [leaves_a_chain(dir.path()), sleeper()]);
     launcher.start(&orders).await.unwrap();
-    let beats = || std::fs::metadata(dir.path().join("beats")).map_or(0, |file| file.len());
-    eventually("the chain runs", || (beats() > 20).then_some(())).await;
+    chain_runs(dir.path()).await;
     let [chained, other] = [0, 1].map(|rank: usize| orders.orders[rank].proc.clone());
     send(pid_of(&launcher, &chained).await, Signal::KILL);
     exit_of(&launcher, &chained).await;
     let mut next = batch(2, [sleeper(), sleeper()]);
     next.orders.truncate(1);
     launcher.start(&next).await.unwrap();
-    assert_is_over(beats);
+    assert_is_over(dir.path());
     assert!(is_alive(pid_of(&launcher, &other).await), "what is another rank's lives");
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

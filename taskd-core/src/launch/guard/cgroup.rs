@@ -9,7 +9,7 @@
 use super::proc_fs::Stat;
 use super::tree::Member;
 use super::wire::JobId;
-use crate::launch::control_groups::{Hierarchy, find};
+use crate::launch::control_groups::{Hierarchy, control_groups, find};
 use rustix::process::Pid;
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) const PREFIX: &str = "taskd-";
 pub(crate) struct ControlGroup {
     directory: PathBuf,
     means: Means,
-    /// By which a process's list of groups shows that it is in this one: its directory's name, with its guard's before it.
+    /// The end of the group's path, from its guard's group on: `/proc/PID/cgroup` of each process in it has that.
     name: String,
 }
 
@@ -117,16 +117,14 @@ impl ControlGroup {
     /// Kills everything in the group and in those below it, and removes them. Blocks, at most for `limit`. False: something is left.
     pub(crate) fn remove(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
-        loop {
-            self.kill(FREEZES_WITHIN);
-            std::thread::park_timeout(LOOK_EVERY);
-            if remove_tree(&self.directory, DEPTH_MAX) {
-                return true;
-            }
+        while !remove_tree(&self.directory, DEPTH_MAX) {
             if Instant::now() >= until {
                 return false;
             }
+            self.kill(FREEZES_WITHIN);
+            std::thread::park_timeout(LOOK_EVERY);
         }
+        true
     }
 
     /// Whether anything is in the group, or in one below it.
@@ -139,13 +137,12 @@ impl ControlGroup {
         processes(&self.directory, DEPTH_MAX)
     }
 
-    /// Whether a process is in the group or below it, by the text of its `/proc/PID/cgroup`.
-    pub(super) fn is_in_list(&self, groups: &str) -> bool {
-        is_within(groups, &self.name)
+    /// Whether a process is in the group or below it.
+    pub(super) fn holds(&self, pid: Pid) -> bool {
+        is_within(&control_groups(pid), &self.name)
     }
 
-    /// Kills everything in the group and in those below it. Blocks, where a group has to be frozen for that, at most for as long as is
-    /// given.
+    /// Kills everything in the group and in those below it. Where the group has to be frozen first it blocks, at most for `freezes_within`.
     pub(super) fn kill(&self, freezes_within: Duration) {
         let (file, freeze, thaw, state, is_frozen) = match self.means {
             Means::Kill => {
@@ -170,10 +167,8 @@ impl ControlGroup {
     /// Kills a process that is in the group; never another one that has got its number.
     fn kill_one(&self, pid: Pid) {
         let Some(stat) = Stat::read(pid) else { return };
-        let number = pid.as_raw_nonzero().get();
-        let groups = fs::read_to_string(format!("/proc/{number}/cgroup")).unwrap_or_default();
-        if self.is_in_list(&groups) {
-            Member::new((number, stat.start_time)).kill();
+        if self.holds(pid) {
+            Member::new((pid.as_raw_nonzero().get(), stat.start_time)).kill();
         }
     }
 }

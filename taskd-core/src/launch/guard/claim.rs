@@ -55,7 +55,7 @@ fn try_claim(name: &[u8]) -> io::Result<Claim> {
     }
 }
 
-/// Connections that are closed in a row: any user of the host can connect to the name, and faster than a guard can close.
+/// Most connections that are closed in one turn: any user of the host can connect to the name, faster than a guard can close.
 pub(super) const IN_A_ROW: usize = 64;
 
 /// Accepts and closes the connections of other guards that have looked for this one, at most [`IN_A_ROW`] of them. False: there may be
@@ -69,11 +69,15 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
+    fn identity_of(dir: &tempfile::TempDir) -> (u64, u64) {
+        let here = std::fs::metadata(dir.path()).unwrap();
+        (here.dev(), here.ino())
+    }
+
     #[test]
     fn connections_are_closed_so_many_in_a_row() {
         let dir = tempfile::tempdir().unwrap();
-        let here = std::fs::metadata(dir.path()).unwrap();
-        let identity = (here.dev(), here.ino());
+        let identity = identity_of(&dir);
         let Claim::Ours(own) = claim(identity) else { panic!("it was free") };
         let look = |_| matches!(claim(identity), Claim::Taken);
         assert!((0..IN_A_ROW + 1).all(look));
@@ -83,14 +87,13 @@ mod tests {
     #[test]
     fn a_directory_has_one_guard_until_that_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let here = std::fs::metadata(dir.path()).unwrap();
-        let identity = (here.dev(), here.ino());
+        let identity = identity_of(&dir);
         let Claim::Ours(first) = claim(identity) else { panic!("it was free") };
         for _ in 0..40 {
             assert!(matches!(claim(identity), Claim::Taken));
             dismiss(&first);
         }
-        assert!(matches!(claim((here.dev(), u64::MAX)), Claim::Ours(_)), "another directory");
+        assert!(matches!(claim((identity.0, u64::MAX)), Claim::Ours(_)), "another directory");
         drop(first);
         assert!(matches!(claim(identity), Claim::Ours(_)));
     }

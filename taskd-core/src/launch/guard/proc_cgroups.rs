@@ -1,8 +1,8 @@
 //! The control group of each process of a job, below its guard's, by which all that the process has started ends with it.
 //!
-//! A daemon of a rank has a session, an environment and a parent of its own; only its control group shows whose it is. A process is in
-//! its group before it executes its program. One that waits for a rank is moved while it waits, by a thread of its own: to move
-//! a process takes Linux some ten milliseconds, the first time.
+//! A daemon has a session, an environment and a parent of its own; only its control group shows which rank has started it. A process
+//! enters its group before it executes its program. A standby is moved while it waits, on a thread of its own: Linux takes some ten
+//! milliseconds to move the first process, and far less for those that follow at once.
 
 use super::cgroup::{self, ControlGroup};
 use super::proc_fs::Stat;
@@ -23,7 +23,7 @@ const FREEZES_WITHIN: Duration = Duration::from_millis(4);
 /// How a group's directory is named, ahead of its number.
 const PREFIX: &str = "proc-";
 
-/// The group of one process: none where none could be made, or yet.
+/// The group of one process. It is empty until the group is made, and where none can be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcCgroup(Arc<OnceLock<ControlGroup>>);
 
@@ -40,7 +40,7 @@ impl ProcCgroup {
 
     /// Whether this process is in it.
     pub(super) fn holds(&self, pid: Pid) -> bool {
-        self.0.get().is_some_and(|group| group.is_in_list(&groups_of(pid)))
+        self.0.get().is_some_and(|group| group.holds(pid))
     }
 }
 
@@ -132,8 +132,8 @@ fn do_tasks(guard: &ControlGroup, tasks: &Receiver<Task>) {
 fn moved(guard: &ControlGroup, name: &str, (pid, start_time): (Pid, u64)) -> io::Result<ControlGroup> {
     let group = guard.make_below(name)?;
     let is_same = || Stat::read(pid).is_some_and(|now| now.start_time == start_time);
-    // The guard reaps it at any time, and its number may become another's: of what a guard has not started nothing is in its group.
-    let is_ours = || guard.is_in_list(&groups_of(pid)) && is_same();
+    // The guard may reap it at any time, and another process get its pid: no process of another program is in the guard's group.
+    let is_ours = || guard.holds(pid) && is_same();
     let enter = || match is_ours() {
         true => group.door()?.write_all(pid.as_raw_nonzero().to_string().as_bytes()),
         false => Err(io::ErrorKind::NotFound.into()),
@@ -147,11 +147,7 @@ fn moved(guard: &ControlGroup, name: &str, (pid, start_time): (Pid, u64)) -> io:
     }
 }
 
-fn groups_of(pid: Pid) -> String {
-    fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).unwrap_or_default()
-}
-
-/// A process's list of groups, without its own: in whose place all processes of a guard are that nobody has moved.
+/// The control groups of a process, as Linux lists them, with its guard's in the place of its own.
 pub(crate) fn without_own(groups: &str) -> String {
     let is_own = |above: &str, own: &str| {
         let is_numbered = own.strip_prefix(PREFIX).is_some_and(|number| number.parse::<u64>().is_ok());

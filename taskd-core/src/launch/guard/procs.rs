@@ -25,7 +25,7 @@ pub(super) type Key = u64;
 pub(super) struct Proc {
     pub(super) report: ProcReport,
     pub(super) pid: Pid,
-    /// Names whose values stand in no command line that is shown.
+    /// Names of secrets: their values are left out of every command line that is logged or reported.
     pub(super) secrets: SecretNames,
     /// Its page, and the memory that begins with it: kept until nobody needs anything of the process any more.
     pub(super) page: Option<(Arc<Page>, OwnedFd)>,

@@ -89,7 +89,7 @@ impl Ground {
         Ok(NewPage { page: Arc::new(page), memory, path })
     }
 
-    /// Starts a process. `program` is what [`find_program`] found; `listener` is handed to it; it enters its group by the file beside that.
+    /// Starts a process. `program` is what [`find_program`] found; `listener` is handed to it; it enters `cgroup` by the file `door`.
     pub(super) fn spawn(
         &self,
         order: &WireOrder,

@@ -133,7 +133,7 @@ pub(crate) struct WireSpec {
     /// What may be started ahead of need, to stand in for these processes.
     #[serde(default)]
     pub(crate) standby: Option<WireStandby>,
-    /// Names whose values are shown to nobody.
+    /// Names of secrets: their values are left out of every command line that is logged or reported.
     #[serde(default)]
     pub(crate) secrets: SecretNames,
 }

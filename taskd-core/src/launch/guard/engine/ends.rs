@@ -25,7 +25,7 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A tree that is still there after this long is counted as stuck: a process in uninterruptible sleep, most likely.
 const SWEEP_WITHIN: Duration = Duration::from_secs(5);
-/// Ends of children that are taken in a row, ahead of anything else that has happened meanwhile.
+/// Most ends of children that are handled in one turn of the loop.
 const ENDS_IN_A_ROW: usize = 256;
 /// Beyond the grace of the stops, how long a guard that ends tries to remove everything.
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -55,8 +55,8 @@ impl Engine {
         self.looks.next_at = (missing > 0).then_some(now + self.looks.pause);
     }
 
-    /// Reaps children that have ended: processes of the job, and strangers that were orphaned to the guard. What ranks have started may end
-    /// faster than it can be reaped, and nothing else waits for that.
+    /// Reaps children that have ended: processes of the job, and orphans that the guard has adopted. Those of a rank may end faster than they
+    /// are reaped: the rest waits for the next turn.
     pub(super) fn reap_all(&mut self) {
         self.ends_are_left = (0..ENDS_IN_A_ROW).all(|_| sys::next_ended().map(|ended| self.take_end(ended)).is_some());
         self.tell_owner();
@@ -95,13 +95,13 @@ impl Engine {
             self.standby_ended(ended.pid, ended.how());
         }
         let _ = rustix::process::waitpid(Some(ended.pid), WaitOptions::NOHANG);
-        // A look at all processes takes milliseconds, and a chain of short-lived ones brings an end in each.
+        // A census takes milliseconds, and of a chain of short-lived processes one ends in each.
         if key.is_some() || self.is_waited_for(ended.pid) {
             self.sweep_soon(Instant::now());
         }
     }
 
-    /// Whether this is one of those that were left of a tree at the last look.
+    /// Whether this process was found in a tree that is being removed.
     fn is_waited_for(&self, pid: Pid) -> bool {
         self.procs.iter().any(|(_, proc)| proc.left.iter().any(|member| member.pid == raw(pid)))
     }

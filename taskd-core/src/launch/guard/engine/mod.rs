@@ -84,7 +84,7 @@ pub(super) struct Engine {
     sync_owed: bool,
     waiting: Vec<WaitingStart>,
     standbys: Standbys,
-    /// More children have ended than are reaped in a row.
+    /// Children may have ended that were not reaped in this turn.
     ends_are_left: bool,
     looks: Looks,
     life: Life,

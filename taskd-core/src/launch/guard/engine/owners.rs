@@ -25,7 +25,7 @@ const LAST_LOOKS: u32 = 64;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Takes those who wait at the socket; the rest in the next turn.
+    /// Accepts connections that wait at the socket, a bounded number in each turn.
     pub(super) fn accept(&mut self) {
         for _ in 0..CONNS_MAX {
             let Some(Ok((stream, _))) = self.listener.as_ref().map(std::os::unix::net::UnixListener::accept) else {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How often it is tried to put the files back, and after what time again.
 const TRIES: u32 = 50;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// How long more connections to the guard's name wait than are closed in a row.
+/// How long connections to the guard's name are left in the backlog after a turn in which there were too many.
 const FLOOD_PAUSE: Duration = Duration::from_millis(20);
 
 /// What makes the run directory this guard's.
@@ -31,7 +31,7 @@ pub(super) struct Place {
     tries: u32,
     /// When files that could not be restored are tried again.
     pub(super) again_at: Option<Instant>,
-    /// When a flood of connections to its name is looked at again: until then they wait, and nothing waits for them.
+    /// Until when connections to its name are left in the backlog, where there are too many of them.
     pub(super) flooded_until: Option<Instant>,
     /// What it goes without, in sentences that were not logged yet.
     lacks: Vec<String>,
@@ -82,7 +82,7 @@ impl Place {
         Ok(())
     }
 
-    /// Other guards have looked whether this one is there. False: there may be more of them.
+    /// Closes connections of other guards that have looked for this one. False: there may be more.
     fn dismiss(&self) -> bool {
         self.claim.as_ref().is_none_or(claim::dismiss)
     }

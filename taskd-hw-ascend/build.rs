@@ -1,15 +1,12 @@
 //! Builds `libtaskd_mspti.so` of `src/mspti/probe`, which travels inside every program that uses this crate.
 
-#[path = "build/library.rs"]
-mod library;
-
-use library::Library;
+use taskd_probe::library::Library;
 
 const PROBE: Library = Library {
     name: "taskd_mspti",
     root: "src/mspti/probe/lib.rs",
-    sources: &["build.rs", "build/library.rs", "src/mspti/probe"],
-    without: "ranks record nothing of what their devices do",
+    sources: &["build.rs", "src/mspti/probe"],
+    without: "ranks record no activity of their devices",
 };
 
 fn main() {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Sound, Suspect, detector};
+use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, Health, Suspect, detector_fn};
 use taskd_core::job::{Counted, Domain, Exit, JobSpec, Name, ProcId, Ready, Termination};
-use taskd_core::kernel::View;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Cost, ExitStrategy, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::recover::{Action, Cost, ExitStrategy, Incident, Proposal, RecoveryStrategy, RefusalError, Stage};
 use taskd_core::runtime::Runtime;
+use taskd_core::state::View;
 use taskd_core::trace::Signal;
 use taskd_examples::account::{Account, Injections, Listener};
 use taskd_examples::program::{self, Failure};
@@ -27,16 +27,16 @@ struct Children {
 }
 
 fn status(proc: &ProcId, pid: Option<u32>, phase: Phase) -> ProcStatus {
-    ProcStatus { proc: proc.clone(), node: None, instance: Name::new("child"), pid, phase }
+    ProcStatus::new(proc.clone(), "child", phase).with_pid(pid)
 }
 
 #[async_trait::async_trait]
 impl Launcher for Children {
     fn info(&self) -> LauncherInfo {
-        LauncherInfo::new("acme.children").going_without("if this program is killed, its ranks are left behind")
+        LauncherInfo::new("acme.children").with_limitation("if this program is killed, its ranks are left behind")
     }
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        for order in &batch.orders {
+        for order in &batch.starts {
             let (log, proc, stop) = (Arc::clone(&self.log), order.proc.clone(), Arc::new(Notify::new()));
             if log.admit([status(&proc, None, Phase::Pending("starting".into()))]).is_empty() {
                 continue; // known already: never a second time
@@ -83,9 +83,9 @@ impl RecoveryStrategy for StartAlone {
     fn name(&self) -> Name {
         Name::new("acme.start-alone")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
-        if incident.faults.iter().any(|f| f.prime().damage.state != Sound::Yes) {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        let lost = incident.lost_ranks(view);
+        if incident.faults.iter().any(|f| f.primary_suspect().damage.state != Health::Healthy) {
             return Err("only for ranks that keep no state".into());
         }
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
@@ -93,20 +93,20 @@ impl RecoveryStrategy for StartAlone {
                 member.incarnation = view.next_incarnation(&taskd_core::job::Role::Rank(*rank));
             }
         }));
-        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(&view.spec.worker) };
+        let order = |proc| StartOrder::new(proc, Place::anywhere(), Arc::clone(&view.spec.worker));
         let orders = lost.iter().filter_map(|rank| world.proc(*rank)).map(order).collect();
-        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: Ready::Running };
-        Ok(Proposal {
-            stages: vec![Stage::new("start", Duration::from_secs(10), vec![Action::Enter(world), start])],
-            touches: lost.iter().map(|rank| Domain::Process(taskd_core::job::Role::Rank(*rank))).collect(),
-            cost: Cost::downtime(Duration::from_millis(10)),
-            counted: Counted::Yes,
-            reason: format!("{} rank(s) without state can start again alone", lost.len()),
-        })
+        let start = Action::Start { batch: StartBatch::new(Arc::clone(&world), orders), until: Ready::Running };
+        Ok(Proposal::new(
+            vec![Stage::new("start", Duration::from_secs(10), vec![Action::Enter(world), start])],
+            lost.iter().map(|rank| Domain::Process(taskd_core::job::Role::Rank(*rank))).collect(),
+            Cost::downtime(Duration::from_millis(10)),
+            Counted::Yes,
+            format!("{} rank(s) without state can start again alone", lost.len()),
+        ))
     }
 }
 
-/// Two shell scripts under a detector, a strategy and a launcher of one's own.
+/// Runs two shell scripts under a custom detector, strategy and launcher.
 #[derive(Debug, Parser)]
 struct Options {
     /// Prints the account as one line of JSON at the end.
@@ -123,16 +123,16 @@ fn main() -> ExitCode {
 }
 
 async fn run() -> Result<Account, Failure> {
-    let licence = detector("acme.licence", |o, view, out| {
+    let licence = detector_fn("acme.licence", |o, view, out| {
         let (Signal::Phase(Phase::Exited(exit)), true) = (&o.signal, view.proc_of(&o.about).is_some_and(|p| p.wanted))
         else {
             return;
         };
         if exit.how == Termination::Code(NO_LICENCE) {
-            let damage = Damage { process: Sound::No, state: Sound::Yes, ..Damage::default() };
+            let damage = Damage { process: Health::Faulty, state: Health::Healthy, ..Damage::default() };
             let suspect = Suspect::certain(o.about.clone(), FaultClass::Other(Name::new("licence")), damage);
-            let clue = Clue::text("exit_code", "exit code 7: the licence server was lost");
-            out.blame(Fault::new(Name::new("acme.licence"), o.at, suspect).because(clue));
+            let clue = Evidence::text("exit_code", "exit code 7: the licence server was lost");
+            out.blame(Fault::new(Name::new("acme.licence"), o.at, suspect).with_evidence(clue));
         }
     });
     let dir = tempfile::Builder::new().prefix("taskd-custom-plugin-").tempdir()?;

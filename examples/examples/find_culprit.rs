@@ -12,18 +12,18 @@ use taskd_examples::culprit::account::{Account, Verdict};
 use taskd_examples::culprit::inject::Injection;
 use taskd_examples::culprit::trial::Trial;
 use taskd_examples::program::{self, Failure, number};
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
-/// One rank of a real training goes wrong, and the detectors say which, why and since when.
+/// Injects a fault into one rank of a real training; the detectors report rank, cause and onset.
 #[derive(Debug, Parser)]
 struct Options {
-    /// What goes wrong.
+    /// The fault.
     #[arg(long, value_enum, default_value = "slow50")]
     inject: Injection,
     /// Chooses victims and moments.
     #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX - 1000))]
     seed: u64,
-    /// How many trainings, one after another, each with the next seed.
+    /// Number of trainings, one after another, each with the next seed.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u64>(1, 1000))]
     runs: u64,
     /// Prints the account as one line of JSON at the end.
@@ -41,13 +41,13 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<Account, Failure> {
-    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
     let mut verdicts = Vec::new();
     for seed in options.seed..options.seed + options.runs {
         let trial = Trial { python: python.clone(), injection: options.inject, seed };
         let verdict = Verdict::of(options.inject, &trial.run().await?);
-        println!("seed {seed}: {:?}, said {} of {:?}", verdict.victim, verdict.cause, verdict.blamed);
+        println!("seed {seed}: victim {:?}, diagnosed {} in {:?}", verdict.victim, verdict.cause, verdict.blamed);
         verdicts.push(verdict);
     }
     Ok(Account::of(verdicts))

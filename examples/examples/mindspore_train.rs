@@ -25,16 +25,16 @@ struct Options {
     /// Chooses the victims and the moments.
     #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Training steps; 0: as many as the faults need.
+    /// Training steps; 0: as many as needed for the faults.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u64>(0, 1_000_000))]
     steps: u64,
     /// Random SIGKILLs and SIGSTOPs, in place of a killed worker and a killed scheduler.
     #[arg(long, allow_negative_numbers = true, value_parser = number::<u32>(1, 10_000))]
     faults: Option<u32>,
-    /// Rounds in which a kill is measured in turn with plain msrun.
+    /// Rounds that measure a kill under taskd and under plain msrun.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u32>(0, 100))]
     beside_msrun: u32,
-    /// Trains once more with three workers, to the middle, and from there with so many.
+    /// Trains again with three workers to the middle, and from there with this number.
     #[arg(long, allow_negative_numbers = true, value_parser = number::<u32>(1, 6))]
     then_workers: Option<u32>,
     /// Prints the account as one line of JSON at the end.
@@ -153,7 +153,7 @@ async fn resized(job: &Job, workers: u32, undisturbed: f64) -> Result<Resized, F
     let loss_differs = (rest.outcome.loss - undisturbed).abs() / undisturbed;
     println!("resized       from step {middle} on with {workers} workers, loss {:.6}", rest.outcome.loss);
     if rest.outcome.world != workers || rest.outcome.steps != job.steps {
-        return Err(format!("it ended with {:?}", rest.outcome).into());
+        return Err(format!("the resized training ended with {:?}", rest.outcome).into());
     }
     Ok(Resized { workers, from_step: middle, loss_differs })
 }
@@ -212,17 +212,17 @@ impl Told {
         };
         spread("restart, ms", self.recoveries.iter().map(|r| r.phases.restart).collect());
         spread(
-            "all, beside its own start",
+            "all, relative to its own start",
             self.recoveries.iter().map(|r| r.phases.total() / r.phases.floor()).collect(),
         );
         spread("killed under taskd, ms", self.beside_msrun.iter().map(|p| p.taskd_phases_ms.total()).collect());
         spread("killed under msrun, ms", self.beside_msrun.iter().map(|p| p.msrun_phases_ms.total()).collect());
         let times = |p: &Pair| p.msrun_phases_ms.total() / p.taskd_phases_ms.total();
-        spread("msrun takes so many times as long", self.beside_msrun.iter().map(times).collect());
+        spread("time under msrun / time under taskd", self.beside_msrun.iter().map(times).collect());
         if let Some(Resized { workers, from_step, loss_differs }) = &self.resized {
             let _ = writeln!(
                 out,
-                "  with {workers} workers from step {from_step} on the loss differs by {loss_differs:.1e} of itself"
+                "  with {workers} workers from step {from_step} on the loss differs by a share of {loss_differs:.1e}"
             );
         }
         let _ = writeln!(out, "  processes left: {}", self.left);
@@ -234,7 +234,7 @@ impl Told {
         match (self.account.state_equal, self.account.loss_equal, self.left) {
             (Some(true), Some(true), 0) => Ok(()),
             (_, _, 1..) => Err("processes of the job are left".into()),
-            _ => Err("the job ended with another state than the undisturbed one".into()),
+            _ => Err("the final state differs from that of the undisturbed job".into()),
         }
     }
 }

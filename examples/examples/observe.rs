@@ -11,9 +11,9 @@ use taskd_examples::observe::sealed;
 use taskd_examples::observe::story::{self, Setting};
 use taskd_examples::observe::watch::{self, Watch};
 use taskd_examples::program::{self, Failure, number};
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
-/// A supervisor watches torchrun jobs that suffer faults, and touches nothing.
+/// Observes torchrun jobs with injected faults, and changes nothing.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Options {
@@ -25,10 +25,10 @@ struct Options {
     /// Ranks of each job.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(2, 64))]
     ranks: u32,
-    /// How many jobs, one after another. With more than one a seed chooses how each loses its rank.
+    /// Number of jobs, one after another. With more than one, the seed chooses how each loses its rank.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 1000))]
     jobs: u32,
-    /// How often to compare the job's pace with a supervisor and without.
+    /// Number of comparisons of the job's pace with a supervisor and without.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u32>(0, 1000))]
     pairs: u32,
     /// Prints the account as one line of JSON at the end.
@@ -38,7 +38,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// The supervisor that watches a job which runs already.
+    /// The supervisor that watches a running job.
     Watch(Watch),
 }
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match &options.role {
         Some(Role::Watch(job)) => {
             if let Err(error) = sealed::seal() {
-                eprintln!("observe: Linux cannot be made the witness that nothing is signalled: {error}");
+                eprintln!("observe: the seccomp filter that forbids signals cannot be installed: {error}");
                 return ExitCode::FAILURE;
             }
             program::run("observe watch", watch::watch(job))
@@ -60,8 +60,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<taskd_examples::observe::account::Account, Failure> {
-    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
     let setting = Setting { python, ranks: options.ranks, seed: options.seed };
     story::run(&setting, options.jobs, options.pairs).await
 }

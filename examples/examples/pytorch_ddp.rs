@@ -14,7 +14,7 @@ use taskd_examples::books;
 use taskd_examples::digits::{DigitsJob, Outcome, RANKS, Supervised};
 use taskd_examples::faults::Target;
 use taskd_examples::program::{self, Failure, number};
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
 /// Four PyTorch ranks train under supervision; one is killed, one is frozen.
 #[derive(Debug, Parser)]
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<Account, Failure> {
-    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
     let dir = tempfile::Builder::new().prefix("taskd-pytorch-ddp-").tempdir()?;
 
     println!("undisturbed   {RANKS} ranks, {} steps", options.steps);

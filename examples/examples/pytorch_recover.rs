@@ -18,22 +18,22 @@ const STEPS_MAX: u64 = 10_000_000;
 /// A job that is ended by its fault and started again trains so many.
 const STEPS_OF_ONE_THAT_ENDS: u64 = 210;
 
-/// Ranks of a DDP training are hit one after the other; what each recovery took is told in parts.
+/// Hits ranks of a DDP training one after the other, and reports the phases of each recovery.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How the job is to be mended; whatever is dearer comes after it.
+    /// Strategy that recovers the job; if it fails, a more expensive one follows.
     #[arg(long, value_enum, default_value_t = Strategy::RecoverInPlace)]
     strategy: Strategy,
-    /// What is done to the victim.
+    /// The fault.
     #[arg(long, value_enum, default_value_t = Fault::Kill)]
     inject: Fault,
-    /// Who the victim is.
+    /// The victim.
     #[arg(long, value_enum, default_value_t = Victim::Seed)]
     victim: Victim,
-    /// How often; where the strategy ends the job, once.
+    /// Number of faults; 1 if the strategy ends the job.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(1, 10_000))]
     faults: u32,
-    /// How many seconds the job trains between two of them, beside one or two: a standby needs some 8 to be ready where none is.
+    /// Seconds of training between two faults, added to one or two: a new standby needs about 8 to be ready.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u64>(0, 3600))]
     settle_s: u64,
     /// Chooses the victims and the moments.
@@ -42,7 +42,7 @@ struct Options {
     /// Ranks.
     #[arg(long, allow_negative_numbers = true, default_value_t = 4, value_parser = number::<u32>(2, 64))]
     ranks: u32,
-    /// Size of the training state, in MiB; of more than one the rest is a ballast that no gradient changes.
+    /// Size of the training state, in MiB; all beyond 1 is ballast that no gradient changes.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 4096))]
     state_mib: u32,
     /// Prints the account as one line of JSON at the end.
@@ -58,8 +58,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<(), Failure> {
-    let located = tokio::task::spawn_blocking(|| venv::PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
     let mut dir = tempfile::Builder::new().prefix("taskd-recover-").tempdir()?;
     let job = Job {
         python,

@@ -1,6 +1,6 @@
 //! The first run: four ranks train, one is killed, another is frozen, and the job ends as if nothing had happened.
 //!
-//! `cargo run --release --example quickstart` needs nothing but cargo. It trains a small network on real images of
+//! `cargo run --example quickstart` needs nothing but cargo. It trains a small network on real images of
 //! handwritten digits, twice: undisturbed, and under supervision while faults are injected from outside. Both end with
 //! the same state, to the bit. `--seed N` chooses other victims and other moments, `--json` prints the account as JSON.
 
@@ -10,11 +10,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, SilenceDetector, StallDetector};
-use taskd_core::job::{BudgetSpec, JobSpec, Ready, WorkerSpec};
-use taskd_core::launch::{LocalLauncher, guard};
+use taskd_core::job::{BudgetSpec, Ready};
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::Runtime;
-use taskd_core::worker::Lifeline;
+use taskd_core::{JobSpec, Lifeline, LocalLauncher, Runtime, WorkerSpec, guard};
 use taskd_examples::account::{Account, Injections, Listener};
 use taskd_examples::books::{self, StepLine};
 use taskd_examples::faults::Target;
@@ -22,8 +20,11 @@ use taskd_examples::program::{self, Failure, number};
 use taskd_examples::trainer::{self, MetricsLine, Place, TrainerConfig, TrainerOutcome, TrainerSettings};
 
 const RANKS: u32 = 4;
-/// A rank without a heartbeat for so long is looked at.
+/// A rank without a heartbeat for this long is suspected.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// The interval at which the ranks' steps are read. A recovery ends with the first step that is read after it.
+const PROGRESS_EVERY: Duration = Duration::from_millis(10);
 
 /// Four ranks train under supervision; one is killed, one is frozen.
 #[derive(Debug, Parser)]
@@ -85,14 +86,14 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     let worker = WorkerSpec::new([this, "rank".to_owned()].into_iter().chain(args));
     let mut spec = JobSpec::new("quickstart", RANKS, worker);
     spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
-    spec.policy.stop_grace = Duration::from_millis(500); // these ranks have nothing to save when they are stopped
-    spec.policy.start_within = Duration::from_secs(60);
+    spec.policy.termination_grace_period = Duration::from_millis(500); // these ranks have nothing to save when they are stopped
+    spec.policy.start_timeout = Duration::from_secs(60);
     spec.policy.budget = BudgetSpec { recoveries_max: 5, ..BudgetSpec::default() };
 
     let launcher = Arc::new(LocalLauncher::builder(dir.path().join("run")).job_name("quickstart").build().await?);
     let runtime = Runtime::builder()
         .job(spec)
-        .source(launcher.heartbeats(SILENT_AFTER / 4))
+        .source(launcher.heartbeats(PROGRESS_EVERY))
         .detector(ExitDetector::new())
         .detector(SilenceDetector::after(SILENT_AFTER))
         .detector(StallDetector::after(Duration::from_secs(30)))

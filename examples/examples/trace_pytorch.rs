@@ -23,9 +23,9 @@ use taskd_examples::breakdown::{Account, Breakdown, Phase};
 use taskd_examples::files::Files;
 use taskd_examples::program::{self, Failure, number};
 use taskd_examples::traced::{Launchers, TracedJob, reach};
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
-/// A DDP training is recorded, kinds are switched under it, and its steps are broken down.
+/// Records a DDP training, switches kinds while it runs, and breaks down its steps.
 #[derive(Debug, Parser)]
 struct Options {
     /// Ranks of the training.
@@ -34,7 +34,7 @@ struct Options {
     /// Steps of each of the four phases.
     #[arg(long, allow_negative_numbers = true, default_value_t = 40, value_parser = number::<u64>(10, 100_000))]
     steps: u64,
-    /// Where the files go. Without it they go when the program ends.
+    /// Directory for the files. Default: a temporary one, deleted at the end.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Prints the account as one line of JSON at the end.
@@ -52,8 +52,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<Account, Failure> {
-    let located = tokio::task::spawn_blocking(|| PythonEnv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??.python().to_owned();
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
+    let python = located.await??;
     let dir = tempfile::Builder::new().prefix("taskd-trace-").tempdir()?;
     let out = options.out.clone().unwrap_or_else(|| dir.path().join("trace"));
     fs::create_dir_all(&out)?;
@@ -98,7 +98,7 @@ fn runtime(
 
 /// A detector that finds nothing, and notes every step.
 fn steps_into(breakdown: Arc<Mutex<Breakdown>>) -> impl FaultDetector {
-    detect::detector("breakdown", move |seen, _job, _out| {
+    detect::detector_fn("breakdown", move |seen, _job, _out| {
         if let (Signal::Step(times), Domain::Process(Role::Rank(rank))) = (&seen.signal, &seen.about) {
             breakdown.lock().unwrap_or_else(PoisonError::into_inner).add(rank.0, times);
         }

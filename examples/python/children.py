@@ -1,7 +1,8 @@
-"""Leaves a child of every kind, as programs do that start helpers and daemons: all of them are to be gone with the rank, however it ends.
+"""Starts a child of every kind, as programs do that have helpers and daemons: all of them have to end with the rank,
+however it ends.
 
-Two words of each child's command line say which it is: 1000000.NUMBER (of the run) and 0.KKPPPPPPPPPP (its place in KINDS, and the rank's
-process id). `sleep` takes both for times, and the others do not look at them.
+Two words of each child's command line identify it: 1000000.NUMBER (of the run) and 0.KKPPPPPPPPPP (its place in KINDS,
+and the rank's process id). `sleep` takes both as times, and the others ignore them.
 """
 
 import os
@@ -9,11 +10,14 @@ import signal
 import subprocess
 import sys
 
-# Two threads, of which the first ends: such a process is state Z and lives.
-HEADLESS = "import ctypes, threading; threading.Thread(target=threading.Event().wait).start(); ctypes.CDLL(None).pthread_exit(None)"
+# Two threads, of which the first ends: such a process is in state Z and still runs.
+HEADLESS = (
+    "import ctypes, threading; threading.Thread(target=threading.Event().wait).start(); "
+    "ctypes.CDLL(None).pthread_exit(None)"
+)
 # prctl(PR_SET_DUMPABLE, 0): other processes of its user cannot read its environment.
 UNDUMPABLE = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0); time.sleep(1000000)"
-# Each link lives for some milliseconds.
+# Each process of the chain runs for some milliseconds.
 CHAIN = 'sleep 0.02; setsid env -i /bin/sh -c "$0" "$0" "$1" "$2" & exit 0'
 
 
@@ -22,7 +26,7 @@ def start(words, **how):
 
 
 def shell(text, words, **how):
-    """`text` by a shell, which sees the words as "$@"."""
+    """Runs `text` in a shell, with the words as "$@"."""
     return start(["/bin/sh", "-c", text, "sh", *words], **how)
 
 

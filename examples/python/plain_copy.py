@@ -1,6 +1,6 @@
-"""How many milliseconds one `process_vm_readv` takes for so many bytes of another process: the least of three.
+"""Prints the milliseconds that one `process_vm_readv` takes for BYTES bytes of another process: the minimum of three.
 
-`python plain_copy.py BYTES`. What a copy of a training state is held against."""
+`python plain_copy.py BYTES`. The reference for a copy of a training state."""
 
 import ctypes
 import mmap
@@ -15,7 +15,7 @@ class Iovec(ctypes.Structure):
 
 
 def touched(size, value):
-    """Memory of which no page has to be made any more."""
+    """Returns memory whose pages all exist."""
     memory = mmap.mmap(-1, size)
     for at in range(0, size, mmap.PAGESIZE):
         memory[at] = value
@@ -24,7 +24,7 @@ def touched(size, value):
 
 def read(pid, here, there, size):
     done = 0
-    while done < size:  # the kernel gives at most 2 GiB a call
+    while done < size:  # the kernel copies at most 2 GiB per call
         own, theirs = Iovec(here + done, size - done), Iovec(there + done, size - done)
         got = call(pid, ctypes.byref(own), 1, ctypes.byref(theirs), 1, 0)
         if got <= 0:
@@ -39,12 +39,12 @@ theirs, own = touched(size, 1), touched(size, 2)
 there, here = (ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in (theirs, own))
 child = os.fork()
 if not child:
-    theirs[0] = 3  # its own from here on, as another process's is
+    theirs[0] = 3  # from here on the child's own pages, as those of another process are
     for at in range(0, size, mmap.PAGESIZE):
         theirs[at] = 3
     signal.pause()
 try:
-    time.sleep(0.2 + size / 2**30)  # until the child has touched it
+    time.sleep(0.2 + size / 2**30)  # until the child has written all pages
     times = []
     for _ in range(3):
         before = time.perf_counter()

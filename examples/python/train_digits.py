@@ -3,8 +3,8 @@
 
     torchrun --nproc-per-node 4 train_digits.py --dir out
 
-It resumes from the newest checkpoint in --dir, so starting it again is all that a recovery needs. Rank 0 writes
-checkpoints, metrics.jsonl (one line for each step) and, at the end, result.json.
+It resumes from the newest checkpoint in --dir, so a recovery only has to start it again. Rank 0 writes checkpoints,
+metrics.jsonl (one line for each step) and, at the end, result.json.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def arguments():
 
 
 def digits():
-    """The 1797 digits that scikit-learn carries, as it would give them, without the second that its import takes."""
+    """Returns the 1797 digits of scikit-learn, from its data file: an import of scikit-learn takes a second."""
     package = importlib.util.find_spec("sklearn").submodule_search_locations[0]
     with gzip.open(os.path.join(package, "datasets", "data", "digits.csv.gz"), "rt") as file:
         rows = torch.tensor([[float(cell) for cell in line.split(",")] for line in file])
@@ -50,7 +50,7 @@ def network():
 
 
 def batch_of(step, seed, size, rank, world):
-    """This rank's samples in a step: a function of its arguments only, so that nothing has to be remembered."""
+    """Returns this rank's samples of a step: a function of its arguments only, so that no state has to be stored."""
     per_epoch = size // BATCH
     shuffle = torch.Generator().manual_seed(seed * 1000003 + step // per_epoch)
     start = step % per_epoch * BATCH
@@ -58,7 +58,7 @@ def batch_of(step, seed, size, rank, world):
 
 
 def write_whole(path, data):
-    """The whole file or none of it, also when the machine goes down: written aside, synced, renamed, synced."""
+    """Writes the whole file or none of it, even if the machine fails: to a temporary file, synced, renamed, synced."""
     aside = path.with_name(path.name + ".tmp")
     try:
         with open(aside, "wb") as file:
@@ -91,7 +91,8 @@ class Checkpoints:
         return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("checkpoint-*.pt"))
 
     def save(self, step, state):
-        """A disk that is full costs checkpoints, not the training: said once, tried again next time."""
+        """Writes a checkpoint. A full disk costs checkpoints, not the training: it is reported once and retried
+        later."""
         data = io.BytesIO()
         torch.save(state, data)
         try:
@@ -105,7 +106,7 @@ class Checkpoints:
             self.failed = True
 
     def newest(self):
-        """The newest one that loads, as rank 0 finds it; None where there is none."""
+        """Returns the newest checkpoint that rank 0 can load; None if there is none."""
         state, step = None, -1
         if self.rank == 0:
             for step in reversed(self.steps()):
@@ -132,7 +133,7 @@ class Checkpoints:
 
 
 def random_states(rank, world):
-    """Every rank's random state, on rank 0: dropout draws other numbers on every rank."""
+    """Returns every rank's random state, on rank 0: dropout draws different numbers on every rank."""
     own = torch.get_rng_state()
     states = [torch.empty_like(own) for _ in range(world)] if rank == 0 else None
     dist.gather(own, states, dst=0)
@@ -140,7 +141,7 @@ def random_states(rank, world):
 
 
 def bytes_of(state):
-    """A state's content in a fixed order: tensors by their bytes, everything else by its text."""
+    """Yields a state's content in a fixed order: tensors as their bytes, everything else as its text."""
     if isinstance(state, torch.Tensor):
         yield state.detach().numpy().tobytes()
     elif isinstance(state, dict):
@@ -162,7 +163,7 @@ def digest(*states):
 
 
 def same_everywhere(model, world):
-    """Whether all ranks have the same parameters, bit by bit."""
+    """Returns True if all ranks have the same parameters, bit by bit."""
     own = torch.frombuffer(bytearray(digest(model.state_dict()).digest()), dtype=torch.uint8)
     all_of_them = [torch.empty_like(own) for _ in range(world)]
     dist.all_gather(all_of_them, own)
@@ -170,7 +171,7 @@ def same_everywhere(model, world):
 
 
 class Metrics:
-    """One JSON line for each step. What cannot be written is said once and left out."""
+    """One JSON line for each step. A line that cannot be written is left out, which is reported once."""
 
     def __init__(self, path):
         self.path = path
@@ -198,9 +199,9 @@ def main():
     args.dir.mkdir(parents=True, exist_ok=True)
 
     inputs, labels = digits()
-    torch.manual_seed(args.seed)  # the same parameters everywhere,
+    torch.manual_seed(args.seed)  # the same parameters on all ranks,
     model = network()
-    torch.manual_seed(args.seed * 1000003 + rank)  # but dropout of one's own
+    torch.manual_seed(args.seed * 1000003 + rank)  # but different dropout
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     checkpoints, first = Checkpoints(args.dir, rank), 0
@@ -211,9 +212,9 @@ def main():
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"][rank])
 
-    # find_unused_parameters=True because it keeps DDP's gradient buckets as they were first made. Otherwise they are
-    # made anew after the first step, in another order, and from three ranks on the sums of a run that was resumed
-    # differ in their last bits from those of a run that was not.
+    # find_unused_parameters=True because it keeps DDP's first gradient buckets. Otherwise DDP makes them again after
+    # the first step, in another order, and with three or more ranks the sums of a resumed run differ in their last bits
+    # from those of an uninterrupted run.
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     metrics = Metrics(args.dir / "metrics.jsonl")
     for step in range(first + 1, args.steps + 1):

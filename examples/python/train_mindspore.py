@@ -3,8 +3,8 @@
 
     msrun --worker_num=3 --local_worker_num=3 --join=True train_mindspore.py --data digits.bin --dir out
 
-It resumes from the newest checkpoint in --dir, so starting it again is all that a recovery needs. Rank 0 writes
-checkpoints, metrics.jsonl (one line for each step) and, at the end, result.json.
+It resumes from the newest checkpoint in --dir, so a recovery only has to start it again. Rank 0 writes checkpoints,
+metrics.jsonl (one line for each step) and, at the end, result.json.
 """
 
 import argparse
@@ -16,8 +16,9 @@ import struct
 import sys
 import time
 
+
 def begun():
-    """When this process was started, in seconds since 1970."""
+    """Returns the time when this process was started, in seconds since 1970."""
     with open("/proc/self/stat", "rb") as stat:
         ticks = int(stat.read().rsplit(b")", 1)[1].split()[22 - 3])
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
@@ -25,12 +26,12 @@ def begun():
 
 BEGUN = begun()
 
-import numpy as np  # noqa: E402
 import mindspore as ms  # noqa: E402
+import numpy as np  # noqa: E402
 from mindspore import Tensor, nn, ops  # noqa: E402
 from mindspore.communication import get_group_size, get_rank, init  # noqa: E402
 
-BATCH = 60  # over all ranks: it can be shared by 1 to 6 of them
+BATCH = 60  # over all ranks: divisible by 1 to 6
 CHECKPOINTS_KEPT = 3
 
 
@@ -55,7 +56,7 @@ def digits(path):
 
 
 def batch_of(step, seed, size, rank, world):
-    """This rank's samples in a step: a function of its arguments only, so that nothing has to be remembered."""
+    """Returns this rank's samples of a step: a function of its arguments only, so that no state has to be stored."""
     per_epoch = size // BATCH
     order = np.random.RandomState(seed * 1000003 + step // per_epoch).permutation(size)
     start = step % per_epoch * BATCH
@@ -75,7 +76,7 @@ def sync(path):
 
 
 def replace(aside, path):
-    """The whole file or none of it, also when the machine goes down."""
+    """Replaces `path` by `aside`: the whole file or none of it, even if the machine fails."""
     sync(aside)
     os.replace(aside, path)
     sync(path.parent)
@@ -102,7 +103,7 @@ class Checkpoints:
             self.path(old).unlink()
 
     def load_newest(self, state):
-        """Puts the newest one's values in place; its step, 0 where there is none."""
+        """Loads the newest checkpoint into `state`. Returns its step, 0 if there is none."""
         for step in reversed(self.steps()):
             try:
                 found = ms.load_checkpoint(str(self.path(step)))
@@ -116,7 +117,7 @@ class Checkpoints:
 
 
 def state_of(model, optimizer):
-    """Everything that a training step changes, by name."""
+    """Returns everything that a training step changes, by name."""
     both = list(model.parameters_dict().items()) + list(optimizer.parameters_dict().items())
     return {name: parameter for name, parameter in both}
 
@@ -130,7 +131,7 @@ def digest(state):
 
 
 class Metrics:
-    """One JSON line for each step. What cannot be written is said once and left out."""
+    """One JSON line for each step. A line that cannot be written is left out, which is reported once."""
 
     def __init__(self, path):
         self.path = path
@@ -153,7 +154,7 @@ def main():
     imported = time.time()
     ms.set_context(mode=ms.PYNATIVE_MODE)
     ms.set_device("CPU")
-    init()  # the scheduler, which runs the same script, stays here
+    init()  # the scheduler runs the same script, and stays in this call
     joined = time.time()
     rank, world = get_rank(), get_group_size()
     args.dir.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""A training on an NPU that is not there: a stand-in for libmspti.so makes up what one does.
+"""Training on a simulated NPU: a stand-in for libmspti.so generates the records of a real one.
 
-Its loop is that of a training that marks its steps, as torch_npu and MindSpore do by mstx. It knows nothing of taskd. With
---flood it makes up marker records, as many a second as are asked for, and nothing else.
+The loop is that of a training that marks its steps, as torch_npu and MindSpore do by mstx. It does not use taskd. With
+--flood it only generates marker records, at the requested rate.
 """
 
 import argparse
@@ -14,7 +14,7 @@ u32, u64, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
 
 
 def functions(library):
-    """The stand-in's functions, with their types."""
+    """Returns the stand-in's functions, with their types."""
 
     def function(name, result, *arguments):
         found = getattr(library, "standin_" + name)
@@ -44,7 +44,7 @@ DEVICE, COMPUTE, COMMUNICATE = 0, 7, 8
 
 
 def step(npu, number):
-    """One step: what the program marks, and what its device is said to do."""
+    """One step: the marks of the program, and the simulated activity of its device."""
     whole = npu["start_on"](b"step %d" % number, b"default", DEVICE, COMPUTE)
     loading = npu["start"](b"dataloader", b"default")
     npu["copy"](0, 1 << 20, DEVICE, COMPUTE, 90_000, number)
@@ -69,7 +69,9 @@ def main():
     parser.add_argument("--dir", required=True, help="where a file called stop ends the training")
     parser.add_argument("--flood", type=float, default=0, help="seconds of marker records, and nothing else")
     parser.add_argument("--rate", type=int, default=0, help="marker records a second; 0: as many as can be")
-    parser.add_argument("--collectives", action="store_true", help="the flood's ranges have the long texts of collectives")
+    parser.add_argument(
+        "--collectives", action="store_true", help="the flood's ranges have the long texts of collectives"
+    )
     options = parser.parse_args()
     npu = functions(ctypes.CDLL(os.environ["TASKD_MSPTI_LIB"]))
     go, stop = (os.path.join(options.dir, name) for name in ("go", "stop"))

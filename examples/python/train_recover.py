@@ -1,14 +1,14 @@
-"""DDP with the few lines that keep a rank's process when another one is lost: `taskd.steps` around the loop.
+"""DDP with the few lines that keep a rank's process when another rank is lost: `taskd.steps` around the loop.
 
-Every rank trains on samples of its own, with dropout and batch normalisation. It writes one line for each completed step to
-DIR/steps.RANK.PID.jsonl, with the hash of everything that the next step depends on, and at the end the hash to
+Every rank trains on its own samples, with dropout and batch normalisation. It writes one line for each completed step
+to DIR/steps.RANK.PID.jsonl, with the hash of everything that the next step depends on, and at the end the hash to
 DIR/result.RANK.json.
 
-Two files steer it: DIR/until holds the step before which it ends, and DIR/fault.RANK names something that goes wrong in this rank's
-next step (FAULTS below). When it does, DIR/struck.RANK says when, and the first file is gone.
+Two files control it: DIR/until contains the step before which it ends, and DIR/fault.RANK names a fault of this rank's
+next step (FAULTS below). When the fault occurs, its time is written to DIR/struck.RANK, and DIR/fault.RANK is removed.
 
-Of more than TRAINED_MIB of state the rest is a ballast that no gradient changes, as of a frozen model that is adapted: steps take
-the same time with it, and what a recovery takes longer is due to its size.
+State beyond TRAINED_MIB is ballast that no gradient changes, as of a frozen model that is adapted: steps take the same
+time with it, so any additional time of a recovery is due to its size.
 """
 
 import argparse
@@ -28,44 +28,53 @@ from torch.nn.parallel import DistributedDataParallel
 
 import taskd
 
-HASHED_MIB_MAX = 8  # of more state only the end is hashed: it would take longer than the steps
+HASHED_MIB_MAX = 8  # larger state is hashed only at the end: a hash would take longer than a step
 TRAINED_MIB = 1.0  # parameters and optimizer
 BALLAST_PARTS = 50
 FAULTS = ("exception", "collective", "nan", "late", "torn", "commit")
-COMMIT_SECONDS = 0.5  # for which the fault `commit` stays in its commit window: the others go on to the next step
-BUCKETS = 4  # of gradients, about: the first is under way while the last is still computed
+COMMIT_SECONDS = 0.5  # time of the fault `commit` in its commit window: the other ranks begin the next step
+BUCKETS = 4  # approximate number for gradients: the first is reduced while the last is still computed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--state-mib", type=float, default=1.0)
 parser.add_argument("--pace-ms", type=float, default=20.0)
-parser.add_argument("--resumes", action="store_true", help="from the newest dying checkpoint, with the bits of a run that never ended")
+parser.add_argument(
+    "--resumes",
+    action="store_true",
+    help="from the newest emergency checkpoint, with the bits of a run that never ended",
+)
 parser.add_argument("--timeout-s", type=float, default=1800.0, help="after which a collective operation has failed")
 parser.add_argument("--children", type=int, help="leaves children of every kind, under this number")
 options = parser.parse_args()
 
-faulthandler.register(signal.SIGUSR1)  # whoever wonders where a rank stands asks it: the stacks go to stderr
+faulthandler.register(signal.SIGUSR1)  # a rank that receives SIGUSR1 writes its stacks to stderr
 dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
 trained_mib = min(options.state_mib, TRAINED_MIB)
 width = max(16, int((trained_mib * 2**20 / 12) ** 0.5))  # parameter and two moments: 12 bytes for each weight
 torch.manual_seed(7)
 model = torch.nn.Sequential(
-    torch.nn.Linear(64, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, width)
+    torch.nn.Linear(64, width),
+    torch.nn.BatchNorm1d(width),
+    torch.nn.ReLU(),
+    torch.nn.Dropout(0.1),
+    torch.nn.Linear(width, width),
 )
-# DDP makes its buckets anew after its first step, and sums in another order from then on: not with `find_unused_parameters`.
+# Without `find_unused_parameters`, DDP makes its buckets again after its first step, and then sums in another order.
 model = DistributedDataParallel(model, bucket_cap_mb=trained_mib / 3 / BUCKETS, find_unused_parameters=options.resumes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 part = int((options.state_mib - trained_mib) * 2**20 / 4 / BALLAST_PARTS)
 ballast = torch.nn.ParameterList(
-    torch.nn.Parameter(torch.full((part,), float(at)), requires_grad=False) for at in range(BALLAST_PARTS if part else 0)
+    torch.nn.Parameter(torch.full((part,), float(at)), requires_grad=False)
+    for at in range(BALLAST_PARTS if part else 0)
 )
 loss, trained, ended, written, rank, lines = None, None, None, None, None, None
-fault = None  # what goes wrong in this step
+fault = None  # the fault of this step
 
 
 def with_rank():
-    """What needs the rank: a process that is to take another's place knows it when all else is built."""
+    """Does what needs the rank: a standby knows its rank only after all else is built."""
     global rank, lines
     rank = dist.get_rank()
     torch.manual_seed(100 + rank)
@@ -77,7 +86,7 @@ def with_rank():
 
 
 def state():
-    """SHA-256 over model, optimizer and random numbers."""
+    """Returns the SHA-256 over model, optimizer and random numbers."""
     found = hashlib.sha256(torch.get_rng_state().numpy())
     for name, value in sorted(model.state_dict().items()):
         found.update(name.encode() + value.numpy().tobytes())
@@ -91,8 +100,8 @@ def state():
 
 
 def completed(number):
-    """Notes a step, once all of it is done: that is known when the next one begins, which may be a recovery later. Who is new has
-    not computed its loss."""
+    """Writes the line of a step that is completed, which is known when the next one begins, possibly after a recovery.
+    A replacement has not computed the step's loss."""
     global written
     if number is None or number == written:
         return
@@ -108,7 +117,7 @@ def path_of(name):
 
 
 def read(path):
-    """What a file holds; None where there is none."""
+    """Returns the content of a file; None if there is no file."""
     try:
         with open(path) as file:
             return file.read()
@@ -117,14 +126,14 @@ def read(path):
 
 
 def write(path, text):
-    """A file that is there as a whole or not at all."""
+    """Writes a file completely or not at all."""
     with open(path + ".new", "w") as file:
         file.write(text)
     os.rename(path + ".new", path)
 
 
 def strikes(name):
-    """Whether this goes wrong here and now. It does so once."""
+    """Returns True if this fault occurs here and now, which it does once."""
     global fault
     if fault != name:
         return False
@@ -135,12 +144,12 @@ def strikes(name):
 
 
 def spoil(grad):
-    """A gradient that no longer is a number, before any other rank has seen it."""
+    """Returns a gradient, or NaN if the fault `nan` occurs, before another rank has received it."""
     return grad * float("nan") if strikes("nan") else grad
 
 
 def cut(grad):
-    """The first buckets are on their way when the gradient of the first layer is there: their connections fail now."""
+    """Cuts connections at the gradient of the first layer, while the first buckets are reduced (fault `collective`)."""
     if not strikes("collective"):
         return
     for name in os.listdir("/proc/self/fd"):
@@ -152,14 +161,15 @@ def cut(grad):
             continue  # closed meanwhile
         with one:
             try:
-                if one.family == socket.AF_INET and one.getpeername()[1] != int(os.environ["MASTER_PORT"]):  # the store's
+                # not the connection to the store
+                if one.family == socket.AF_INET and one.getpeername()[1] != int(os.environ["MASTER_PORT"]):
                     one.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # not connected any more
 
 
 def check():
-    """The gradients are numbers, in every rank: what one spoils the mean brings to all."""
+    """Raises FloatingPointError if a gradient is not finite, on all ranks: the mean brings one's NaN to all."""
     if not all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters()):
         raise FloatingPointError("a gradient of step %d is not a number" % step.number)
 
@@ -168,7 +178,7 @@ next(model.parameters()).register_hook(cut)
 training = {"model": model, "optimizer": optimizer}
 if part:
     training["ballast"] = ballast
-start = options.resumes and taskd.load_dump(training) or 0
+start = options.resumes and taskd.load_checkpoint(training) or 0
 for step in taskd.steps(training, start=start, until=options.steps, retry_on=[FloatingPointError], with_rank=with_rank):
     if not step.warming:
         completed(step.committed)
@@ -185,11 +195,11 @@ for step in taskd.steps(training, start=start, until=options.steps, retry_on=[Fl
         loss.register_hook(spoil)
         loss.backward()
         check()
-        if strikes("late"):  # the others commit the step
+        if strikes("late"):  # the other ranks commit the step
             raise MemoryError("injected: there is no memory to commit step %d" % step.number)
         optimizer.step()
         if part:
-            ballast[step.number % BALLAST_PARTS].add_(1.0)  # a copy that was left out would show
+            ballast[step.number % BALLAST_PARTS].add_(1.0)  # a missing copy would be detected
         if strikes("torn"):
             raise MemoryError("injected: there is no memory to end step %d" % step.number)
         if strikes("commit"):

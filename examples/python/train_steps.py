@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains a small network on random numbers, data-parallel over gloo, until it is told to stop.
+"""Trains a small network on random numbers, data-parallel over gloo, until the file --stop exists.
 
     torchrun --nproc-per-node 3 train_steps.py --stop stop
 
-Every rank prints a line for each step. A rank that finds a bad sample fails, as a real one would.
+Every rank prints a line for each step. A rank that finds a bad sample fails, as in a real training.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main():
         time.sleep(args.pace_ms / 1000)
         stop.fill_(float(rank == 0 and args.stop.exists()))
         dist.broadcast(stop, src=0)
-    dist.barrier()  # a rank that leaves while others are in the middle of an operation may abort them
+    dist.barrier()  # a rank that ends while others are in a collective may abort theirs
     dist.destroy_process_group()
 
 

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""A data-parallel training that does not end before it is told to: an ordinary DDP script for the diagnosis examples.
+"""Trains data-parallel until a file stops it: an ordinary DDP script for the diagnosis examples.
 
     torchrun --nproc-per-node 4 train_traced.py --dir out
 
-A step is forward, backward with DDP's own all-reduce, optimizer, and one all-reduce of the loss. An accelerator is not here;
-`Device` stands for one: it keeps the step waiting as a card would, in many short pieces. Files in --dir make a rank go wrong
-on purpose: `skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place, `stop` ends the training
-of all ranks.
+A step is forward, backward with DDP's own all-reduce, optimizer, and one all-reduce of the loss. `Device` simulates an
+accelerator: a step waits for it as for a real one, in many short pieces. Files in --dir cause faults of rank R:
+`skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place. `stop` ends the training of all
+ranks.
 """
 
 import argparse
-import os
 import pathlib
 import time
 
@@ -24,7 +23,7 @@ FEATURES, CLASSES, SAMPLES = 64, 10, 4096
 
 
 class Digits(Dataset):
-    """Made-up samples: the same for every run."""
+    """Synthetic samples, the same for every run."""
 
     def __init__(self):
         source = torch.Generator().manual_seed(1)
@@ -39,9 +38,9 @@ class Digits(Dataset):
 
 
 class Device(nn.Module):
-    """Stands for an accelerator: passes its input on and takes a while, kernel after kernel.
+    """Simulated accelerator: returns its input after some time, kernel after kernel.
 
-    A kernel that is woken late is made up for, as a queue of kernels would do; a process that stands still is not.
+    A kernel that is woken late is compensated, as by a queue of kernels; a stop of the process is not.
     """
 
     KERNEL = 0.001  # seconds
@@ -65,10 +64,16 @@ def batches(loader):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", type=pathlib.Path, required=True, help="checkpoints, and files that make ranks go wrong")
+    parser.add_argument(
+        "--dir", type=pathlib.Path, required=True, help="checkpoints, and files that make ranks go wrong"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="training steps at most")
-    parser.add_argument("--device-ms", type=float, default=40, help="how long the accelerator's stand-in takes for a step")
-    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0 for none")
+    parser.add_argument(
+        "--device-ms", type=float, default=40, help="how long the accelerator's stand-in takes for a step"
+    )
+    parser.add_argument(
+        "--checkpoint-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0 for none"
+    )
     return parser.parse_args()
 
 

@@ -3,15 +3,16 @@
 //! It listens to the runtime's events with a clock of its own and compares with what was injected. It never touches the
 //! job.
 
+use crate::clock::millis;
 use crate::program;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use taskd_core::job::{IncidentId, Rank, Role};
 use taskd_core::kernel::{Event, IncidentReport, JobReport};
-use taskd_core::runtime::{Announcement, RuntimeHandle};
+use taskd_core::runtime::{RuntimeHandle, TimestampedEvent};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinHandle;
 
@@ -93,16 +94,16 @@ impl Listener {
     }
 }
 
-fn note(announcement: &Arc<Announcement>, seen: &mut BTreeMap<IncidentId, Seen>, tell: &mut impl FnMut(String)) {
+fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Seen>, tell: &mut impl FnMut(String)) {
     let now = Instant::now();
     let at = announcement.at;
     match &announcement.event {
         Event::Found { incident, fault, opened } => {
             let entry = seen.entry(*incident).or_default();
             entry.found = entry.found.or(Some(now));
-            let clues: Vec<&str> = fault.clues.iter().map(|c| c.text.as_str()).collect();
+            let clues: Vec<&str> = fault.evidence.iter().map(|c| c.text.as_str()).collect();
             let verb = if *opened { "opened" } else { "also" };
-            let suspect = fault.prime();
+            let suspect = fault.primary_suspect();
             let side = if suspect.is_cause() { "" } else { " (a victim)" };
             tell(format!(
                 "{at}  {incident} {verb}: {} in {}{side}: {}",
@@ -196,10 +197,6 @@ fn names(roles: &[Role]) -> String {
 
 fn list(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
-fn millis(d: Duration) -> f64 {
-    (d.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// The account that an example with a job of its own prints.

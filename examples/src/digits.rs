@@ -115,8 +115,8 @@ impl DigitsJob {
         let worker = WorkerSpec::new(argv).with_env("TORCH_CPP_LOG_LEVEL", "ERROR");
         let mut spec = JobSpec::new("pytorch-ddp", RANKS, worker);
         spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
-        spec.policy.stop_grace = Duration::from_millis(500); // the script saves nothing when it is stopped
-        spec.policy.start_within = Duration::from_secs(300);
+        spec.policy.termination_grace_period = Duration::from_millis(500); // the script saves nothing when it is stopped
+        spec.policy.start_timeout = Duration::from_secs(300);
         spec.policy.budget = BudgetSpec { recoveries_max: self.restarts_max, ..BudgetSpec::default() };
         spec
     }

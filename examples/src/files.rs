@@ -96,7 +96,7 @@ fn export(task: &Path, to: &Path) -> Result<u64, Failure> {
             let mut batches = file.read(rank)?;
             batches.by_ref().try_for_each(|batch| writer.batch(&batch))?;
             if !batches.skipped().is_empty() {
-                println!("{} is not whole: {:?}", file.path.display(), batches.skipped());
+                println!("{} is incomplete: {:?}", file.path.display(), batches.skipped());
             }
         }
     }

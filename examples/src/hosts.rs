@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::{JobSpec, Name, NodeId};
 use taskd_core::launch::python::Framework as _;
-use taskd_core::launch::{Fleet, Launcher, LocalLauncher, LocalLauncherBuilder};
+use taskd_core::launch::{Launcher, LocalLauncher, LocalLauncherBuilder, MultiHostLauncher};
 use taskd_core::runtime::RuntimeBuilder;
 use taskd_pytorch::{Torch, TorchLauncher};
 
 /// The hosts of a job.
 #[derive(Debug)]
-pub(crate) struct Hosts(Vec<Arc<LocalLauncher>>);
+pub struct Hosts(Vec<Arc<LocalLauncher>>);
 
 impl Hosts {
     /// Attaches to so many hosts, whose run directories are in `dir`, or starts their guards. Each could take all ranks of the job.
     ///
     /// # Errors
     /// Those of [`LocalLauncherBuilder::build`].
-    pub(crate) async fn of(
+    pub async fn of(
         spec: &mut JobSpec,
         number: usize,
         dir: &Path,
@@ -46,22 +46,17 @@ impl Hosts {
     /// All of them as one.
     ///
     /// # Errors
-    /// Those of [`Fleet::of`].
-    pub(crate) async fn launcher(&self) -> Result<Arc<dyn Launcher>, Failure> {
+    /// Those of [`MultiHostLauncher::of`].
+    pub async fn launcher(&self) -> Result<Arc<dyn Launcher>, Failure> {
         Ok(match &*self.0 {
             [one] => Arc::clone(one) as Arc<dyn Launcher>,
-            hosts => Arc::new(Fleet::of(hosts.iter().map(Arc::clone)).await?),
+            hosts => Arc::new(MultiHostLauncher::of(hosts.iter().map(Arc::clone)).await?),
         })
     }
 
     /// The launcher of so many PyTorch ranks on them. Where there are several hosts, each is ready to take all ranks that can be lost at
     /// once, which are all but one.
-    pub(crate) fn torch(
-        &self,
-        launcher: Arc<dyn Launcher>,
-        dir: &Path,
-        ranks: u32,
-    ) -> TorchLauncher<Arc<dyn Launcher>> {
+    pub fn torch(&self, launcher: Arc<dyn Launcher>, dir: &Path, ranks: u32) -> TorchLauncher<Arc<dyn Launcher>> {
         let dir = dir.join("torch");
         if self.0.len() == 1 {
             return TorchLauncher::with_framework(launcher, dir, Torch::default());
@@ -72,13 +67,14 @@ impl Hosts {
     }
 
     /// The heartbeats of all ranks, which they tell so often.
-    pub(crate) fn sources(&self, runtime: RuntimeBuilder, every: Duration) -> RuntimeBuilder {
+    pub fn sources(&self, runtime: RuntimeBuilder, every: Duration) -> RuntimeBuilder {
         let source =
             |(at, host): (usize, &Arc<LocalLauncher>)| host.heartbeats(every).named(format!("heartbeats-{at}"));
         self.0.iter().enumerate().map(source).fold(runtime, RuntimeBuilder::source)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LocalLauncher>> {
+    /// The launcher of each host.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<LocalLauncher>> {
         self.0.iter()
     }
 
@@ -86,7 +82,7 @@ impl Hosts {
     ///
     /// # Errors
     /// Those of [`LocalLauncher::shutdown`].
-    pub(crate) async fn shutdown(&self) -> Result<(), Failure> {
+    pub async fn shutdown(&self) -> Result<(), Failure> {
         for host in &self.0 {
             host.shutdown(Duration::ZERO).await?;
         }
@@ -98,7 +94,7 @@ impl Hosts {
 ///
 /// # Errors
 /// There is no such process any more.
-pub(crate) fn kill_host_of(rank: Pid) -> Result<(), Failure> {
+pub fn kill_host_of(rank: Pid) -> Result<(), Failure> {
     let status = fs::read_to_string(format!("/proc/{}/status", rank.as_raw_nonzero()))?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     let guard = parent.and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));

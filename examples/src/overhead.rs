@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_scatters_around_nothing_is_not_measurable_and_a_real_cost_is() {
+    fn overhead_is_not_measurable_within_scatter_and_is_beyond_it() {
         let overhead = |percent: &[f64]| {
             let pair = |percent: &f64| [100.0, 100.0 / (1.0 + percent / 100.0)];
             Overhead::of(&percent.iter().map(pair).collect::<Vec<_>>())

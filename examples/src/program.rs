@@ -12,16 +12,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 use taskd_core::kernel::{JobReport, Outcome};
 use taskd_core::launch::LocalError;
-use taskd_core::runtime::{BuildError, Leave, exit_code};
+use taskd_core::runtime::{BuildError, ShutdownMode, exit_code};
 use taskd_hw_cuda::health::Unavailable;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// What goes wrong, for people.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// What SIGTERM and Ctrl-C mean to an example: its ranks, which have little to save, are stopped.
-pub const LEAVE: Leave = Leave::Stop { grace: Duration::from_secs(2) };
+pub const LEAVE: ShutdownMode = ShutdownMode::Terminate { grace: Duration::from_secs(2) };
 
 /// A job that did not complete.
 #[derive(Debug)]
@@ -96,9 +97,21 @@ fn code_of(failure: &Failure) -> u8 {
 
 /// The SDK only emits `tracing` events; what is seen of them is the host program's choice. This is the examples' one.
 fn tell_warnings() {
-    let level = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    let format = tracing_subscriber::fmt().without_time().with_target(false);
-    format.with_env_filter(level).with_writer(stderr).with_ansi(stderr().is_terminal()).init();
+    let levels = levels_of(&std::env::var("RUST_LOG").unwrap_or_default()).unwrap_or_else(|| {
+        eprintln!(
+            "RUST_LOG is none of `LEVEL`, `TARGET=LEVEL` and a list of these with commas: only warnings are shown"
+        );
+        Targets::new().with_default(LevelFilter::WARN)
+    });
+    let format = tracing_subscriber::fmt::layer().without_time().with_target(false);
+    let format = format.with_writer(stderr).with_ansi(stderr().is_terminal());
+    tracing_subscriber::registry().with(format).with(levels).init();
+}
+
+/// The levels that `RUST_LOG` asks for, warnings if it is empty. `EnvFilter` would also know spans and fields, and compiles a crate of
+/// regular expressions for them.
+fn levels_of(asked: &str) -> Option<Targets> {
+    if asked.trim().is_empty() { Some(Targets::new().with_default(LevelFilter::WARN)) } else { asked.parse().ok() }
 }
 
 /// A clap value parser for whole numbers from `least` to `most`, which must fit `N`: whatever else is given, the refusal
@@ -118,10 +131,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_keeps_a_job_from_being_started_is_no_failed_job() {
+    fn errors_before_the_start_of_a_job_exit_as_unavailable() {
         let failures: [Failure; 2] =
             [Box::new(BuildError { problems: Vec::new() }), Box::new(LocalError::NotInitialised)];
         assert!(failures.iter().all(|failure| code_of(failure) == exit_code::UNAVAILABLE));
+    }
+
+    #[test]
+    fn rust_log_asks_for_levels_of_targets() {
+        let debug_of = |asked: &str, target: &str| {
+            levels_of(asked).map(|levels| levels.would_enable(target, &tracing::Level::DEBUG))
+        };
+        for (asked, core, other) in [
+            ("", false, false),
+            ("debug", true, true),
+            ("taskd_core=debug", true, false),
+            ("warn,taskd_core=trace", true, false),
+        ] {
+            let expected = (Some(core), Some(other));
+            assert_eq!((debug_of(asked, "taskd_core::runtime"), debug_of(asked, "acme")), expected, "{asked}");
+        }
+        assert_eq!(debug_of("taskd_core=loud", "taskd_core"), None);
     }
 
     #[test]

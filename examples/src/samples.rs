@@ -13,6 +13,12 @@ impl Samples {
         self.0.sort_by(f64::total_cmp);
     }
 
+    /// Returns true if there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The value in the middle; the upper one of two, and NaN of none.
     #[must_use]
     pub fn median(&self) -> f64 {
@@ -43,7 +49,7 @@ impl FromIterator<f64> for Samples {
 /// `median (min to max)`, or `-`.
 impl fmt::Display for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return f.pad("-");
         }
         f.pad(&format!("{:.2} ({:.2} to {:.2})", self.median(), self.min(), self.max()))

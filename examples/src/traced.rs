@@ -63,8 +63,8 @@ impl TracedJob {
             .into_iter()
             .chain(["--checkpoint-every".to_owned(), every]);
         let mut spec = JobSpec::new("traced", self.ranks, WorkerSpec::new(argv));
-        spec.policy.start_within = START_WITHIN;
-        spec.policy.stop_grace = Duration::from_millis(500);
+        spec.policy.start_timeout = START_WITHIN;
+        spec.policy.termination_grace_period = Duration::from_millis(500);
         spec
     }
 

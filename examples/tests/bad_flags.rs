@@ -1,20 +1,8 @@
 //! Command lines that cannot be meant: each is refused at once, in one sentence that names the word and what would do.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+mod support;
 
-/// What an example says to a command line that it refuses: its first line, after which nothing was started.
-fn refusal(command_line: &str) -> String {
-    let (name, args) = command_line.split_once(' ').expect("a program and its flags");
-    let test = std::env::current_exe().expect("a running program has a path");
-    let target: PathBuf = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("examples");
-    let program = target.join(name);
-    assert!(program.exists(), "{} is not built; `cargo test --workspace` builds it", program.display());
-    let output = Command::new(program).args(args.split(' ')).stdin(Stdio::null()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{said}");
-    said.lines().next().unwrap_or_default().to_owned()
-}
+use support::refusal;
 
 #[test]
 fn each_is_refused_in_one_sentence() {
@@ -38,26 +26,6 @@ fn each_is_refused_in_one_sentence() {
         (
             "simulate --seeds -1",
             "error: invalid value '-1' for '--seeds <SEEDS>': must be a whole number from 1 to 10000000".into(),
-        ),
-        (
-            "chaos_pytorch --kills -1",
-            "error: invalid value '-1' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
-        ),
-        (
-            "chaos_recovery --strategy dump-exit",
-            "error: invalid value 'dump-exit' for '--strategy <STRATEGY>': such a job ends by its first fault; choose another strategy".into(),
-        ),
-        (
-            "bench_core --kills 0",
-            "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000".into(),
-        ),
-        (
-            "bench_recovery --n 0",
-            "error: invalid value '0' for '--n <N>': must be a whole number from 1 to 10000".into(),
-        ),
-        (
-            "bench_recovery --state-mib 9",
-            "error: invalid value '9' for '--state-mib <STATE_MIB>': must be a whole number from 1 to 8".into(),
         ),
         (
             "mindspore_train --faults 0",
@@ -105,18 +73,6 @@ fn each_of_gpu_watch_is_refused_in_one_sentence() {
             "error: the argument '--stand-in' cannot be used with '--library <LIBRARY>'",
         ),
         ("gpu_watch trace --json", "error: the following required arguments were not provided:"),
-    ];
-    for (command_line, sentence) in sentences {
-        assert_eq!(refusal(command_line), sentence, "{command_line}");
-    }
-}
-
-#[test]
-fn each_of_chaos_frameworks_is_refused_in_one_sentence() {
-    let range = "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 10000";
-    let sentences = [
-        ("chaos_frameworks --kills 0", range),
-        ("chaos_frameworks --loops ddp,none", "error: invalid value 'none' for '--loops <LOOPS>'"),
     ];
     for (command_line, sentence) in sentences {
         assert_eq!(refusal(command_line), sentence, "{command_line}");

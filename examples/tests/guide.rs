@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -51,24 +51,24 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// The job as the control socket shows it.
 fn status(socket: &Path) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    writeln!(stream, r#"{{"v":1,"do":"status"}}"#).ok()?;
+    writeln!(stream, r#"{{"v":2,"do":"status"}}"#).ok()?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).ok()?;
     Some(serde_json::from_str::<Value>(&line).ok()?["ok"]["job"].take())
 }
 
 #[test]
-fn the_guides_program_keeps_the_rank_that_lives_and_tells_what_happened() {
+fn the_guide_program_recovers_in_place_and_reports_the_incident() {
     if std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|part| part == "torch")) {
         // Past the test harness, which would show a line only of a test that fails.
         let _ = writeln!(std::io::stderr(), "skipped: the guide's host program (TASKD_SKIP names torch)");
         return;
     }
-    let python = PythonEnv::locate(&mut |line| println!("{line}")).expect("a Python with torch");
+    let python = venv::locate(&mut |line| println!("{line}")).expect("a Python with torch");
     let dir = tempfile::tempdir().expect("a directory");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../taskd-core/src/guide/programs/train.py");
     let mut command = Command::new(program());
-    command.arg(dir.path()).arg(python.python()).arg(script).arg("400").env("OMP_NUM_THREADS", "1");
+    command.arg(dir.path()).arg(&python).arg(script).arg("400").env("OMP_NUM_THREADS", "1");
     let host = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let host = Host(Some(host));
 

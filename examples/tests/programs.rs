@@ -1,29 +1,12 @@
 //! The example programs as a newcomer runs them: started as they are, read by what they print.
 
+mod support;
+
 use serde_json::Value;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
-
-/// An example that cargo has built beside this test, whatever the profile and the target folder.
-fn example(name: &str) -> Command {
-    let test = std::env::current_exe().expect("a running program has a path");
-    let target: PathBuf = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("examples");
-    let program = target.join(name);
-    assert!(program.exists(), "{} is not built; `cargo test --workspace` builds it", program.display());
-    let mut command = Command::new(program);
-    command.stdin(Stdio::null());
-    command
-}
-
-/// The last line that it printed, as JSON.
-fn account(output: &Output) -> Value {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
-    let last = out.lines().last().unwrap_or_default();
-    serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}\n{out}\n{err}"))
-}
+use std::process::Command;
+use std::sync::PoisonError;
+use support::{TORCH, account, example, skips, skips_torch};
 
 /// One rank was killed and another frozen, both were found and blamed and nobody else, and nothing was lost.
 fn check_kill_and_freeze(account: &Value) {
@@ -62,24 +45,6 @@ fn custom_plugin_starts_the_lost_rank_alone() {
     assert_eq!((&account["incidents"][0]["correct"], &account["steps"]), (&true.into(), &40.into()), "{account}");
 }
 
-/// Whether tests that need PyTorch are to be left out; says so.
-fn skips_torch(test: &str) -> bool {
-    skips("torch", test)
-}
-
-/// Whether tests that need this are to be left out; says so.
-fn skips(what: &str, test: &str) -> bool {
-    let skips = std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == what));
-    if skips {
-        // Past the test harness, which would show a line only of a test that fails.
-        let _ = writeln!(std::io::stderr(), "skipped: {test} (TASKD_SKIP names {what})");
-    }
-    skips
-}
-
-/// Held by a test that runs several ranks of a framework: two such jobs at once are more than a small machine bears.
-static TORCH: Mutex<()> = Mutex::new(());
-
 #[test]
 fn a_simulation_breaks_no_invariant_and_notices_every_missing_check() {
     let output = example("simulate").args(["--json", "--seeds", "5", "--from", "200"]).output().expect("it runs");
@@ -96,7 +61,7 @@ fn a_simulation_breaks_no_invariant_and_notices_every_missing_check() {
 fn gpu_watch_leaves_a_host_whose_card_fell_off_the_bus() {
     let output = example("gpu_watch").args(["--stand-in", "--json"]).output().expect("it runs");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.starts_with("There is no GPU here: a library stands in for NVIDIA's"), "{shown}");
+    assert!(shown.starts_with("There is no GPU: a library stands in for NVIDIA's"), "{shown}");
     assert!(shown.contains("NVIDIA: drain the node and reboot it"), "{shown}");
     let account = account(&output);
     assert_eq!((&account["stand_in"], &account["completed"]), (&true.into(), &true.into()), "{account}");
@@ -140,52 +105,11 @@ fn gpu_watch_traces_a_program_over_a_library_that_stands_in_for_cupti() {
 }
 
 #[test]
-fn gpu_watch_says_in_a_sentence_that_there_is_no_driver() {
+fn gpu_watch_without_a_driver_exits_with_one_sentence() {
     let output = example("gpu_watch").args(["--library", "/no/such/libnvidia-ml.so.1"]).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(69), 1, 0), "{said}");
     assert!(said.starts_with("gpu_watch: NVML cannot be loaded (/no/such/libnvidia-ml.so.1"), "{said}");
-}
-
-#[test]
-fn bench_core_gives_a_figure_for_everything() {
-    let output = example("bench_core").args(["--json", "--quick", "--kills", "3"]).output().expect("it runs");
-    let figures = account(&output);
-    let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
-    for name in ["death_seen_ms_p50", "idle_cpu_percent", "observations_per_s", "bytes_per_rank", "week_resume_ms"] {
-        assert!(figure(name) > 0.0, "{figures}");
-    }
-    assert!(figures["guard_memory"][0]["rss_kib"].as_u64() > Some(0), "{figures}");
-    assert_eq!(figures["week_replay_equal"], true, "{figures}");
-    assert!(figure("death_seen_ms_max") >= figure("death_seen_ms_p50"), "{figures}");
-    assert!(figure("exit_above_pidfd_ms_p50").is_finite(), "{figures}");
-}
-
-#[test]
-fn chaos_recorder_loses_and_tears_nothing() {
-    let output = example("chaos_recorder").args(["--json", "--kills", "40"]).output().expect("it runs");
-    let account = account(&output);
-    assert_eq!((&account["lost"], &account["torn"]), (&0.into(), &0.into()), "{account}");
-    assert!(account["published"].as_u64() > Some(10_000), "{account}");
-}
-
-#[test]
-fn bench_trace_gives_a_figure_for_everything() {
-    let output = example("bench_trace").args(["--json", "--quick", "--only", "cost,flow,store"]).output();
-    let figures = account(&output.expect("it runs"));
-    let figure = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
-    for name in [
-        "record_ns_1thread",
-        "range_ns_1thread",
-        "record_ns_2threads",
-        "disabled_ns",
-        "fastrace_span_ns",
-        "tracing_span_ns",
-        "sustained_records_per_s",
-    ] {
-        assert!(figure(name) > 0.0, "{figures}");
-    }
-    assert_eq!((&figures["burst_drops"], &figures["overrun_count_exact"]), (&0.into(), &true.into()), "{figures}");
 }
 
 #[test]
@@ -199,28 +123,8 @@ fn pytorch_ddp_ends_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn chaos_pytorch_ends_as_if_nothing_had_happened() {
-    if skips_torch("chaos_pytorch_ends_as_if_nothing_had_happened") {
-        return;
-    }
-    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let kinds = ["--kinds", "start-import,checkpoint,supervisor-keep,guard"];
-    let few = ["--json", "--kills", "4", "--steps", "300", "--pause-s", "3"];
-    let account = account(&example("chaos_pytorch").args(few).args(kinds).output().expect("it runs"));
-    for (what, good) in [("completed", true), ("loss_equal", true), ("state_equal", true)] {
-        assert_eq!(account[what], good, "{account}");
-    }
-    for none in ["stalls", "orphans", "zombies", "overlaps", "blamed_wrongly", "unblamed", "not_kept"] {
-        assert_eq!(account[none], 0, "{none}: {account}");
-    }
-    assert_eq!(account["leaked_files"], serde_json::json!([]), "{account}");
-    assert_eq!((&account["pause"]["blamed"], &account["pause"]["restarts"]), (&0.into(), &0.into()), "{account}");
-    assert!(account["kills"].as_u64() >= Some(4), "{account}");
-}
-
-#[test]
-fn pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happened() {
-    let name = "pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happened";
+fn pytorch_recover_in_place_and_retry_end_with_the_undisturbed_state() {
+    let name = "pytorch_recover_in_place_and_retry_end_with_the_undisturbed_state";
     if skips_torch(name) {
         return;
     }
@@ -236,8 +140,8 @@ fn pytorch_recover_keeps_the_processes_that_live_and_ends_as_if_nothing_had_happ
 }
 
 #[test]
-fn pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward() {
-    let name = "pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward";
+fn pytorch_recover_retries_a_step_whose_backward_collective_failed() {
+    let name = "pytorch_recover_retries_a_step_whose_backward_collective_failed";
     if skips_torch(name) {
         return;
     }
@@ -251,8 +155,8 @@ fn pytorch_recover_does_a_step_again_whose_collective_failed_inside_of_backward(
 }
 
 #[test]
-fn pytorch_recover_goes_on_on_another_host_when_one_is_lost_with_its_guard() {
-    if skips_torch("pytorch_recover_goes_on_on_another_host_when_one_is_lost_with_its_guard") {
+fn pytorch_recover_moves_ranks_of_a_lost_host_to_another_host() {
+    if skips_torch("pytorch_recover_moves_ranks_of_a_lost_host_to_another_host") {
         return;
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,31 +183,8 @@ fn pytorch_recover_trains_on_without_a_rank_until_it_comes_back() {
 }
 
 #[test]
-fn chaos_recovery_goes_on_as_if_nothing_had_happened() {
-    if skips_torch("chaos_recovery_goes_on_as_if_nothing_had_happened") {
-        return;
-    }
-    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let jobs = [
-        ("retry", "8", "between-commits,nan,supervisor-mid-recovery"),
-        ("recover-in-place", "5", "rank-zero,between-commits,mid-recovery,supervisor-mid-recovery"),
-    ];
-    for (strategy, faults, kinds) in jobs {
-        let few = ["--json", "--faults", faults, "--strategy", strategy, "--kinds", kinds];
-        let account = account(&example("chaos_recovery").args(few).output().expect("it runs"));
-        for good in ["state_equal", "loss_bit_equal"] {
-            assert_eq!(account[good], true, "{good}: {account}");
-        }
-        for none in ["stalls", "failed", "orphans", "zombies"] {
-            assert_eq!(account[none], 0, "{none}: {account}");
-        }
-        assert_eq!(account["shm_left"], serde_json::json!([]), "{account}");
-    }
-}
-
-#[test]
-fn mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened() {
-    let name = "mindspore_train_loses_a_worker_and_the_scheduler_and_ends_as_if_nothing_had_happened";
+fn mindspore_train_ends_undisturbed_after_worker_and_scheduler_loss() {
+    let name = "mindspore_train_ends_undisturbed_after_worker_and_scheduler_loss";
     if skips("mindspore", name) {
         return;
     }
@@ -331,29 +212,10 @@ fn embed_host_finds_its_job_again_and_leaves_nothing_behind() {
     assert_eq!(account["completed"], true, "{account}");
     assert!(account["attached_ms"].as_f64().is_some_and(|ms| ms < 1000.0), "{account}");
     assert_eq!((&account["killed"], &account["killed_seen"]), (&3.into(), &1.into()), "{account}");
-    assert_eq!(account["fault_answer"], serde_json::json!({ "v": 1, "id": 1, "ok": {} }), "{account}");
+    assert_eq!(account["fault_answer"], serde_json::json!({ "v": 2, "id": 1, "ok": {} }), "{account}");
     assert!(account["own_children"].as_u64().is_some_and(|children| children > 0), "{account}");
     let classes: Vec<&Value> = account["incidents"].as_array().expect("an array").iter().map(|i| &i["class"]).collect();
     assert_eq!(classes, ["exit", "leave", "device"], "{account}");
-}
-
-/// The other loops need the packages of others: they are in the soak run.
-#[test]
-fn chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits() {
-    let test = "chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits";
-    if skips_torch(test) {
-        return;
-    }
-    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let loops = ["--kills", "2", "--steps", "120", "--loops", "pipeline,fsdp2", "--taskd-steps", "true", "--json"];
-    let account = account(&example("chaos_frameworks").args(loops).output().expect("it runs"));
-    for row in account["rows"].as_array().expect("an array") {
-        assert_eq!((&row["kills"], &row["recovered"]["recover-in-place"]), (&2.into(), &Value::Null), "{account}");
-        assert!(row["steps_compared"].as_u64() >= Some(240), "{account}");
-        for none in ["different", "failed", "blamed_wrongly"] {
-            assert_eq!(row[none], serde_json::json!([]), "{account}");
-        }
-    }
 }
 
 #[test]
@@ -393,26 +255,6 @@ fn find_culprit_names_the_rank_and_what_it_did() {
 }
 
 #[test]
-fn bench_trace_measures_python_programs_and_counts_every_collective() {
-    if skips_torch("bench_trace_measures_python_programs_and_counts_every_collective") {
-        return;
-    }
-    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let output = example("bench_trace").args(["--json", "--quick", "--only", "python,training,standbys"]).output();
-    let figures = account(&output.expect("it runs"));
-    for name in
-        ["python_range_ns_ctypes", "python_range_ns_abi3", "hook_us_per_collective_p50", "ddp_hook_percent_10ms"]
-    {
-        assert!(figures[name].as_f64() > Some(0.0), "{name}: {figures}");
-    }
-    let [low, high] = [0, 1].map(|end| figures["ddp_wall_ci"][end].as_f64().expect("an interval"));
-    assert!((low..=high).contains(&figures["ddp_wall_percent"].as_f64().expect("a figure")), "{figures}");
-    assert_eq!(figures["collectives_seen"], figures["collectives_expected"], "{figures}");
-    assert!(figures["collectives_seen"].as_u64() > Some(3 * 30 * 2), "{figures}");
-    assert!(figures["standbys_first_steps"]["steps_per_s"].as_f64() > Some(0.0), "{figures}");
-}
-
-#[test]
 fn trace_pytorch_breaks_steps_down_and_switches_under_them() {
     if skips_torch("trace_pytorch_breaks_steps_down_and_switches_under_them") {
         return;
@@ -435,12 +277,12 @@ fn trace_pytorch_breaks_steps_down_and_switches_under_them() {
 }
 
 #[test]
-fn ascend_trace_records_what_a_stand_in_for_an_npu_makes_up_and_says_so() {
+fn ascend_trace_without_an_npu_records_and_reports_a_stand_in() {
     let out = tempfile::tempdir().expect("a directory");
     let output = example("ascend_trace").args(["--json", "--steps", "20", "--out"]).arg(out.path()).output();
     let output = output.expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.starts_with("no NPU: a stand-in for libmspti.so makes up what one does"), "{said}");
+    assert!(said.starts_with("no NPU: a stand-in for libmspti.so generates the records"), "{said}");
     let account = account(&output);
     assert_eq!(account["stand_in"], true, "{account}");
     let spans = |phase: usize| -> Vec<(String, u64)> {

@@ -321,7 +321,7 @@ fn file_names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_full_disk_under_the_checkpoints_is_said_once_and_counted() {
+fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(dir.path());
     let mut world = World::start(&settings, 0, Rank0::DiskFullBeyond(16_384));
@@ -333,7 +333,7 @@ fn a_full_disk_under_the_checkpoints_is_said_once_and_counted() {
     let place = format!("{}/", settings.checkpoint_dir.display());
     let expected = format!(
         "rank 0: cannot write checkpoint step-{}.ckpt: File too large (os error 27); raise the limit on file sizes \
-         (ulimit -f): training goes on without, and counts further failures of this kind",
+         (ulimit -f): training continues, and counts further failures of this kind",
         settings.checkpoint_every
     );
     let sentences: Vec<String> = said.lines().map(|line| line.replace(&place, "")).collect();
@@ -361,10 +361,10 @@ fn an_unsound_checkpoint_is_passed_over_and_named() {
     let place = format!("{}/", settings.checkpoint_dir.display());
     let sentences: Vec<String> = said.lines().take(3).map(|line| line.replace(&place, "")).collect();
     let expected = [
-        "rank 0: checkpoint step-100.ckpt is passed over: it was cut short or written on: it has 10000 bytes instead of \
+        "rank 0: checkpoint step-100.ckpt is skipped: it was truncated or extended: it has 10000 bytes instead of \
          19352",
-        "rank 0: checkpoint step-95.ckpt is passed over: it is damaged: its digest does not match its content",
-        "rank 0: going on from step-90.ckpt",
+        "rank 0: checkpoint step-95.ckpt is skipped: it is damaged: its digest does not match its content",
+        "rank 0: continuing from step-90.ckpt",
     ];
     assert_eq!(sentences, expected, "{said}");
     assert_undisturbed(&world.finish());

@@ -1,56 +1,78 @@
-//! Embeddable fault-tolerant training runtime: traits, a deterministic kernel, a local launcher with a guard.
+//! Embeddable fault-tolerant training runtime: traits, a deterministic kernel, and a local launcher with a guard.
 //!
-//! A program says what to run and composes a runtime from four kinds of plugins; the runtime starts the ranks, watches them,
-//! decides what to do when something breaks, and says why.
+//! A program describes the job and composes a runtime from four kinds of plugins. The runtime starts the ranks,
+//! monitors them, decides what to do when something fails, and reports the reason for each decision.
 //!
 //! **The [guide] can be read from front to back**, beginning with the [quick start](guide::quick_start) and the
 //! [concepts](guide::concepts).
 //!
 //! | question | trait | built in |
 //! |---|---|---|
-//! | what is every rank doing? | [`TraceSource`](trace::TraceSource) | [`Heartbeats`](launch::Heartbeats), sources over [foreign processes](launch::ForeignProcs) |
-//! | is something wrong? | [`FaultDetector`](detect::FaultDetector) | [exit, failed step, program error, silence, stall, hang, restart storm, shrunk world](detect::defaults), [slow rank](detect::SlowRankDetector), any [closure](detect::detector()) |
-//! | what would mend it? | [`RecoveryStrategy`](recover::RecoveryStrategy) | [retry, recover-in-place, recover, shrink, grow, dump, restart, dump-exit, exit](recover::defaults) |
-//! | start, stop, watch | [`Launcher`](launch::Launcher) | [`LocalLauncher`](launch::LocalLauncher), [`Fleet`](launch::Fleet), [`ForeignProcs`](launch::ForeignProcs) |
+//! | what is every rank doing? | [`TraceSource`] | [`Heartbeats`](launch::Heartbeats), sources over [external processes](launch::ExternalProcs) |
+//! | is something wrong? | [`FaultDetector`] | [exit, failed step, program error, silence, stall, hang, restart storm, shrunk world](detect::defaults), [slow rank](detect::SlowRankDetector), any [closure](detect::detector_fn()) |
+//! | what would repair it? | [`RecoveryStrategy`] | [retry, recover-in-place, recover, shrink, grow, dump, restart, dump-exit, exit](recover::defaults) |
+//! | how are processes started, stopped and watched? | [`Launcher`] | [`LocalLauncher`], [`MultiHostLauncher`](launch::MultiHostLauncher), [`ExternalProcs`](launch::ExternalProcs) |
 //!
-//! [`Runtime`](runtime::Runtime) puts them together; [`RuntimeHandle`](runtime::RuntimeHandle) is what one holds while the job
-//! runs; the [`journal`] is the log from which every decision can be replayed.
+//! [`Runtime`] combines the plugins. [`RuntimeHandle`] controls a running job. The [`journal`] is the log from which
+//! every decision can be replayed.
+//!
+//! The names that every host program needs are at the root, so that a first program imports from one place:
+//!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use taskd_core::{JobSpec, LocalLauncher, Outcome, Runtime, WorkerSpec, detect, guard, recover};
+//!
+//! # async fn supervise() -> Result<(), Box<dyn std::error::Error>> {
+//! guard::init(); // first thing in `main`
+//! let launcher = Arc::new(LocalLauncher::builder("/var/run/my-job").build().await?);
+//! let report = Runtime::builder()
+//!     .job(JobSpec::new("my-job", 8, WorkerSpec::new(["./train"])))
+//!     .source(launcher.heartbeats(Duration::from_secs(2)))
+//!     .detectors(detect::defaults())
+//!     .strategies(recover::defaults())
+//!     .launcher(launcher)
+//!     .build()?
+//!     .run()
+//!     .await;
+//! assert!(matches!(report.outcome, Outcome::Completed));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `test-util` | `testing` (conformance suites, doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
-//! | `schema` | the JSON schemas of jobs, events, reports and the control socket as functions |
-//! | `venv` | `launch::python::venv`: the Python environment that a framework's examples and tests run |
+//! | `test-util` | `testing` (conformance suites, test doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
+//! | `schema` | functions that return the JSON schemas of jobs, events, reports and the control socket |
+//! | `venv` | `launch::python::venv`: the Python environment in which a framework's examples and tests run |
 
-mod delegate;
-pub mod detect;
-// The guide names what tests use, too, which is there with `test-util`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// The guide also links to test helpers, which exist only with the feature `test-util`.
 #[cfg_attr(not(feature = "test-util"), allow(rustdoc::broken_intra_doc_links))]
 pub mod guide;
-pub mod job;
-pub mod journal;
-pub mod kernel;
-pub mod launch;
-mod private;
-pub mod recover;
-pub mod runtime;
+
+pub use taskd_runtime::delegate;
 #[cfg(feature = "schema")]
-pub mod schema;
-pub mod secrets;
+#[doc(inline)]
+pub use taskd_runtime::schema;
+#[doc(inline)]
+pub use taskd_runtime::{detect, job, journal, kernel, launch, recover, runtime, secrets, state, trace, worker};
+#[doc(no_inline)]
+pub use taskd_runtime::{
+    detect::FaultDetector,
+    job::{JobSpec, Policy, WorkerSpec},
+    kernel::{JobReport, Outcome},
+    launch::{Launcher, LocalLauncher, guard},
+    recover::RecoveryStrategy,
+    runtime::{Runtime, RuntimeBuilder, RuntimeHandle, exit_code},
+    trace::TraceSource,
+    worker::Lifeline,
+};
 #[cfg(feature = "test-util")]
-pub mod sim;
-#[cfg(feature = "test-util")]
-pub mod testing;
-pub mod trace;
-pub mod worker;
+#[doc(inline)]
+pub use taskd_testing::{sim, testing};
 
-/// What macros of this crate need where they are used.
-#[doc(hidden)]
-pub mod __private {
-    pub use bytes::Bytes;
-}
-
-/// The README's example is compiled like all others.
+/// Compiles the example in the README as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -18,7 +18,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use taskd_core::detect::{ExitDetector, SilenceDetector, detector};
+use taskd_core::detect::{ExitDetector, SilenceDetector, detector_fn};
 use taskd_core::job::*;
 use taskd_core::kernel::JobReport;
 use taskd_core::recover::{ExitStrategy, Restart};
@@ -49,8 +49,8 @@ fn a_count_that_is_none() {
 #[test]
 fn two_plugins_with_one_name() {
     let twins = builder(&FakeLauncher::new(), 1)
-        .detector(detector("hot", |_, _, _| ()))
-        .detector(detector("hot", |_, _, _| ()))
+        .detector(detector_fn("hot", |_, _, _| ()))
+        .detector(detector_fn("hot", |_, _, _| ()))
         .source(ScriptedSource::new([]))
         .source(ScriptedSource::new([]));
     let expected = "the runtime cannot be built: two plugins of kind source are named double.scripted: give one of them \
@@ -59,7 +59,7 @@ fn two_plugins_with_one_name() {
 }
 
 #[test]
-fn nothing_at_all() {
+fn an_empty_runtime_builder_is_refused_with_each_missing_part() {
     let expected = "the runtime cannot be built: no job was given: add one with job(..); no launcher was given: add one \
                     with launcher(..); no detector was given: add one with detector(..); no strategy was given: add \
                     one with strategy(..)";
@@ -104,7 +104,7 @@ async fn an_unreadable_log() {
     let expected = [
         format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {denied}"),
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {denied}"),
-        "the job starts anew from its checkpoint, not from the log: no state can be read from it".into(),
+        "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
     assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
 }
@@ -120,7 +120,7 @@ async fn a_log_of_which_one_file_is_unreadable() {
                    it readable, or move it away";
     let expected = [
         format!("the log of an earlier supervisor: {problem}"),
-        format!("the job starts anew from its checkpoint, not from the log: input 2 is missing: {problem}"),
+        format!("the job restarts from its checkpoint, not from the log: input 2 is missing: {problem}"),
     ];
     assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
 }
@@ -134,27 +134,26 @@ async fn a_log_of_another_version() {
         bytes[8] = 9;
         fs::write(file, bytes).unwrap();
     }
-    let version = "has version 9 of the log format, this program reads up to 7: use the version of this program that \
+    let version = "has version 9 of the log format, this program reads up to 8: use the version of this program that \
                    wrote it or a newer one, or move it away";
     let expected = [
         format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {version}"),
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),
-        "the job starts anew from its checkpoint, not from the log: no state can be read from it".into(),
+        "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
     assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 /// What nobody understands may have been carried out, too.
 #[tokio::test(start_paused = true)]
-async fn a_log_with_a_record_that_nobody_understands() {
+async fn an_unknown_log_record_starts_the_job_from_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
     let [.., decisions] = &log_files(dir.path())[..] else { panic!("no log") };
     let mut bytes = fs::read(decisions).unwrap();
     edit::replace(&mut bytes, b"\xa6listed", b"\xa6kissed");
     fs::write(decisions, bytes).unwrap();
-    let expected =
-        ["the job starts anew from its checkpoint, not from the log: input 3 holds what this program does not know"];
+    let expected = ["the job restarts from its checkpoint, not from the log: input 3 is unknown to this program"];
     assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
@@ -166,11 +165,11 @@ async fn garbage_in_every_file_of_the_log() {
         fs::write(file, vec![b'x'; 10_000 * i]).unwrap(); // an empty one, too
     }
     let expected = [
-        "the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log was cut off within its head: it \
-         holds no record",
+        "the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log was cut off within its header: \
+         it has no records",
         "the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log is not a log of this program, \
-         or its head is damaged: move it away",
-        "the job starts anew from its checkpoint, not from the log: no state can be read from it",
+         or its header is damaged: move it away",
+        "the job restarts from its checkpoint, not from the log: no state can be read from it",
     ];
     assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
 }
@@ -179,12 +178,12 @@ async fn garbage_in_every_file_of_the_log() {
 async fn a_log_of_other_plugins() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
-    let exactly = "to go on from it or replay it exactly, set this as it was";
+    let exactly = "restore this setting to continue from the log or replay it exactly";
     let expected = [format!(
-        "the job starts anew from its checkpoint, not from the log: the log was written without detector hot version 1: \
+        "the job restarts from its checkpoint, not from the log: the log was written without detector hot version 1: \
          {exactly}"
     )];
-    let others = |builder: RuntimeBuilder| builder.detector(detector("hot", |_, _, _| ()));
+    let others = |builder: RuntimeBuilder| builder.detector(detector_fn("hot", |_, _, _| ()));
     assert_eq!(starts_anew(dir.path(), &launcher, others).await, expected);
 }
 
@@ -193,7 +192,7 @@ async fn a_log_of_another_job() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
     let expected = [
-        "the job starts anew from its checkpoint, not from the log: the log is that of job letters, not of digits: give \
+        "the job restarts from its checkpoint, not from the log: the log belongs to job letters, not to digits: give \
          each job a directory of its own",
     ];
     let other = |builder: RuntimeBuilder| builder.job(JobSpec::new("digits", 2, FakeProgram::Runs.spec()));
@@ -211,9 +210,8 @@ async fn a_log_of_other_sources() {
     sleep(Duration::from_secs(1)).await;
     let report = finish(&launcher, job, 1).await;
     assert_eq!((report.ok, report.restarts), (true, 0), "{}", report.reason);
-    let expected =
-        ["going on with the job: the log was written without source double.scripted version 1 (queue_max=64 \
-                     when_full=Wait): no decision in it depends on that"];
+    let expected = ["continuing the job: the log was written without source double.scripted version 1 (queue_max=64 \
+         when_full=Wait): no decision in the log depends on it"];
     assert_eq!(said(dir.path()), expected);
 }
 
@@ -225,7 +223,7 @@ async fn a_full_disk_under_the_logs() {
     let mut ballast = fs::File::create(disk.join("somebody-elses")).unwrap();
     while std::io::Write::write_all(&mut ballast, &[0; 512]).is_ok() {}
     let full = "DIR: No space left on device (os error 28); free some space on this disk";
-    let expected = [format!("the logs cannot be written in full, and the job goes on without: {full}")];
+    let expected = [format!("the logs cannot be written completely, and the job continues without them: {full}")];
     recovers_without_logs(&disk.join("logs"), &expected).await;
 }
 
@@ -234,11 +232,11 @@ async fn a_read_only_log_directory() {
     let Some(dir) = unprivileged("a_read_only_log_directory") else { return };
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).unwrap();
     let expected = [
-        "the log directory DIR cannot be locked: Permission denied (os error 13); see to it that no other supervisor runs \
-         this job"
+        "the log directory DIR cannot be locked: Permission denied (os error 13); make sure that no other supervisor \
+         runs this job"
             .to_owned(),
-        "the logs cannot be written in full, and the job goes on without: DIR: Permission denied (os error 13); make \
-         it writable again"
+        "the logs cannot be written completely, and the job continues without them: DIR: Permission denied (os error \
+         13); make it writable again"
             .to_owned(),
     ];
     recovers_without_logs(&dir, &expected).await;
@@ -284,7 +282,7 @@ fn unprivileged(test: &str) -> Option<PathBuf> {
 
 fn spec(ranks: u32) -> JobSpec {
     let mut spec = JobSpec::new("letters", ranks, FakeProgram::Runs.spec());
-    spec.policy.slept_over = Duration::from_secs(3600); // a machine that is busy may let this one wait, and it would say so
+    spec.policy.suspend_threshold = Duration::from_secs(3600); // a machine that is busy may let this one wait, and it would say so
     spec
 }
 

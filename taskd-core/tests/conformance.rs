@@ -2,15 +2,20 @@
 //!
 //! The local launcher has this test beside its others, in `local_launcher`.
 
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{self, DetectorExt};
-use taskd_core::job::Domain;
-use taskd_core::launch::LauncherExt;
-use taskd_core::recover::{self, StrategyExt};
+use taskd_core::detect::{self, FaultDetectorExt};
+use taskd_core::job::{Domain, Rank};
+use taskd_core::launch::{LauncherExt, RecorderSource};
+use taskd_core::recover::{self, RecoveryStrategyExt};
 use taskd_core::testing::conformance::{self, fault_detector::SNAPSHOT_GOES_ON};
 use taskd_core::testing::doubles::{FakeLauncher, ScriptedSource};
-use taskd_core::trace::{Fact, Signal, TraceSourceExt};
+use taskd_core::trace::recorder::{Recorder, RecorderConfig};
+use taskd_core::trace::synthetic::{Injection, SyntheticJob};
+use taskd_core::trace::{Fact, Pace, RecordBatch, Signal, StoredSource, TraceSource, TraceSourceExt};
 
 #[test]
 fn built_in_strategies() {
@@ -35,7 +40,7 @@ fn built_in_detectors_with_something_around_them() {
 #[tokio::test(start_paused = true)]
 async fn a_launcher_with_a_timeout_around_it() {
     let fake = FakeLauncher::new();
-    let make = async |_owner| Box::new(fake.attach().with_timeout(Duration::from_secs(1)));
+    let make = async |_owner| Box::new(fake.attach().timeout(Duration::from_secs(1)));
     conformance::launcher(make, fake.programs()).assert().await;
 }
 
@@ -44,4 +49,46 @@ async fn a_source_under_another_name() {
     let facts: Vec<Fact> = (0..9).map(|step| Fact::new(Domain::Job, Signal::Progress { step })).collect();
     let make = async || ScriptedSource::new(facts.chunks(2).map(<[Fact]>::to_vec)).named("another").boxed();
     conformance::trace_source(make).with_reference(facts.clone()).assert().await;
+}
+
+/// Returns all facts of a source until it ends, or reports nothing for a while.
+async fn all(mut source: impl TraceSource) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    while let Ok(Some(batch)) = tokio::time::timeout(Duration::from_secs(5), source.next()).await {
+        facts.extend(batch.unwrap().facts);
+    }
+    facts
+}
+
+#[tokio::test(start_paused = true)]
+async fn sources_of_stored_and_synthetic_records() {
+    let frozen = || SyntheticJob::new(4).steps(40).inject(Injection::Frozen { rank: Rank(2), at_step: 31 });
+    let stored: Vec<RecordBatch> = frozen().run().collect();
+    let facts = all(StoredSource::new(stored.clone().into_iter())).await;
+    assert!(facts.len() >= 120);
+    let make = async || StoredSource::new(stored.clone().into_iter());
+    conformance::trace_source(make).with_reference(facts.clone()).with_batches(1000).assert().await;
+    let make = async || StoredSource::new(stored.clone().into_iter()).pace(Pace::RealTime);
+    conformance::trace_source(make).with_reference(facts).with_batches(1000).assert().await;
+    let facts = all(frozen().source()).await;
+    let make = async || frozen().source();
+    conformance::trace_source(make).with_reference(facts).with_batches(1000).assert().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_of_a_recorder() {
+    let config = RecorderConfig { records_per_thread: 1024, ..RecorderConfig::default() };
+    let memory = config.memory().unwrap();
+    let recorder = Arc::new(Recorder::create(memory.try_clone().unwrap(), config).unwrap());
+    let mut next = 0;
+    let stimulus = move |_| {
+        next += 1;
+        let mut thread = recorder.thread();
+        let step = thread.begin_step(next).unwrap();
+        thread.end_step(step);
+    };
+    let step_of = |fact: &Fact| if let Signal::Step(times) = &fact.signal { Some(times.step) } else { None };
+    let page = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let make = async || RecorderSource::of_this_process(page.clone().into());
+    conformance::trace_source(make).with_numbers(step_of).with_stimulus(stimulus).assert().await;
 }

@@ -16,19 +16,18 @@ fn two() -> (FakeLauncher, FakeLauncher) {
     (FakeLauncher::with_nodes(["a", "b"], 2), FakeLauncher::with_nodes(["c"], 2))
 }
 
-async fn fleet(of: &(FakeLauncher, FakeLauncher)) -> Fleet {
-    Fleet::of([of.0.attach(), of.1.attach()]).await.expect("both are there")
+async fn fleet(of: &(FakeLauncher, FakeLauncher)) -> MultiHostLauncher {
+    MultiHostLauncher::of([of.0.attach(), of.1.attach()]).await.expect("both are there")
 }
 
 fn batch(places: Vec<Place>) -> StartBatch {
     let spec = Arc::new(FakeProgram::Runs.spec());
     let world = Arc::new(JobSpec::new("test", 4, WorkerSpec::new(["train"])).first_world());
-    let order =
-        |(rank, place): (u32, Place)| StartOrder { proc: ProcId::rank(rank, 1), place, spec: Arc::clone(&spec) };
-    StartBatch { world, orders: (0..).zip(places).map(order).collect() }
+    let order = |(rank, place): (u32, Place)| StartOrder::new(ProcId::rank(rank, 1), place, Arc::clone(&spec));
+    StartBatch::new(world, (0..).zip(places).map(order).collect())
 }
 
-async fn running(fleet: &Fleet) -> Vec<(u32, String)> {
+async fn running(fleet: &MultiHostLauncher) -> Vec<(u32, String)> {
     let mut at = fleet.list().await.expect("always").revision;
     loop {
         let listing = fleet.list().await.expect("always");
@@ -45,14 +44,14 @@ async fn running(fleet: &Fleet) -> Vec<(u32, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_keeps_the_contract_of_a_launcher() {
+async fn a_fleet_satisfies_the_launcher_contract() {
     let parts = two();
     let report = conformance::launcher(async |_owner| fleet(&parts).await, parts.0.programs()).assert().await;
     assert!(report.skipped().is_empty(), "{report}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn orders_go_to_the_launcher_of_their_host_and_the_others_where_there_is_room() {
+async fn orders_go_to_the_launcher_of_their_host_or_one_with_room() {
     let parts = two();
     let fleet = fleet(&parts).await;
     let places = vec![
@@ -68,16 +67,16 @@ async fn orders_go_to_the_launcher_of_their_host_and_the_others_where_there_is_r
     let full = batch(vec![Place::anywhere(); 7]);
     let refusal = fleet.start(&full).await.expect_err("four of six slots are taken, and these four run already");
     assert_eq!(refusal, LaunchError::Refused("no host has room for rank 6#1".into()));
-    let nowhere = StartBatch { orders: vec![], ..full };
+    let nowhere = StartBatch::new(full.world, vec![]);
     fleet.start(&nowhere).await.expect("nothing is always possible");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_launcher_refuses_ends_without_having_begun_when_another_has_accepted_its_part() {
+async fn a_partly_refused_start_reports_the_refused_ranks_as_exited() {
     let parts = two();
     let fleet = fleet(&parts).await;
     let mut order = batch(vec![Place::On(node("a")), Place::On(node("c"))]);
-    order.orders[1].spec = Arc::new(FakeProgram::Refused.spec());
+    order.starts[1].spec = Arc::new(FakeProgram::Refused.spec());
     fleet.start(&order).await.expect("a part of it was accepted");
     let exited = async |proc: ProcId| loop {
         let listing = fleet.list().await.expect("always");
@@ -94,7 +93,8 @@ async fn what_one_launcher_refuses_ends_without_having_begun_when_another_has_ac
 
 #[tokio::test(start_paused = true)]
 async fn two_launchers_with_one_host_are_refused() {
-    let error = Fleet::of([FakeLauncher::with_nodes(["a"], 1), FakeLauncher::with_nodes(["a"], 1)]).await.map(drop);
+    let error =
+        MultiHostLauncher::of([FakeLauncher::with_nodes(["a"], 1), FakeLauncher::with_nodes(["a"], 1)]).await.map(drop);
     let expected = "two launchers have a host named node a: rename one";
     assert_eq!(error, Err(LaunchError::Refused(expected.into())));
 }
@@ -115,10 +115,10 @@ impl Launcher for Silent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launcher_that_does_not_answer_does_not_keep_the_others_from_stopping() {
+async fn a_silent_launcher_does_not_prevent_the_others_from_stopping() {
     let (silent, other) = two();
     let parts: [Box<dyn Launcher>; 2] = [Box::new(Silent(silent)), Box::new(other.attach())];
-    let fleet = Fleet::of(parts).await.expect("both are there");
+    let fleet = MultiHostLauncher::of(parts).await.expect("both are there");
     fleet.start(&batch(vec![Place::On(node("c"))])).await.expect("there is room");
     let rank = [ProcId::rank(0, 1)];
     let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&rank, Duration::ZERO));
@@ -144,11 +144,11 @@ impl Notes {
         let all = waited.expect("it was told so often").expect("it is there").clone();
         assert_eq!(all.len(), times);
         let (batch, in_loop) = all.last().expect("one");
-        let places: Vec<&Place> = batch.orders.iter().map(|order| &order.place).collect();
+        let places: Vec<&Place> = batch.starts.iter().map(|order| &order.place).collect();
         let Place::On(own) = places[0] else { panic!("{places:?}") };
         assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
         let there = batch.world.members().values().filter(|member| member.node.as_ref() == Some(own)).count();
-        (batch.orders.iter().filter_map(|order| Some(order.proc.role.rank()?.0)).collect(), there, *in_loop)
+        (batch.starts.iter().filter_map(|order| Some(order.proc.role.rank()?.0)).collect(), there, *in_loop)
     }
 }
 
@@ -161,22 +161,13 @@ impl Launcher for Notes {
         let ends = |change: &Change| matches!(change, Change::Proc(status) if status.phase.is_exited());
         if changes.iter().any(ends) {
             let (generation, framework) = (Generation(1), Name::new("test"));
-            let linked = Linked {
-                generation,
-                framework,
-                can: [].into(),
-                at: Point::Loop,
-                state_bytes: None,
-                cannot: None,
-                sharded: Vec::new(),
-                digest: None,
-            };
-            changes.push(Change::Link(LinkStatus { proc: ProcId::rank(0, 1), linked: Some(linked) }));
+            let linked = ControlLink::new(generation, framework, LoopPosition::InLoop).with_capabilities([].into());
+            changes.push(Change::Link(LinkStatus::new(ProcId::rank(0, 1), Some(linked))));
         }
         Ok((changes, next))
     }
-    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
-        self.prepared.send_modify(|prepared| prepared.push((batch.clone(), in_loop)));
+    async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
+        self.prepared.send_modify(|prepared| prepared.push((batch.clone(), options.in_loop)));
         Ok(())
     }
 }
@@ -184,7 +175,7 @@ impl Launcher for Notes {
 #[tokio::test(start_paused = true)]
 async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
     let [busy, spare] = ["a", "b"].map(Notes::new);
-    let fleet = Fleet::of([Arc::clone(&busy), Arc::clone(&spare)]).await.expect("both are there");
+    let fleet = MultiHostLauncher::of([Arc::clone(&busy), Arc::clone(&spare)]).await.expect("both are there");
     let here = || Place::On(node("a"));
     fleet.start(&batch(vec![here(), here(), here()])).await.expect("there is room");
     assert_eq!(spare.told(1).await, (vec![0, 1, 2], 3, false));
@@ -193,7 +184,7 @@ async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
     let mut joins = FakeProgram::Runs.spec();
     joins.env.insert(JOIN_VARIABLE.into(), "2".into());
     let mut joiner = batch(vec![here()]);
-    joiner.orders[0] = StartOrder { proc: ProcId::rank(2, 2), place: here(), spec: Arc::new(joins) };
+    joiner.starts[0] = StartOrder::new(ProcId::rank(2, 2), here(), Arc::new(joins));
     fleet.start(&joiner).await.expect("there is room");
     fleet.start(&batch(vec![here(); 4])).await.expect("there is room for one more");
     assert_eq!(spare.told(3).await.0, [0, 1, 2, 3], "who joins says nothing new");
@@ -201,10 +192,10 @@ async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
 }
 
 #[tokio::test]
-async fn nothing_is_handed_over_where_one_launcher_cannot() {
+async fn a_fleet_refuses_to_detach_if_one_launcher_cannot() {
     let able = FakeLauncher::with_nodes(["a"], 1);
     let parts: [Box<dyn Launcher>; 2] = [Box::new(able.clone()), Box::new(Silent(FakeLauncher::with_nodes(["b"], 1)))];
-    let fleet = Fleet::of(parts).await.unwrap();
+    let fleet = MultiHostLauncher::of(parts).await.unwrap();
     let error = fleet.detach(Duration::from_secs(60)).await.unwrap_err().to_string();
     assert_eq!(error, "the launcher silent cannot leave its processes to a later owner: stop them");
     assert!(fleet.start(&batch(vec![Place::On(node("a"))])).await.is_ok(), "the other goes on");

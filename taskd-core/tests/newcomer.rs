@@ -27,9 +27,9 @@ use std::time::Duration;
 use strategy::StartLost;
 use taskd_core::detect::{FaultDetector, Finding, Findings};
 use taskd_core::job::{Domain, Name, ProcId};
-use taskd_core::kernel::View;
 use taskd_core::launch::*;
-use taskd_core::recover::{Incident, Proposal, RecoveryStrategy};
+use taskd_core::recover::{Incident, Proposal, RecoveryStrategy, RefusalError};
+use taskd_core::state::View;
 use taskd_core::testing::conformance::{self, Clause, Violation, launcher::Programs};
 use taskd_core::testing::doubles::FakeLauncher;
 use taskd_core::testing::{Timeline, mocks::MockLauncher};
@@ -80,7 +80,7 @@ fn the_plugins_of_the_guide_are_short() {
 // ---- the guide's ----
 
 #[tokio::test(start_paused = true)]
-async fn the_source_keeps_its_contract() {
+async fn the_guide_source_satisfies_the_source_contract() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("loss");
     let make = async || {
@@ -116,7 +116,7 @@ fn troubled() -> Timeline {
 }
 
 #[test]
-fn the_detector_keeps_its_contract() {
+fn the_guide_detector_satisfies_the_detector_contract() {
     let make = || LossDetector { quiet_max: QUIET_MAX, due: None };
     let report = conformance::fault_detector(make).with_timeline(troubled()).assert();
     use conformance::fault_detector::{REFUSED_RESTORE_IS_COLD, SNAPSHOT_GOES_ON};
@@ -126,7 +126,7 @@ fn the_detector_keeps_its_contract() {
 }
 
 #[test]
-fn the_detector_says_what_it_is_made_for() {
+fn the_guide_detector_reports_missing_and_invalid_losses() {
     let mut detector = LossDetector { quiet_max: QUIET_MAX, due: None };
     let mut found = Findings::default();
     for moment in troubled().moments() {
@@ -138,20 +138,23 @@ fn the_detector_says_what_it_is_made_for() {
         detector.observe(&moment.observation, &moment.view, &mut found);
     }
     let said = found.drain().map(|finding| match finding {
-        Finding::Blame(fault) => (fault.prime().is_cause(), fault.clues[0].text.clone()),
+        Finding::Blame(fault) => (fault.primary_suspect().is_cause(), fault.evidence[0].text.clone()),
         other => panic!("{other:?}"),
     });
-    assert_eq!(said.collect::<Vec<_>>(), [(false, "none comes any more".into()), (true, "it is no number".into())]);
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        [(false, "no more losses arrive".into()), (true, "the loss is not a number".into())]
+    );
 }
 
 #[test]
-fn the_strategy_keeps_its_contract() {
+fn the_guide_strategy_satisfies_the_strategy_contract() {
     let report = conformance::recovery_strategy(|| StartLost).assert();
     assert!(report.skipped().is_empty(), "{report}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_launcher_keeps_its_contract() {
+async fn the_guide_launcher_satisfies_the_launcher_contract() {
     let fake = FakeLauncher::new();
     let report = conformance::launcher(async |_| OneDeviceEach(fake.attach(), 8), fake.programs()).assert().await;
     assert!(report.skipped().is_empty(), "{report}");
@@ -162,36 +165,36 @@ struct Forgetful<L>(L);
 
 #[async_trait::async_trait]
 impl<L: Launcher> Launcher for Forgetful<L> {
-    taskd_core::delegate!(Launcher to |this| this.0, except direct, prepare);
+    taskd_core::delegate!(Launcher to |this| this.0, except send_directives, prepare);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launcher_that_takes_an_ability_away_from_the_one_inside_is_told_so() {
+async fn a_wrapping_launcher_that_drops_a_call_violates_its_clause() {
     let fake = FakeLauncher::new();
     let broken = conformance::launcher(async |_| Forgetful(fake.attach()), fake.programs()).check().await;
     assert_eq!(
         sentence(broken, conformance::launcher::CALLS_REACH_INNER),
-        "launcher::CALLS_REACH_INNER: `direct` was called and never reached the launcher inside (the launcher fake has no \
-         link to its processes: they can only be started anew) (and 1 times more); expected: a launcher around another \
-         one passes every call on"
+        "launcher::CALLS_REACH_INNER: `send_directives` was called and never reached the launcher inside (the launcher \
+         fake has no link to its processes: they can only be restarted) (and 1 more times); expected: a launcher \
+         around another one passes every call on"
     );
 }
 
 #[tokio::test]
 async fn the_launcher_gives_each_rank_its_device() {
     let spec = std::sync::Arc::new(taskd_core::job::WorkerSpec::new(["train"]));
-    let order = |rank| StartOrder { proc: ProcId::rank(rank, 1), place: Place::anywhere(), spec: spec.clone() };
+    let order = |rank| StartOrder::new(ProcId::rank(rank, 1), Place::anywhere(), spec.clone());
     let world = std::sync::Arc::new(taskd_core::job::World::first(Default::default()));
-    let batch = StartBatch { world, orders: [0, 9].map(order).to_vec() };
+    let batch = StartBatch::new(world, [0, 9].map(order).to_vec());
     let mut inner = MockLauncher::new();
     let devices =
-        |batch: &StartBatch| batch.orders.iter().map(|o| o.spec.env["ACME_DEVICE"].clone()).collect::<Vec<_>>();
+        |batch: &StartBatch| batch.starts.iter().map(|o| o.spec.env["ACME_DEVICE"].clone()).collect::<Vec<_>>();
     inner.expect_start().withf(move |batch| devices(batch) == ["0", "1"]).once().return_const(Ok(()));
     OneDeviceEach(inner, 8).start(&batch).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_launcher_of_real_processes_keeps_its_contract() {
+async fn the_guide_process_launcher_satisfies_the_launcher_contract() {
     let children = Children::new();
     let report = conformance::launcher(async |_| children.clone(), Programs::shell().unwrap()).assert().await;
     use conformance::launcher::{
@@ -222,7 +225,7 @@ impl TraceSource for TakesThenWaits {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_is_not_cancel_safe_is_told_so() {
+async fn a_source_that_is_not_cancel_safe_violates_its_clause() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("loss");
     let make = async || {
@@ -234,8 +237,8 @@ async fn a_source_that_is_not_cancel_safe_is_told_so() {
     let broken = suite.with_numbers(number).check().await;
     assert_eq!(
         sentence(broken, conformance::trace_source::CANCEL_SAFE),
-        "trace_source::CANCEL_SAFE: 20 facts were told, and 0 with dropped calls; expected: no fact is lost when a call \
-         of `next` is dropped"
+        "trace_source::CANCEL_SAFE: 20 facts were returned, and 0 with dropped calls; expected: no fact is lost when a \
+         call of `next` is dropped"
     );
 }
 
@@ -255,7 +258,7 @@ impl FaultDetector for AsksAService {
 }
 
 #[test]
-fn a_detector_that_blocks_is_told_so() {
+fn a_blocking_detector_violates_the_quick_clause() {
     let broken = conformance::fault_detector(|| AsksAService).with_patience(Duration::from_secs(1)).check();
     assert_eq!(
         sentence(broken, conformance::fault_detector::QUICK),
@@ -267,17 +270,17 @@ fn a_detector_that_blocks_is_told_so() {
 /// Proposes as the guide's one does, and then spoils it.
 struct Spoils<F>(F);
 
-impl<F: Fn(Proposal) -> Result<Proposal, String> + Send + Sync> RecoveryStrategy for Spoils<F> {
+impl<F: Fn(Proposal) -> Result<Proposal, RefusalError> + Send + Sync> RecoveryStrategy for Spoils<F> {
     fn name(&self) -> Name {
         StartLost.name()
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         StartLost.propose(incident, view).and_then(&self.0)
     }
 }
 
 #[test]
-fn a_strategy_that_keeps_state_is_told_so() {
+fn a_stateful_strategy_violates_the_pure_clause() {
     let make = || {
         let tries = AtomicU32::new(0);
         Spoils(move |proposal| match tries.fetch_add(1, Ordering::Relaxed) {
@@ -288,19 +291,19 @@ fn a_strategy_that_keeps_state_is_told_so() {
     let suite = conformance::recovery_strategy(make).with_seeds(0); // only the incidents that the suite knows by name
     assert_eq!(
         sentence(suite.check(), conformance::recovery_strategy::PURE),
-        "recovery_strategy::PURE: it was tried and has failed: `propose` gave the refusal \"three tries were enough\", and then the \
-         proposal \"of 8 ranks only 1 must start again\" for 0.0 s of work, 10.0 s down (and 8 times more); expected: the same \
-         incident and view give the same answer, whatever was asked before"
+        "recovery_strategy::PURE: it was tried and has failed: `propose` returned the refusal \"three tries were \
+         enough\", and then the proposal \"of 8 ranks only 1 must start again\" for 0.0 s of work, 10.0 s down (and 8 \
+         more times); expected: the same incident and view give the same answer, independent of earlier calls"
     );
 }
 
 #[test]
-fn a_strategy_that_proposes_without_a_stage_is_told_so() {
-    let make = || Spoils(|proposal| Ok(Proposal { stages: Vec::new(), ..proposal }));
+fn a_strategy_without_a_stage_violates_its_clause() {
+    let make = || Spoils(|proposal: Proposal| Ok(proposal.with_stages(Vec::new())));
     let suite = conformance::recovery_strategy(make).with_seeds(0);
     assert_eq!(
         sentence(suite.check(), conformance::recovery_strategy::STAGES_CAN_SUCCEED),
-        "recovery_strategy::STAGES_CAN_SUCCEED: a rank has exited: a proposal without a stage (and 14 times more); \
+        "recovery_strategy::STAGES_CAN_SUCCEED: a rank has exited: a proposal without a stage (and 14 more times); \
          expected: there is a stage, and each can get the answers it needs in the time it has"
     );
 }
@@ -321,12 +324,12 @@ impl<L: Launcher> Launcher for TellsAgain<L> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launcher_that_tells_an_exit_twice_is_told_so() {
+async fn a_launcher_that_reports_an_exit_twice_violates_its_clause() {
     let fake = FakeLauncher::new();
     let suite = conformance::launcher(async |_| TellsAgain(fake.attach()), fake.programs());
     assert_eq!(
         sentence(suite.check().await, conformance::launcher::EXIT_ONCE),
-        "launcher::EXIT_ONCE: rank 1#1 was told as exited: exit code 0 after exited: exit code 0 (and 35 times more); \
-         expected: every accepted process ends in exactly one `Exited`"
+        "launcher::EXIT_ONCE: rank 1#1 was reported as exited: exit code 0 after exited: exit code 0 (and 35 more \
+         times); expected: every accepted process ends in exactly one `Exited`"
     );
 }

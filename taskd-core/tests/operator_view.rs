@@ -56,7 +56,7 @@ async fn completed(launcher: &FakeLauncher, job: JoinHandle<JobReport>, ranks: u
 /// A job of two ranks that loses rank 1, with an order that is refused before.
 async fn a_loss(launcher: &FakeLauncher, builder: RuntimeBuilder) -> (JobStatus, JobReport) {
     let runtime = builder.build().unwrap();
-    let handle = runtime.handle().acting_as("maria");
+    let handle = runtime.handle().with_actor("maria");
     let job = tokio::spawn(runtime.run());
     all_run(launcher, &handle, 2, 1).await;
     handle.drain(NodeId(Name::new("n7")), "fan").await.unwrap_err();
@@ -81,14 +81,18 @@ async fn an_incident_is_one_sentence_each_when_it_is_opened_decided_and_closed()
     let closed = of("incident 1 closed ");
     assert!(closed.len() == 1 && closed[0].ends_with(place), "{told:#?}");
     assert_eq!(of("incident").len(), 3, "{told:#?}");
-    assert_eq!(of("maria orders: drain node n7 (fan): refused, node n7 is no host of this job").len(), 1, "{told:#?}");
+    assert_eq!(
+        of("maria orders: drain node n7 (fan): refused, node n7 is not a host of this job").len(),
+        1,
+        "{told:#?}"
+    );
     let warned = Messages::here(Level::WARN);
     assert!(warned.contains(opened[0]) && !warned.contains(decided[0]) && !warned.contains(closed[0]), "{warned:#?}");
     assert!(told.last().unwrap().starts_with("the job is over; output of the processes: /run/acme/procs on node n0"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_program_has_printed_does_not_reach_the_log_as_control_characters() {
+async fn control_characters_of_an_order_do_not_reach_the_log() {
     Messages::listen();
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 1).build().unwrap();
@@ -113,7 +117,7 @@ fn in_order(times: &[Option<WallTime>]) -> bool {
 }
 
 #[tokio::test]
-async fn an_incident_that_is_over_stands_in_the_status_with_calendar_times_process_and_output() {
+async fn a_closed_incident_has_times_process_and_output_in_the_status() {
     let launcher = FakeLauncher::with_nodes(["n0"], 4).with_output_in(DIR);
     let begun = now_unix_ms();
     let (status, report) = a_loss(&launcher, builder(&launcher, 2)).await;
@@ -131,7 +135,7 @@ async fn an_incident_that_is_over_stands_in_the_status_with_calendar_times_proce
     assert_eq!(report.output_dirs[&NodeId(Name::new("n0"))], DIR);
     let order = &status.orders[0];
     assert_eq!((order.by.as_str(), order.taken, order.wall.is_some()), ("maria", false, true));
-    assert!(order.answer.starts_with("node n7 is no host of this job"), "{order:?}");
+    assert!(order.answer.starts_with("node n7 is not a host of this job"), "{order:?}");
     let text = report.to_string();
     assert!(text.starts_with("completed after 1 restart: all 2 ranks finished\n  incident 1 at 20"), "{text}");
     assert!(
@@ -146,7 +150,7 @@ async fn an_order_that_is_not_done_stands_in_the_status_with_its_reason() {
     let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
     spec.policy.strategies.insert(Name::new("restart"), Permission::Never);
     let runtime = builder(&launcher, 1).job(spec).build().unwrap();
-    let handle = runtime.handle().acting_as("maria");
+    let handle = runtime.handle().with_actor("maria");
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, &handle, 1, 1).await;
     let taken = handle.restart([], "new code").await.unwrap();
@@ -168,7 +172,7 @@ async fn an_order_that_is_not_done_stands_in_the_status_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recent_incidents_and_orders_are_bounded_and_what_is_left_out_is_counted() {
+async fn recent_incidents_and_orders_are_bounded_with_excess_counted() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 1).build().unwrap();
     let handle = runtime.handle();
@@ -211,7 +215,7 @@ async fn a_listing_of_decisions_has_what_an_operator_asks_for_and_nothing_else()
         "start 1 of the supervisor of job test, 2 ranks",
         "announce generation 1 in force",
         "order 1 of maria (fan): drain node n7",
-        "reply to order 1: no, node n7 is no host",
+        "reply to order 1: refused, node n7 is not a host",
         "incident 1 opened by exit of rank 1",
         "incident 1 decided: restart",
         "generation 2 in force",

@@ -60,7 +60,7 @@ fn every_page_that_lists_the_default_strategies_lists_all_of_them() {
     let guide = read("taskd-core/src/guide/recovering.md");
     let table: String = guide.lines().filter(|line| line.starts_with("| `")).collect();
     let places =
-        [row("README.md", "| `RecoveryStrategy`"), row("taskd-core/src/lib.rs", "//! | what would mend it?"), table];
+        [row("README.md", "| `RecoveryStrategy`"), row("taskd-core/src/lib.rs", "//! | what would repair it?"), table];
     for place in places {
         let missing: Vec<&String> = names.iter().filter(|name| !place.contains(name.as_str())).collect();
         assert!(missing.is_empty(), "{missing:?} are missing in {place:?}");

@@ -5,12 +5,12 @@ mod messages;
 use messages::Messages;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector};
+use taskd_core::detect::{ExitDetector, FaultClass, SilenceDetector, detector_fn};
 use taskd_core::job::*;
 use taskd_core::kernel::{Branch, Event, JobReport, Outcome};
 use taskd_core::launch::*;
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{ControlError, Leave, Problem, Runtime, RuntimeBuilder, RuntimeHandle};
+use taskd_core::runtime::{ControlError, Problem, Runtime, RuntimeBuilder, RuntimeHandle, ShutdownMode};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
 use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 use tokio::time::{sleep, timeout};
@@ -64,7 +64,7 @@ async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_and_why() {
+async fn start_line_lists_allowed_and_forbidden_strategies() {
     Messages::listen();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
@@ -79,12 +79,12 @@ async fn the_line_that_a_runtime_starts_with_says_which_strategies_are_allowed_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_the_fault() {
+async fn impossible_strategies_and_coverage_are_logged_at_the_start() {
     Messages::listen();
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 2, FakeProgram::Runs.spec());
-    spec.policy.memory = std::num::NonZeroU64::new(7).map(MemoryCheckpoints::every);
-    (spec.policy.ranks_min, spec.meeting) = (2, None);
+    spec.policy.in_memory_checkpoints = std::num::NonZeroU64::new(7).map(InMemoryCheckpoints::every);
+    (spec.policy.min_ranks, spec.rendezvous_service) = (2, None);
     let runtime = Runtime::builder().job(spec).launcher(launcher.clone()).detectors(taskd_core::detect::defaults());
     let runtime = runtime.strategies(taskd_core::recover::defaults()).build().unwrap();
     let handle = runtime.handle();
@@ -98,9 +98,9 @@ async fn what_cannot_work_and_what_is_covered_is_told_at_the_start_and_not_at_th
     let told = Messages::here(tracing::Level::TRACE);
     assert_eq!(
         told[0],
-        "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: shrink, grow \
-         (the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on); cannot work for this job: dump, \
-         dump-exit (the job names no directory for checkpoints (policy.dump_dir))"
+        "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: \
+         shrink, grow (the job needs all of its 2 ranks; set policy.min_ranks to allow fewer); cannot work for this \
+         job: dump, dump-exit (the job names no directory for checkpoints (policy.checkpoint_dir))"
     );
     for (strategy, why) in &status.cannot {
         let says = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
@@ -120,8 +120,8 @@ fn the_builder_reports_everything_at_once() {
     spec.policy.strategies.insert(Name::new("restrat"), Permission::Never);
     let error = Runtime::builder()
         .job(spec)
-        .detector(detector("twin", |_, _, _| ()))
-        .detector(detector("twin", |_, _, _| ()))
+        .detector(detector_fn("twin", |_, _, _| ()))
+        .detector(detector_fn("twin", |_, _, _| ()))
         .strategy(Restart::new())
         .build()
         .unwrap_err();
@@ -145,15 +145,15 @@ fn logs_that_cannot_be_kept_are_a_problem_of_the_build() {
 async fn a_graceful_stop_waits_for_the_grace_time_and_a_second_one_hurries() {
     let launcher = FakeLauncher::new();
     let mut spec = JobSpec::new("test", 1, FakeProgram::Stubborn.spec());
-    spec.policy.stop_grace = Duration::from_secs(30);
+    spec.policy.termination_grace_period = Duration::from_secs(30);
     let runtime = builder(&launcher, 1).job(spec).build().unwrap();
     let handle: RuntimeHandle = runtime.handle();
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, 1, 1).await;
-    handle.stop("maintenance").await;
+    handle.stop("maintenance").await.unwrap();
     sleep(Duration::from_secs(5)).await;
     assert!(launcher.runs(&ProcId::rank(0, 1)), "it has its grace time");
-    handle.stop_now("now").await;
+    handle.stop_now("now").await.unwrap();
     let ended = timeout(Duration::from_secs(5), job).await.expect("at once").expect("nothing panics");
     assert_eq!((ended.outcome, ended.ok, ended.reason.as_str()), (Outcome::Stopped, false, "stopped: maintenance"));
     assert!(!launcher.runs(&ProcId::rank(0, 1)));
@@ -184,19 +184,19 @@ async fn a_cancelled_token_ends_the_job_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_that_leaves_gives_its_ranks_the_grace_that_it_was_told() {
+async fn shutdown_with_terminate_gives_ranks_the_requested_grace() {
     let launcher = FakeLauncher::new();
     let spec = JobSpec::new("test", 1, FakeProgram::Stubborn.spec());
     let runtime = builder(&launcher, 1).job(spec).build().unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, 1, 1).await;
-    handle.leave(Leave::Stop { grace: Duration::from_secs(40) }).await.unwrap();
+    handle.shutdown(ShutdownMode::Terminate { grace: Duration::from_secs(40) }).await.unwrap();
     sleep(Duration::from_secs(39)).await;
     assert!(launcher.runs(&ProcId::rank(0, 1)), "it may save");
     let report = end(job).await;
     assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0));
-    assert_eq!(handle.leave(Leave::Stop { grace: Duration::ZERO }).await, Err(ControlError::Over));
+    assert_eq!(handle.shutdown(ShutdownMode::Terminate { grace: Duration::ZERO }).await, Err(ControlError::Over));
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +209,7 @@ async fn a_start_that_is_refused_ends_the_job_with_the_launchers_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_that_slept_blames_nobody() {
+async fn supervisor_after_a_suspension_reports_no_incident() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 2).source(Beats { last: 0 }).build().unwrap();
     let job = tokio::spawn(runtime.run());
@@ -236,7 +236,8 @@ impl TraceSource for Beats {
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         sleep(Duration::from_secs(1)).await;
         self.last += 1;
-        let beat = |r| Fact::new(Domain::Process(Role::Rank(Rank(r))), Signal::Heartbeat).of(Incarnation(1));
+        let beat =
+            |r| Fact::new(Domain::Process(Role::Rank(Rank(r))), Signal::Heartbeat).with_incarnation(Incarnation(1));
         Some(Ok(TraceBatch::of(vec![beat(0), beat(1)])))
     }
 }
@@ -291,7 +292,7 @@ async fn events_tell_the_story_in_order() {
     while let Ok(announcement) = events.try_recv() {
         story.push(match &announcement.event {
             Event::Entered { generation, .. } => format!("{generation}"),
-            Event::Found { fault, .. } => format!("found {}", fault.prime().domain),
+            Event::Found { fault, .. } => format!("found {}", fault.primary_suspect().domain),
             Event::Decided(d) => format!("decided {}", d.chosen.as_ref().map_or("nothing", |c| c.strategy.as_str())),
             Event::StageDone { stage, .. } => format!("done {stage}"),
             Event::Closed { .. } => "closed".into(),
@@ -371,7 +372,7 @@ async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launcher_that_cannot_hand_over_says_so_and_the_job_goes_on() {
+async fn detach_refused_by_the_launcher_leaves_the_job_running() {
     let fake = FakeLauncher::new();
     let runtime = Runtime::builder()
         .job(JobSpec::new("test", 2, FakeProgram::Runs.spec()))
@@ -394,10 +395,10 @@ async fn a_launcher_that_cannot_hand_over_says_so_and_the_job_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
     let grace = Duration::from_secs(33);
-    for mode in [Mode::Act, Mode::Observe] {
+    for mode in [Mode::Enforce, Mode::DryRun] {
         let fake = FakeLauncher::new();
         let mut spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
-        (spec.policy.stop_grace, spec.policy.mode) = (grace, mode);
+        (spec.policy.termination_grace_period, spec.policy.mode) = (grace, mode);
         let run = || {
             let wound_down = Arc::<Mutex<Vec<Duration>>>::default();
             let launcher = Keeps(fake.attach(), Arc::clone(&wound_down));
@@ -410,7 +411,7 @@ async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
         let (wound_down, runtime) = run();
         assert!(timeout(Duration::from_secs(1), runtime.run()).await.is_err());
         // What is only observed is somebody else's.
-        assert_eq!(*wound_down.lock().unwrap(), if mode == Mode::Act { vec![grace] } else { vec![] });
+        assert_eq!(*wound_down.lock().unwrap(), if mode == Mode::Enforce { vec![grace] } else { vec![] });
     }
     let fake = FakeLauncher::new();
     let wound_down = Arc::<Mutex<Vec<Duration>>>::default();
@@ -428,12 +429,12 @@ struct Keeps(FakeLauncher, Arc<Mutex<Vec<Duration>>>);
 
 #[async_trait::async_trait]
 impl Launcher for Keeps {
-    taskd_core::delegate!(Launcher to |this| this.0, except info, detach, wind_down);
+    taskd_core::delegate!(Launcher to |this| this.0, except info, detach, begin_shutdown);
 
     fn info(&self) -> LauncherInfo {
         LauncherInfo::new("keeps")
     }
-    fn wind_down(&self, grace: Duration) {
+    fn begin_shutdown(&self, grace: Duration) {
         self.1.lock().expect("no test panics under it").push(grace);
     }
 }
@@ -451,10 +452,10 @@ async fn left_behind(dir: &std::path::Path) -> FakeLauncher {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_of_other_plugins_is_not_gone_on_with_and_the_job_starts_anew() {
+async fn journal_of_other_plugins_is_not_resumed_and_the_job_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
-    let other = builder(&launcher, 2).detector(detector("new", |_, _, _| ())).journal(dir.path()).build().unwrap();
+    let other = builder(&launcher, 2).detector(detector_fn("new", |_, _, _| ())).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(other.run());
     all_run(&launcher, 2, 2).await; // what ran is stopped first: its incarnation never runs twice
     assert!(!launcher.runs(&ProcId::rank(0, 1)));
@@ -473,7 +474,7 @@ async fn a_log_of_another_number_of_ranks_is_not_gone_on_with() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_sources_do_not_keep_a_supervisor_from_going_on() {
+async fn new_supervisor_with_other_sources_resumes_the_job() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
     let runtime = builder(&launcher, 2).source(Beats { last: 0 }).journal(dir.path()).build().unwrap();
@@ -487,7 +488,7 @@ async fn other_sources_do_not_keep_a_supervisor_from_going_on() {
 
 /// A disk that took nothing any more before the supervisor was killed: what the log tells of is long past.
 #[tokio::test]
-async fn a_log_that_ended_long_before_its_supervisor_harms_nobody() {
+async fn journal_cut_before_the_last_restart_leads_to_a_new_incarnation() {
     let [dir, early] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 2).journal(dir.path()).build().unwrap().run());
@@ -529,7 +530,7 @@ impl Launcher for TakenOver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_whose_job_is_taken_over_ends_once_and_leaves_the_ranks_alone() {
+async fn superseded_supervisor_ends_and_leaves_the_ranks_running() {
     Messages::listen();
     let (launcher, taken) = (FakeLauncher::new(), Arc::new(tokio::sync::Notify::new()));
     let runtime = Runtime::builder()

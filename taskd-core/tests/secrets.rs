@@ -41,7 +41,7 @@ impl Launcher for Noting {
     taskd_core::delegate!(Launcher to |this| this.fake, except start);
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.told.lock().unwrap().extend(batch.orders.iter().cloned());
+        self.told.lock().unwrap().extend(batch.starts.iter().cloned());
         if self.stuck {
             std::future::pending::<()>().await;
         }
@@ -137,7 +137,7 @@ async fn dies_in_the_middle_of_the_start(fake: &FakeLauncher, journal: &Path) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_the_log_holds_is_carried_out_with_the_values_of_the_next_supervisors_job() {
+async fn journaled_start_order_uses_secrets_of_the_new_supervisor() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeLauncher::new();
     dies_in_the_middle_of_the_start(&fake, dir.path()).await;
@@ -158,7 +158,7 @@ async fn an_order_that_the_log_holds_is_carried_out_with_the_values_of_the_next_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_whose_values_nobody_has_is_refused_by_their_names_and_nothing_starts() {
+async fn start_order_without_secret_values_is_refused_with_their_names() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeLauncher::new();
     dies_in_the_middle_of_the_start(&fake, dir.path()).await;

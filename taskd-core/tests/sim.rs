@@ -1,9 +1,9 @@
 //! The simulation as a test: fifty jobs, their logs twice and replayed, and a kernel without one of its checks each.
 //!
-//! The full count is the soak run: `cargo run --release --example simulate -- --seeds 10000`.
+//! The full count is the soak run: `cargo run --release -p taskd-simulate --example simulate -- --seeds 10000`.
 
 use std::time::Duration;
-use taskd_core::detect::{DetectorExt, SilenceDetector};
+use taskd_core::detect::{FaultDetectorExt, SilenceDetector};
 use taskd_core::kernel::{Branch, Check, Checks};
 use taskd_core::sim::{self, Outcome, SimConfig, Violation};
 
@@ -16,7 +16,7 @@ fn run(seed: u64, config: &SimConfig) -> Outcome {
 }
 
 fn rerun(seed: u64) -> String {
-    format!("cargo run --release --example simulate -- --from {seed} --seeds 1 --explain 200")
+    format!("cargo run --release -p taskd-simulate --example simulate -- --from {seed} --seeds 1 --explain 200")
 }
 
 #[test]

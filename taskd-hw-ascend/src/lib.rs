@@ -1,10 +1,12 @@
-//! Ascend for taskd: what only this vendor's systems know, in the terms of `taskd-core`.
+//! Ascend support for taskd: rank tables, mspti profiling and MindCluster job configuration, in the terms of
+//! `taskd-core`.
 //!
-//! - [`ranktable`] reads, checks, writes and patches the files that tell HCCL which device is which rank.
-//! - [`mspti`] has ranks record what their devices do, and what of that is missing.
-//! - [`mindcluster`] understands jobs that were configured for MindCluster: which strategies they allow, and what ranks are told.
+//! - [`ranktable`] reads, checks, writes and patches the files that assign ranks to devices for HCCL.
+//! - [`mspti`] makes ranks record the activity of their devices, and reports missing records.
+//! - [`mindcluster`] reads the configuration of MindCluster jobs: allowed strategies, limits and the environment of
+//!   ranks.
 //!
-//! Nothing here links a library of the vendor's.
+//! The crate links no library of the vendor.
 
 pub mod mindcluster;
 pub mod mspti;

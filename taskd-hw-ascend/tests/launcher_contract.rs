@@ -33,8 +33,8 @@ async fn ranks_with_the_probe_over_a_stand_in_keep_the_contract() {
     };
     let launcher = attach(0).await;
     assert_eq!(
-        launcher.info().goes_without.last().unwrap(),
-        "an NPU: libmspti.so is a stand-in that makes up what it tells"
+        launcher.info().limitations.last().unwrap(),
+        "an NPU: libmspti.so is a stand-in that generates its records"
     );
     drop(launcher);
     conformance::launcher(attach, Programs::shell().unwrap()).assert().await;

@@ -23,15 +23,15 @@ const PROGRAM: &str = "if [ ! -e was-here ]; then : > was-here; kill -9 $$; fi; 
 
 fn main() -> ExitCode {
     guarded_test(
-        "a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named",
-        a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named,
+        "killed_rank_is_recovered_as_its_mindcluster_job_allows",
+        killed_rank_is_recovered_as_its_mindcluster_job_allows,
     )
 }
 
-async fn a_killed_rank_is_recovered_as_its_job_allows_and_ranks_are_told_what_is_named() {
+async fn killed_rank_is_recovered_as_its_mindcluster_job_allows() {
     let (decision, environment) = run(&[]).await;
     assert_eq!(decision.chosen.as_ref().unwrap().strategy, "restart");
-    let why = "there is no other rank, which a lost one could take its state from";
+    let why = "there is no other rank from which a lost rank could copy its state";
     assert_eq!(refusal(&decision, "recover"), why, "it is allowed, and says why not");
     let named = "not in the allowed set: recover-strategy is \"recover,dump\" in the job file job.yaml ($.metadata.annotations)";
     assert_eq!(refusal(&decision, "retry"), named);

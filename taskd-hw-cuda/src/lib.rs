@@ -1,17 +1,17 @@
-//! NVIDIA for taskd: what only this vendor's systems know, in the terms of `taskd-core`.
+//! NVIDIA support for taskd: GPU health, Xid errors, fault detection and CUPTI profiling, in the terms of `taskd-core`.
 //!
-//! - [`health`]: a source over NVML and the kernel's log: figures, Xid errors, GPUs that are lost.
-//! - [`xid`]: lines of the driver's, and NVIDIA's catalog of what to do about each Xid, as data.
-//! - [`detect`]: from both to faults, with what NVIDIA says to do.
-//! - [`cupti`]: a probe for training processes: kernels, copies, NVTX ranges and NCCL among the records of the job.
+//! - [`health`]: a trace source over NVML and the kernel log: metrics, Xid errors and lost GPUs.
+//! - [`xid`]: a parser for the driver's Xid lines, and NVIDIA's Xid catalog (recommended action per Xid) as data.
+//! - [`detect`]: a detector that turns both into faults, with the action that NVIDIA recommends.
+//! - [`cupti`]: a probe for training processes: kernels, copies, NVTX ranges and NCCL kernels, as records of the job.
 //!
-//! Nothing here links a library of the vendor's: what it needs is loaded at run time, and where it is missing a typed error
-//! says so, and what to do.
+//! The crate links no NVIDIA library. It loads libraries at run time; if one is missing, a typed error states that and
+//! what to do.
 //!
-//! # What it was run on
-//! On no GPU yet. The source runs over the real `nvml-wrapper` and a library that stands in for NVML and says so; the probe
-//! runs in real processes over one that stands in for CUPTI; places in CUPTI's records are compared with bindings that were
-//! made of NVIDIA's headers; lines of the driver's are those that were published.
+//! # Test coverage
+//! Not yet run on a GPU. Tests run the source over the real `nvml-wrapper` and a stand-in NVML library that declares
+//! itself as one. They run the probe in real processes over a stand-in CUPTI library, compare the field offsets of
+//! CUPTI's records with bindings generated from NVIDIA's headers, and parse driver lines that were published.
 
 pub mod cupti;
 pub mod detect;

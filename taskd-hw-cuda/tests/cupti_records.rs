@@ -38,7 +38,7 @@ macro_rules! stands_at {
 }
 
 #[test]
-fn what_is_read_stands_in_the_same_place_in_every_version() {
+fn record_fields_have_the_same_offset_in_every_version() {
     use at::{api, copy, fill, kernel, marker, peer_copy};
     macro_rules! kernels {
         ($($record:ident),+) => {stands_at! { $($record: kind = at::KIND, start = kernel::START, end = kernel::END,
@@ -138,7 +138,7 @@ fn kernel() -> CUpti_ActivityKernel9 {
 }
 
 #[test]
-fn what_the_bindings_hold_is_read() {
+fn records_built_from_the_bindings_are_decoded() {
     let (span, place) = (Span { start: 1_000, end: 3_500 }, Place { device: 2, stream: 7, correlation: 41 });
     assert_eq!(read(&bytes(&kernel())), Some(Activity::Kernel { span, place, name: Address(0x1000) }));
 
@@ -343,7 +343,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn any_bytes_are_a_record_or_none_and_every_record_is_told_or_counted() {
+fn arbitrary_bytes_are_cut_decoded_or_counted() {
     let seen = RefCell::new(BTreeMap::<&str, u64>::new());
     let state = RefCell::new((all_on(), Texts::default()));
     let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };

@@ -24,8 +24,8 @@ fn about_gpu(signal: Signal) -> Fact {
 }
 
 fn error(family: Name, code: &str, text: &str) -> Fact {
-    let (code, text) = (code.to_owned().into(), text.to_owned());
-    let report = ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None };
+    let (code, text) = (code.to_owned(), text.to_owned());
+    let report = ErrorReport::new(family, code, text);
     about_gpu(Signal::Error(Box::new(report)))
 }
 
@@ -67,7 +67,7 @@ async fn a_host_whose_gpu_does_not_work_is_left_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_restarted_over_what_is_only_told() {
+async fn informational_gpu_faults_cause_no_restart() {
     let mut hot = vec![figure(metric::TEMPERATURE_SLOWDOWN, 95.0)];
     hot.extend((0..8).map(|_| figure(metric::TEMPERATURE, 97.0)));
     for (told, incidents) in [
@@ -86,7 +86,7 @@ async fn nobody_is_restarted_over_what_is_only_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_hangs_after_its_own_error_starts_again_elsewhere_as_after_any_exception() {
+async fn rank_hanging_after_its_own_xid_is_restarted_on_another_host() {
     // The launcher numbers its processes; the driver names one of them.
     let pids = {
         let launcher = FakeLauncher::with_nodes(["a", "b"], 2);

@@ -68,7 +68,7 @@ fn text(facts: &[Fact], wanted: impl Fn(&Fact) -> bool) -> String {
 }
 
 #[tokio::test]
-async fn no_library_is_unavailable_and_says_what_to_do() {
+async fn missing_nvml_library_is_unavailable_with_advice() {
     let why = NvmlSource::builder(node()).with_library("/no/such/libnvidia-ml.so.1").open().await.unwrap_err();
     assert!(matches!(why, Unavailable::NoLibrary { .. }));
     assert!(why.to_string().contains("/no/such/libnvidia-ml.so.1") && why.to_string().contains("install"), "{why}");
@@ -78,7 +78,7 @@ async fn no_library_is_unavailable_and_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn every_way_of_having_no_driver_is_told_apart() {
+async fn causes_of_an_unavailable_driver_are_distinguished() {
     for (result, why) in [
         (9, Unavailable::NoDriver),
         (18, Unavailable::VersionMismatch),
@@ -100,7 +100,7 @@ async fn every_way_of_having_no_driver_is_told_apart() {
 }
 
 #[tokio::test]
-async fn what_a_card_says_is_told_with_its_unit_and_what_it_does_not_have_is_not() {
+async fn supported_card_metrics_are_reported_with_the_card_identity() {
     let mut stand_in = StandIn::new();
     stand_in.set("1.no.ecc", 1).set("1.no.field.144", 1).set("1.uuid", "GPU-7").set("1.name", "NVIDIA H100");
     stand_in.set("0.ecc_corrected", 12).set("0.field.144", 1).set("0.throttle", 0x44).set("0.field.91", 4);
@@ -159,7 +159,7 @@ async fn only_chosen_devices_are_watched() {
 }
 
 #[tokio::test]
-async fn an_xid_that_comes_by_both_ways_is_told_once_in_the_logs_words() {
+async fn xid_from_nvml_and_log_is_reported_once_with_the_log_text() {
     let mut stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
     stand_in.log("NVRM: Xid (PCI:0000:3c:00): 48, pid=77, name=python3, DBE (double bit error)");
@@ -169,7 +169,7 @@ async fn an_xid_that_comes_by_both_ways_is_told_once_in_the_logs_words() {
     let xids = told.iter().filter(|fact| is(device(1), XID, "48")(fact)).count();
     assert_eq!(xids, 1, "{told:#?}");
     assert_eq!(text(&told, is(device(1), XID, "48")), "pid=77, name=python3, DBE (double bit error)");
-    assert!(text(&told, is(device(0), XID, "31")).contains("without its words"), "by NVML alone");
+    assert!(text(&told, is(device(0), XID, "31")).contains("without text"), "by NVML alone");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn a_gpu_that_has_fallen_off_the_bus_is_known_from_three_lines() {
 }
 
 #[tokio::test]
-async fn what_the_log_says_of_others_is_told_about_the_node() {
+async fn log_lines_about_other_devices_are_reported_for_the_node() {
     let stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
     stand_in.log("NVRM: Xid (PCI:0000:99:00): 79, GPU has fallen off the bus.");
@@ -202,7 +202,7 @@ async fn what_the_log_says_of_others_is_told_about_the_node() {
 }
 
 #[tokio::test]
-async fn a_lost_gpu_is_told_once_as_what_it_is_and_again_when_it_is_back() {
+async fn lost_gpu_is_reported_once_and_identified_again_on_return() {
     let mut stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
     let is_identity = |fact: &Fact| fact.about == device(1) && matches!(fact.signal, Signal::Ext(_));
@@ -227,7 +227,7 @@ async fn a_lost_gpu_is_told_once_as_what_it_is_and_again_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_counter_that_goes_back_is_said() {
+async fn counter_that_decreases_is_reported() {
     let mut stand_in = StandIn::new();
     stand_in.set("0.ecc_corrected", 7);
     let mut source = builder(&stand_in).open().await.unwrap();
@@ -238,7 +238,7 @@ async fn a_counter_that_goes_back_is_said() {
 }
 
 #[tokio::test]
-async fn a_driver_that_goes_away_is_an_error_once_and_is_found_again() {
+async fn lost_driver_is_reported_once_and_found_again() {
     let mut stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
     until(&mut source, |fact| fact.about == device(1)).await;
@@ -259,7 +259,7 @@ async fn a_driver_that_goes_away_is_an_error_once_and_is_found_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_had_is_said() {
+async fn unavailable_xid_events_and_kernel_log_are_reported() {
     let mut stand_in = StandIn::new();
     stand_in.set("events", 3);
     let mut source = builder(&stand_in).with_kernel_log("/no/such/kmsg").open().await.unwrap();
@@ -278,7 +278,7 @@ async fn what_cannot_be_had_is_said() {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_return_blocks_nobody_and_ends_with_the_source() {
+async fn blocked_nvml_call_does_not_delay_the_kernel_log_or_the_drop() {
     let mut stand_in = StandIn::new();
     let mut source = builder(&stand_in).open().await.unwrap();
     until(&mut source, |fact| fact.about == device(1)).await;
@@ -296,7 +296,7 @@ async fn a_call_that_does_not_return_blocks_nobody_and_ends_with_the_source() {
 }
 
 #[tokio::test]
-async fn the_source_keeps_the_contract() {
+async fn nvml_source_passes_the_conformance_suite() {
     let stand_in = StandIn::new();
     // Every batch comes of a line of the log, and every line is another Xid: what is told can be counted.
     let log = stand_in.kernel_log();

@@ -1,22 +1,23 @@
-"""What sitecustomize.py does not know of MindSpore: when a training step is completed.
+"""MindSpore's part of sitecustomize.py: it reports completed training steps.
 
-A step is a call of an optimizer, or of a cell that trains one (`nn.TrainOneStepCell`, also inside of `Model.train`): of calls
-inside of each other the outermost. How many steps lie behind it an optimizer remembers in `global_step`, and so in checkpoints
-that have it.
+A step is a call of an optimizer, or of a cell with one (`nn.TrainOneStepCell`, also inside `Model.train`); of nested
+calls, only the outermost counts. An optimizer stores its number of steps in `global_step`, which a checkpoint may
+contain.
 
-And when the scheduler is about to listen, which takes no listener of another's: the launcher stops to listen then.
+It also has the launcher stop listening before the scheduler listens, since the scheduler cannot take over a listener.
 
-It imports nothing of MindSpore before the program does, and must parse on Python 3.6 and later.
+This module imports nothing of MindSpore before the program does, and must parse on Python 3.6 and later.
 """
 
 import os
 from _thread import get_ident
 
-MODULE = "mindspore"  # what a program imports that trains
+MODULE = "mindspore"  # the module that a training program imports
+
 
 def start(steps, after_import):
-    """Called once, in the rank, before the program starts."""
-    inside = set()  # threads that are inside of a step
+    """Counts steps. Called once, in the rank, before the program starts."""
+    inside = set()  # threads inside a step
 
     def count(module, name):
         cls = getattr(module, name)
@@ -42,10 +43,10 @@ def start(steps, after_import):
 
 
 def own_count(cell):
-    """The steps that an optimizer remembers, this one included; 0 where it does not, or not in host memory: looking there
-    would make the program wait for its device."""
+    """Returns the number of steps in an optimizer's state, this one included; 0 if it has none, or not in host memory:
+    reading it from the device would make the program wait."""
     try:
-        from mindspore import context
+        from mindspore import context  # pyright: ignore[reportMissingImports]
 
         if context.get_context("device_target") != "CPU":
             return 0
@@ -55,7 +56,7 @@ def own_count(cell):
 
 
 def hosts(after_import, port):
-    """Called once, in every process that may be the scheduler. `port` is _taskd_port.py."""
+    """Wraps the start of the scheduler. Called once, in every process that may be it. `port` is _taskd_port.py."""
     if os.environ.get("MS_ROLE") != "MS_SCHED":
         return
     port.here()

@@ -1,27 +1,28 @@
-//! What a MindSpore process says about its failure, and whose fault that is.
+//! Interprets a MindSpore process's failure and its cause.
 //!
-//! It knows texts only, decides nothing, and looks at no process.
+//! This module knows texts only: it makes no recovery decision and looks at no process.
 
 use taskd_core::job::{ErrorReport, Name};
 use taskd_core::launch::python::{Failure, report_of};
 
-/// The family of reports about MindSpore's own messages, where there is no exception.
+/// Family of the error reports that are derived from MindSpore's own messages because a process's output contains
+/// no exception.
 pub const FAMILY: Name = Name::new("mindspore");
 
-/// The code of a worker that ends itself because it has lost scheduler or peers.
+/// Error code of a worker that ends itself because it has lost the scheduler or peers.
 const PEERS_LOST: Name = Name::new("PeersLost");
 
-/// What a failure is a sign of.
+/// The cause of a MindSpore process's failure, as the process's messages indicate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The program failed by itself. Everything that no rule knows.
+    /// The training program itself caused the failure. Also the default if no rule for known messages matches.
     Program,
-    /// A peer, or the scheduler, is lost: somebody else was first.
+    /// A peer or the scheduler is lost: another process failed first.
     PeerLost,
-    /// The scheduler's port was taken by another process: a race, nobody's fault.
+    /// Another process took the scheduler's port: a race that is not the program's fault.
     PortInUse,
-    /// Somebody asked the program to stop.
+    /// The program was asked to stop.
     Interrupted,
     /// Memory of the host or of a device ran out.
     OutOfMemory,
@@ -29,11 +30,11 @@ pub enum ErrorKind {
 
 use ErrorKind::{Interrupted, OutOfMemory, PeerLost, PortInUse, Program};
 
-/// A text of which all parts are there decides; the first that fits. Captured from MindSpore 2.7.1 and 2.10.0 on the CPU, the samples
-/// are among the tests; or as the libraries of 2.10.0 have it.
+/// The rules: the first one whose strings are all in the text decides. The texts were captured from MindSpore 2.7.1 and
+/// 2.10.0 on the CPU (the samples are in the tests), or taken from the libraries of 2.10.0.
 const RULES: &[(ErrorKind, &[&str])] = &[
     (Interrupted, &["KeyboardInterrupt"]),
-    // Ahead of what follows from it: a collective that finds no memory.
+    // Before the rules for its consequences, such as a collective that cannot allocate memory.
     (OutOfMemory, &["MemoryError"]),
     (OutOfMemory, &["Memory not enough"]),
     (OutOfMemory, &["memory isn't enough"]),
@@ -48,16 +49,17 @@ const RULES: &[(ErrorKind, &[&str])] = &[
     (Program, &["EI0005"]),  // arguments differ between ranks
     (PeerLost, &["EI0002"]), // a peer never arrived
     (PeerLost, &["EI0006"]), // a link could not be set up in time
-    // Scheduler or worker, where the others have not come within MS_TOPO_TIMEOUT.
+    // Scheduler or worker, if the other processes have not arrived within MS_TOPO_TIMEOUT.
     (PeerLost, &["Failed to initialize distributed job cluster"]),
-    // The scheduler has not heard of a worker for MS_NODE_TIMEOUT.
+    // The scheduler has not received a heartbeat from a worker for MS_NODE_TIMEOUT.
     (PeerLost, &["The total number of timed out node is"]),
 ];
 
-/// What stands before the name of a kernel that has failed.
+/// Text before the name of a failed kernel.
 const KERNEL_FAILED: &str = "Launch kernel failed, name:";
-/// Kernels that need other ranks: where one fails, a peer or a connection was first. Those that `taskd._collectives` records (a test
-/// compares them), and the others of `mindspore.ops.operations.comm_ops`. Others of almost the same names compute.
+/// Kernels that need other ranks: if one of them fails, a peer or a connection failed first. The list contains those
+/// that `taskd.mindspore.collectives` records (a test compares them), and the others of
+/// `mindspore.ops.operations.comm_ops`. Other kernels with similar names only compute.
 const COLLECTIVES: [&str; 21] = [
     "AllReduce",
     "AllGather",
@@ -81,17 +83,17 @@ const COLLECTIVES: [&str; 21] = [
     "_MiniStepAllGather",
     "_MicroStepAllGather",
 ];
-/// What the names of all kernels begin with that `mindspore.mint.distributed` and the functions of `ops.communication` call.
+/// Name prefixes of all kernels that `mindspore.mint.distributed` and the functions of `ops.communication` call.
 const OF_DISTRIBUTED: [&str; 2] = ["DistComm", "InnerComm"];
 
-/// What MindSpore logs before a worker that has lost its scheduler, or hears from it that a peer is lost, ends itself by
-/// SIGTERM. Captured.
+/// Log messages of a worker that has lost its scheduler, or was informed by it of a lost peer, before it ends itself
+/// with SIGTERM. Captured.
 const ENDS_ITSELF: [&str; 2] =
     ["Kill this process with SIGTERM", "Failed to send heartbeat message to meta server node"];
-/// What the scheduler logs when it cannot listen. Captured; the exception that follows is the same whatever was missing.
+/// Log messages of a scheduler that cannot listen. Captured; the exception that follows is the same for every cause.
 const CANNOT_LISTEN: [&str; 2] = ["Failed to call bind", "Address already in use"];
 
-/// What an exception, given as its type, a colon and its text, is a sign of.
+/// Returns the cause of failure that an exception indicates. `exception` is its type, a colon and its text.
 #[must_use]
 pub fn classify(exception: &str) -> ErrorKind {
     let fits = |(_, parts): &&(ErrorKind, &[&str])| parts.iter().all(|part| exception.contains(part));
@@ -99,7 +101,8 @@ pub fn classify(exception: &str) -> ErrorKind {
     known.unwrap_or(if is_collective(exception) { PeerLost } else { Program })
 }
 
-/// Whether a collective's kernel has failed: its name is the last part of `Default/network/AllReduce-op12`.
+/// Returns true if the kernel of a collective operation has failed: its name is the last part of
+/// `Default/network/AllReduce-op12`.
 fn is_collective(exception: &str) -> bool {
     let Some((_, rest)) = exception.split_once(KERNEL_FAILED) else { return false };
     let path = rest.split(|c: char| c.is_whitespace() || c == ',').find(|word| !word.is_empty()).unwrap_or_default();
@@ -108,7 +111,8 @@ fn is_collective(exception: &str) -> bool {
     COLLECTIVES.contains(&name) || OF_DISTRIBUTED.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The report of a failure; `None` where what was left tells nothing.
+/// Returns the error report of a process's failure; `None` if the process's output contains neither an exception
+/// nor a known message of MindSpore.
 ///
 /// ```
 /// use taskd_core::job::ProcId;
@@ -124,10 +128,11 @@ pub fn report(failure: &Failure<'_>) -> Option<ErrorReport> {
     let says = |text: &&str| failure.stderr_tail.contains(*text);
     let Some(exception) = failure.exception() else {
         let line = failure.stderr_tail.lines().rfind(|line| ENDS_ITSELF.iter().any(|text| line.contains(text)))?;
-        return Some(ErrorReport { family: FAMILY, code: PEERS_LOST, follow_up: true, ..report_of(line) });
+        let told = report_of(line);
+        return Some(ErrorReport::new(FAMILY, PEERS_LOST, told.text).with_follow_up(true).with_step(told.step));
     };
     let kind = if CANNOT_LISTEN.iter().all(says) { PortInUse } else { classify(&exception) };
-    Some(ErrorReport { follow_up: kind == PeerLost, retry_free: kind == PortInUse, ..report_of(&exception) })
+    Some(report_of(&exception).with_follow_up(kind == PeerLost).with_retry_free(kind == PortInUse))
 }
 
 #[cfg(test)]
@@ -135,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_collective_that_is_recorded_is_known_when_it_fails_and_what_computes_is_not() {
-        let program = "from taskd._collectives import OPERATIONS\nprint(json.dumps(list(OPERATIONS)))";
-        let recorded = taskd_core::testing::python::evaluated(&crate::PYTHON_FILES, program);
+    fn failed_collectives_are_peer_loss_and_compute_kernels_are_not() {
+        let program = "from taskd.mindspore.collectives import OPERATIONS\nprint(json.dumps(list(OPERATIONS)))";
+        let recorded = taskd_core::testing::python::evaluated(crate::PYTHON_FILES, program);
         let recorded: Vec<String> = serde_json::from_value(recorded).unwrap();
         assert!(recorded.len() > 10);
         let failed =

@@ -1,20 +1,22 @@
 //! MindSpore for taskd: msrun's contract with its scheduler and workers, over any launcher.
 //!
-//! [`MindSporeLauncher`] completes what a launcher starts: the environment of scheduler and workers, a fresh place to meet for
-//! each generation, msrun's log files, and the helper that gives an unmodified training script its lifeline, heartbeat,
-//! progress and records. [`with_scheduler`] adds the scheduler to a job as the [service] that it is: supervised, started anew
-//! with all ranks. [`error`] reads what a failed process says and tells a program's own failure from a lost peer. [`venv`]
-//! finds or makes the Python that examples and tests run.
+//! [`MindSporeLauncher`] completes the processes that a launcher starts: it adds the environment of scheduler and
+//! workers, a new rendezvous address for each generation, msrun's log files, and the helper that gives an unmodified
+//! training script its lifeline, heartbeat, progress and records. [`with_scheduler`] adds the scheduler to a job as a
+//! [service]: supervised, and restarted together with all ranks. [`error`] interprets the output of a failed process
+//! and distinguishes a program's own failure from a lost peer. With the feature `venv`, `venv` finds or
+//! creates the Python environment for examples and tests.
 //!
-//! On the CPU a process cannot join a running cluster again, so a recovery starts everybody anew, scheduler included
+//! On the CPU a process cannot rejoin a running cluster, so a recovery restarts all processes, including the scheduler
 //! ([`Restart`](taskd_core::recover::Restart)); MindSpore's own timeouts are never waited for.
 //!
-//! Nothing here imports, links or starts MindSpore.
+//! This crate does not import, link or start MindSpore.
 //!
 //! [service]: taskd_core::job::JobSpec::services
 
 pub mod error;
 mod launch;
+#[cfg(feature = "venv")]
 pub mod venv;
 
 pub use launch::{MindSpore, MindSporeLauncher, PYTHON_FILES, SCHEDULER, with_scheduler};

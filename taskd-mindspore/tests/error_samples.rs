@@ -16,7 +16,7 @@ fn told(sample: &str) -> Option<ErrorReport> {
 }
 
 #[test]
-fn every_sample_is_known_for_what_it_is() {
+fn every_sample_is_classified() {
     let cases = [
         // (sample, code, a consequence of somebody else's fault, a race lost at start-up)
         ("program-fails", "ValueError", false, false),
@@ -53,7 +53,7 @@ fn every_sample_is_known_for_what_it_is() {
 }
 
 #[test]
-fn what_says_nothing_is_no_report() {
+fn output_without_an_error_gives_no_report() {
     assert_eq!(report(&Failure::new(&ProcId::rank(0, 1), None, "epoch 3: loss 0.5\n")), None);
 }
 

@@ -18,7 +18,7 @@ use taskd_core::{detect, recover};
 use taskd_mindspore::{MindSpore, MindSporeLauncher, SCHEDULER, with_scheduler};
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn it_is_as_good_a_launcher_as_the_one_below() {
+async fn the_python_launcher_satisfies_the_launcher_contract() {
     for below in [FakeLauncher::new(), FakeLauncher::new().with_lifeline()] {
         let dir = tempfile::tempdir().unwrap();
         let make = async |_owner| MindSporeLauncher::new(below.attach(), dir.path());
@@ -37,15 +37,14 @@ async fn local(dir: &Path) -> MindSporeLauncher<LocalLauncher> {
 /// The first start of a job: its services and ranks.
 fn batch(spec: &JobSpec) -> StartBatch {
     let world = Arc::new(spec.first_world());
-    let order =
-        |proc, program: &Arc<WorkerSpec>| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(program) };
+    let order = |proc, program: &Arc<WorkerSpec>| StartOrder::new(proc, Place::anywhere(), Arc::clone(program));
     let services = spec.services.iter().map(|(name, program)| order(ProcId::service(name.clone(), 1), program));
     let ranks = world.members().keys().map(|rank| order(ProcId::rank(rank.0, 1), &spec.worker));
-    StartBatch { orders: services.chain(ranks).collect(), world: Arc::clone(&world) }
+    StartBatch::new(Arc::clone(&world), services.chain(ranks).collect())
 }
 
 #[tokio::test]
-async fn scheduler_and_workers_meet_at_one_port_and_print_where_msruns_tools_look() {
+async fn scheduler_and_workers_share_a_port_and_log_to_msrun_paths() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     let print = "import json, os, sys; print(json.dumps(dict(os.environ))); sys.stderr.write('bye\\n')";
@@ -53,7 +52,7 @@ async fn scheduler_and_workers_meet_at_one_port_and_print_where_msruns_tools_loo
         .with_inherit(InheritEnv::Nothing)
         .with_env("MS_TOPO_TIMEOUT", "the-users-own");
     let batch = batch(&with_scheduler(JobSpec::new("test", 2, worker)));
-    let procs: Vec<ProcId> = batch.orders.iter().map(|order| order.proc.clone()).collect();
+    let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
     assert_eq!(procs[0], ProcId::service(SCHEDULER, 1));
     launcher.start(&batch).await.unwrap();
     let over = |phase: &Phase| phase.is_exited();
@@ -84,7 +83,7 @@ async fn scheduler_and_workers_meet_at_one_port_and_print_where_msruns_tools_loo
 }
 
 #[tokio::test]
-async fn whoever_ends_itself_for_want_of_the_scheduler_is_a_victim() {
+async fn worker_that_ends_after_losing_the_scheduler_is_a_victim() {
     let dir = tempfile::tempdir().unwrap();
     // A stand-in for MindSpore: the scheduler is killed, and the workers end themselves as MindSpore's do.
     let program = "if [ $MS_ROLE = MS_SCHED ]; then sleep 0.2; kill -9 $$; fi

@@ -21,7 +21,7 @@ fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     let dir = tempfile::tempdir().unwrap();
     let port = support::free_port();
     let start = |worker: Option<u32>| -> (Child, Recorded) {
-        let rank = Recorded::new(&PYTHON_FILES);
+        let rank = Recorded::new(PYTHON_FILES);
         let checkpoints = dir.path().join(format!("{worker:?}"));
         std::fs::create_dir_all(&checkpoints).unwrap();
         let mut command = rank.command(python, PROGRAM, &[checkpoints.to_str().unwrap()]);
@@ -80,12 +80,11 @@ fn an_unmodified_cluster_is_recorded_and_computes_the_same() {
 }
 
 #[test]
-fn the_heartbeat_goes_on_while_mindspore_keeps_the_interpreters_lock() {
-    let Some(python) = support::mindspore_python("the_heartbeat_goes_on_while_mindspore_keeps_the_interpreters_lock")
-    else {
+fn heartbeat_continues_while_mindspore_holds_the_gil() {
+    let Some(python) = support::mindspore_python("heartbeat_continues_while_mindspore_holds_the_gil") else {
         return;
     };
-    let rank = Rank::new(&PYTHON_FILES);
+    let rank = Rank::new(PYTHON_FILES);
     // A scheduler whose workers never come. Its own Python thread says when it runs, and then does not any more.
     let program = rank.file(
         "scheduler.py",

@@ -1,25 +1,25 @@
-"""What sitecustomize.py does not know of PyTorch: when a training step is completed.
+"""PyTorch's part of sitecustomize.py: it reports completed training steps.
 
-It goes by the calls of an optimizer's step(). How many steps an optimizer has behind it those remember that keep the number
-in their state, and so in checkpoints: Adam and its kin do, SGD does not.
+A step is a call of an optimizer's step(). Some optimizers have their number of steps in their state, and so in
+checkpoints: Adam and its variants do, SGD does not.
 
-And who hosts the store at which ranks meet, where no service does: that one takes the launcher's listener.
+If no service hosts the rendezvous store, the process that hosts it takes over the launcher's listener here.
 
-It imports nothing of torch before the program does, and must parse on Python 3.6 and later.
+This module imports nothing of torch before the program does, and must parse on Python 3.6 and later.
 """
 
 import os
 import sys
 
-MODULE = "torch"  # what a program imports that trains
-STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class, or who has an optimizer make its state
-# Functions that step an optimizer only to have it make its state: of torch's distributed checkpoints (when they are loaded, and of an
-# optimizer that has no state also whenever they are saved), of its named optimizers, and of DeepSpeed's.
+MODULE = "torch"  # the module that a training program imports
+STEP_FRAMES_MAX = 10  # between the step of a class and that of its base class, or a function of SET_UP
+# Functions that step an optimizer only to create its state: of torch's distributed checkpoints (when one is loaded, and
+# also whenever one is saved, if the optimizer has no state), of torch's named optimizers, and of DeepSpeed.
 SET_UP = {"_init_optim_state", "init_state", "initialize_optimizer_states"}
 
 
 def start(steps, after_import):
-    """Called once, in the rank, before the program starts."""
+    """Counts steps. Called once, in the rank, before the program starts."""
 
     def after_step(optimizer, *_):
         if steps.is_rank() and not is_part_of_another(optimizer) and not is_tracing():
@@ -37,22 +37,24 @@ def start(steps, after_import):
 
 
 def is_tracing():
-    """Whether torch only traces the step, in which case there is none."""
+    """Returns true if torch only traces the step and executes none."""
     try:
-        from taskd import _tracing
+        from taskd.torch import tracing
 
-        return _tracing.is_tracing()
-    except Exception:  # an older Python than the package is for
+        return tracing.is_tracing()
+    except Exception:  # a Python that is too old for the package
         return False
 
 
 def keep_step_hooks(module):
-    """Before 2.2 torch.compile takes all hooks out of torch's optimizers, for good: no step would be seen any more. They are
-    put back, where the compiler does not look into them."""
+    """Keeps the hooks of torch's optimizers, which torch.compile before 2.2 removes for good: no step would be counted
+    any more. The hooks are restored where the compiler does not trace them."""
     patch = module.TorchPatcher.patch
 
     def patch_and_keep():
-        classes = [one for one in vars(sys.modules["torch.optim"]).values() if isinstance(one, type) and hasattr(one, "step")]
+        classes = [
+            one for one in vars(sys.modules["torch.optim"]).values() if isinstance(one, type) and hasattr(one, "step")
+        ]
         hooked = [one.step if getattr(one.step, "hooked", False) else None for one in classes]
         patch()
         for one, step in zip(classes, hooked):
@@ -60,15 +62,16 @@ def keep_step_hooks(module):
                 step._torchdynamo_disable = True
                 one.step = step
             elif getattr(one.step, "hooked", False):
-                one.step.hooked = False  # by the first optimizer of the class
+                one.step.hooked = False  # the first optimizer of the class hooks it
 
     module.TorchPatcher.patch = staticmethod(patch_and_keep)
 
 
 def is_part_of_another(optimizer):
-    """Whether this step is none of training: part of another one of the same optimizer, whose class calls the step of its base
-    class, or part of what sets the optimizer up."""
-    called_by = sys._getframe(1).f_back  # the function that torch puts around every class's step, and that calls its hooks
+    """Returns true if this step is not a training step: part of another step of the same optimizer, whose class calls
+    the step of its base class, or part of the optimizer's setup."""
+    # the function that torch wraps around every class's step, and that calls the hooks
+    called_by = sys._getframe(1).f_back
     frame = called_by
     for _ in range(STEP_FRAMES_MAX):
         frame = frame and frame.f_back
@@ -80,8 +83,8 @@ def is_part_of_another(optimizer):
 
 
 def own_count(optimizer):
-    """The steps that an optimizer remembers, this one included; 0 where it does not, or not in host memory: looking
-    there would make the program wait for its device."""
+    """Returns the number of steps in an optimizer's state, this one included; 0 if it has none, or not in host memory:
+    reading it from the device would make the program wait."""
     try:
         for state in optimizer.state.values():
             step = state["step"]
@@ -91,11 +94,20 @@ def own_count(optimizer):
     return 0
 
 
-STORE_PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd")
+STORE_PARAMETERS = (
+    "host_name",
+    "port",
+    "world_size",
+    "is_master",
+    "timeout",
+    "wait_for_workers",
+    "multi_tenant",
+    "master_listen_fd",
+)
 
 
 def hosts(after_import, port):
-    """Called once, in every process that may host the store. `port` is _taskd_port.py."""
+    """Hooks the store. Called once, in every process that may host it. `port` is _taskd_port.py."""
     if os.environ.get("RANK") == "0":
         port.here()
     after_import("torch.distributed.rendezvous", lambda module: host_with_listener(module.TCPStore, port))
@@ -103,7 +115,7 @@ def hosts(after_import, port):
 
 
 def host_with_listener(store, port):
-    """Every store, whether torch's rendezvous makes it or the program by hand."""
+    """Has every store use the launcher's listener: those of torch's rendezvous, and those that the program creates."""
     init = store.__init__
 
     def __init__(self, *args, **kwargs):
@@ -114,17 +126,17 @@ def host_with_listener(store, port):
             return init(self, *args, **kwargs)
         if listener.is_for(given.get("host_name")):
             try:
-                return init(self, *args, **dict(kwargs, master_listen_fd=listener.fd))  # it is torch's from here on
+                return init(self, *args, **dict(kwargs, master_listen_fd=listener.fd))  # torch owns it from here on
             except TypeError:
-                pass  # an older torch takes none
-        listener.close()  # torch listens there itself, at once
+                pass  # a torch without this parameter
+        listener.close()  # torch itself listens there next
         return init(self, *args, **kwargs)
 
     store.__init__ = __init__
 
 
 def release_ahead_of_bind(socket, port):
-    """A program may have something else of Python's listen at the port."""
+    """Releases the launcher's listener before any Python socket binds MASTER_PORT, also for another service."""
     bind = socket.bind
 
     def bind_released(self, address):

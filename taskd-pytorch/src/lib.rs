@@ -1,15 +1,17 @@
 //! PyTorch for taskd: torchrun's contract with a worker, over any launcher.
 //!
-//! [`TorchLauncher`] completes what a launcher starts: the worker environment, a fresh rendezvous for each generation, and
-//! a one-file helper that gives an unmodified training script its lifeline, heartbeat and progress. [`error`] reads what a
-//! failed rank says and tells a program's own failure from a lost peer. [`store`] is a server for torch's `TCPStore` clients
-//! that outlives every rank. [`venv`] finds or makes the Python that examples and tests run.
+//! [`TorchLauncher`] completes the processes that a launcher starts: it adds the worker environment, a new rendezvous
+//! for each generation, and a one-file helper that gives an unmodified training script its lifeline, heartbeat and
+//! progress. [`error`] interprets a failed rank's output and distinguishes a program's own failure from a lost peer.
+//! [`store`] is a server for torch's `TCPStore` clients that outlives every rank. With the feature `venv`,
+//! `venv` finds or creates the Python environment for examples and tests.
 //!
-//! Nothing here imports, links or starts PyTorch.
+//! This crate does not import, link or start PyTorch.
 
 pub mod error;
 mod launch;
 pub mod store;
+#[cfg(feature = "venv")]
 pub mod venv;
 
 pub use launch::{PYTHON_FILES, STORE, Torch, TorchLauncher, with_store};

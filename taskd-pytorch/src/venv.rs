@@ -1,40 +1,28 @@
-//! The Python that examples and tests run PyTorch with: what is pinned, and how it is found or made
-//! ([`taskd_core::launch::python::venv`]). `TASKD_PYTHON` names an interpreter to use as it is.
+//! The Python environment in which examples and tests run PyTorch: its pinned requirements, and how it is found or
+//! created ([`taskd_core::launch::python::venv`]). `TASKD_PYTHON` names an interpreter to use unchanged.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use taskd_core::launch::python::venv;
 pub use taskd_core::launch::python::venv::{VenvError, VenvSpec};
 
-/// PyTorch for examples and tests.
+/// The Python environment with PyTorch that examples and tests use.
 pub const SPEC: VenvSpec = VenvSpec {
     what: "PyTorch",
     takes: "about 7 GB, once, about 2 minutes",
     requirements: include_str!("../python/requirements.txt"),
     modules: &["torch", "numpy", "sklearn"],
     versions: &[(3, 13), (3, 12), (3, 11), (3, 10)],
-    needs_bytes: 11_000_000_000, // 7 GB installed, and what pip unpacks meanwhile
+    needs_bytes: 11_000_000_000, // 7 GB installed, plus pip's temporary files
     variable: "TASKD_PYTHON",
 };
 
-/// A Python interpreter that can import what the pinned requirements name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PythonEnv(venv::PythonEnv);
-
-impl PythonEnv {
-    /// The interpreter of `TASKD_PYTHON`, else that of the shared environment, which is made if it is not there yet.
-    ///
-    /// Making it takes about two minutes and 7 GB; see [`VenvSpec::locate`].
-    ///
-    /// # Errors
-    /// There is none, and none can be made; what to do about it.
-    pub fn locate(progress: &mut dyn FnMut(&str)) -> Result<Self, VenvError> {
-        const { &SPEC }.locate(progress).map(PythonEnv)
-    }
-
-    /// The interpreter's path, to be started as it is: no activation is needed.
-    #[must_use]
-    pub fn python(&self) -> &Path {
-        self.0.python()
-    }
+/// Returns the path of the Python interpreter that the variable `TASKD_PYTHON` names; if it is not set, that of the
+/// shared environment, which is created if it does not exist.
+///
+/// Creating the environment takes about two minutes and 7 GB. Blocks the thread; see [`VenvSpec::locate`].
+///
+/// # Errors
+/// No environment exists and none can be created; the error contains the remedy.
+pub fn locate(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, VenvError> {
+    Ok(const { &SPEC }.locate(progress)?.python().to_owned())
 }

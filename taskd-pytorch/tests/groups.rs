@@ -28,7 +28,7 @@ fn findings(test: &str, program: &str) -> Option<Value> {
     let _alone = ONE_AT_A_TIME.lock();
     let found = tempfile::NamedTempFile::new().unwrap();
     let helper = tempfile::tempdir().unwrap();
-    write_helper(helper.path(), &PYTHON_FILES).unwrap();
+    write_helper(helper.path(), PYTHON_FILES).unwrap();
     let here = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new(python);
     command.arg(format!("{here}/tests/groups/{program}")).arg(found.path());
@@ -81,8 +81,8 @@ fn every_operation_of_ddp_fsdp_and_fsdp2_is_recorded() {
 
 /// A newer torch brings new ones: each has to be hooked, or written down as no operation between ranks.
 #[test]
-fn every_collective_operation_of_the_installed_torch_is_known_and_recorded() {
-    let test = "every_collective_operation_of_the_installed_torch_is_known_and_recorded";
+fn collectives_of_the_installed_torch_are_all_recorded() {
+    let test = "collectives_of_the_installed_torch_are_all_recorded";
     let Some(found) = findings(test, "known.py") else { return };
     for rank in list(&found) {
         assert_eq!(rank["unknown methods"], serde_json::json!([]), "hook them in _group_calls.py");
@@ -158,6 +158,17 @@ fn a_process_ends_though_a_thread_of_gloos_is_late() {
     let Some(found) = findings("a_process_ends_though_a_thread_of_gloos_is_late", "late.py") else { return };
     for (program, code) in each(&found) {
         assert_eq!(code, 7, "{program}: {found}");
+    }
+}
+
+/// A client of the store without the secret can copy what it cannot sign.
+#[test]
+fn gloo_address_of_another_group_or_generation_is_refused() {
+    let test = "gloo_address_of_another_group_or_generation_is_refused";
+    let Some(found) = findings(test, "replayed.py") else { return };
+    assert_eq!(found["own"], serde_json::json!([true, [["10.0.0.7", 4001]]]));
+    for copied in ["another group", "none of another group", "another generation"] {
+        assert_eq!(found[copied], "refused", "{copied}: {found}");
     }
 }
 

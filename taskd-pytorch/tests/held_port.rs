@@ -189,8 +189,8 @@ os._exit(0)";
 
 /// Without the helper nobody could take the listener: then the port is bound, as it was, and another user may be first.
 #[tokio::test]
-async fn who_has_no_helper_listens_itself() {
-    let Some(torch) = support::torch_python("who_has_no_helper_listens_itself") else { return };
+async fn rank_without_the_helper_listens_on_the_port_itself() {
+    let Some(torch) = support::torch_python("rank_without_the_helper_listens_on_the_port_itself") else { return };
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     let program = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ndist.destroy_process_group()";

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "recovery/fork_server.rs"]
+mod fork_server;
 #[path = "recovery/halves.rs"]
 mod halves;
 #[path = "recovery/handed.rs"]
@@ -16,15 +18,8 @@ mod pieces;
 mod support;
 
 use std::fs;
-use std::process::Command;
-use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use taskd_core::launch::python::write_helper;
-use taskd_pytorch::PYTHON_FILES;
-
-/// Each of them needs both cores of a small machine for itself.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the threads and
 /// descriptors of each.
@@ -50,19 +45,8 @@ fn findings(test: &str, scenario: &str) -> Option<Value> {
 /// The same, of a scenario of this program.
 fn found_by(program: &str, test: &str, scenario: &str) -> Option<Value> {
     let python = support::torch_python(test)?;
-    let _alone = ONE_AT_A_TIME.lock();
     let found = tempfile::NamedTempFile::new().unwrap();
-    let helper = tempfile::tempdir().unwrap();
-    write_helper(helper.path(), &PYTHON_FILES).unwrap();
-    let mut command = Command::new(python);
-    command.arg(format!("{}/tests/recovery/{program}", env!("CARGO_MANIFEST_DIR"))).arg(scenario).arg(found.path());
-    command.env("PYTHONPATH", helper.path()).env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1");
-    for name in ["TASKD_CONTROL", "TASKD_LIFELINE", "TASKD_LIB", "TASKD_KEEP"] {
-        command.env_remove(name);
-    }
-    let out = command.output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{scenario}: {}\n{said}", out.status);
+    fork_server::run(&python, program, &[scenario, found.path().to_str().unwrap()]);
     Some(serde_json::from_slice(&fs::read(found.path()).unwrap()).unwrap())
 }
 
@@ -165,8 +149,8 @@ fn a_pass_that_torch_only_traces_is_known_as_such() {
 
 /// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.
 #[test]
-fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_after_the_first() {
-    let test = "checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_after_the_first";
+fn checksums_are_equal_for_replicas_and_differ_for_stages() {
+    let test = "checksums_are_equal_for_replicas_and_differ_for_stages";
     let Some(found) = findings(test, "checksums") else { return };
     let steps = ["0", "1", "2", "4", "8"];
     let rounds = |program: &str, [first, later]: [[u32; 3]; 2]| {
@@ -183,8 +167,8 @@ fn checksums_of_replicas_are_equal_at_every_step_and_those_of_stages_differ_afte
 
 /// Without a backend, made again over the same store, in a world of its own, with a process that is no rank.
 #[test]
-fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_reported() {
-    let test = "groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_reported";
+fn unusual_groups_work_and_those_without_abort_are_reported() {
+    let test = "unusual_groups_work_and_those_without_abort_are_reported";
     let Some(found) = findings(test, "meetings") else { return };
     let sums = [
         ("no_backend", json!([2.0, 2.0])),
@@ -208,7 +192,7 @@ fn groups_that_are_no_usual_ones_are_made_and_those_that_cannot_be_given_up_are_
             assert_eq!(rank["sums"], sums, "{program}: {found:#}");
             assert_eq!(
                 rank["inside"],
-                if why.is_some() { "ProcessGroup" } else { "Recoverable" },
+                if why.is_some() { "ProcessGroup" } else { "AbortableGroup" },
                 "{program}: {found:#}"
             );
             assert_eq!(rank["cannot"].as_str().is_some(), why.is_some(), "{program}: {found:#}");
@@ -271,11 +255,11 @@ fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
 
 /// The group's backend is a stand-in for one that cannot be left.
 #[test]
-fn a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once() {
-    let test = "a_group_of_another_backend_is_not_given_up_and_that_is_said_at_once";
+fn abort_of_a_group_with_another_backend_is_refused_at_once() {
+    let test = "abort_of_a_group_with_another_backend_is_refused_at_once";
     let Some(found) = findings(test, "other_backend") else { return };
     let why =
-        "refuses give-up: a group with the backend fake cannot be given up inside of the process; restart all ranks";
+        "refuses abort: a group with the backend fake cannot be given up inside of the process; restart all ranks";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
     assert!(found["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0), "{found:#}");
     assert_eq!(found["newcomer"], "parked", "it can make such a group as well: {found:#}");
@@ -299,8 +283,8 @@ fn a_pipeline_of_torchs_own_is_not_done_again_in_place() {
 }
 
 #[test]
-fn a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied() {
-    let test = "a_step_is_not_done_again_that_may_have_changed_what_is_too_large_to_be_copied";
+fn step_that_may_have_changed_an_uncopied_state_is_not_repeated() {
+    let test = "step_that_may_have_changed_an_uncopied_state_is_not_repeated";
     let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
     is_refused(test, "large_early", why);
     is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
@@ -316,13 +300,9 @@ fn a_place_in_a_step_that_goes_over_an_epochs_end_is_where_it_began() {
 }
 
 #[test]
-fn a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand() {
-    let why = "refuses give-up: Dispatching calls for operations of all ranks with every batch";
-    is_refused(
-        "a_loader_that_calls_for_collectives_with_every_batch_is_refused_beforehand",
-        "loader_that_dispatches",
-        why,
-    );
+fn abort_with_a_loader_that_uses_collectives_is_refused() {
+    let why = "refuses abort: Dispatching calls for operations of all ranks with every batch";
+    is_refused("abort_with_a_loader_that_uses_collectives_is_refused", "loader_that_dispatches", why);
 }
 
 #[test]
@@ -341,8 +321,8 @@ fn state_that_is_lost_at_the_end_of_a_step_is_refused() {
 }
 
 #[test]
-fn gradients_that_a_step_leaves_to_the_next_are_reported_before_anything_has_failed() {
-    let test = "gradients_that_a_step_leaves_to_the_next_are_reported_before_anything_has_failed";
+fn gradients_carried_between_steps_are_reported_before_a_failure() {
+    let test = "gradients_carried_between_steps_are_reported_before_a_failure";
     let Some(found) = findings(test, "carries") else { return };
     let carried = ["what gradients have from one step to the next"];
     let none: [[&str; 0]; 2] = [[], []];
@@ -382,8 +362,8 @@ fn a_step_whose_batches_are_not_there_any_more_is_not_done_again() {
 }
 
 #[test]
-fn what_is_registered_and_is_no_state_is_said() {
-    let Some(found) = findings("what_is_registered_and_is_no_state_is_said", "no_state") else { return };
+fn registered_object_without_state_is_reported() {
+    let Some(found) = findings("registered_object_without_state_is_reported", "no_state") else { return };
     let said = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
     assert!(found["said"].as_str().is_some_and(|text| text.contains(said)), "{found:#}");
     assert_eq!(found["known"], serde_json::json!(["tensor"]));
@@ -427,16 +407,16 @@ fn a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers() {
 }
 
 #[test]
-fn where_one_of_three_peers_has_other_state_nobody_is_given_anything() {
-    let test = "where_one_of_three_peers_has_other_state_nobody_is_given_anything";
+fn copy_is_refused_if_one_of_three_peers_has_other_state() {
+    let test = "copy_is_refused_if_one_of_three_peers_has_other_state";
     let Some(found) = ends_as_undisturbed(test, "of_three_unlike") else { return };
     let why = "optimizer/0.0.max_exp_avg_sq is missing with rank 0 and";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
 
 #[test]
-fn a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end() {
-    let test = "a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end";
+fn framework_callbacks_report_the_save_and_the_exit() {
+    let test = "framework_callbacks_report_the_save_and_the_exit";
     let Some(found) = findings(test, "told_to_exit") else { return };
     let expected = serde_json::json!([["save", found["where"], found["step"]], ["exit", 7]]);
     assert_eq!(found["called"], serde_json::json!([expected, expected, expected, expected]), "{found:#}");
@@ -444,8 +424,8 @@ fn a_framework_is_told_that_state_is_saved_and_that_the_process_is_to_end() {
 }
 
 #[test]
-fn ranks_say_what_they_cannot_take_part_in_before_anything_has_failed() {
-    let test = "ranks_say_what_they_cannot_take_part_in_before_anything_has_failed";
+fn ranks_report_unsupported_recoveries_before_a_failure() {
+    let test = "ranks_report_unsupported_recoveries_before_a_failure";
     let Some(found) = findings(test, "limits") else { return };
     for rank in 0..2 {
         let of = |name: &str| (&found[name][rank][0], list(&found[name][rank][1]));
@@ -464,14 +444,16 @@ fn ranks_say_what_they_cannot_take_part_in_before_anything_has_failed() {
 }
 
 #[test]
-fn nobody_else_ends_later_for_the_callback_of_the_end() {
-    let Some(found) = findings("nobody_else_ends_later_for_the_callback_of_the_end", "whose_signal") else { return };
+fn sigterm_handler_affects_only_a_loop_with_an_exit_callback() {
+    let Some(found) = findings("sigterm_handler_affects_only_a_loop_with_an_exit_callback", "whose_signal") else {
+        return;
+    };
     assert_eq!(found, serde_json::json!({"without": true, "own": true, "helper": 15, "after": 15, "late": 15}));
 }
 
 #[test]
-fn that_a_state_is_too_large_to_be_undone_is_said_once() {
-    let test = "that_a_state_is_too_large_to_be_undone_is_said_once";
+fn state_too_large_to_undo_is_reported_once() {
+    let test = "state_too_large_to_undo_is_reported_once";
     let Some(found) = findings(test, "state_too_large_to_undo") else { return };
     let [said] = &list(&found["said"])[..] else { panic!("{found:#}") };
     assert!(said.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
@@ -493,8 +475,8 @@ fn ranks_that_are_killed_are_replaced_with_the_recorder_on() {
 }
 
 #[test]
-fn a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew() {
-    let test = "a_world_is_smaller_for_a_while_and_its_data_is_shared_out_anew";
+fn world_that_shrinks_and_grows_redistributes_its_data() {
+    let test = "world_that_shrinks_and_grows_redistributes_its_data";
     for scenario in ["smaller", "fsdp_smaller"] {
         let Some(found) = findings(test, scenario) else { return };
         is_shared_out_anew(&found);
@@ -546,8 +528,8 @@ fn is_shared_out_anew(found: &Value) {
 
 /// A step is given up once for what befell it, and once more for what befell the next.
 #[test]
-fn recoveries_are_as_many_as_what_befell_them() {
-    let test = "recoveries_are_as_many_as_what_befell_them";
+fn recoveries_equal_the_injected_faults() {
+    let test = "recoveries_equal_the_injected_faults";
     for (scenario, many) in [("between_passes", 1), ("two_in_a_row", 2)] {
         let Some(found) = ends_as_undisturbed(test, scenario) else { return };
         assert_eq!(found["generations"], many, "{scenario}: {found:#}");
@@ -564,8 +546,8 @@ fn operations_that_python_calls_for_raise_step_aborted() {
 }
 
 #[test]
-fn a_bucket_that_fails_inside_of_backward_completes_and_the_step_is_done_again() {
-    let test = "a_bucket_that_fails_inside_of_backward_completes_and_the_step_is_done_again";
+fn bucket_that_fails_in_backward_completes_and_step_is_repeated() {
+    let test = "bucket_that_fails_in_backward_completes_and_step_is_repeated";
     let Some(found) = ends_as_undisturbed(test, "in_backward") else { return };
     let failures = list(&found["failures"]);
     assert!(failures.iter().any(|one| one["in_backward"] == true && one["op"] == "allreduce"), "{failures:#?}");
@@ -573,8 +555,8 @@ fn a_bucket_that_fails_inside_of_backward_completes_and_the_step_is_done_again()
 }
 
 #[test]
-fn a_sharded_optimizer_is_done_again_and_its_lost_part_is_told() {
-    let test = "a_sharded_optimizer_is_done_again_and_its_lost_part_is_told";
+fn sharded_optimizer_step_is_repeated_and_a_lost_shard_reported() {
+    let test = "sharded_optimizer_step_is_repeated_and_a_lost_shard_reported";
     let Some(_) = ends_as_undisturbed(test, "zero") else { return };
     let Some(lost) = findings(test, "lost_shard") else { return };
     assert!(lost["said"].as_str().is_some_and(|said| said.contains("optimizer is sharded")), "{lost}");
@@ -593,13 +575,16 @@ fn many_recoveries_leave_little_behind() {
 }
 
 #[test]
-fn garbage_on_the_link_harms_nobody() {
-    let Some(found) = ends_as_undisturbed("garbage_on_the_link_harms_nobody", "garbage") else { return };
+fn garbage_on_the_control_link_is_refused_and_training_continues() {
+    let Some(found) = ends_as_undisturbed("garbage_on_the_control_link_is_refused_and_training_continues", "garbage")
+    else {
+        return;
+    };
     let refused = |kind: &str| found["refused"][kind].as_str().unwrap_or_default().to_owned();
     assert!(refused("dance").contains("no directive dance"), "{found:#}");
-    assert_eq!(refused("give-up"), "directive of generation 0, this process is in generation 1");
-    for kind in ["resume", "repair"] {
-        assert!(refused(kind).contains("without a give-up"), "{found:#}");
+    assert_eq!(refused("abort"), "directive of generation 0, this process is in generation 1");
+    for kind in ["resume", "sync-state"] {
+        assert!(refused(kind).contains("without an abort"), "{found:#}");
     }
 }
 
@@ -615,8 +600,8 @@ fn start(found: &Value) -> Option<u64> {
 }
 
 #[test]
-fn directives_that_are_given_again_are_carried_out_once_and_answered_again() {
-    let test = "directives_that_are_given_again_are_carried_out_once_and_answered_again";
+fn repeated_directives_are_executed_once_and_answered_again() {
+    let test = "repeated_directives_are_executed_once_and_answered_again";
     let Some(found) = ends_as_undisturbed(test, "asked_twice") else { return };
     assert_eq!(found["refused"], serde_json::json!([]), "{found:#}");
     assert_eq!(found["again"], 16, "four directives of four ranks: {found:#}");
@@ -639,8 +624,8 @@ fn state_of_the_programs_own_is_in_a_dying_checkpoint() {
 
 /// The Accelerator is a stand-in.
 #[test]
-fn what_accelerate_counts_is_in_a_dying_checkpoint_and_keeps_no_program_without_it_from_that() {
-    let test = "what_accelerate_counts_is_in_a_dying_checkpoint_and_keeps_no_program_without_it_from_that";
+fn dying_checkpoint_of_accelerate_loads_without_accelerate() {
+    let test = "dying_checkpoint_of_accelerate_loads_without_accelerate";
     let Some(found) = findings(test, "dump_accelerated") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
@@ -649,9 +634,8 @@ fn what_accelerate_counts_is_in_a_dying_checkpoint_and_keeps_no_program_without_
 
 /// By case, as `recovery/beforehand.py` has them: the step with which all go on.
 #[test]
-fn a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted() {
-    let test =
-        "a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_takes_back_what_was_not_wanted";
+fn newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded() {
+    let test = "newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded";
     let Some(found) = findings(test, "beforehand") else { return };
     for (case, step) in [("parked", 16), ("started", 16), ("on another host", 16), ("not completed", 15), ("fails", 16)]
     {
@@ -664,8 +648,8 @@ fn a_newcomer_does_the_step_its_predecessor_was_about_to_commit_beforehand_and_t
 }
 
 #[test]
-fn a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers() {
-    let test = "a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers";
+fn rank_without_saved_random_numbers_uses_those_of_a_peer() {
+    let test = "rank_without_saved_random_numbers_uses_those_of_a_peer";
     let Some(found) = findings(test, "dump_lost") else { return };
     for (when, exact) in [("after", true), ("before", false)] {
         assert_eq!(start(&found[when]), Some(23));
@@ -674,8 +658,8 @@ fn a_rank_that_has_left_nothing_behind_goes_on_with_a_peers_random_numbers() {
 }
 
 #[test]
-fn a_rank_that_is_lost_at_the_end_of_a_step_that_the_others_complete_has_its_random_numbers() {
-    let test = "a_rank_that_is_lost_at_the_end_of_a_step_that_the_others_complete_has_its_random_numbers";
+fn rank_lost_after_its_step_restarts_with_its_random_numbers() {
+    let test = "rank_lost_after_its_step_restarts_with_its_random_numbers";
     let Some(found) = findings(test, "dump_lost_late") else { return };
     assert_eq!((start(&found), found["step"].as_u64()), (Some(24), Some(24)));
     assert!(is_exact(&found), "{found:#}");
@@ -705,8 +689,8 @@ fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
 }
 
 #[test]
-fn what_is_not_whole_is_refused_in_one_sentence_and_the_one_before_it_is_loaded() {
-    let test = "what_is_not_whole_is_refused_in_one_sentence_and_the_one_before_it_is_loaded";
+fn damaged_checkpoint_is_refused_and_the_previous_one_is_loaded() {
+    let test = "damaged_checkpoint_is_refused_and_the_previous_one_is_loaded";
     let Some(found) = findings(test, "dump_damaged") else { return };
     let is = |what: &str, step: &Value, said: &str| {
         let one = &found[what];

@@ -33,18 +33,18 @@ fn is_soak() -> bool {
 
 /// Without hooks: the same program as it is.
 fn plain(python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
-    let rank = Recorded::new(&PYTHON_FILES);
+    let rank = Recorded::new(PYTHON_FILES);
     finished(rank.command(python, &self::program(program), arguments).env("TASKD_HOOKS", "0").output().unwrap())
 }
 
 #[test]
-fn who_comes_first_dials_when_somebody_listens() {
-    for torch in &torches("who_comes_first_dials_when_somebody_listens") {
+fn early_rank_dials_the_store_only_once_it_listens() {
+    for torch in &torches("early_rank_dials_the_store_only_once_it_listens") {
         let dir = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let mark = dir.path().join("mark").display().to_string();
         let ranks = ["0", "1"].map(|rank| {
-            let recorded = Recorded::new(&PYTHON_FILES);
+            let recorded = Recorded::new(PYTHON_FILES);
             let child = recorded.command(torch, &program("late_store.py"), &[rank, &port, &mark]).spawn().unwrap();
             (recorded, child)
         });
@@ -59,7 +59,7 @@ fn an_unmodified_program_is_recorded_and_computes_the_same() {
         let said = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();
         let expected = said(&plain(torch, "train.py", &["none"]).0);
         let start = |workers| {
-            let rank = Recorded::new(&PYTHON_FILES);
+            let rank = Recorded::new(PYTHON_FILES);
             let child = rank.command(torch, &program("train.py"), &[workers]).spawn().unwrap();
             (workers, rank, child)
         };
@@ -99,7 +99,7 @@ fn a_training_step_counts_once_however_often_an_optimizer_is_stepped() {
         return;
     };
     let start = |(program, steps): (&'static str, Vec<u64>)| {
-        let rank = Recorded::new(&PYTHON_FILES);
+        let rank = Recorded::new(PYTHON_FILES);
         let child = rank.command(&torch, &self::program("resumed.py"), &[program]).spawn().unwrap();
         (program, steps, rank, child)
     };
@@ -124,9 +124,9 @@ fn a_training_step_counts_once_however_often_an_optimizer_is_stepped() {
 }
 
 #[test]
-fn nothing_else_changes() {
-    for torch in &torches("nothing_else_changes") {
-        let rank = Recorded::new(&PYTHON_FILES);
+fn program_output_with_hooks_is_unchanged() {
+    for torch in &torches("program_output_with_hooks_is_unchanged") {
+        let rank = Recorded::new(PYTHON_FILES);
         let (stdout, _) = rank.run(torch, &program("traps.py"), &[]);
         assert_eq!(stdout, plain(torch, "traps.py", &[]).0);
         let seen = rank.seen();
@@ -142,9 +142,9 @@ fn nothing_else_changes() {
 }
 
 #[test]
-fn what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported() {
-    for torch in &torches("what_is_compiled_is_the_same_and_a_hidden_forward_pass_is_reported") {
-        let rank = Recorded::new(&PYTHON_FILES);
+fn compiled_graphs_are_unchanged_and_hidden_passes_are_reported() {
+    for torch in &torches("compiled_graphs_are_unchanged_and_hidden_passes_are_reported") {
+        let rank = Recorded::new(PYTHON_FILES);
         let (stdout, _) = rank.run(torch, &program("compiled.py"), &[]);
         assert_eq!(stdout, plain(torch, "compiled.py", &[]).0, "the same graphs");
         let seen = rank.seen();
@@ -168,7 +168,7 @@ fn operations_of_process_groups_are_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let rendezvous = dir.path().join("store");
     let start = |number: usize| {
-        let rank = Recorded::new(&PYTHON_FILES);
+        let rank = Recorded::new(PYTHON_FILES);
         let arguments = [rendezvous.to_str().unwrap(), &number.to_string(), "2"];
         let mut command = rank.command(&torch, &program("../groups/unmodified.py"), &arguments);
         (command.env("GLOO_SOCKET_IFNAME", "lo").spawn().unwrap(), rank)
@@ -200,7 +200,7 @@ fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
     let Some(torch) = support::torch_python("marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in") else {
         return;
     };
-    let rank = Recorded::new(&PYTHON_FILES);
+    let rank = Recorded::new(PYTHON_FILES);
     let python_path = format!("{}:{}", rank.helper().display(), program("npu"));
     let run = |command: &mut Command| finished(command.env("PYTHONPATH", &python_path).output().unwrap());
     let (stdout, stderr) = run(&mut rank.command(&torch, &program("marked.py"), &[]));
@@ -216,7 +216,7 @@ fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
 #[test]
 fn kinds_are_switched_while_the_program_runs() {
     for torch in &torches("kinds_are_switched_while_the_program_runs") {
-        let rank = Recorded::new(&PYTHON_FILES);
+        let rank = Recorded::new(PYTHON_FILES);
         let mut child = rank.command(torch, &program("switched.py"), &[]).stdin(Stdio::piped()).spawn().unwrap();
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let (all, none) = (Switches::ALL, Switches::NONE);
@@ -253,7 +253,7 @@ fn kinds_are_switched_while_the_program_runs() {
 #[test]
 fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
     for torch in &torches("a_hook_that_fails_is_turned_off_and_the_program_goes_on") {
-        let rank = Recorded::new(&PYTHON_FILES);
+        let rank = Recorded::new(PYTHON_FILES);
         let (stdout, stderr) = rank.run(torch, &program("failing.py"), &[]);
         assert_eq!(stdout.trim(), "trained; 3 hooks have failed");
         assert_eq!(stderr.matches("taskd:").count(), 1, "one line: {stderr}");
@@ -269,13 +269,13 @@ fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
 
 /// Printed, and not judged: how fast a machine is says nothing of the hooks.
 #[test]
-fn what_marks_and_hooks_cost() {
+fn cost_of_marks_and_hooks_is_printed() {
     if !is_soak() {
         return;
     }
-    for torch in torches("what_marks_and_hooks_cost") {
+    for torch in torches("cost_of_marks_and_hooks_is_printed") {
         let cost = |what: &str, variable: &str, value: &str| -> [Value; 2] {
-            let rank = Recorded::new(&PYTHON_FILES);
+            let rank = Recorded::new(PYTHON_FILES);
             let out = rank.command(&torch, &program("cost.py"), &[what]).env(variable, value).output().unwrap();
             serde_json::from_str(&finished(out).0).unwrap()
         };

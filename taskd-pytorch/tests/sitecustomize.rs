@@ -59,7 +59,7 @@ if os.fork() == 0:
 os.wait()";
     // The helper has to work on Pythons for which there is no package `taskd`, nor a torch of today.
     for python in [6, 7].into_iter().filter_map(version).chain([PathBuf::from(system())]) {
-        let rank = Rank::new(&PYTHON_FILES);
+        let rank = Rank::new(PYTHON_FILES);
         fake_torch(&rank);
         let mut command = rank.command(&[python.to_str().unwrap(), "-c", program]);
         let out = command.env("PYTHONWARNINGS", "ignore::DeprecationWarning").output().unwrap(); // of the fork, since 3.12
@@ -71,7 +71,7 @@ os.wait()";
 #[test]
 fn the_workers_of_a_real_data_loader_come_and_go() {
     let Some(torch) = support::torch_python("the_workers_of_a_real_data_loader_come_and_go") else { return };
-    let rank = Rank::new(&PYTHON_FILES);
+    let rank = Rank::new(PYTHON_FILES);
     let program = format!(
         "{LOOK}
 import torch
@@ -95,7 +95,7 @@ if __name__ == '__main__':
 #[test]
 fn steps_of_real_optimizers_are_seen() {
     let Some(python) = support::torch_python("steps_of_real_optimizers_are_seen") else { return };
-    let rank = Rank::new(&PYTHON_FILES);
+    let rank = Rank::new(PYTHON_FILES);
     let program = "
 import torch
 def train(steps, *optimizers):
@@ -124,7 +124,7 @@ raise ValueError('after two more')";
 #[test]
 fn an_optimizer_in_the_place_of_another_is_a_newcomer() {
     let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_newcomer") else { return };
-    let rank = Rank::new(&PYTHON_FILES);
+    let rank = Rank::new(PYTHON_FILES);
     let program = "
 import gc, torch
 model = torch.nn.Linear(4, 2)
@@ -152,10 +152,10 @@ fn the_hooks_of_recovery_are_whole_when_torch_is_imported_as_programs_do() {
     let test = "the_hooks_of_recovery_are_whole_when_torch_is_imported_as_programs_do";
     let Some(python) = support::torch_python(test) else { return };
     for first in ["torch", "torch.distributed", "torch.utils.data"] {
-        let rank = Rank::new(&PYTHON_FILES);
+        let rank = Rank::new(PYTHON_FILES);
         let program = format!(
             "import {first}, sys\nimport torch.distributed\nfrom taskd import _session\n\
-             print('taskd._engine' in sys.modules, _session.current.engine is not None)"
+             print('taskd.torch.engine' in sys.modules, _session.current.engine is not None)"
         );
         let mut command = rank.command(&[python.to_str().unwrap(), "-W", "ignore", "-c", &program]);
         command.env("TASKD_CONTROL", "/nonexistent").env("RANK", "0").env("WORLD_SIZE", "1");

@@ -14,7 +14,7 @@ use jobs::{batch, exits, local, restarted, world};
 use taskd_core::job::{
     CommandId, Counted, Exit, Incarnation, InheritEnv, JobSpec, ProcId, Rank, Role, WorkerSpec, World,
 };
-use taskd_core::launch::{DirectBatch, Directive, LaunchError, Launcher, Phase, Place, StartOrder};
+use taskd_core::launch::{Directive, DirectiveBatch, LaunchError, Launcher, Phase, Place, StartOrder};
 use taskd_core::runtime::Runtime;
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
@@ -33,7 +33,7 @@ async fn exit(launcher: &impl Launcher, proc: &ProcId) -> Exit {
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn it_is_as_good_a_launcher_as_the_one_below() {
+async fn the_python_launcher_satisfies_the_launcher_contract() {
     for below in [FakeLauncher::new(), FakeLauncher::new().with_lifeline()] {
         let dir = tempfile::tempdir().unwrap();
         let make = async |_owner| TorchLauncher::new(below.attach(), dir.path());
@@ -90,13 +90,13 @@ async fn a_rank_sees_torchruns_environment() {
     for (name, value) in expected {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env["TASKD_CANNOT"], "join", "nobody serves the place where they would meet");
+    assert_eq!(env["TASKD_DISABLED_DIRECTIVES"], "join", "nobody serves the place where they would meet");
     let own = |name: &&String| !name.starts_with("TASKD_") && *name != "LC_CTYPE"; // Python sets the latter itself
     assert_eq!(env.keys().filter(own).count(), expected.len(), "nothing else: {:?}", env.keys());
 }
 
 #[tokio::test]
-async fn a_failed_rank_says_why() {
+async fn failed_rank_exit_contains_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     let world = world(4);
@@ -132,7 +132,7 @@ async fn a_failed_rank_says_why() {
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn the_death_of_a_killed_rank_is_told_early_and_that_of_a_failed_one_with_its_exit() {
+async fn rank_is_reported_dead_before_its_exit_only_if_killed() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeLauncher::new().with_lifeline();
     let launcher = TorchLauncher::new(fake.attach(), dir.path());
@@ -146,7 +146,7 @@ async fn the_death_of_a_killed_rank_is_told_early_and_that_of_a_failed_one_with_
 }
 
 #[tokio::test]
-async fn what_an_unmodified_program_does_is_seen() {
+async fn unmodified_program_has_heartbeat_and_progress() {
     let dir = tempfile::tempdir().unwrap();
     let optimizer = dir.path().join("site/torch/optim/optimizer.py");
     std::fs::create_dir_all(optimizer.parent().unwrap()).unwrap();
@@ -191,7 +191,7 @@ async fn files_that_cannot_be_written_cost_only_what_is_in_them() {
     std::fs::write(dir.path().join("torch"), "a file where the directory should be").unwrap();
     let launcher = local(dir.path()).await;
     let info = launcher.info();
-    assert!(info.goes_without.iter().any(|without| without.contains("torch/python cannot be written")), "{info:?}");
+    assert!(info.limitations.iter().any(|without| without.contains("torch/python cannot be written")), "{info:?}");
     let program = "import os; assert 'PYTHONPATH' not in os.environ; raise KeyError('printed only')";
     let spec = python(program).with_inherit(InheritEnv::Nothing);
     launcher.start(&batch(&world(1), |_| spec.clone())).await.unwrap();
@@ -209,7 +209,7 @@ async fn port_of(launcher: &TorchLauncher<FakeLauncher>, dir: &Path, world: &Wor
 }
 
 #[tokio::test]
-async fn a_generation_keeps_its_port_and_the_next_gets_another() {
+async fn generation_has_one_port_and_the_next_gets_another() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let fake = FakeLauncher::new();
@@ -232,7 +232,7 @@ async fn a_generation_keeps_its_port_and_the_next_gets_another() {
 
 /// The guard holds the store's socket: whoever calls there finds somebody, and waits.
 #[tokio::test]
-async fn who_is_to_meet_at_a_store_that_dies_is_told_that_it_has_ended() {
+async fn join_at_a_store_that_dies_reports_that_the_store_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     let dies_when_called = "import os, select; select.select([int(os.environ['TASKD_LISTEN_FD'])], [], [])";
@@ -240,13 +240,15 @@ async fn who_is_to_meet_at_a_store_that_dies_is_told_that_it_has_ended() {
     store.listen = Some(dir.path().join("torch/meeting.sock"));
     let mut starts = batch(&world(1), |_| WorkerSpec::new(["sleep", "600"]));
     let (proc, spec) = (ProcId { role: Role::Service(STORE), incarnation: Incarnation(1) }, Arc::new(store));
-    starts.orders.push(StartOrder { proc, place: Place::anywhere(), spec });
+    starts.starts.push(StartOrder::new(proc, Place::anywhere(), spec));
     launcher.inner().start(&starts).await.unwrap();
     let join = Directive::Join { rank: Rank(0), size: 1, members: Vec::new(), prefix: String::new(), store: None };
-    let orders = vec![(ProcId::rank(0, 1), join)];
-    let told =
-        launcher.direct(CommandId(1), &DirectBatch { world: Arc::clone(&starts.world), orders }).await.unwrap_err();
-    assert_eq!(told, LaunchError::Unreachable("service store serves nobody: it has ended".into()));
+    let directives = vec![(ProcId::rank(0, 1), join)];
+    let told = launcher
+        .send_directives(CommandId(1), &DirectiveBatch::new(Arc::clone(&starts.world), directives))
+        .await
+        .unwrap_err();
+    assert_eq!(told, LaunchError::Unreachable("service store has no rendezvous: it has ended".into()));
 }
 
 #[tokio::test]
@@ -254,7 +256,7 @@ async fn a_rank_outside_of_its_world_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = TorchLauncher::new(FakeLauncher::new(), dir.path());
     let mut batch = batch(&world(2), |_| WorkerSpec::new(["fake", "runs"]));
-    batch.orders[1].proc = ProcId::rank(7, 1);
+    batch.starts[1].proc = ProcId::rank(7, 1);
     let refused = launcher.start(&batch).await.unwrap_err();
     assert!(matches!(&refused, LaunchError::Refused(why) if why.contains("rank 7#1: it is no member")), "{refused}");
     assert!(launcher.list().await.unwrap().procs.is_empty());

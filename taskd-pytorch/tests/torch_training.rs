@@ -13,11 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use taskd_core::detect;
-use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, Policy, Rank, WorkerSpec};
+use taskd_core::job::{InMemoryCheckpoints, JobSpec, Name, Permission, Policy, Rank, WorkerSpec};
 use taskd_core::kernel::{Event, JobReport, Outcome};
 use taskd_core::launch::{GuardProgram, LocalLauncher};
 use taskd_core::recover;
-use taskd_core::runtime::{Leave, Runtime, RuntimeHandle};
+use taskd_core::runtime::{Runtime, RuntimeHandle, ShutdownMode};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::{TorchLauncher, with_store};
 use tokio::sync::OnceCell;
@@ -50,7 +50,7 @@ loader = torch.utils.data.DataLoader(torch.randn(60, 8), batch_size=8, shuffle=T
 mark = lambda name: os.environ['RESULT'] + name
 ballast = torch.nn.ParameterList([torch.zeros(int(os.environ['BALLAST_MIB']) << 18)])  # to copy it takes a while
 state = {'model': model, 'optimizer': optimizer, 'average': average, 'ballast': ballast}
-start = taskd.load_dump(state) or 0
+start = taskd.load_checkpoint(state) or 0
 def declared(memory):
     limit = time.monotonic() + 30
     while memory is not None and not memory.copying.locked() and memory.pending is not None and time.monotonic() < limit:
@@ -223,7 +223,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
     let worker = env.iter().fold(worker, |worker, (name, value)| worker.with_env(*name, *value));
     let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
     let mut spec = with_store(JobSpec::new("training", ranks(env), worker), &store).unwrap();
-    spec.policy.stop_grace = Duration::ZERO;
+    spec.policy.termination_grace_period = Duration::ZERO;
     change(&mut spec);
     Runtime::builder()
         .job(spec)
@@ -237,7 +237,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
 
 /// Every ten steps all ranks keep copies in memory, and nobody takes a dead one's place while not all are dead yet.
 fn copies(spec: &mut JobSpec) {
-    spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+    spec.policy.in_memory_checkpoints = NonZeroU64::new(10).map(InMemoryCheckpoints::every);
     forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]);
 }
 
@@ -327,8 +327,8 @@ async fn a_rank_behind_a_script_that_does_not_exec_it_is_replaced_in_place() {
 }
 
 #[tokio::test]
-async fn a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike() {
-    let test = "a_stage_of_a_pipeline_is_not_given_the_state_of_another_that_looks_alike";
+async fn pipeline_stage_does_not_get_the_state_of_a_similar_stage() {
+    let test = "pipeline_stage_does_not_get_the_state_of_a_similar_stage";
     let Some(python) = support::torch_python(test) else { return };
     for die in ["1:2", "0:1", "2:20"] {
         let dir = tempfile::tempdir().unwrap();
@@ -408,8 +408,8 @@ async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let saves = |spec: &mut JobSpec| {
-        (spec.meeting, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet anew, and nobody tries
-        spec.policy.dump_dir = Some(dir.path().join("dumps"));
+        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet anew, and nobody tries
+        spec.policy.checkpoint_dir = Some(dir.path().join("dumps"));
         forbid(&mut spec.policy, &["restart"]);
     };
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &[("DIE", "1:23")], saves).await;
@@ -445,8 +445,8 @@ async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
 }
 
 #[tokio::test]
-async fn a_rank_that_comes_back_with_state_of_another_shape_is_refused_and_all_start_again() {
-    let test = "a_rank_that_comes_back_with_state_of_another_shape_is_refused_and_all_start_again";
+async fn newcomer_with_another_state_shape_is_refused_and_all_restart() {
+    let test = "newcomer_with_another_state_shape_is_refused_and_all_restart";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let keeps_all = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);
@@ -464,12 +464,12 @@ async fn a_job_that_saved_before_it_was_stopped_goes_on_from_there() {
     let test = "a_job_that_saved_before_it_was_stopped_goes_on_from_there";
     let Some(python) = support::torch_python(test) else { return };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let saves = |spec: &mut JobSpec| spec.policy.checkpoint_dir = Some(first.path().join("dumps"));
     let runtime = runtime(&python, first.path(), &[("PAUSE", "0.1")], saves).await; // 40 steps take 4 s
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());
     reach(&handle, 10).await;
-    handle.leave(Leave::Save { within: PATIENCE, grace: Duration::ZERO }).await.unwrap();
+    handle.shutdown(ShutdownMode::CheckpointThenTerminate { within: PATIENCE, grace: Duration::ZERO }).await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0), "{report:#?}");
     let (_, starts) = ends_as_undisturbed(&python, second.path(), &[], saves).await;
@@ -477,17 +477,17 @@ async fn a_job_that_saved_before_it_was_stopped_goes_on_from_there() {
 }
 
 #[tokio::test]
-async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that_checkpoint() {
-    let test = "a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that_checkpoint";
+async fn rank_lost_during_an_operator_checkpoint_costs_only_that_one() {
+    let test = "rank_lost_during_an_operator_checkpoint_costs_only_that_one";
     let Some(python) = support::torch_python(test) else { return };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let saves = |spec: &mut JobSpec| spec.policy.checkpoint_dir = Some(first.path().join("dumps"));
     let env = [("PAUSE", "0.1"), ("DIE_SAVING", "1")];
     let runtime = runtime(&python, first.path(), &env, saves).await;
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());
     reach(&handle, 5).await;
-    handle.dump_now("before the maintenance").await.unwrap();
+    handle.checkpoint_now("before the maintenance").await.unwrap();
     let saved = first.path().join("resultsaved");
     let until = Instant::now() + PATIENCE;
     while !saved.exists() {
@@ -496,7 +496,7 @@ async fn a_rank_that_dies_while_an_operator_has_all_save_costs_no_more_than_that
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     reach(&handle, 15).await;
-    handle.dump_now("once more").await.unwrap();
+    handle.checkpoint_now("once more").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 1), "{report:#?}");
     let starts = are_undisturbed(&python, None, results(first.path(), &report, RANKS)).await;
@@ -517,12 +517,13 @@ async fn a_step_with_a_sharded_optimizer_is_done_again_by_the_same_processes() {
 }
 
 #[tokio::test]
-async fn a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_rank() {
-    let test = "a_lost_part_of_a_sharded_optimizer_is_looked_for_in_memory_and_in_no_rank";
+async fn lost_optimizer_shard_is_restored_from_in_memory_checkpoints() {
+    let test = "lost_optimizer_shard_is_restored_from_in_memory_checkpoints";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let env = [("ZERO", "1"), ("DIE", "1:23")];
-    let keeps = |spec: &mut JobSpec| spec.policy.memory = NonZeroU64::new(10).map(MemoryCheckpoints::every);
+    let keeps =
+        |spec: &mut JobSpec| spec.policy.in_memory_checkpoints = NonZeroU64::new(10).map(InMemoryCheckpoints::every);
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, keeps).await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1), "{report:#?}");
     assert_eq!(report.incidents[0].strategy, Some(Name::new("restart")), "{report:#?}");
@@ -539,11 +540,11 @@ async fn a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace() 
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let env = [("PAUSE", "0.1"), ("EXITS", "1")];
-    let runtime = runtime(&python, dir.path(), &env, |spec| spec.policy.stop_grace = PATIENCE).await;
+    let runtime = runtime(&python, dir.path(), &env, |spec| spec.policy.termination_grace_period = PATIENCE).await;
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());
     reach(&handle, 5).await;
-    handle.stop("the host is needed").await;
+    handle.stop("the host is needed").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.incidents.len()), (Outcome::Stopped, 0), "{report:#?}");
     for rank in 0..RANKS {
@@ -554,17 +555,17 @@ async fn a_job_that_is_stopped_has_its_exit_callbacks_called_within_the_grace() 
 }
 
 #[tokio::test]
-async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on() {
-    let test = "all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_train_on";
+async fn operator_checkpoint_of_a_sharded_optimizer_saves_all_shards() {
+    let test = "operator_checkpoint_of_a_sharded_optimizer_saves_all_shards";
     let Some(python) = support::torch_python(test) else { return };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let saves = |spec: &mut JobSpec| spec.policy.dump_dir = Some(first.path().join("dumps"));
+    let saves = |spec: &mut JobSpec| spec.policy.checkpoint_dir = Some(first.path().join("dumps"));
     let zero = ("ZERO", "1");
     let runtime = runtime(&python, first.path(), &[zero, ("HOLD", "12")], saves).await; // all are in that step then
     let handle = runtime.handle();
     let running = tokio::spawn(runtime.run());
     reach(&handle, 12).await;
-    handle.dump_now("before the maintenance").await.unwrap();
+    handle.checkpoint_now("before the maintenance").await.unwrap();
     let report = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 0), "{report:#?}");
     let starts = are_undisturbed(&python, Some(zero), results(first.path(), &report, RANKS)).await;
@@ -574,8 +575,8 @@ async fn all_save_their_parts_of_a_sharded_optimizer_when_an_operator_asks_and_t
 }
 
 #[tokio::test]
-async fn a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken() {
-    let test = "a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_next_rung_is_taken";
+async fn callback_that_raises_fails_the_recovery_with_its_message() {
+    let test = "callback_that_raises_fails_the_recovery_with_its_message";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let in_place_only = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);
@@ -584,5 +585,5 @@ async fn a_callback_that_raises_makes_the_recovery_fail_in_its_words_and_the_nex
     assert_eq!((report.incidents.len(), starts), (1, vec![0; RANKS as usize]), "{report:#?}");
     assert_eq!(report.incidents[0].strategy, Some(Name::new("restart")), "{report:#?}");
     let why = fs::read_to_string(dir.path().join("failed")).unwrap();
-    assert!(why.contains("repair failed: RuntimeError: no room for it"), "{why}");
+    assert!(why.contains("sync-state failed: RuntimeError: no room for it"), "{why}");
 }

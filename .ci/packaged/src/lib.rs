@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use taskd_core::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
 use taskd_core::job::{Counted, Domain, Name, Rank, Role};
-use taskd_core::kernel::View;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, Stage};
+use taskd_core::recover::{Action, Cost, Incident, Proposal, RecoveryStrategy, RefusalError, Stage};
+use taskd_core::state::View;
 use taskd_core::trace::{Fact, Observation, Signal, SourceError, SourceInfo, TraceBatch, TraceSource};
 
 const TEMPERATURE: Name = Name::new("device.temperature_c");
@@ -67,7 +67,7 @@ impl FaultDetector for Hot {
     }
 }
 
-/// Stops everybody, and starts everybody anew.
+/// Stops all ranks, and starts all of them again.
 #[derive(Debug)]
 pub struct StartOver;
 
@@ -76,28 +76,28 @@ impl RecoveryStrategy for StartOver {
         Name::new("acme.start-over")
     }
 
-    fn propose(&self, _incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, _incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let policy = &view.spec.policy;
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             for (rank, member) in members.iter_mut() {
                 member.incarnation = view.next_incarnation(&Role::Rank(*rank));
             }
         }));
-        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(&view.spec.worker) };
-        let orders = world.members().keys().filter_map(|rank| world.proc(*rank)).map(order).collect();
+        let order = |proc| StartOrder::new(proc, Place::anywhere(), Arc::clone(&view.spec.worker));
+        let starts = world.members().keys().filter_map(|rank| world.proc(*rank)).map(order).collect();
         let running = view.alive().filter(|proc| proc.role.rank().is_some()).collect();
-        let stop = Action::Stop { procs: running, grace: policy.stop_grace, exact: true };
-        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: policy.ready };
-        Ok(Proposal {
-            stages: vec![
-                Stage::new("stop", policy.stop_grace + Duration::from_secs(30), vec![stop]),
-                Stage::new("start", policy.start_within, vec![Action::Enter(world), start]),
+        let stop = Action::Stop { procs: running, grace: policy.termination_grace_period, exact: true };
+        let start = Action::Start { batch: StartBatch::new(Arc::clone(&world), starts), until: policy.ready };
+        Ok(Proposal::new(
+            vec![
+                Stage::new("stop", policy.termination_grace_period + Duration::from_secs(30), vec![stop]),
+                Stage::new("start", policy.start_timeout, vec![Action::Enter(world), start]),
             ],
-            touches: vec![Domain::Job],
-            cost: Cost::downtime(Duration::from_secs(10)),
-            counted: Counted::Yes,
-            reason: "everybody starts over".into(),
-        })
+            vec![Domain::Job],
+            Cost::downtime(Duration::from_secs(10)),
+            Counted::Yes,
+            "all ranks start again",
+        ))
     }
 }
 
@@ -122,8 +122,7 @@ impl<L: Launcher> Launcher for Counting<L> {
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.inner.start(batch).await?;
-        self.started.fetch_add(batch.orders.len(), Ordering::Relaxed);
+        self.started.fetch_add(batch.starts.len(), Ordering::Relaxed);
         Ok(())
     }
-
 }

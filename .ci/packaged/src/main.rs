@@ -1,4 +1,4 @@
-//! Runs a job of two ranks under plugins of its own: a device becomes too hot, everybody starts over, and the job ends.
+//! Runs a job of two ranks under plugins of its own: a device becomes too hot, all ranks start again, and the job ends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use taskd_core::runtime::Runtime;
 use taskd_pytorch::TorchLauncher;
 use uses_taskd::{Counting, Hot, StartOver, Thermometer};
 
-/// Trains until somebody stops it; started over, it is done at once. The helper for Python has to be where it says.
+/// Trains until it is stopped; after a restart it is done at once. The helper for Python has to be where it says.
 const RANK: &str = r#"
 [ -s "${PYTHONPATH%%:*}/sitecustomize.py" ] || exit 9
 case $TASKD_PROC in *.1) exec sleep 600 ;; esac

@@ -127,14 +127,14 @@ impl Account {
 
     fn table(&self) -> String {
         let mut out = String::from(
-            "\n| ranges of | asked for a second | made a second | made | dropped | read | spans | lost | probe on a CPU, ms | records a second of CPU |\n|---|---|---|---|---|---|---|---|---|---|\n",
+            "\n| ranges of | requested per second | made per second | made | dropped | read | spans | lost | probe on a CPU, ms | records per second of CPU |\n|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for run in &self.runs {
             let _ = writeln!(
                 out,
                 "| {} | {} | {:.2} million | {} | {} | {} | {} | {} | {:.0} | {:.1} million |",
                 run.of,
-                if run.rate == 0 { "as many as can be".to_owned() } else { run.rate.to_string() },
+                if run.rate == 0 { "unlimited".to_owned() } else { run.rate.to_string() },
                 run.made as f64 / run.seconds / 1e6,
                 run.made,
                 run.dropped,

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, number};
 
-/// A training on a stand-in for an NPU is recorded, and kinds are switched under it.
+/// Records a training on a stand-in for an NPU, and switches kinds while it runs.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ struct Options {
     /// Steps of each of the four phases.
     #[arg(long, allow_negative_numbers = true, default_value_t = 40, value_parser = number::<u64>(10, 100_000))]
     steps: u64,
-    /// Where the files go. Without it they go when the program ends.
+    /// Directory for the files. Default: a temporary one, deleted at the end.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Prints the account as one line of JSON at the end.
@@ -34,7 +34,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// What a marker record costs the probe, and whether any is lost at a rate.
+    /// Measures the probe's cost of a marker record, and the records lost at a given rate.
     Bench {
         /// Seconds of each of the three runs.
         #[arg(long, allow_negative_numbers = true, default_value_t = 5, value_parser = number::<u64>(1, 600))]
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     let options: Options = program::options();
     program::run("ascend_trace", async {
-        println!("no NPU: a stand-in for libmspti.so makes up what one does; what follows says nothing of a real one");
+        println!("no NPU: a stand-in for libmspti.so generates the records; the figures do not describe a real NPU");
         match options.what {
             None => traced::run(options.steps, options.out.as_deref()).await?.print(options.json),
             Some(What::Bench { seconds, rate }) => bench::run(seconds, rate).await?.print(options.json),

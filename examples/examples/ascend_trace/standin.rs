@@ -39,7 +39,7 @@ impl Job {
         let argv = ["python3", "-u", script, "--dir", &dir].into_iter().chain(words.iter().copied());
         let worker = WorkerSpec::new(argv).with_env("TASKD_TRACE_RECORDS", records.to_string());
         let mut spec = JobSpec::new("ascend", 1, worker.with_env("TASKD_TRACE", "off"));
-        spec.policy.start_within = WITHIN;
+        spec.policy.start_timeout = WITHIN;
         spec
     }
 
@@ -73,7 +73,7 @@ pub(crate) async fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T
         match look() {
             Some(found) => return Ok(found),
             None if begun.elapsed() > WITHIN => {
-                return Err(format!("the program did not get there within {WITHIN:?}").into());
+                return Err(format!("the program did not reach the awaited point within {WITHIN:?}").into());
             }
             None => tokio::time::sleep(LOOK_EVERY).await,
         }

@@ -50,7 +50,8 @@ pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failu
     std::fs::create_dir_all(&out)?;
     let job = Job::new(dir.path()).await?;
     let (files, seen, control) = (Files::begin(&out)?, Seen::default(), TraceControl::new(Mode::Native));
-    let (sink, source) = mspti::watch(job.is_stand_in);
+    let (sink, source) = mspti::reader();
+    let source = if job.is_stand_in { source.with_stand_in() } else { source };
     let recordings = job.local.recordings().control(control.clone()).sink(files.sink()).sink(seen.sink()).sink(sink);
     let runtime = Runtime::builder()
         .job(job.spec(&[], RECORDS))
@@ -128,7 +129,7 @@ impl Account {
             let _ = writeln!(out, "  {:<25} {spans}", phase.name);
         }
         let figures: Vec<String> = self.figures.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        let _ = writeln!(out, "\n  {}\n  the stand-in says {}", figures.join(", "), self.of_the_stand_in);
+        let _ = writeln!(out, "\n  {}\n  the stand-in reports {}", figures.join(", "), self.of_the_stand_in);
         let written = &self.written;
         let _ = writeln!(
             out,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, SilenceDetector, StallDetector};
 use taskd_core::job::{JobSpec, Name, NodeId, Ready, WorkerSpec};
-use taskd_core::launch::{Fleet, LocalLauncher, OnOwnerLoss};
+use taskd_core::launch::{LocalLauncher, MultiHostLauncher, OnOwnerLoss};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
 use taskd_core::runtime::control::{ControlSocket, SocketLimits};
@@ -58,7 +58,7 @@ pub(crate) async fn embed(dir: &Path) -> Result<Embedded, Failure> {
         .detector(StallDetector::after(Duration::from_secs(30)))
         .strategy(Restart::new())
         .strategy(ExitStrategy::new())
-        .launcher(Fleet::of(launchers.iter().cloned()).await?)
+        .launcher(MultiHostLauncher::of(launchers.iter().cloned()).await?)
         .journal(dir.join("journal"));
     for (node, launcher) in NODES.into_iter().zip(&launchers) {
         builder = builder.source(launcher.heartbeats(SILENT_AFTER / 4).named(format!("heartbeats-{node}")));
@@ -76,7 +76,7 @@ fn job(dir: &Path) -> Result<JobSpec, Failure> {
     let nodes = NODES.map(|node| NodeId(Name::new(node)));
     let mut spec = JobSpec::new("embedded", RANKS, worker).with_nodes(nodes);
     spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
-    spec.policy.stop_grace = Duration::from_millis(500);
-    spec.policy.start_within = Duration::from_secs(60);
+    spec.policy.termination_grace_period = Duration::from_millis(500);
+    spec.policy.start_timeout = Duration::from_secs(60);
     Ok(spec)
 }

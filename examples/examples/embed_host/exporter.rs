@@ -26,7 +26,7 @@ fn report(socket: &Path, node: &str) -> Result<String, Failure> {
         "by": "gpu-exporter", "node": node, "device": 3, "class": "device",
         "text": "Xid 79: GPU has fallen off the bus", "confidence": 1.0,
     });
-    writeln!(stream, "{}", serde_json::json!({ "v": 1, "id": 1, "do": "report_fault", "fault": fault }))?;
+    writeln!(stream, "{}", serde_json::json!({ "v": 2, "id": 1, "do": "report_fault", "fault": fault }))?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer)?;
     Ok(answer.trim_end().to_owned())

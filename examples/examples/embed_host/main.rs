@@ -20,12 +20,12 @@ use taskd_core::worker::Lifeline;
 use taskd_examples::program::{self, number};
 use taskd_examples::trainer::{self, TrainerSettings};
 
-/// A service that embeds taskd is killed, started again, and asked to do things.
+/// Kills a service that embeds taskd, starts it again, and sends it commands.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(subcommand)]
     part: Option<Part>,
-    /// Chooses the rank that is killed while nobody supervises.
+    /// Chooses the rank that is killed while no supervisor runs.
     #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
     /// Prints the account as one line of JSON at the end.
@@ -36,16 +36,16 @@ struct Options {
 /// The other processes of the story, each this same program.
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// The service, with everything that it keeps in this directory.
+    /// The service, with all its files in one directory.
     Service {
-        /// The same in every life of it.
+        /// The directory, the same at every start.
         dir: PathBuf,
     },
-    /// Somebody's exporter, which reports a broken device through the socket.
+    /// An exporter that reports a broken device through the socket.
     Exporter {
         /// The service's socket.
         socket: PathBuf,
-        /// On which host.
+        /// Host of the device.
         node: String,
     },
     /// One rank of the job.

@@ -59,7 +59,7 @@ async fn serve(dir: &Path) -> Result<(), Failure> {
     let ends = CancellationToken::new();
     let Embedded { runtime, launchers, socket } = embed(dir).await?;
     say(&json!({ "attached_ms": began.elapsed().as_secs_f64() * 1e3 }));
-    let handle = runtime.handle().acting_as("service");
+    let handle = runtime.handle().with_actor("service");
     let mut work = tokio::task::JoinSet::new();
     work.spawn(tell_events(handle.clone()));
     let report = {
@@ -108,7 +108,7 @@ async fn commands(handle: &RuntimeHandle, launchers: &[Arc<LocalLauncher>], own:
             ("ranks", _) => Ok(json!({ "ranks": ranks(launchers).await })),
             ("status", _) => handle.status().await.map(|status| json!({ "status": status, "own": own })),
             ("drain", node) => told(handle.drain(node_id(node), "maintenance").await),
-            ("readmit", node) => told(handle.readmit(node_id(node), "repaired").await),
+            ("readmit", node) => told(handle.uncordon(node_id(node), "repaired").await),
             ("end", _) => {
                 ends.cancel();
                 continue;
@@ -137,7 +137,7 @@ fn node_id(name: &str) -> NodeId {
     NodeId(Name::from(name.to_owned()))
 }
 
-fn told(answer: Result<taskd_core::kernel::Taken, ControlError>) -> Result<Value, ControlError> {
+fn told(answer: Result<taskd_core::kernel::OrderAccepted, ControlError>) -> Result<Value, ControlError> {
     answer.map(|taken| json!({ "taken": taken.text }))
 }
 

@@ -76,7 +76,7 @@ pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
     let attached = second.hear("attached_ms").await?;
     second.hear("closed").await?;
     println!(
-        "service       started again: it has found its job after {:.0} ms, and mended it",
+        "service       started again: attached to its job after {:.0} ms, and recovered it",
         attached.as_f64().unwrap_or(0.0)
     );
 
@@ -140,7 +140,7 @@ impl Story {
         }
         let _ = writeln!(
             out,
-            "\n  attached after {:.0} ms; {} steps without a service; the exit of rank {} was told {} time(s)",
+            "\n  attached after {:.0} ms; {} steps without a service; the exit of rank {} was reported {} time(s)",
             self.attached_ms, self.steps_alone, self.killed, self.killed_seen
         );
         let _ = writeln!(
@@ -148,7 +148,7 @@ impl Story {
             "  the service reaped {} children of its own; {} processes left",
             self.own_children, self.leftovers
         );
-        out + if self.completed { "  all went as it should" } else { "  SOMETHING WENT WRONG" }
+        out + if self.completed { "  all as expected" } else { "  SOMETHING WENT WRONG" }
     }
 }
 
@@ -190,15 +190,15 @@ impl Service {
             while let Some(line) = self.lines.next_line().await? {
                 let said: Value = serde_json::from_str(&line)?;
                 if let Some(why) = said.get("error") {
-                    return Err(format!("the service says: {why}").into());
+                    return Err(format!("the service reports: {why}").into());
                 }
                 if said.get(key).is_some() {
                     return Ok(said);
                 }
             }
-            Err(Failure::from(format!("the service ended before it said {key:?}")))
+            Err(Failure::from(format!("the service ended before it sent {key:?}")))
         };
-        let late = |_| Failure::from(format!("the service did not say {key:?} within {PATIENCE:?}"));
+        let late = |_| Failure::from(format!("the service did not send {key:?} within {PATIENCE:?}"));
         tokio::time::timeout(PATIENCE, heard).await.map_err(late)?
     }
 

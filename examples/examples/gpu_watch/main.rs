@@ -26,7 +26,7 @@ use taskd_examples::program::{self, Failure, number};
 use taskd_hw_cuda::health::NvmlSource;
 use taskd_hw_cuda::xid::XidTable;
 
-/// Watches GPUs, and says what their errors mean.
+/// Watches GPUs, and explains their errors.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Options {
@@ -38,13 +38,13 @@ struct Options {
     /// How often to read, in milliseconds.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1000, value_parser = number::<u64>(20, 3_600_000))]
     interval_ms: u64,
-    /// NVIDIA's library, if it is not where the loader looks.
+    /// Path of NVIDIA's library, if the loader does not find it.
     #[arg(long)]
     library: Option<PathBuf>,
-    /// A table of Xids of your own, which goes before NVIDIA's.
+    /// Path of your own table of Xids, which takes precedence over NVIDIA's.
     #[arg(long)]
     xids: Option<PathBuf>,
-    /// No GPU: a library that stands in for NVIDIA's tells a story, under a real job.
+    /// No GPU: a stand-in for NVIDIA's library simulates a fault under a real job.
     #[arg(long, conflicts_with_all = ["seconds", "interval_ms", "library"])]
     stand_in: bool,
     /// Prints the account as one line of JSON at the end.
@@ -54,7 +54,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Runs a program and says what its GPU did.
+    /// Runs a program and reports the work of its GPU.
     Trace(traced::Traced),
 }
 
@@ -91,7 +91,7 @@ async fn watch(options: &Options, xids: XidTable) -> Result<(), Failure> {
     };
     let mut table = Table::new(xids);
     if source.info().stand_in {
-        println!("This is no GPU: the library stands in for NVIDIA's, and says so.");
+        println!("This is no GPU: the library declares itself a stand-in for NVIDIA's.");
     }
     let end = async {
         match options.seconds {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use taskd_core::detect::{ExitDetector, FaultClass};
 use taskd_core::job::{JobSpec, Name, NodeId, WorkerSpec};
 use taskd_core::kernel::IncidentReport;
-use taskd_core::launch::{Fleet, Launcher, LocalLauncher, Phase, ProcStatus};
+use taskd_core::launch::{Launcher, LocalLauncher, MultiHostLauncher, Phase, ProcStatus};
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
 use taskd_core::trace::{SourceError, TraceBatch, TraceSource};
@@ -59,7 +59,7 @@ struct Account {
 }
 
 pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
-    println!("There is no GPU here: a library stands in for NVIDIA's, and hosts and cards are made up.");
+    println!("There is no GPU: a library stands in for NVIDIA's, and hosts and cards are simulated.");
     let dir = tempfile::Builder::new().prefix("taskd-gpu-watch-").tempdir()?;
     let (library, log) = (compile(dir.path())?, dir.path().join("kernel.log"));
     let script = dir.path().join("nvml.so.script");
@@ -74,7 +74,7 @@ pub(super) async fn run(xids: XidTable, json: bool) -> Result<(), Failure> {
         let builder = LocalLauncher::builder(dir.path().join(name)).job_name("gpu-watch");
         hosts.push(Arc::new(builder.node(host(name)).slots(RANKS).build().await?));
     }
-    let fleet = Arc::new(Fleet::of(hosts.iter().map(Arc::clone)).await?);
+    let fleet = Arc::new(MultiHostLauncher::of(hosts.iter().map(Arc::clone)).await?);
     let runtime = Runtime::builder()
         .job(training(host("gpu-a")))
         .source(Shown { source, table: Arc::clone(&table) })
@@ -139,12 +139,12 @@ fn in_one_sentence(incident: &IncidentReport) -> String {
 
 fn training(host: NodeId) -> JobSpec {
     let mut spec = JobSpec::new("gpu-watch", RANKS, WorkerSpec::new(["sh", "-c", TRAINING])).with_nodes([host]);
-    spec.policy.stop_grace = Duration::from_millis(200);
+    spec.policy.termination_grace_period = Duration::from_millis(200);
     spec
 }
 
 /// Where the ranks run, as last seen before the job ended.
-async fn places(fleet: &Fleet, last: &Mutex<BTreeSet<String>>) {
+async fn places(fleet: &MultiHostLauncher, last: &Mutex<BTreeSet<String>>) {
     loop {
         if let Ok(listing) = fleet.list().await {
             let runs = |proc: &&ProcStatus| proc.phase == Phase::Running;

@@ -26,7 +26,7 @@ const SHOWN: usize = 12;
 /// A program whose GPU is to be traced.
 #[derive(Debug, Args)]
 pub(super) struct Traced {
-    /// The file of CUPTI, if it is not where the loader looks. NVTX ranges are recorded with it only.
+    /// Path of CUPTI, if the loader does not find it. NVTX ranges are recorded only with this option.
     #[arg(long)]
     cupti: Option<PathBuf>,
     /// Prints the account as one line of JSON at the end.
@@ -66,7 +66,7 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     let mut worker = profile.apply(WorkerSpec::new(options.command.iter().cloned()))?;
     worker = worker.with_env("TASKD_TRACE", "all");
     if profile.is_stand_in() {
-        println!("This is no GPU: the library stands in for CUPTI, and says so.");
+        println!("This is no GPU: the library declares itself a stand-in for CUPTI.");
     }
     let launcher = Arc::new(LocalLauncher::builder(dir.path()).job_name("gpu-watch").build().await?);
     let (sink, source) = cupti::reader();
@@ -121,7 +121,7 @@ fn table(account: &Account) -> String {
     match &account.unavailable {
         Some(why) => text + &format!("CUPTI is unavailable: {why}"),
         None if account.figures.is_empty() => text + "the program did not use CUDA",
-        None => text + &format!("of CUPTI: {:?}", account.figures),
+        None => text + &format!("figures of CUPTI: {:?}", account.figures),
     }
 }
 

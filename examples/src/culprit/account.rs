@@ -4,6 +4,7 @@
 
 use super::inject::Injection;
 use super::trial::{Found, Observed};
+use crate::clock::millis;
 use crate::program;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -39,7 +40,7 @@ impl Verdict {
     pub fn of(injected: Injection, observed: &Observed) -> Verdict {
         let Observed { victim, step, found, blamed } = observed;
         let names = |found: &&Found| {
-            let prime = found.fault.prime();
+            let prime = found.fault.primary_suspect();
             let rank = match &prime.domain {
                 Domain::Process(role) => role.rank(),
                 _ => None,
@@ -48,7 +49,7 @@ impl Verdict {
         };
         let first = found.iter().find(names);
         let cause = first.map_or("none".to_owned(), cause_of);
-        let onset = first.and_then(|f| f.fault.clues.iter().find(|c| c.what.as_str() == "slow_onset_step")?.value);
+        let onset = first.and_then(|f| f.fault.evidence.iter().find(|c| c.what.as_str() == "slow_onset_step")?.value);
         #[allow(clippy::cast_possible_truncation)] // a step's number
         let onset_step = onset.map(|at| at as i64 - step.cast_signed());
         Verdict {
@@ -59,8 +60,8 @@ impl Verdict {
             cause,
             onset_step,
             detected_after_steps: first.map(|found| found.steps),
-            detected_ms: first.map(|found| (found.after.as_secs_f64() * 1e6).round() / 1e3),
-            evidence: first.iter().flat_map(|f| &f.fault.clues).map(|clue| clue.text.clone()).collect(),
+            detected_ms: first.map(|found| millis(found.after)),
+            evidence: first.iter().flat_map(|f| &f.fault.evidence).map(|clue| clue.text.clone()).collect(),
         }
     }
 }
@@ -74,9 +75,9 @@ fn cause_of(found: &Found) -> String {
         ("hang_missing", "missing"),
         ("slow_own_time_ms", "slow"),
     ];
-    let clues: BTreeSet<&str> = found.fault.clues.iter().map(|clue| clue.what.as_str()).collect();
+    let clues: BTreeSet<&str> = found.fault.evidence.iter().map(|clue| clue.what.as_str()).collect();
     let word = WORDS.iter().find(|(clue, _)| clues.contains(clue)).map(|(_, word)| (*word).to_owned());
-    word.unwrap_or_else(|| found.fault.prime().class.to_string())
+    word.unwrap_or_else(|| found.fault.primary_suspect().class.to_string())
 }
 
 /// All trials.
@@ -123,7 +124,7 @@ impl Account {
                 "  {:<10}  {:<6}  {:<7}  {:<10}  {:<6}  {:<5}  {:<8}  {}",
                 format!("{:?}", verdict.injected).to_lowercase(),
                 or_dash(verdict.victim.map(|rank| rank.to_string())),
-                if blamed.is_empty() { "nobody".to_owned() } else { blamed.join(",") },
+                if blamed.is_empty() { "none".to_owned() } else { blamed.join(",") },
                 verdict.cause,
                 or_dash(verdict.onset_step.map(|step| format!("{step:+}"))),
                 or_dash(verdict.detected_after_steps.map(|steps| steps.to_string())),
@@ -135,7 +136,7 @@ impl Account {
             }
         }
         let Account { runs, correct, blamed_wrongly, .. } = self;
-        let _ = writeln!(out, "\n  {correct} of {runs} right, an innocent rank was blamed in {blamed_wrongly}");
+        let _ = writeln!(out, "\n  {correct} of {runs} correct, a wrong rank was blamed in {blamed_wrongly}");
         out
     }
 }

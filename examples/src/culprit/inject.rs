@@ -21,17 +21,17 @@ const MADE_UP: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Injection {
-    /// Nothing does.
+    /// No fault.
     None,
     /// The rank takes 20 % longer for everything: it loses a sixth of the time.
     Slow20,
     /// The rank takes 50 % longer for everything: it loses a third of the time.
     Slow50,
-    /// The rank stands still.
+    /// The rank is stopped.
     Stop,
     /// The rank leaves a collective out. Only its program can do that.
     Skip,
-    /// The rank calls another collective than everybody else. Only its program can do that.
+    /// The rank calls another collective than the other ranks. Only its program can do that.
     Mismatch,
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use taskd_core::detect::{ExitDetector, Fault, HangDetector, SilenceDetector, SlowRankDetector};
 use taskd_core::kernel::Event;
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
 use tokio::sync::broadcast::Receiver;
 
 const RANKS: u32 = 4;
@@ -79,7 +79,7 @@ impl Trial {
         let handle = runtime.handle();
         let running = tokio::spawn(runtime.run());
         let observed = self.disturb(&job, &launchers, &handle).await;
-        handle.stop_now("the trial is over").await;
+        let _ = handle.stop_now("the trial is over").await; // error: the job is over
         let report = running.await?;
         launchers.local.shutdown(Duration::ZERO).await?;
         let mut observed = observed?;
@@ -101,7 +101,7 @@ impl Trial {
         while let Some(fault) = next_fault(&mut events, until).await {
             let after = begun.elapsed();
             let steps = step_of(job).unwrap_or(step).saturating_sub(step);
-            if fault.prime().is_cause() {
+            if fault.primary_suspect().is_cause() {
                 until = until.min(Instant::now() + SETTLED_AFTER);
             }
             found.push(Found { after, steps, fault });
@@ -128,7 +128,7 @@ fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
 }
 
 /// The next fault that is found before then.
-async fn next_fault(events: &mut Receiver<Arc<Announcement>>, until: Instant) -> Option<Fault> {
+async fn next_fault(events: &mut Receiver<Arc<TimestampedEvent>>, until: Instant) -> Option<Fault> {
     loop {
         let told = tokio::time::timeout_at(until.into(), events.recv()).await.ok()?.ok()?;
         if let Event::Found { fault, .. } = &told.event {

@@ -107,9 +107,9 @@ impl Job {
         let worker = WorkerSpec::new([python, "-u".to_owned()].into_iter().chain(self.words()));
         let mut spec = with_scheduler(JobSpec::new("mindspore-train", self.ranks, worker));
         spec.policy.ready = Ready::Stepping; // an incident stays open until the job trains again
-        spec.policy.stop_grace = Duration::from_millis(200); // the script saves nothing when it is stopped
-        spec.policy.start_within = START_WITHIN;
-        spec.policy.tries_max = 5; // a fault may hit every start once more
+        spec.policy.termination_grace_period = Duration::from_millis(200); // the script saves nothing when it is stopped
+        spec.policy.start_timeout = START_WITHIN;
+        spec.policy.max_attempts = 5; // a fault may hit every start once more
         spec.policy.budget = BudgetSpec { recoveries_max: self.restarts_max, ..BudgetSpec::default() };
         spec
     }

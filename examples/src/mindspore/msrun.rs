@@ -24,10 +24,10 @@ pub async fn after_kill(job: &Job, port: u16, after_steps: u64) -> Result<Phases
     fs::create_dir_all(&job.dir)?;
     let mut msrun = start(job, port)?;
     until("its first steps", || job.last().filter(|line| line.step >= after_steps)).await?;
-    let victim = worker_of(&job.dir).ok_or("there is no worker of msrun to be killed")?;
+    let victim = worker_of(&job.dir).ok_or("msrun has no worker to kill")?;
     let (at, before) = (unix_now(), job.lines().len());
     kill_process(victim, Signal::KILL)?;
-    tokio::time::timeout(PATIENCE, msrun.wait()).await.map_err(|_| "msrun does not end")??;
+    tokio::time::timeout(PATIENCE, msrun.wait()).await.map_err(|_| "msrun did not end after the kill")??;
     let mut again = start(job, port)?;
     let first = |line: &Line| line.step.at_ms / 1e3 > at && line.start.is_some();
     let line = until("a new step", || job.lines().into_iter().skip(before).find(first)).await?;
@@ -35,7 +35,7 @@ pub async fn after_kill(job: &Job, port: u16, after_steps: u64) -> Result<Phases
         let _ = kill_process(pid, Signal::KILL); // it may have ended
     }
     let _ = again.kill().await;
-    let start = line.start.ok_or("a first step without its start")?;
+    let start = line.start.ok_or("the first step has no start times")?;
     Ok(Phases::between(at, &start, line.step.at_ms / 1e3))
 }
 
@@ -81,7 +81,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, 
             return Ok(found);
         }
         if began.elapsed() > PATIENCE {
-            return Err(format!("not within {PATIENCE:?}: {what}").into());
+            return Err(format!("msrun did not reach {what} within {PATIENCE:?}").into());
         }
         tokio::time::sleep(READ_EVERY).await;
     }

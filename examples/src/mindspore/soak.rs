@@ -172,7 +172,7 @@ impl Injector {
         let in_start = self.job.last().is_none_or(|line| line.generation < generation);
         let (at, now) = (unix_now(), Instant::now());
         if !fault.strike(&*self.launcher).await {
-            return println!("          --- {fault}: it is not there, nobody is hit");
+            return println!("          --- {fault}: the process does not exist, so nothing is hit");
         }
         if self.tell {
             let step = self.job.last().map_or(0, |line| line.step);

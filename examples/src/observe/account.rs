@@ -2,6 +2,7 @@
 
 use super::inject::Injection;
 use super::watch::{Incident, Seen};
+use crate::clock::millis;
 use crate::program;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -82,10 +83,6 @@ fn name(injection: &Injection) -> String {
     format!("{} to rank {}", injection.kind.name(), injection.rank)
 }
 
-fn millis(d: Duration) -> f64 {
-    (d.as_secs_f64() * 1e6).round() / 1e3
-}
-
 /// The account of all observed jobs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Account {
@@ -143,7 +140,7 @@ impl Account {
 
     fn table(&self) -> String {
         let mut out = String::from(
-            "\n  what      where   injected              correct  detected    would do  would have saved  without us\n",
+            "\n  what      where   injected              correct  detected    would do  would have saved  outcome\n",
         );
         for row in &self.incidents {
             let ranks: Vec<String> = row.ranks.iter().map(u32::to_string).collect();
@@ -177,10 +174,10 @@ impl Account {
             Saving::Saved(time) => saved += time,
             Saving::Slower(time) => slower += time,
         });
-        let _ = write!(out, "  saved       {:.1} s of training would have been", saved.as_secs_f64());
+        let _ = write!(out, "  savings     {:.1} s of training with taskd", saved.as_secs_f64());
         let _ = match slower.is_zero() {
             true => writeln!(out),
-            false => writeln!(out, ", and {:.1} s lost where the job came back sooner by itself", slower.as_secs_f64()),
+            false => writeln!(out, ", and {:.1} s lost where torchrun recovered sooner", slower.as_secs_f64()),
         };
         let _ = writeln!(
             out,
@@ -210,14 +207,14 @@ mod tests {
         let table = account.table();
         assert!(table.contains("  40.0 s ") && table.contains("  55.0 s slower "), "{table}");
         assert!(
-            table.contains("40.0 s of training would have been, and 55.0 s lost where the job came back sooner"),
+            table.contains("40.0 s of training with taskd, and 55.0 s lost where torchrun recovered sooner"),
             "{table}"
         );
         assert!(!table.contains("-1") && !table.contains("-5"), "{table}");
     }
 
     #[test]
-    fn what_was_not_found_is_told() {
+    fn an_injection_without_an_incident_is_not_counted_as_correct() {
         let injection = Injection { kind: Kind::Kill, rank: 1, at: Duration::from_secs(3) };
         let seen = Seen {
             reason: String::new(),

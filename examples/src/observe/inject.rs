@@ -1,9 +1,9 @@
 //! Faults for a job that nobody of ours runs: which one, into which rank, and when that was.
 
 use super::job::TorchrunJob;
+use crate::clock::monotonic;
 use crate::program::Failure;
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -54,13 +54,6 @@ pub struct Injection {
     pub rank: u32,
     /// When, on the machine's monotonic clock.
     pub at: Duration,
-}
-
-/// The machine's monotonic clock, which all processes share.
-#[must_use]
-pub fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// Injects a fault into a rank of a running job. A frozen rank goes on after `freeze`.

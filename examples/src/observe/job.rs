@@ -81,7 +81,7 @@ impl TorchrunJob {
     /// # Errors
     /// When they do not come.
     pub async fn have_ranks(&mut self) -> Result<(), Failure> {
-        self.come("its ranks have not come", |job| job.pids().len() == job.ranks as usize).await
+        self.come("the ranks did not start", |job| job.pids().len() == job.ranks as usize).await
     }
 
     /// Waits until this attempt has taken so many steps.
@@ -140,7 +140,7 @@ impl TorchrunJob {
 
     fn said(&self) -> String {
         let text = fs::read_to_string(self.dir.join("agent.txt")).unwrap_or_default();
-        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("torchrun printed nothing").to_owned()
     }
 }
 

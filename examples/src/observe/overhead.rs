@@ -1,8 +1,8 @@
 //! What observing costs a job: the pace of one job, with a supervisor and without, in turns.
 
-use super::inject::monotonic;
 use super::job::TorchrunJob;
 use super::story::{Observer, Setting};
+use crate::clock::monotonic;
 use crate::overhead::Overhead;
 use crate::program::Failure;
 use std::time::Duration;

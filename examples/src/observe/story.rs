@@ -61,12 +61,12 @@ impl Observer {
         let status = loop {
             match self.process.try_wait()? {
                 Some(status) => break status,
-                None if begun.elapsed() > PATIENCE => return Err("the supervisor does not end with its job".into()),
+                None if begun.elapsed() > PATIENCE => return Err("the supervisor did not end with its job".into()),
                 None => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
         if status.signal() == Some(libc::SIGSYS) {
-            let reason = "it tried to signal, to trace or to start a process".to_owned();
+            let reason = "the supervisor tried to signal, to trace or to start a process".to_owned();
             return Ok(Seen { reason, signals_sent: 1, ..Seen::default() });
         }
         if !status.success() {
@@ -101,7 +101,7 @@ pub async fn run(setting: &Setting, jobs: u32, pairs: u32) -> Result<Account, Fa
         println!("          {}", seen.reason);
     }
     if pairs > 0 {
-        println!("\nwhat observing costs: {pairs} pairs of turns");
+        println!("\ncost of observing: {pairs} pairs of turns");
         account.overhead = Some(overhead::measure(setting, pairs).await?);
     }
     Ok(account)
@@ -131,7 +131,7 @@ async fn observed(setting: &Setting, lethal: Kind, rng: &mut StdRng) -> Result<(
     job.reach(1, 2 * QUIET_STEPS).await?;
     let status = job.finish().await?;
     if !status.success() {
-        return Err(format!("torchrun did not end well ({status})").into());
+        return Err(format!("torchrun failed ({status})").into());
     }
     Ok((injections, observer.report().await?))
 }

@@ -2,8 +2,8 @@
 //!
 //! It runs as a process of its own, [sealed](super::sealed): Linux ends it if it signals or starts anything.
 
-use super::inject::monotonic;
 use super::job::STEP;
+use crate::clock::monotonic;
 use crate::program::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{self, DetectorExt, SilenceDetector, StallDetector};
+use taskd_core::detect::{self, FaultDetectorExt, SilenceDetector, StallDetector};
 use taskd_core::job::{IncidentId, JobSpec, Mode, Policy, Ready, WorkerSpec};
 use taskd_core::kernel::{Event, IncidentReport};
-use taskd_core::launch::{ForeignProcs, StepPattern};
+use taskd_core::launch::{ExternalProcs, StepPattern};
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{Announcement, Runtime, RuntimeHandle};
+use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
 use taskd_pytorch::TorchLauncher;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -33,10 +33,10 @@ pub struct Watch {
     /// The torchrun agent's process id.
     #[arg(long)]
     agent: u32,
-    /// How many ranks it has.
+    /// Ranks of the job.
     #[arg(long)]
     ranks: u32,
-    /// How long this job takes from a start to its first step, in seconds: what a restart is expected to cost.
+    /// Seconds that this job takes from a start to its first step: the expected cost of a restart.
     #[arg(long)]
     downtime_s: f64,
     /// Directory for the logs and the report.
@@ -82,9 +82,9 @@ pub fn report_path(dir: &Path) -> std::path::PathBuf {
 /// When the job cannot be watched.
 pub async fn watch(options: &Watch) -> Result<(), Failure> {
     let begun = monotonic();
-    let foreign = Arc::new(ForeignProcs::below(options.agent).attach().await?);
+    let foreign = Arc::new(ExternalProcs::below(options.agent).attach().await?);
     let mut policy = Policy::default();
-    (policy.mode, policy.ready) = (Mode::Observe, Ready::Stepping);
+    (policy.mode, policy.ready) = (Mode::DryRun, Ready::Stepping);
     let silence = SilenceDetector::after(SILENCE).boxed();
     let mut detectors = detect::defaults();
     detectors.retain(|detector| !["silence", "stall"].contains(&detector.name().as_str()));
@@ -118,10 +118,10 @@ pub async fn watch(options: &Watch) -> Result<(), Failure> {
 }
 
 /// A job that is gone without having completed is not watched any longer.
-async fn stop_when_gone(foreign: Arc<ForeignProcs>, handle: RuntimeHandle) {
+async fn stop_when_gone(foreign: Arc<ExternalProcs>, handle: RuntimeHandle) {
     foreign.ended().await;
     tokio::time::sleep(2 * LOOK_EVERY).await; // if it has completed, the runtime ends by itself
-    handle.stop("torchrun is gone").await;
+    let _ = handle.stop("torchrun has ended").await; // error: the job is over
 }
 
 /// Tells what happens as it happens, and notes when each incident was found.
@@ -138,14 +138,14 @@ async fn listen(handle: RuntimeHandle) -> BTreeMap<IncidentId, Duration> {
     }
 }
 
-fn note(told: &Announcement, found: &mut BTreeMap<IncidentId, Duration>) {
+fn note(told: &TimestampedEvent, found: &mut BTreeMap<IncidentId, Duration>) {
     let at = told.at;
     match &told.event {
         Event::Found { incident, fault, .. } => {
             found.entry(*incident).or_insert_with(monotonic);
-            let suspect = fault.prime();
+            let suspect = fault.primary_suspect();
             let side = if suspect.is_cause() { "" } else { " (a victim)" };
-            let clues: Vec<&str> = fault.clues.iter().map(|clue| clue.text.as_str()).collect();
+            let clues: Vec<&str> = fault.evidence.iter().map(|clue| clue.text.as_str()).collect();
             println!("{at}  {incident}: {} in {}{side}: {}", suspect.class, suspect.domain, clues.join("; "));
         }
         Event::Decided(decision) => {

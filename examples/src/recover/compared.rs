@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Compared {
+pub struct Compared {
     /// Whether every rank had the undisturbed run's model, optimizer and random numbers after every step.
-    pub(crate) state_equal: bool,
+    pub state_equal: bool,
     /// Whether each loss was the undisturbed run's to the bit.
-    pub(crate) loss_bit_equal: bool,
+    pub loss_bit_equal: bool,
     /// Steps of single ranks that were compared, in their losses at least: states are written down of small ones only.
-    pub(crate) steps: usize,
+    pub steps: usize,
     /// For each rank that differs, from which step on, and in what.
-    pub(crate) differences: Vec<String>,
+    pub differences: Vec<String>,
 }
 
 impl Compared {
     /// Compares whatever was done, as often as it was done.
-    pub(crate) fn of(reference: &BTreeMap<u32, Vec<Line>>, run: &BTreeMap<u32, Vec<Line>>) -> Compared {
+    pub fn of(reference: &BTreeMap<u32, Vec<Line>>, run: &BTreeMap<u32, Vec<Line>>) -> Compared {
         let mut compared = Compared { state_equal: true, loss_bit_equal: true, steps: 0, differences: Vec::new() };
         for (rank, lines) in reference {
             let seen = run.get(rank).map_or(&[][..], Vec::as_slice);
             if seen.is_empty() {
                 compared.state_equal = false;
-                compared.differences.push(format!("rank {rank} has written down no step"));
+                compared.differences.push(format!("rank {rank} has recorded no step"));
             }
             compared.rank(*rank, lines, seen);
         }

@@ -55,8 +55,8 @@ impl Copies {
         let ms: Samples = self.ms.iter().copied().collect();
         let Copies { plain_ms, target_ms, .. } = self;
         format!(
-            "  copied {mib:.1} MiB in ms: {ms}; one process_vm_readv of as much: {plain_ms:.1}; so a recovery in place is to \
-             take {target_ms:.1} ms at the median\n"
+            "  copied {mib:.1} MiB in ms: {ms}; one process_vm_readv of as much: {plain_ms:.1}; so the target of \
+             a recovery in place is {target_ms:.1} ms at the median\n"
         )
     }
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 ///
 /// # Errors
 /// A process is gone, or the system does not let us at its sockets.
-pub(crate) fn cut(one: Pid, other: Pid) -> io::Result<usize> {
+pub fn cut(one: Pid, other: Pid) -> io::Result<usize> {
     let (ours, theirs) = (connections(one)?, connections(other)?);
     let mut count = 0;
     for (socket, local, peer) in &ours {
@@ -75,7 +75,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_cut_neither_brings_anything_nor_ends() {
+    fn a_cut_connection_delivers_neither_bytes_nor_its_end() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut there, _) = listener.accept().unwrap();

@@ -13,30 +13,30 @@ const STEPS_BETWEEN: u64 = 25;
 pub enum Fault {
     /// SIGKILL.
     Kill,
-    /// SIGSTOP: it is there and does not run.
+    /// SIGSTOP: the process exists, but does not run.
     Stop,
     /// Its program raises MemoryError in a step.
     Exception,
-    /// Its connections fail inside of backward, when the first bucket is on its way.
+    /// Its connections fail in the backward pass, while the first bucket is reduced.
     Collective,
-    /// Packets between it and the next rank are dropped, without FIN or RST: the operation's time limit tells.
+    /// Packets between it and the next rank are dropped, without FIN or RST: the operation's time limit detects this.
     Cut,
     /// One gradient is not a number, before it is averaged over all ranks: the script checks that and raises.
     Nan,
-    /// SIGKILL to the job's store, in the place of a rank.
+    /// SIGKILL to the job's store instead of a rank.
     Store,
 }
 
 /// Which rank it is done to. In the ring that gloo's operations go round, positions are told from rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Victim {
-    /// Any, as the seed says.
+    /// Any rank, chosen by the seed.
     Seed,
     /// Rank 0.
     Zero,
-    /// The next one after rank 0.
+    /// The next rank after rank 0.
     Neighbour,
-    /// The one that is farthest from rank 0.
+    /// The rank farthest from rank 0.
     Opposite,
 }
 

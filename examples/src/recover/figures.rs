@@ -5,14 +5,14 @@ use std::path::Path;
 use taskd_core::job::{JobTime, Seq};
 use taskd_core::journal::{Entry, History};
 use taskd_core::kernel::Input;
-use taskd_core::launch::{Answered, Change, Saying};
+use taskd_core::launch::{Change, DirectiveReply, WorkerMessage};
 
 /// The figures of one answer.
 #[derive(Debug)]
 pub(super) struct Figures {
     /// When it came.
     pub(super) at: JobTime,
-    answered: Box<Answered>,
+    answered: Box<DirectiveReply>,
 }
 
 impl Figures {
@@ -25,8 +25,8 @@ impl Figures {
         for life in History::open(journal)?.lives() {
             for entry in life.steps(Seq(0)) {
                 let Entry::Step(step) = entry else { continue };
-                let Some(Input::Changed(Change::Said(said))) = step.input else { continue };
-                let Saying::Answer { result: Ok(answered), .. } = said.what else { continue };
+                let Some(Input::Changed(Change::Worker(said))) = step.input else { continue };
+                let WorkerMessage::Reply { result: Ok(answered), .. } = said.message else { continue };
                 all.push(Figures { at: step.now, answered });
             }
         }

@@ -11,16 +11,19 @@ use crate::hosts::Hosts;
 use crate::program::{self, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{DetectorExt, RestartStormDetector, ShrunkDetector, SilenceDetector, StallDetector, defaults};
-use taskd_core::job::{JobSpec, MemoryCheckpoints, Name, Permission, WorkerSpec};
+use taskd_core::detect::{
+    FaultDetectorExt, RestartStormDetector, ShrunkDetector, SilenceDetector, StallDetector, defaults,
+};
+use taskd_core::job::{InMemoryCheckpoints, JobSpec, Name, Permission, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::launch::{Launcher, LocalLauncherBuilder, OnOwnerLoss};
-use taskd_core::recover::{self, Shrink, StrategyExt};
+use taskd_core::recover::{self, RecoveryStrategyExt, Shrink};
 use taskd_core::runtime::{Runtime, RuntimeBuilder};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
@@ -78,7 +81,7 @@ pub struct Run {
     /// What each rank has ended with.
     pub outcomes: Vec<Outcome>,
     /// The steps that each rank has completed.
-    pub(crate) lines: BTreeMap<u32, Vec<Line>>,
+    pub lines: BTreeMap<u32, Vec<Line>>,
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
     /// How many steps it has trained.
@@ -90,10 +93,18 @@ pub struct Run {
 }
 
 /// A training that is ready to be run.
-pub(crate) struct Supervised {
-    pub(crate) hosts: Hosts,
+pub struct Supervised {
+    /// The hosts that its ranks run on.
+    pub hosts: Hosts,
     launcher: Arc<dyn Launcher>,
-    pub(crate) runtime: RuntimeBuilder,
+    /// The runtime, which has everything but a journal.
+    pub runtime: RuntimeBuilder,
+}
+
+impl fmt::Debug for Supervised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised").field("hosts", &self.hosts).field("runtime", &self.runtime).finish_non_exhaustive()
+    }
 }
 
 impl Job {
@@ -121,7 +132,7 @@ impl Job {
                 total_ms: ((ended - struck.at) * 1e4).round() / 10.0,
                 again: None,
             }),
-            _ => Err(format!("the job did not end by the fault: {}", report.reason).into()),
+            _ => Err(format!("the job did not end because of the fault: {}", report.reason).into()),
         }
     }
 
@@ -141,7 +152,7 @@ impl Job {
             striking.await??
         } else {
             striking.abort();
-            return Err(format!("the job ended before all faults had struck: {}", report.reason).into());
+            return Err(format!("the job ended before all faults were injected: {}", report.reason).into());
         };
         let started = Started::of(&hosts).await;
         hosts.shutdown().await?;
@@ -163,7 +174,10 @@ impl Job {
 
     /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a
     /// storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
-    pub(crate) async fn supervise(
+    ///
+    /// # Errors
+    /// The job's directory cannot be used, or a host's launcher cannot be started.
+    pub async fn supervise(
         &self,
         on_owner_loss: OnOwnerLoss,
         at_worst: Option<(Duration, u32)>,
@@ -199,7 +213,7 @@ impl Job {
 
     /// Whether ranks that start go on from a checkpoint. They sum gradients in another order than those that do not, as the script
     /// says: such a job is another training.
-    pub(crate) fn resumes(&self) -> bool {
+    pub fn resumes(&self) -> bool {
         self.strategy.saves() || self.memory_every.or(self.strategy.memory_every()).is_some()
     }
 
@@ -214,14 +228,15 @@ impl Job {
         let argv = argv.chain(children.iter().flat_map(|number| ["--children", number.as_str()]));
         let worker = WorkerSpec::new(argv).with_env("OMP_NUM_THREADS", "1");
         let mut spec = with_store(JobSpec::new("pytorch-recover", self.ranks, worker), &StoreProgram::ReexecSelf)?;
-        spec.policy.stop_grace = Duration::ZERO; // the script saves nothing when it is stopped
+        spec.policy.termination_grace_period = Duration::ZERO; // the script saves nothing when it is stopped
         spec.policy.budget.recoveries_max = 1_000_000;
         let without = self.strategy.without().iter();
         spec.policy.strategies.extend(without.map(|name| (Name::new(name), Permission::Never)));
-        spec.policy.memory = self.memory_every.or(self.strategy.memory_every()).map(MemoryCheckpoints::every);
-        spec.policy.dump_dir = self.strategy.saves().then(|| self.dir.join("dumps"));
+        spec.policy.in_memory_checkpoints =
+            self.memory_every.or(self.strategy.memory_every()).map(InMemoryCheckpoints::every);
+        spec.policy.checkpoint_dir = self.strategy.saves().then(|| self.dir.join("dumps"));
         if self.strategy == Strategy::Shrink {
-            spec.policy.ranks_min = 1;
+            spec.policy.min_ranks = 1;
         }
         Ok(spec)
     }

@@ -7,19 +7,19 @@ use std::path::Path;
 
 /// A completed step.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Line {
+pub struct Line {
     /// When, on the machine's monotonic clock, in seconds. Of a step that this process has not computed: when it had its state.
-    pub(crate) t: f64,
+    pub t: f64,
     /// Which.
-    pub(crate) step: u64,
+    pub step: u64,
     /// What its forward pass came to, if this process has computed it: one that is new has not.
-    pub(crate) loss: Option<f64>,
+    pub loss: Option<f64>,
     /// What the next step depends on: model, optimizer and random numbers. Not for large ones.
-    pub(crate) sha256: Option<String>,
+    pub sha256: Option<String>,
 }
 
 /// The completed steps of each rank, in the order of their times.
-pub(crate) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
+pub fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
     let mut ranks: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
@@ -33,7 +33,7 @@ pub(crate) fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
 }
 
 /// The first step that so many ranks have computed since then, and when the last of them had.
-pub(crate) fn first_common<'a>(
+pub fn first_common<'a>(
     lines: impl IntoIterator<Item = (u32, &'a Line)>,
     since: f64,
     ranks: usize,
@@ -48,9 +48,8 @@ pub(crate) fn first_common<'a>(
 }
 
 /// The machine's monotonic clock, in seconds, as Python tells it.
-pub(crate) fn now() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+pub fn now() -> f64 {
+    crate::clock::monotonic().as_secs_f64()
 }
 
 #[cfg(test)]

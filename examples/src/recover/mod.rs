@@ -11,12 +11,11 @@ mod strategy;
 mod striker;
 mod told;
 
-pub(crate) use compared::Compared;
+pub use compared::Compared;
 pub use copies::Copies;
-pub(crate) use cut::cut;
+pub use cut::cut;
 pub use faults::{Fault, Strike, Victim};
-pub(crate) use job::Supervised;
-pub use job::{Job, Outcome, Run};
-pub(crate) use lines::{Line as StepLine, first_common, now, read as read_lines};
+pub use job::{Job, Outcome, Run, Supervised};
+pub use lines::{Line as StepLine, first_common, now, read as read_lines};
 pub use strategy::Strategy;
 pub use told::{Ending, Recovery, Started, Told};

@@ -9,24 +9,24 @@ use taskd_core::job::Name;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// The same processes do the step again.
+    /// The same processes repeat the step.
     Retry,
     /// The lost rank is started again where it was, the others stay.
     RecoverInPlace,
     /// The lost rank is started again on another host, the others stay. There are two hosts, each with a guard of its own, which
     /// dies with the victim while ranks run on the other one.
     Recover,
-    /// The others go on without the lost rank, which comes back a little later.
+    /// The others continue without the lost rank, which joins again later.
     Shrink,
-    /// Those who live save what they have, and everybody starts again from there.
+    /// The surviving ranks save their state, and all ranks restart from it.
     Dump,
-    /// Everybody starts again, from copies of the state that were kept in memory.
+    /// All ranks restart from copies of the state in memory.
     Restart,
-    /// Those who live save what they have, and the job ends.
+    /// The surviving ranks save their state, and the job ends.
     DumpExit,
     /// The job ends.
     Exit,
-    /// Whatever is cheapest.
+    /// The cheapest one that can recover the job.
     Auto,
 }
 

@@ -17,7 +17,7 @@ use taskd_core::job::{JobTime, Name, Rank, Role};
 use taskd_core::kernel::{Decision, Event};
 use taskd_core::launch::Launcher;
 use taskd_core::recover::SHRINK;
-use taskd_core::runtime::{Announcement, RuntimeHandle};
+use taskd_core::runtime::{RuntimeHandle, TimestampedEvent};
 use taskd_pytorch::STORE;
 use tokio::sync::broadcast;
 
@@ -33,7 +33,7 @@ pub(super) struct Struck {
     pub(super) before: u64,
     pub(super) at: f64,
     /// What the runtime has told since.
-    events: broadcast::Receiver<Arc<Announcement>>,
+    events: broadcast::Receiver<Arc<TimestampedEvent>>,
 }
 
 /// Strikes as planned, and watches what comes of it.
@@ -96,7 +96,7 @@ impl Striker {
                 Some(Struck { role, before, at, events })
             }
             Err(why) => {
-                println!("          >>> {:?} of {role} did not come to pass: {why}", strike.fault);
+                println!("          >>> {:?} of {role} was not injected: {why}", strike.fault);
                 None
             }
         }
@@ -185,7 +185,7 @@ impl Striker {
         seen: &Seen,
         has_left: Option<u32>,
     ) -> Option<(u64, f64)> {
-        let gave_up = seen.stages.iter().rfind(|(name, _)| name == "give-up").map(|(_, t)| *t);
+        let gave_up = seen.stages.iter().rfind(|(name, _)| name == "abort").map(|(_, t)| *t);
         let since = gave_up.or(seen.decided).unwrap_or(at);
         let there = steps.iter().filter(|(rank, _)| Some(**rank) != has_left);
         let lines = there.flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));
@@ -218,11 +218,12 @@ impl Seen {
 fn in_words(decision: &Decision) -> String {
     let chosen = decision.chosen.as_ref().map_or("nothing", |chosen| chosen.strategy.as_str());
     let refused = decision.refused.iter().map(|refusal| format!("; not {}: {}", refusal.strategy, refusal.reason));
-    let faults: Vec<String> = decision.incident.faults.iter().map(|fault| fault.prime().domain.to_string()).collect();
+    let faults: Vec<String> =
+        decision.incident.faults.iter().map(|fault| fault.primary_suspect().domain.to_string()).collect();
     format!("{chosen} for {}: {}{}", faults.join(", "), decision.reason, refused.collect::<String>())
 }
 
-async fn watch(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Seen {
+async fn watch(events: &mut broadcast::Receiver<Arc<TimestampedEvent>>) -> Seen {
     let mut seen = Seen::default();
     while seen.closed.is_none() {
         let event = match events.recv().await {

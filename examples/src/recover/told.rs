@@ -11,7 +11,7 @@ use crate::samples::Samples;
 use serde::Serialize;
 use std::fmt::Write as _;
 use taskd_core::job::JobTime;
-use taskd_core::kernel::Drop;
+use taskd_core::kernel::DropReason;
 
 /// What one fault took, in milliseconds from the fault on; each part ends where the next begins.
 #[derive(Clone, Debug, Serialize)]
@@ -65,14 +65,14 @@ impl Recovery {
         Recovery {
             who,
             step,
-            how: seen.closed.as_ref().map_or_else(|| "not at all".into(), |(how, _)| how.clone()),
+            how: seen.closed.as_ref().map_or_else(|| "not recovered".into(), |(how, _)| how.clone()),
             decisions: seen.decisions.clone(),
             detect_ms: part(seen.found),
             decide_ms: part(seen.decided),
-            stop_ms: part(stage(&["give-up", "start", "stop"])),
+            stop_ms: part(stage(&["abort", "start", "stop"])),
             build_ms: None,
             rebuild_ms: part(stage(&["join"])),
-            repair_ms: part(stage(&["repair"])),
+            repair_ms: part(stage(&["sync-state"])),
             resume_ms: part(Some(resumed)),
             total_ms: ((resumed - at) * 1e4).round() / 10.0,
             steps_lost: (step + 1).saturating_sub(first),
@@ -207,7 +207,7 @@ impl Told {
             steps_compared: 0,
             checksums: Checksums::of(&run),
             restarts: run.report.restarts,
-            old_facts: run.report.counts.drops.get(&Drop::OldGeneration).copied().unwrap_or(0),
+            old_facts: run.report.counts.drops.get(&DropReason::OldGeneration).copied().unwrap_or(0),
             recoveries: run.recoveries,
             copies: run.copies,
             started: run.started,
@@ -224,7 +224,7 @@ impl Told {
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(
-            "\n  who            step  how                                  detect  decide    stop  (build)  rebuild  repair  resume     all, ms\n",
+            "\n  victim         step  how                                  detect  decide    stop  (build)  rebuild  repair  resume     all, ms\n",
         );
         for r in &self.recoveries {
             let _ = writeln!(
@@ -246,9 +246,9 @@ impl Told {
             more.for_each(|decision| _ = writeln!(out, "      {decision}"));
         }
         let all: Samples = self.recoveries.iter().map(|r| r.total_ms).collect();
-        let _ = writeln!(out, "  from the fault to the first step that all have completed, ms: {all}");
+        let _ = writeln!(out, "  from the fault to the first step that all ranks have completed, ms: {all}");
         let lost = self.recoveries.iter().map(|r| r.steps_lost).max().unwrap_or(0);
-        let _ = writeln!(out, "  completed steps that were done again, at most: {lost}");
+        let _ = writeln!(out, "  completed steps that were repeated, at most: {lost}");
         out += &self.copies.as_ref().map_or_else(String::new, Copies::table);
         if let Some(Checksums { made, each_ms, each_step_ms }) = self.checksums {
             let _ = writeln!(
@@ -269,10 +269,10 @@ impl Told {
     fn ending(&self) -> String {
         if !self.world_kept {
             let how = if self.replicas_equal { "equal" } else { "DIFFERENT" };
-            return format!("  the world was smaller for a while; at the end all ranks have {how} parameters\n");
+            return format!("  the world was smaller for a time; at the end all ranks have {how} parameters\n");
         }
         format!(
-            "  the same as undisturbed in {} steps of single ranks: state {}, loss {}\n",
+            "  compared with the undisturbed run in {} steps of single ranks: state {}, loss {}\n",
             self.steps_compared,
             if self.state_equal { "equal" } else { "DIFFERS" },
             if self.loss_bit_equal { "equal to the bit" } else { "DIFFERS" }
@@ -290,7 +290,7 @@ impl Told {
         if self.state_equal && self.loss_bit_equal || !self.world_kept {
             Ok(())
         } else {
-            Err("the job trained something else than undisturbed".into())
+            Err("the job differs from the undisturbed run".into())
         }
     }
 }

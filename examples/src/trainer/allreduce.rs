@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_differs_is_named_and_nobody_succeeds() {
+    fn agreement_names_the_rank_that_differs_and_fails_on_all_ranks() {
         let agreed = on_all(&mut group(3), |_, group| group.agree([1; 32]).is_ok());
         assert_eq!(agreed, [true; 3]);
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_of_one_needs_nobody() {
+    fn all_reduce_in_a_world_of_one_returns_its_own_values() {
         let mut alone = Group::hub(&place(0, 1), Vec::new());
         let mut values = [3.0];
         alone.all_reduce_mean(&mut values).unwrap();

@@ -45,11 +45,11 @@ impl Origin {
 pub(super) enum Unusable {
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    #[error("it does not begin like a checkpoint")]
+    #[error("it is not a checkpoint")]
     NotACheckpoint,
     #[error("it has format version {0}, and this program reads version {VERSION}")]
     Version(u32),
-    #[error("it was cut short or written on: it has {0} bytes instead of {ENCODED}")]
+    #[error("it was truncated or extended: it has {0} bytes instead of {ENCODED}")]
     Length(usize),
     #[error("it is damaged: its digest does not match its content")]
     Digest,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_corrupt_or_no_checkpoint_is_passed_over_and_named() {
+    fn damaged_checkpoints_are_skipped_with_a_reason_each() {
         let dir = tempfile::tempdir().unwrap();
         let store = CheckpointStore::open(&config(dir.path())).unwrap();
         for step in [10, 20, 30, 40] {
@@ -280,9 +280,9 @@ mod tests {
 
         let (step, reasons) = resume(&store);
         assert_eq!((step, reasons.len()), (Some(10), 3));
-        assert!(reasons[0].contains("step-40.ckpt: it was cut short or written on: it has 9000 bytes"), "{reasons:?}");
+        assert!(reasons[0].contains("step-40.ckpt: it was truncated or extended: it has 9000 bytes"), "{reasons:?}");
         assert!(reasons[1].contains("step-30.ckpt: it is damaged: its digest"), "{reasons:?}");
-        assert!(reasons[2].contains("step-20.ckpt: it does not begin"), "{reasons:?}");
+        assert!(reasons[2].contains("step-20.ckpt: it is not a checkpoint"), "{reasons:?}");
     }
 
     #[test]

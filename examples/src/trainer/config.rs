@@ -61,7 +61,7 @@ impl Place {
 }
 
 fn number<N: FromStr>(name: &'static str, text: &str) -> Result<N, TrainerError> {
-    let problem = |_| TrainerError::Environment { name, problem: format!("is {text:?}, which is no number that fits") };
+    let problem = |_| TrainerError::Environment { name, problem: format!("is {text:?}, which is not a valid number") };
     text.parse().map_err(problem)
 }
 
@@ -80,10 +80,10 @@ pub struct TrainerSettings {
     /// Decides the initial parameters, the order of the data and the noise.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The least time a step takes, in microseconds; it changes the pace and never the result.
+    /// Minimum time of a step, in microseconds; it changes the pace, never the result.
     #[arg(long, default_value_t = 6000)]
     pub step_time_us: u64,
-    /// How long a rank waits for the others to arrive, in milliseconds, 1 or more.
+    /// Milliseconds that a rank waits for the others to arrive, 1 or more.
     #[arg(long, default_value_t = 30_000)]
     pub rendezvous_within_ms: u64,
     /// Directory of the checkpoints, of this job alone.

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_what_its_readme_says() {
+    fn the_data_file_matches_its_readme() {
         assert_eq!(&FILE[..8], b"DIGITS01");
         assert_eq!(FILE[8..12], 1797_u32.to_le_bytes());
         assert!(FILE[HEADER..HEADER + IMAGES * PIXELS].iter().all(|&pixel| pixel <= 16));

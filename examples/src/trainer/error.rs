@@ -42,7 +42,7 @@ pub enum TrainerError {
         source: io::Error,
     },
     /// The ranks of this generation did not all arrive in time.
-    #[error("generation {generation} did not meet within {within:?}: {missing}")]
+    #[error("the rendezvous of generation {generation} did not complete within {within:?}: {missing}")]
     RendezvousTimedOut {
         /// The generation that was to meet.
         generation: u64,

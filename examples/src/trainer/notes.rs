@@ -57,13 +57,11 @@ fn setback(doing: &str, path: &Path, error: &io::Error) -> String {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space there",
         io::ErrorKind::FileTooLarge => "raise the limit on file sizes (ulimit -f)",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "make it writable",
-        io::ErrorKind::NotFound => "make its directory again",
-        _ => "see to that disk",
+        io::ErrorKind::NotFound => "create its directory again",
+        _ => "check the disk",
     };
     let path = path.display();
-    format!(
-        "cannot {doing} {path}: {error}; {way_out}: training goes on without, and counts further failures of this kind"
-    )
+    format!("cannot {doing} {path}: {error}; {way_out}: training continues, and counts further failures of this kind")
 }
 
 #[cfg(test)]
@@ -77,10 +75,10 @@ mod tests {
         assert_eq!(
             sentence(libc::ENOSPC),
             "cannot write checkpoint /out/step-1.ckpt: No space left on device (os error 28); free some space there: \
-             training goes on without, and counts further failures of this kind"
+             training continues, and counts further failures of this kind"
         );
         for (errno, way_out) in
-            [(libc::EDQUOT, "free some space"), (libc::EROFS, "make it writable"), (libc::EIO, "see to that disk")]
+            [(libc::EDQUOT, "free some space"), (libc::EROFS, "make it writable"), (libc::EIO, "check the disk")]
         {
             assert!(sentence(errno).contains(way_out), "{}", sentence(errno));
         }

@@ -38,11 +38,11 @@ impl Recorder {
     pub(super) fn starting_state(&self) -> Result<TrainState, TrainerError> {
         let settings = &self.config.settings;
         let passed_over = |path: &Path, reason: &Unusable| {
-            say(0, format_args!("checkpoint {} is passed over: {reason}", path.display()));
+            say(0, format_args!("checkpoint {} is skipped: {reason}", path.display()));
         };
         match self.checkpoints.newest(settings.steps, passed_over)? {
             Some((path, state)) => {
-                say(0, format_args!("going on from {}", path.display()));
+                say(0, format_args!("continuing from {}", path.display()));
                 Ok(state)
             }
             None => Ok(TrainState::fresh(settings.seed)),

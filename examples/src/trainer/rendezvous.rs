@@ -110,7 +110,7 @@ impl<'a> Rendezvous<'a> {
                 let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
                 let missing = missing.join(", ");
                 return Err(
-                    self.timed_out(format!("rank {missing} did not come, {turned_away} others were turned away"))
+                    self.timed_out(format!("rank {missing} did not connect, {turned_away} others were refused"))
                 );
             }
             match listener.accept() {
@@ -143,10 +143,10 @@ impl<'a> Rendezvous<'a> {
     fn objection(&self, peers: &[Peer], theirs: &Place) -> Option<String> {
         let Place { job, generation, rank, world_size } = self.place;
         if (job, generation, world_size) != (&theirs.job, &theirs.generation, &theirs.world_size) {
-            return Some(format!("it is in generation {generation} of job {job:?}, with {world_size} ranks"));
+            return Some(format!("rank 0 is in generation {generation} of job {job:?}, with {world_size} ranks"));
         }
         let known = theirs.rank == *rank || peers.iter().any(|peer| peer.rank == theirs.rank);
-        (known || theirs.rank >= *world_size).then(|| format!("it cannot take in a rank {} now", theirs.rank))
+        (known || theirs.rank >= *world_size).then(|| format!("a rank {} cannot join now", theirs.rank))
     }
 
     /// A connection to rank 0.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_another_job_generation_or_world_are_refused() {
+    fn ranks_of_another_job_generation_or_world_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (host, address) = host(dir.path());
         let right = config(dir.path(), 1, 30_000).place;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_named_when_the_time_is_up() {
+    fn a_missing_rank_is_named_when_the_rendezvous_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let config_0 = config(dir.path(), 0, 30_000);
         fs::create_dir(&config_0.settings.rendezvous_dir).unwrap();
@@ -307,7 +307,7 @@ mod tests {
         // The time is up from the start, but rank 2 is there already.
         rank_0.deadline = Instant::now();
         let error = rank_0.take_in_all(&listener).unwrap_err().to_string();
-        assert!(error.ends_with("rank 1 did not come, 0 others were turned away"), "{error}");
+        assert!(error.ends_with("rank 1 did not connect, 0 others were refused"), "{error}");
 
         fs::remove_file(&rank_0.address_path).unwrap();
         let error = meet(&config(dir.path(), 1, 50)).unwrap_err().to_string();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_who_dies_is_noticed_before_all_have_met() {
+    fn the_death_of_a_rank_is_noticed_before_the_rendezvous_completes() {
         let dir = tempfile::tempdir().unwrap();
         let (host, address) = host(dir.path());
         let stream = TcpStream::connect(address).unwrap();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffling_keeps_every_item() {
+    fn a_shuffle_loses_no_item() {
         let mut items: Vec<u32> = (0..100).collect();
         Rng::new(5).shuffle(&mut items);
         assert_ne!(items, (0..100).collect::<Vec<_>>());

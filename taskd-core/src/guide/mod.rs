@@ -1,25 +1,27 @@
 //! The guide: how to embed taskd, how to write plugins for it, and how to run it. It can be read from front to back.
 //!
-//! | page | what you can do after it |
+//! | page | task |
 //! |---|---|
-//! | [`quick_start`] | run a job under supervision from a program of yours |
-//! | [`concepts`] | read what the runtime says: ranks, incarnations, worlds, incidents, the ladder |
-//! | [`source`] | bring facts of your own into it |
-//! | [`detector`] | say what is wrong |
-//! | [`strategy`] | say what would mend it |
-//! | [`launcher`] | start processes your way |
-//! | [`testing`] | find out whether your plugin keeps its contract |
-//! | [`embedding`] | live in a larger program: the guard, and the ways to leave a job |
-//! | [`operators`] | drain, pause, approve, ask why; report faults from outside |
-//! | [`tracing`] | see what every rank does, switch it while it trains, find out who is slow and who hangs |
-//! | [`recovering`] | keep the ranks that live, in a PyTorch script with a few lines more |
-//! | [`observing`] | watch a job that something else runs, and touch nothing |
-//! | [`porting`] | bring another framework, or another vendor's devices |
-//! | [`exit_codes`] | tell scripts and service managers how it went |
-//! | [`formats`] | read logs, write jobs as JSON, keep both over versions |
+//! | [`quick_start`] | run a job under supervision from your own program |
+//! | [`concepts`] | understand ranks, incarnations, worlds, incidents and the ladder of strategies |
+//! | [`source`] | report your own facts to the runtime |
+//! | [`detector`] | detect faults |
+//! | [`strategy`] | propose a recovery |
+//! | [`launcher`] | start processes in your own way |
+//! | [`testing`] | test whether a plugin keeps its contract |
+//! | [`embedding`] | embed the runtime in a larger program: the guard, and the ways to leave a job |
+//! | [`operators`] | drain, pause, approve, explain; report faults from other systems |
+//! | [`tracing`] | record every rank, switch the recording while it trains, find slow and hanging ranks |
+//! | [`recovering`] | keep the surviving ranks of a PyTorch script, with a few more lines in it |
+//! | [`observing`] | observe a job that another system runs, without changing it |
+//! | [`porting`] | add another framework, or another vendor's devices |
+//! | [`exit_codes`] | report the outcome to scripts and service managers |
+//! | [`formats`] | read logs, write jobs as JSON, and keep both across versions |
+//! | [`environment`] | look up the environment variables of taskd |
+//! | [`glossary`] | translate the terms to those of torch, Kubernetes, MindCluster, DLRover and NVIDIA's extension |
 //!
-//! Every example is compiled, the four plugins are tested as they stand here, and the program for recovery is run as it stands here. What an item does in detail is said
-//! where it is defined; this guide says how the items go together.
+//! Every example is compiled; tests run the four plugins and the program for recovery exactly as shown. The
+//! documentation of each item has the details; this guide shows how the items work together.
 
 #[doc = include_str!("quick_start.md")]
 pub mod quick_start {}
@@ -29,8 +31,8 @@ pub mod concepts {}
 
 /// Write a source: what is every rank doing?
 ///
-/// A [`TraceSource`](crate::trace::TraceSource) brings facts. It judges nothing: a temperature of 120 degrees is a fact like
-/// any other. This one follows a file into which a training script writes its loss.
+/// A [`TraceSource`](crate::trace::TraceSource) reports facts. It does not judge them: a temperature of 120 degrees is
+/// a fact like any other. This source follows a file to which a training script writes its loss.
 ///
 /// ```
 #[doc = include_str!("plugins/source.rs")]
@@ -39,10 +41,10 @@ pub mod concepts {}
 #[doc = include_str!("source.md")]
 pub mod source {}
 
-/// Write a detector: is something wrong, where, since when, and how sure are we?
+/// Write a detector: is something wrong, where, since when, and with what confidence?
 ///
-/// A [`FaultDetector`](crate::detect::FaultDetector) sees every observation, in order, and says what is wrong. This one looks
-/// at the loss that [the source](crate::guide::source) tells.
+/// A [`FaultDetector`](crate::detect::FaultDetector) receives every observation, in order, and reports faults. This one
+/// checks the loss that [the source](crate::guide::source) reports.
 ///
 /// ```
 #[doc = include_str!("plugins/detector.rs")]
@@ -51,11 +53,11 @@ pub mod source {}
 #[doc = include_str!("detector.md")]
 pub mod detector {}
 
-/// Write a strategy: what would mend it, and at what cost?
+/// Write a strategy: what would repair the job, and at what cost?
 ///
-/// A [`RecoveryStrategy`](crate::recover::RecoveryStrategy) looks at an incident and proposes, or says why it cannot help.
-/// This one is for jobs whose ranks work side by side without each other's state, such as an evaluation: only those that
-/// were lost start anew, and the others are not touched.
+/// A [`RecoveryStrategy`](crate::recover::RecoveryStrategy) receives an incident and returns a proposal, or the reason
+/// for none. This one is for jobs whose ranks work without each other's state, such as an evaluation: only the lost
+/// ranks start again.
 ///
 /// ```
 #[doc = include_str!("plugins/strategy.rs")]
@@ -64,11 +66,10 @@ pub mod detector {}
 #[doc = include_str!("strategy.md")]
 pub mod strategy {}
 
-/// Write a launcher: start, stop and watch processes your way.
+/// Write a launcher: start, stop and watch processes in your own way.
 ///
-/// Most launchers of a team's own stand around another [`Launcher`](crate::launch::Launcher): they change what is started,
-/// and leave the rest to it. This one gives each rank a device of its own, as a container's or a framework's environment
-/// would be set.
+/// Most launchers of a team wrap another [`Launcher`](crate::launch::Launcher): they change the orders to start, and
+/// leave the rest to it. This one assigns a device to each rank, through an environment variable.
 ///
 /// ```
 #[doc = include_str!("plugins/launcher.rs")]
@@ -106,17 +107,17 @@ pub mod tracing {}
 ///
 /// # A whole host program
 ///
-/// It needs `taskd-core`, `taskd-pytorch`, `tokio` and `tracing-subscriber`, and runs any PyTorch script; one without `taskd.steps`
-/// is restarted from its own checkpoints. Guard and store are this same program, started again: where `store::init()` is missing,
-/// [`build`](crate::runtime::RuntimeBuilder::build) refuses the job and names what to call. The repository compiles this program,
-/// and a test of it runs it with the script below.
+/// It needs `taskd-core`, `taskd-pytorch`, `tokio` and `tracing-subscriber`, and runs any PyTorch script; one without
+/// `taskd.steps` is restarted from its own checkpoints. Guard and store are this same program, started again: where
+/// `store::init()` is missing, [`build`](crate::runtime::RuntimeBuilder::build) refuses the job and names what to call.
+/// The repository compiles this program, and a test of it runs it with the script below.
 ///
 /// ```ignore
 #[doc = include_str!("programs/recovering.rs")]
 /// ```
 ///
-/// With this script, `my-host /var/lib/my-job python3 train.py 400` trains on when one of the two ranks is killed, and only that
-/// rank is started again:
+/// With this script, `my-host /var/lib/my-job python3 train.py 400` trains on when one of the two ranks is killed, and
+/// only that rank is started again:
 ///
 /// ```python
 #[doc = include_str!("programs/train.py")]
@@ -134,3 +135,9 @@ pub mod exit_codes {}
 
 #[doc = include_str!("formats.md")]
 pub mod formats {}
+
+#[doc = include_str!("environment.md")]
+pub mod environment {}
+
+#[doc = include_str!("glossary.md")]
+pub mod glossary {}

@@ -1,4 +1,5 @@
-"""`taskd.steps` as a plain loop, for where there is no taskd: a notebook, plain python, torchrun. Put it beside the script."""
+"""`taskd.steps` as a plain loop, for where there is no taskd: a notebook, plain python, torchrun. Put it beside the
+script."""
 
 
 class StepAborted(BaseException):
@@ -49,8 +50,8 @@ PARTS_MAX, MEMBERS_MAX = 64, 16  # of one source; of one list in it
 
 
 def told_of_epochs(source):
-    """What of it wants to know which epoch it is in: itself, or the samplers and loaders inside of it. What is inside of one of these it
-    tells itself."""
+    """Returns the objects whose `set_epoch` is to be called: the source, or the samplers and loaders in it. Each of
+    these sets the epoch of the objects that it contains."""
     waiting, seen, found = [source], [], []
     while waiting and len(seen) < PARTS_MAX:
         part = waiting.pop(0)
@@ -65,7 +66,7 @@ def told_of_epochs(source):
 
 
 def inside(part):
-    """The samplers and loaders that it has. A data set is none of them: what epoch that is in the program tells it."""
+    """Returns the samplers and loaders of an object. Not its data set: the program sets the epoch of that."""
     found = [one for one in (attribute(part, "sampler"), attribute(part, "batch_sampler")) if one is not None]
     for name, value in getattr(part, "__dict__", {}).items():
         several = value[:MEMBERS_MAX] if type(value) in (list, tuple) else (value,)
@@ -87,7 +88,7 @@ def may_be_gone_through(value):
 
 
 def epoch_of(source):
-    """The epoch that a source says it is in: a sampler of torch's calls it `epoch`, a loader of accelerate's `iteration`."""
+    """Returns the epoch of a source: the attribute `epoch` of torch's samplers, `iteration` of accelerate's loaders."""
     said = (getattr(part, name, None) for part in told_of_epochs(source) for name in ("epoch", "iteration"))
     return next((one for one in said if type(one) is int and one >= 0), 0)
 
@@ -101,7 +102,7 @@ def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=Non
         number, committed = number + 1, number
 
 
-def load_dump(state, directory=None, newer_than=None):
+def load_checkpoint(state, directory=None, newer_than=None):
     return None
 
 

@@ -19,7 +19,7 @@ say("done", held, mask[0].split()[1])
 "#;
 
 #[tokio::test]
-async fn it_beats_while_no_python_runs_and_gets_no_signals() {
+async fn the_heartbeat_continues_without_python_and_blocks_signals() {
     let rank = Rank::python(HELD_UP, &[]).await;
     let said = rank.said("done").await;
     let (held, mask) = said.split_once(' ').unwrap();

@@ -42,14 +42,14 @@ async fn why_after(what: &str) -> String {
 #[tokio::test]
 async fn without_memory_a_rank_goes_on_without_a_recorder() {
     let told = why_after("leave_no_memory()").await;
-    assert_eq!(told, "no recorder: No space left on device (os error 28); training goes on without");
+    assert_eq!(told, "no recorder: No space left on device (os error 28); training continues without it");
 }
 
 #[tokio::test]
 async fn memory_that_is_none_is_refused_in_a_sentence() {
     let told = why_after("os.environ['TASKD_LIFELINE'] = '/nonexistent'").await;
     let why = "/nonexistent, which TASKD_LIFELINE names: No such file or directory (os error 2)";
-    assert_eq!(told, format!("no recorder: {why}; training goes on without"));
+    assert_eq!(told, format!("no recorder: {why}; training continues without it"));
     let told = why_after("os.environ['TASKD_LIFELINE'] = '/dev/zero'").await;
     assert!(told.contains("does not begin with a lifeline page of version 1"), "{told}");
     let told = why_after("os.environ['TASKD_LIFELINE'] = sys.executable").await;
@@ -107,7 +107,7 @@ async fn a_thread_for_which_there_is_no_memory_is_counted_and_the_others_go_on()
 }
 
 #[tokio::test]
-async fn nobody_can_pull_the_memory_away() {
+async fn recorder_memory_cannot_be_resized_from_outside() {
     let cut = async |rank: &Rank| {
         let memory = rank.memory().await;
         for length in [0, 4096, 1 << 30] {
@@ -118,9 +118,9 @@ async fn nobody_can_pull_the_memory_away() {
 }
 
 #[test]
-fn where_nothing_can_be_written_the_library_is_in_memory() {
+fn a_library_without_a_writable_cache_is_held_in_memory() {
     let mut again = Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", "faults::nobody_can_pull_the_memory_away", "--nocapture"]);
+    again.args(["--exact", "faults::recorder_memory_cannot_be_resized_from_outside", "--nocapture"]);
     let again = again.env("XDG_CACHE_HOME", "/proc").output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     assert!(String::from_utf8_lossy(&again.stdout).contains("1 passed"));

@@ -8,7 +8,7 @@ T.taskd_open()
 T.taskd_mark(named(USER, b"before"))
 child = os.fork()
 if child == 0:
-    quiet = T.taskd_open() == 0 and T.taskd_why() == b"this process was forked from the one that records"
+    quiet = T.taskd_open() == 0 and T.taskd_why() == b"this process was forked from the recording process"
     quiet = quiet and T.taskd_switches()[0] == 0 and T.taskd_begin(named(USER, b"x")) == 0 and T.taskd_name(b"y", 1) == 0
     T.taskd_mark(USER), T.taskd_end(T.taskd_begin_step(1)), T.taskd_hooked(STEP), T.taskd_except(STEP, b"z", 1)
     os._exit(0 if quiet else 1)

@@ -43,7 +43,7 @@ async fn a_program_of_c_records_by_the_header() {
     std::fs::write(&source, PROGRAM).unwrap();
     let mut cc = Command::new("cc"); // what cargo links with
     cc.args(["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I"]);
-    cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(&source);
+    cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("runtime/include")).arg(&source);
     std::os::unix::fs::symlink(library::unpack().unwrap(), dir.path().join("libtaskd.so")).unwrap();
     assert!(cc.arg("-L").arg(dir.path()).args(["-ltaskd", "-o"]).arg(&program).status().unwrap().success());
     let found = [("LD_LIBRARY_PATH", dir.path().to_str().unwrap())];

@@ -6,7 +6,7 @@
 
 /// The library's source, compiled into this program: here it is in a process that no launcher has started.
 #[allow(unsafe_code, unreachable_pub, dead_code, unused_imports, reason = "a C ABI, and all of the recorder's source")]
-#[path = "../../src/worker/abi/lib.rs"]
+#[path = "../../runtime/src/worker/abi/lib.rs"]
 mod library;
 
 mod beats;

@@ -32,10 +32,10 @@ fn a_process_that_no_launcher_has_started_records_nothing() {
             assert_eq!(*taskd_switches(), 0);
         }
     };
-    assert_eq!(why(), "it was not opened, or another thread opens it");
+    assert_eq!(why(), "the recorder was not opened, or another thread opens it");
     call_all();
     assert_eq!(taskd_open(), 0);
-    assert_eq!(why(), "no launcher has laid out memory for it: TASKD_LIFELINE is not set");
+    assert_eq!(why(), "no launcher has prepared memory for it: TASKD_LIFELINE is not set");
     call_all();
     assert_eq!(taskd_open(), 0, "once is enough");
 }

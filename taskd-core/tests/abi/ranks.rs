@@ -29,7 +29,7 @@ signal.pause()
 "#;
 
 #[tokio::test]
-async fn what_a_rank_records_is_read_while_it_runs_and_after_it_was_killed() {
+async fn records_are_read_while_a_rank_runs_and_after_it_is_killed() {
     let rank = Rank::python(RECORDS, &[]).await;
     rank.said("recorded").await;
     let (mut recording, mut ranges) = (rank.recording().await, Vec::new());

@@ -75,8 +75,8 @@ impl Rank {
         let member = Member { incarnation: Incarnation(1), node: None, device: None };
         let world = Arc::new(World::first(BTreeMap::from([(job::Rank(0), member)])));
         let proc = ProcId::rank(0, 1);
-        let order = StartOrder { proc: proc.clone(), place: Place::anywhere(), spec: Arc::new(spec) };
-        launcher.start(&StartBatch { world, orders: vec![order] }).await.unwrap();
+        let order = StartOrder::new(proc.clone(), Place::anywhere(), Arc::new(spec));
+        launcher.start(&StartBatch::new(world, vec![order])).await.unwrap();
         Rank { dir, launcher, proc }
     }
 
@@ -100,8 +100,8 @@ impl Rank {
     }
 
     /// What it records.
-    pub(crate) async fn recording(&self) -> Recording {
-        Recording::open(self.memory().await).unwrap()
+    pub(crate) async fn recording(&self) -> RecorderReader {
+        RecorderReader::open(self.memory().await).unwrap()
     }
 
     pub(crate) async fn pid(&self) -> i32 {
@@ -140,14 +140,14 @@ impl Rank {
 
 /// What was recorded since the last time, in words, as `begin 0 Forward "layer 1"`; ranges are counted in the order in which
 /// they are met. Nothing is committed: another recording gets the same.
-pub(crate) fn told(recording: &mut Recording, ranges: &mut Vec<u64>) -> Vec<String> {
+pub(crate) fn told(recording: &mut RecorderReader, ranges: &mut Vec<u64>) -> Vec<String> {
     let mut records = Vec::new();
     recording.take(|one| records.push(one.record)).unwrap();
     records.sort_by_key(|record| record.ticks);
     records.iter().map(|record| in_words(recording, record, ranges)).collect()
 }
 
-fn in_words(recording: &Recording, record: &Record, ranges: &mut Vec<u64>) -> String {
+fn in_words(recording: &RecorderReader, record: &Record, ranges: &mut Vec<u64>) -> String {
     let mut number = |range: u64| {
         ranges.iter().position(|known| *known == range).unwrap_or_else(|| {
             ranges.push(range);
@@ -180,8 +180,8 @@ fn in_words(recording: &Recording, record: &Record, ranges: &mut Vec<u64>) -> St
         }
     };
     let by = match record.by {
-        By::Itself => String::new(),
-        By::Import { thread } => format!(" of thread {thread}"),
+        RecordedBy::Itself => String::new(),
+        RecordedBy::Import { thread } => format!(" of thread {thread}"),
     };
     format!("{event} {:?}{name}{detail}{by}", record.kind)
 }

@@ -18,7 +18,7 @@ fn limits(adjust: impl FnOnce(&mut SocketLimits)) -> SocketLimits {
 }
 
 #[tokio::test]
-async fn a_flood_of_faults_is_turned_away_and_a_real_death_is_still_recovered_from() {
+async fn a_flood_of_faults_is_refused_and_a_real_death_is_recovered() {
     let limits = limits(|l| {
         l.faults_per_s_max = 5;
         l.requests_per_s_max = 100_000;
@@ -66,7 +66,7 @@ async fn requests_beyond_the_rate_wait_and_all_are_answered() {
 }
 
 #[tokio::test]
-async fn a_crowd_is_turned_away_with_a_sentence_and_one_who_goes_makes_room() {
+async fn a_connection_beyond_the_maximum_is_refused_until_one_closes() {
     let served = Served::with(limits(|l| l.connections_max = 3), |builder| builder).await;
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -84,7 +84,7 @@ async fn a_crowd_is_turned_away_with_a_sentence_and_one_who_goes_makes_room() {
     clients.pop();
     let mut next = loop {
         let mut client = served.client().await;
-        client.send(r#"{"v":1,"do":"status"}"#).await;
+        client.send(r#"{"v":2,"do":"status"}"#).await;
         if client.line().await.is_some_and(|answer| answer["ok"].is_object()) {
             break client;
         }
@@ -104,7 +104,7 @@ async fn a_line_that_never_ends_closes_its_connection_only() {
 }
 
 #[tokio::test]
-async fn one_who_says_nothing_or_a_byte_now_and_then_is_closed() {
+async fn an_idle_or_dripping_client_is_closed_and_a_listener_is_not() {
     let served = Served::with(limits(|l| l.idle_within = Duration::from_millis(200)), |builder| builder).await;
     let (mut silent, mut drip, mut listener) = (served.client().await, served.client().await, served.client().await);
     listener.ok(json!({"do": "events"})).await;
@@ -128,7 +128,7 @@ async fn make_events(served: &Served) {
 }
 
 #[tokio::test]
-async fn a_slow_reader_misses_the_oldest_and_is_told_how_many() {
+async fn a_slow_client_loses_the_oldest_events_and_receives_their_count() {
     let served = Served::with(limits(|l| l.write_within = PATIENCE), |builder| builder).await;
     let mut slow = served.client().await;
     slow.ok(json!({"do": "events"})).await;
@@ -161,7 +161,7 @@ async fn a_slow_reader_misses_the_oldest_and_is_told_how_many() {
 }
 
 #[tokio::test]
-async fn one_who_does_not_read_at_all_is_dropped_and_the_others_are_not() {
+async fn a_client_that_never_reads_is_dropped_and_others_are_served() {
     let served = Served::with(limits(|l| l.write_within = Duration::from_millis(300)), |builder| builder).await;
     let (mut stuck, mut other) = (served.client().await, served.client().await);
     stuck.ok(json!({"do": "events"})).await;
@@ -173,7 +173,7 @@ async fn one_who_does_not_read_at_all_is_dropped_and_the_others_are_not() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_does_not_run_is_told_as_such() {
+async fn a_request_to_a_runtime_that_does_not_run_is_answered_busy() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::new().await;
     let limits = limits(|l| l.answer_within = Duration::from_millis(100));

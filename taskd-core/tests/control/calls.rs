@@ -3,14 +3,14 @@
 use crate::support::*;
 use serde_json::json;
 use std::time::Duration;
-use taskd_core::detect::{Damage, FaultClass, Sound};
+use taskd_core::detect::{Damage, FaultClass, Health};
 use taskd_core::job::{Incarnation, ProcId, Rank};
 use taskd_core::kernel::{Event, Outcome};
 use taskd_core::runtime::control::{ControlSocket, SocketLimits};
 use taskd_core::schema;
 use taskd_core::trace::Origin;
 use taskd_core::trace::recorder::{Kind, Recorder, RecorderConfig};
-use taskd_core::trace::switches::{Mode, PerKind, Requested, Switch, SwitchHandle, TraceControl};
+use taskd_core::trace::switches::{KINDS, Mode, Requested, Switch, SwitchHandle, TraceControl};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 async fn null_is_as_good_as_left_out() {
     let served = Served::new().await;
     let mut client = served.client().await;
-    client.send(r#"{"v":1,"id":null,"by":null,"do":"status"}"#).await;
+    client.send(r#"{"v":2,"id":null,"by":null,"do":"status"}"#).await;
     let answer = client.line().await.expect("an answer");
     assert!(answer["ok"]["job"].is_object(), "{answer}");
 }
@@ -44,17 +44,17 @@ async fn faults_that_cannot_be_are_refused_with_what_is_wrong() {
     let served = Served::new().await;
     let mut client = served.client().await;
     let refusals = [
-        (json!({"node": "n7"}), "refused", "node n7 is no host of this job; its hosts are n0, n1"),
-        (json!({"rank": 4}), "refused", "rank 4 is no rank of this job; it has 4"),
+        (json!({"node": "n7"}), "refused", "node n7 is not a host of this job; its hosts are n0, n1"),
+        (json!({"rank": 4}), "refused", "rank 4 is not a rank of this job; it has 4"),
         (json!({"device": 1}), "bad_request", "a \"device\" needs the \"node\" that it is in"),
         (json!({"node": "n0", "rank": 1}), "bad_request", "a fault is in one place"),
         (json!({"confidence": 90}), "bad_request", "\"confidence\" must be 0 to 1"),
         (json!({"class": ""}), "bad_request", "\"class\" must not be empty"),
-        (json!({"by": ""}), "bad_request", "\"by\" of a fault must name who found it"),
-        (json!({"text": "x".repeat(2049)}), "bad_request", "64 bytes at most, its \"text\" 2048"),
-        (json!({"class": "x".repeat(65)}), "bad_request", "64 bytes at most, its \"text\" 2048"),
+        (json!({"by": ""}), "bad_request", "\"by\" of a fault must name its reporter"),
+        (json!({"text": "x".repeat(2049)}), "bad_request", "at most 64 bytes, its \"text\" 2048"),
+        (json!({"class": "x".repeat(65)}), "bad_request", "at most 64 bytes, its \"text\" 2048"),
         (json!({"age": "soon"}), "bad_request", "expected a duration such as \"90s\""),
-        (json!({"group": "tp"}), "bad_request", "\"tp\" is no group"),
+        (json!({"group": "tp"}), "bad_request", "\"tp\" is not a group"),
         (json!({"gpu": 1}), "bad_request", "unknown field `gpu`, expected one of `by`, `class`, `text`, `node`"),
     ];
     for (wrong, kind, sentence) in refusals {
@@ -141,7 +141,7 @@ async fn every_order_is_answered_as_the_handle_answers() {
 }
 
 #[tokio::test]
-async fn what_ranks_record_is_switched_and_shown() {
+async fn a_switch_trace_request_is_applied_and_shown_in_trace_status() {
     let control = TraceControl::new(Mode::Compatible);
     let served = Served::with(SocketLimits::default(), |builder| builder.trace(control.clone())).await;
     let mut client = served.client().await;
@@ -169,7 +169,7 @@ fn kinds_of_the_guide() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_kind_is_switched_by_the_word_that_the_guide_has_and_the_others_stay_as_they_are() {
+async fn a_kind_named_as_in_the_guide_is_switched_and_others_are_not() {
     let control = TraceControl::new(Mode::Native);
     let served = Served::with(SocketLimits::default(), |builder| builder.trace(control.clone())).await;
     let mut client = served.client().await;
@@ -188,13 +188,13 @@ async fn a_kind_is_switched_by_the_word_that_the_guide_has_and_the_others_stay_a
     // The same words in the environment of a worker.
     for kind in &kinds {
         let config = RecorderConfig::from_env(|name| (name == "TASKD_TRACE").then(|| kind.clone()));
-        let on: Vec<Kind> = PerKind::KINDS.into_array().into_iter().filter(|kind| config.kinds.has(*kind)).collect();
+        let on: Vec<Kind> = KINDS.into_array().into_iter().filter(|kind| config.kinds.has(*kind)).collect();
         assert_eq!(on.len(), 1, "{kind}: {on:?}");
     }
 }
 
 #[tokio::test]
-async fn what_a_request_can_do_without_may_be_left_out() {
+async fn optional_fields_of_a_request_default_when_omitted() {
     let served = Served::new().await;
     let mut client = served.client().await;
     let taken = client.ok(json!({"do": "restart"})).await;
@@ -205,11 +205,11 @@ async fn what_a_request_can_do_without_may_be_left_out() {
     let damage = timeout(PATIENCE, async {
         loop {
             if let Event::Found { fault, .. } = &events.recv().await.unwrap().event {
-                return fault.prime().damage;
+                return fault.primary_suspect().damage;
             }
         }
     });
-    let expected = Damage { device: Sound::No, ..Damage::PROCESS_GONE };
+    let expected = Damage { device: Health::Faulty, ..Damage::PROCESS_GONE };
     assert_eq!(damage.await.unwrap(), expected, "what is left out is as the class means it");
 }
 
@@ -225,7 +225,7 @@ async fn every_class_of_fault_is_known_by_its_name() {
         let found = timeout(PATIENCE, async {
             loop {
                 if let Event::Found { fault, .. } = &events.recv().await.unwrap().event {
-                    return fault.prime().class.clone();
+                    return fault.primary_suspect().class.clone();
                 }
             }
         });
@@ -237,7 +237,9 @@ async fn every_class_of_fault_is_known_by_its_name() {
 async fn a_stop_ends_the_job_and_then_everything_is_over() {
     let served = Served::new().await;
     let mut client = served.client().await;
-    assert_eq!(client.ok(json!({"do": "stop", "reason": "maintenance"})).await, json!({}));
+    let accepted = client.ok(json!({"do": "stop", "reason": "maintenance", "by": "ann"})).await;
+    let text = accepted["text"].as_str().unwrap();
+    assert!(text.starts_with("the job stops; processes that run after "), "{text}");
     let report = timeout(PATIENCE, served.job).await.unwrap().unwrap();
     assert_eq!((report.outcome, report.reason.as_str()), (Outcome::Stopped, "stopped: maintenance"));
     for call in ["status", "stop", "pause"] {
@@ -258,11 +260,11 @@ async fn a_job_can_be_handed_over() {
 }
 
 #[tokio::test]
-async fn events_are_told_as_they_happen_also_to_one_who_has_ended_his_side() {
+async fn events_are_sent_also_to_a_client_that_closed_its_write_side() {
     let served = Served::new().await;
     let (mut both, mut half) = (served.client().await, served.client().await);
     for client in [&mut both, &mut half] {
-        assert_eq!(client.ask(json!({"id": 3, "do": "events"})).await, json!({"v": 1, "id": 3, "ok": {}}));
+        assert_eq!(client.ask(json!({"id": 3, "do": "events"})).await, json!({"v": 2, "id": 3, "ok": {}}));
     }
     half.to.shutdown().await.unwrap();
     assert!(served.launcher.kill(&ProcId::rank(2, 1)));
@@ -272,14 +274,14 @@ async fn events_are_told_as_they_happen_also_to_one_who_has_ended_his_side() {
         assert_eq!(first["event"]["event"]["found"]["incident"], 1, "{first}");
         while client.line().await.unwrap()["event"]["event"]["closed"].is_null() {}
     }
-    both.send(r#"{"v":1,"id":4,"do":"status"}"#).await;
+    both.send(r#"{"v":2,"id":4,"do":"status"}"#).await;
     while both.line().await.unwrap()["id"] != 4 {} // a listener may ask on
 }
 
 #[tokio::test]
 async fn answers_are_of_their_schema() {
     let schemas = schema::all();
-    let (_, schema) = schemas.iter().find(|(name, _)| *name == "control-answer").unwrap();
+    let (_, schema) = schemas.iter().find(|(name, _)| *name == "control-response").unwrap();
     let control = TraceControl::new(Mode::Native);
     let config = RecorderConfig::default();
     let memory = config.memory().unwrap();
@@ -311,7 +313,7 @@ async fn closing_lets_the_answer_out_and_leaves_nothing() {
         let path = served.path().with_file_name("second.sock");
         let socket = ControlSocket::bind(&path, served.handle.clone(), Default::default()).unwrap();
         let mut client = Client::of(&path).await;
-        client.send(r#"{"v":1,"do":"status"}"#).await;
+        client.send(r#"{"v":2,"do":"status"}"#).await;
         let status = client.line().await.unwrap();
         assert!(status["ok"]["job"].is_object());
         if status["ok"]["socket"]["requests"] == 1 {

@@ -4,7 +4,7 @@ use crate::support::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
-use taskd_core::runtime::control::{Request, TroubleKind};
+use taskd_core::runtime::control::{ControlErrorKind, Request};
 use tokio::io::AsyncWriteExt;
 
 /// Good lines, of every call.
@@ -57,7 +57,7 @@ fn a_hundred_thousand_mutated_lines_are_read_or_refused() {
             Err((_, trouble)) => {
                 refused += 1;
                 assert!(!trouble.text.is_empty());
-                assert!(matches!(trouble.kind, TroubleKind::BadRequest | TroubleKind::Version));
+                assert!(matches!(trouble.kind, ControlErrorKind::BadRequest | ControlErrorKind::Version));
             }
         }
     }
@@ -65,22 +65,22 @@ fn a_hundred_thousand_mutated_lines_are_read_or_refused() {
 }
 
 #[test]
-fn lines_of_another_version_or_none_are_told_so() {
+fn malformed_lines_and_other_versions_are_refused_with_reasons() {
     for (line, kind, sentence) in [
-        (r#"{"v":2,"do":"fly"}"#, TroubleKind::Version, "speaks version 1 of the protocol, not 2"),
-        (r#"{"v":"1","do":"status"}"#, TroubleKind::Version, "not \"1\""),
-        (r#"{"do":"status"}"#, TroubleKind::BadRequest, "\"v\" is missing: begin with {\"v\":1,\"do\":…}"),
+        (r#"{"v":3,"do":"fly"}"#, ControlErrorKind::Version, "speaks version 2 of the protocol, not 3"),
+        (r#"{"v":"1","do":"status"}"#, ControlErrorKind::Version, "not \"1\""),
+        (r#"{"do":"status"}"#, ControlErrorKind::BadRequest, "\"v\" is missing: begin with {\"v\":2,\"do\":…}"),
         (
-            r#"{"v":1,"do":"fly"}"#,
-            TroubleKind::BadRequest,
+            r#"{"v":2,"do":"fly"}"#,
+            ControlErrorKind::BadRequest,
             "unknown variant `fly`, expected one of `status`, `explain`",
         ),
-        (r#"{"v":1}"#, TroubleKind::BadRequest, "missing field `do`"),
-        (r#"{"v":1,"do":"status","x":1}"#, TroubleKind::BadRequest, "unknown field `x`"),
-        (r#"{"v":1,"id":-1,"do":"status"}"#, TroubleKind::BadRequest, "the id -1 is no number from 0 on"),
-        (r#"{"v":1,"by":"","do":"status"}"#, TroubleKind::BadRequest, "\"by\" must be a text of 1 to 64 bytes"),
-        ("[1]", TroubleKind::BadRequest, "the line is no JSON object"),
-        ("GET / HTTP/1.1", TroubleKind::BadRequest, "the line is no JSON object"),
+        (r#"{"v":2}"#, ControlErrorKind::BadRequest, "missing field `do`"),
+        (r#"{"v":2,"do":"status","x":1}"#, ControlErrorKind::BadRequest, "unknown field `x`"),
+        (r#"{"v":2,"id":-1,"do":"status"}"#, ControlErrorKind::BadRequest, "the id -1 is not a number from 0 on"),
+        (r#"{"v":2,"by":"","do":"status"}"#, ControlErrorKind::BadRequest, "\"by\" must be a text of 1 to 64 bytes"),
+        ("[1]", ControlErrorKind::BadRequest, "the line is not a JSON object"),
+        ("GET / HTTP/1.1", ControlErrorKind::BadRequest, "the line is not a JSON object"),
     ] {
         let (_, trouble) = Request::parse(line.as_bytes()).unwrap_err();
         assert_eq!(trouble.kind, kind, "{trouble:?}");
@@ -90,7 +90,7 @@ fn lines_of_another_version_or_none_are_told_so() {
 }
 
 #[tokio::test]
-async fn garbage_over_a_connection_is_answered_line_by_line_and_the_runtime_goes_on() {
+async fn garbage_lines_are_each_answered_and_the_runtime_continues() {
     let limits = taskd_core::runtime::control::SocketLimits::default();
     let served = Served::with(limits, |builder| builder).await;
     let (good, mut dice) = (good(), StdRng::seed_from_u64(8));

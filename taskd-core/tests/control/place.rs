@@ -61,7 +61,7 @@ async fn another_user_is_kept_out_by_the_file_and_without_it_by_name() {
     stream.set_nonblocking(true).unwrap();
     let mut client = Client::over(tokio::net::UnixStream::from_std(stream).unwrap());
     let answer = client.line().await.expect("a reason");
-    assert_eq!(answer["error"]["text"], "user 65534 may not talk to a runtime of user 0", "{answer}");
+    assert_eq!(answer["error"]["text"], "user 65534 may not control a runtime of user 0", "{answer}");
     assert!(client.line().await.is_none(), "and nothing more");
     assert_eq!(served.socket.counts().strangers, 1);
 }
@@ -93,12 +93,12 @@ async fn a_live_socket_whose_owner_is_too_busy_to_listen_is_not_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_no_socket_is_left_alone() {
+async fn a_regular_file_at_the_socket_path_is_refused_and_untouched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.sock");
     fs::write(&path, "precious").unwrap();
     let told = refusal(&path).await;
-    assert!(told.ends_with("is there already and is no socket: choose another path, or remove it"), "{told}");
+    assert!(told.ends_with("exists and is not a socket: choose another path, or remove it"), "{told}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -116,7 +116,7 @@ async fn a_path_that_is_too_long_is_refused_with_the_systems_limit() {
     let path = dir.path().join("x".repeat(120));
     let told = refusal(&path).await;
     let bytes = path.as_os_str().len();
-    assert!(told.ends_with(&format!("has {bytes} bytes, and the system takes 107: choose a shorter one")), "{told}");
+    assert!(told.ends_with(&format!("has {bytes} bytes, and the system allows 107: choose a shorter one")), "{told}");
     let fits = dir.path().join("y".repeat(107 - dir.path().as_os_str().len() - 1));
     assert_eq!(bind(&fits).await.unwrap().path(), fits, "one that just fits");
 }
@@ -132,7 +132,7 @@ async fn a_bound_of_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn what_somebody_put_in_our_place_is_not_removed() {
+async fn a_file_that_replaced_the_socket_is_not_removed_on_drop() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.sock");
     let socket = bind(&path).await.unwrap();

@@ -38,7 +38,7 @@ impl Served {
         let dir = tempfile::tempdir().unwrap();
         let launcher = FakeLauncher::with_nodes(["n0", "n1"], 4);
         let mut spec = JobSpec::new("demo", 4, FakeProgram::Runs.spec());
-        spec.policy.stop_grace = Duration::from_millis(100);
+        spec.policy.termination_grace_period = Duration::from_millis(100);
         spec.policy.default_permission = Permission::Auto;
         let builder = Runtime::builder()
             .job(spec)

@@ -19,7 +19,7 @@ pub(crate) struct Job {
     pub(crate) launcher: Arc<LocalLauncher>,
     pub(crate) handle: RuntimeHandle,
     pub(crate) running: tokio::task::JoinHandle<JobReport>,
-    pub(crate) events: tokio::sync::broadcast::Receiver<Arc<taskd_core::runtime::Announcement>>,
+    pub(crate) events: tokio::sync::broadcast::Receiver<Arc<taskd_core::runtime::TimestampedEvent>>,
 }
 
 pub(crate) async fn job(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
@@ -39,7 +39,7 @@ pub(crate) async fn job_that_uses(
 ) -> Job {
     let launcher = Arc::new(local(dir).beat_every(Duration::from_millis(50)).build().await.unwrap());
     let mut job = JobSpec::new("stand-in", ranks, spec);
-    job.policy.stop_grace = Duration::ZERO;
+    job.policy.termination_grace_period = Duration::ZERO;
     change(&mut job.policy);
     let runtime = Runtime::builder()
         .job(job)
@@ -60,7 +60,9 @@ impl Job {
         let looking = async {
             loop {
                 let Listing { procs, links, .. } = self.launcher.list().await.unwrap();
-                let in_loop = |link: &&LinkStatus| link.linked.as_ref().is_some_and(|linked| linked.at == Point::Loop);
+                let in_loop = |link: &&LinkStatus| {
+                    link.link.as_ref().is_some_and(|linked| linked.position == LoopPosition::InLoop)
+                };
                 let pid = |link: &LinkStatus| procs.iter().find(|p| p.proc == link.proc)?.pid;
                 let pids = links.iter().filter(in_loop).filter_map(|l| Some((l.proc.role.rank()?.0, pid(l)?)));
                 let pids: BTreeMap<u32, u32> = pids.collect();
@@ -86,7 +88,7 @@ impl Job {
     }
 
     pub(crate) async fn end(self) -> JobReport {
-        self.handle.stop("enough").await;
+        let _ = self.handle.stop("enough").await; // error: the job is over
         tokio::time::timeout(PATIENCE, self.running).await.expect("it ends").unwrap()
     }
 }

@@ -12,31 +12,31 @@ use taskd_core::launch::*;
 fn start(spec: WorkerSpec) -> StartBatch {
     let member = Member { incarnation: Incarnation(1), node: None, device: None };
     let proc = ProcId::rank(0, 1);
-    let orders = vec![StartOrder { proc, place: Place::anywhere(), spec: Arc::new(spec) }];
-    StartBatch { world: Arc::new(World::first([(Rank(0), member)].into())), orders }
+    let orders = vec![StartOrder::new(proc, Place::anywhere(), Arc::new(spec))];
+    StartBatch::new(Arc::new(World::first([(Rank(0), member)].into())), orders)
 }
 
-fn directive(batch: &StartBatch, what: Directive) -> DirectBatch {
+fn directive(batch: &StartBatch, what: Directive) -> DirectiveBatch {
     let world = Arc::new(batch.world.successor(Counted::Yes, |_| ()));
-    DirectBatch { world, orders: vec![(ProcId::rank(0, 1), what)] }
+    DirectiveBatch::new(world, vec![(ProcId::rank(0, 1), what)])
 }
 
-async fn linked(launcher: &dyn Launcher) -> Linked {
+async fn linked(launcher: &dyn Launcher) -> ControlLink {
     until(launcher, "a link", |change| match change {
-        Change::Link(LinkStatus { linked, .. }) => linked.clone(),
+        Change::Link(LinkStatus { link: linked, .. }) => linked.clone(),
         _ => None,
     })
     .await
 }
 
-async fn answer(launcher: &dyn Launcher, from: Revision) -> (CommandId, Result<Box<Answered>, String>) {
+async fn answer(launcher: &dyn Launcher, from: Revision) -> (CommandId, Result<Box<DirectiveReply>, String>) {
     let looking = async {
         let mut from = from;
         loop {
             let (changes, next) = launcher.watch(from).await.unwrap();
             from = next;
             for change in changes {
-                if let Change::Said(WorkerSaid { what: Saying::Answer { id, result }, .. }) = change {
+                if let Change::Worker(WorkerEvent { message: WorkerMessage::Reply { id, result }, .. }) = change {
                     return (id, result);
                 }
             }
@@ -46,53 +46,53 @@ async fn answer(launcher: &dyn Launcher, from: Revision) -> (CommandId, Result<B
 }
 
 #[tokio::test]
-async fn a_process_says_who_it_is_and_does_what_it_is_told() {
+async fn a_process_sends_its_hello_and_runs_each_directive_once() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).build().await.unwrap();
     let batch = start(worker(dir.path()));
     launcher.start(&batch).await.unwrap();
     let link = linked(&launcher).await;
-    assert_eq!((link.at, link.generation, link.framework.as_str()), (Point::Loop, Generation(1), "stand-in"));
-    assert!(link.can.contains(&Name::new("give-up")));
+    assert_eq!(
+        (link.position, link.generation, link.framework.as_str()),
+        (LoopPosition::InLoop, Generation(1), "stand-in")
+    );
+    assert!(link.capabilities.contains(&Name::new("abort")));
     let from = launcher.list().await.unwrap().revision;
-    launcher.direct(CommandId(7), &directive(&batch, Directive::GiveUp {})).await.unwrap();
-    launcher.direct(CommandId(7), &directive(&batch, Directive::GiveUp {})).await.unwrap(); // as after a lost answer
+    launcher.send_directives(CommandId(7), &directive(&batch, Directive::Abort {})).await.unwrap();
+    launcher.send_directives(CommandId(7), &directive(&batch, Directive::Abort {})).await.unwrap(); // as after a lost answer
     let (id, result) = answer(&launcher, from).await;
     let state = result.unwrap().state.unwrap();
     assert_eq!((id, state.window, state.buckets), (CommandId(7), Window::Before, vec![8, 4]));
     let store = Some(Endpoint { host: "127.0.0.1".into(), port: 1, served: false });
     let from = launcher.list().await.unwrap().revision;
     let join = Directive::Join { rank: Rank(0), size: 1, members: Vec::new(), prefix: "taskd/2".into(), store };
-    launcher.direct(CommandId(8), &directive(&batch, join)).await.unwrap();
+    launcher.send_directives(CommandId(8), &directive(&batch, join)).await.unwrap();
     let figures = answer(&launcher, from).await.1.unwrap().figures;
     assert_eq!(figures, [(Name::new("joined_ms"), 1.5)].into());
     let moved = linked(&launcher).await;
     assert_eq!(moved.generation, Generation(2), "it trains in the next world now");
-    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up", "join"], "once, though it was given twice");
-    let unknown = DirectBatch {
-        orders: vec![(ProcId::rank(9, 1), Directive::GiveUp {})],
-        ..directive(&batch, Directive::GiveUp {})
-    };
-    let refused = launcher.direct(CommandId(9), &unknown).await;
+    assert_eq!(told(dir.path(), "rank-0.1"), ["abort", "join"], "once, though it was given twice");
+    let unknown = DirectiveBatch::new(batch.world.clone(), vec![(ProcId::rank(9, 1), Directive::Abort {})]);
+    let refused = launcher.send_directives(CommandId(9), &unknown).await;
     assert_eq!(refused, Err(LaunchError::Refused("rank 9#1 has no control link now".into())));
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test]
-async fn who_says_what_is_no_message_loses_the_link_and_comes_back() {
+async fn a_process_that_sends_garbage_loses_its_link_and_reconnects() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).build().await.unwrap();
     let batch = start(worker(dir.path()).with_env("ODD", "garbage"));
     launcher.start(&batch).await.unwrap();
     linked(&launcher).await;
-    launcher.direct(CommandId(1), &directive(&batch, Directive::GiveUp {})).await.unwrap();
+    launcher.send_directives(CommandId(1), &directive(&batch, Directive::Abort {})).await.unwrap();
     let mut lost = false;
     until(&launcher, "lost, and there again", |change| match change {
-        Change::Link(LinkStatus { linked: None, .. }) => {
+        Change::Link(LinkStatus { link: None, .. }) => {
             lost = true;
             None
         }
-        Change::Link(LinkStatus { linked: Some(_), .. }) => lost.then_some(()),
+        Change::Link(LinkStatus { link: Some(_), .. }) => lost.then_some(()),
         _ => None,
     })
     .await;
@@ -101,14 +101,16 @@ async fn who_says_what_is_no_message_loses_the_link_and_comes_back() {
 }
 
 #[tokio::test]
-async fn nobody_speaks_for_a_process_but_itself() {
+async fn a_foreign_process_cannot_open_a_link_for_a_rank() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).build().await.unwrap();
     let batch = start(WorkerSpec::new(["sleep", "1000"]));
     launcher.start(&batch).await.unwrap();
     let control = control_of(&launcher).await;
-    let hello = br#"{"hello": {"version": 1, "proc": "rank-0.1", "generation": 1, "framework": "x", "at": "loop"}}"#;
-    let old = br#"{"hello": {"version": 9, "proc": "rank-0.1", "generation": 1, "framework": "x", "at": "loop"}}"#;
+    let hello =
+        br#"{"hello": {"version": 1, "proc": "rank-0.1", "generation": 1, "framework": "x", "position": "in-loop"}}"#;
+    let old =
+        br#"{"hello": {"version": 9, "proc": "rank-0.1", "generation": 1, "framework": "x", "position": "in-loop"}}"#;
     let noise: [&[u8]; 3] = [hello, old, b"[]"];
     for word in noise {
         let mut stream = UnixStream::connect(&control).unwrap();
@@ -136,7 +138,7 @@ async fn control_of(launcher: &dyn Launcher) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_later_owner_finds_the_process_again_and_what_it_has_done_it_does_not_do_twice() {
+async fn a_later_owner_finds_the_process_and_a_directive_runs_once() {
     let dir = tempfile::tempdir().unwrap();
     let keep = OnOwnerLoss::Keep { at_most: PATIENCE };
     let first = local(dir.path()).on_owner_loss(keep).build().await.unwrap();
@@ -144,16 +146,16 @@ async fn a_later_owner_finds_the_process_again_and_what_it_has_done_it_does_not_
     first.start(&batch).await.unwrap();
     linked(&first).await;
     let from = first.list().await.unwrap().revision;
-    first.direct(CommandId(1), &directive(&batch, Directive::GiveUp {})).await.unwrap();
+    first.send_directives(CommandId(1), &directive(&batch, Directive::Abort {})).await.unwrap();
     answer(&first, from).await.1.unwrap();
     first.detach(PATIENCE).await.unwrap();
     drop(first);
     let second = local(dir.path()).on_owner_loss(keep).build().await.unwrap();
-    assert_eq!(linked(&second).await.at, Point::Loop);
+    assert_eq!(linked(&second).await.position, LoopPosition::InLoop);
     let from = second.list().await.unwrap().revision;
-    second.direct(CommandId(1), &directive(&batch, Directive::GiveUp {})).await.unwrap(); // as a kernel does that goes on
+    second.send_directives(CommandId(1), &directive(&batch, Directive::Abort {})).await.unwrap(); // as a kernel does that goes on
     assert!(answer(&second, from).await.1.is_ok());
-    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up"]);
+    assert_eq!(told(dir.path(), "rank-0.1"), ["abort"]);
     second.shutdown(Duration::ZERO).await.unwrap();
 }
 

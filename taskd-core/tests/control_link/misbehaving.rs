@@ -8,8 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::*;
-use taskd_core::kernel::{Branch, JobReport, View};
-use taskd_core::recover::{self, Incident, Next, Proposal, RecoveryStrategy, Run, StrategyExt};
+use taskd_core::kernel::{Branch, JobReport};
+use taskd_core::recover::{
+    self, Advance, Incident, PlanExecution, Proposal, RecoveryStrategy, RecoveryStrategyExt, RefusalError,
+};
+use taskd_core::state::View;
 
 /// The stand-in, of which the processes of one rank do something wrong.
 fn odd(dir: &Path, rank: u32, how: &str) -> WorkerSpec {
@@ -18,7 +21,7 @@ fn odd(dir: &Path, rank: u32, how: &str) -> WorkerSpec {
 
 /// A job that needs all of its ranks.
 async fn job_of_three(dir: &Path, strategies: Vec<Box<dyn RecoveryStrategy>>, spec: WorkerSpec) -> Job {
-    job_that_uses(strategies, dir, 3, spec, |policy| policy.ranks_min = 3).await
+    job_that_uses(strategies, dir, 3, spec, |policy| policy.min_ranks = 3).await
 }
 
 /// Rank 1 is killed; what is tried first fails as often as it may, and everybody starts again; then the work is done. Why it failed.
@@ -40,25 +43,26 @@ async fn killed_and_started_again(mut job: Job) -> (String, JobReport) {
 }
 
 #[tokio::test]
-async fn who_answers_garbage_is_waited_for_no_longer_and_the_reason_says_so() {
+async fn a_garbage_answer_fails_its_stage_at_once_and_is_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 0, "garbage")).await;
     let launcher = Arc::clone(&job.launcher);
     let (reason, report) = killed_and_started_again(job).await;
     let garbage =
-        "rank 0: what it said on its control link is no message: a frame of 4294967295 bytes is beyond 1048576 bytes";
-    assert_eq!(reason, format!("stage give-up: 2 of 3 needed targets; {garbage}"));
+        "rank 0: it sent an invalid message on its control link: a frame of 4294967295 bytes is beyond 1048576 bytes";
+    assert_eq!(reason, format!("stage abort: 2 of 3 needed targets succeeded; {garbage}"));
     assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), None, "its answers do not come any more");
     assert_eq!(launcher.counters().await.unwrap().links.refused, 2, "each time");
-    assert_eq!(told(dir.path(), "rank-2.1"), ["give-up"; 2], "the other one was asked each time");
+    assert_eq!(told(dir.path(), "rank-2.1"), ["abort"; 2], "the other one was asked each time");
 }
 
 #[tokio::test]
 async fn newcomers_that_answer_garbage_are_not_trained_with() {
     let dir = tempfile::tempdir().unwrap();
-    let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "garbage-to-repair")).await;
+    let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "garbage-to-sync-state")).await;
     let (reason, _) = killed_and_started_again(job).await;
-    let garbage = "stage repair: 2 of 3 needed targets; rank 1: what it said on its control link is no message";
+    let garbage =
+        "stage sync-state: 2 of 3 needed targets succeeded; rank 1: it sent an invalid message on its control link";
     assert!(reason.starts_with(garbage), "{reason}");
     nobody_went_on_beside(dir.path(), &["join"]);
 }
@@ -69,13 +73,13 @@ async fn newcomers_with_other_buckets_are_not_trained_with() {
     let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "other-buckets")).await;
     let (reason, _) = killed_and_started_again(job).await;
     let other = "rank 1: the buckets of this rank ([12]) are not those of the others ([8, 4]); restart all ranks";
-    assert_eq!(reason, format!("stage repair: 2 of 3 needed targets; {other}"));
-    nobody_went_on_beside(dir.path(), &["join", "repair"]);
+    assert_eq!(reason, format!("stage sync-state: 2 of 3 needed targets succeeded; {other}"));
+    nobody_went_on_beside(dir.path(), &["join", "sync-state"]);
 }
 
 /// Whose copy went wrong, or is of another's state: none of the ranks resumes, and what was no replica is asked for no copy again.
 #[tokio::test]
-async fn a_newcomer_with_another_checksum_after_the_repair_is_not_trained_with_and_all_ranks_start_again() {
+async fn a_replacement_with_another_checksum_makes_all_ranks_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "other-state")).await;
     let before = job.linked().await;
@@ -86,14 +90,14 @@ async fn a_newcomer_with_another_checksum_after_the_repair_is_not_trained_with_a
     assert_eq!(tried.as_str(), "recover-in-place");
     assert!(reason.contains("rank 1 and rank ") && reason.contains(" have different checksums"), "{reason}");
     for proc in ["rank-0.1", "rank-2.1"] {
-        assert_eq!(told(dir.path(), proc), ["give-up", "join", "repair"], "{proc}");
+        assert_eq!(told(dir.path(), proc), ["abort", "join", "sync-state"], "{proc}");
     }
     let report = job.end().await;
     assert_eq!(report.incidents[0].blamed, [Rank(1)], "for what was killed");
 }
 
 #[tokio::test]
-async fn where_no_rank_reports_a_checksum_none_is_copied_from_and_the_decision_gives_the_reason() {
+async fn recover_in_place_is_refused_if_no_rank_reports_a_checksum() {
     let dir = tempfile::tempdir().unwrap();
     let spec = worker(dir.path()).with_env("LIMITS", r#"{"digest": null}"#);
     let mut job = job_of_three(dir.path(), recover::defaults(), spec).await;
@@ -113,17 +117,17 @@ fn nobody_went_on_beside(dir: &Path, newcomers: &[&str]) {
         assert_eq!(told(dir, proc), newcomers, "{proc}");
     }
     for proc in ["rank-0.1", "rank-2.1"] {
-        assert_eq!(told(dir, proc), ["give-up", "join", "repair"].repeat(2), "{proc}");
+        assert_eq!(told(dir, proc), ["abort", "join", "sync-state"].repeat(2), "{proc}");
     }
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_waited_for_within_bounds() {
+async fn a_silent_rank_times_out_its_stage_and_all_ranks_restart() {
     let dir = tempfile::tempdir().unwrap();
     let hasty = recover::defaults().into_iter().map(|strategy| Hasty(strategy).boxed()).collect();
     let job = job_of_three(dir.path(), hasty, odd(dir.path(), 2, "silent")).await;
     let (reason, report) = killed_and_started_again(job).await;
-    assert_eq!(reason, "stage give-up: 2 of 3 needed targets; rank 2: no answer in time");
+    assert_eq!(reason, "stage abort: 2 of 3 needed targets succeeded; rank 2: no answer in time");
     assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), Some(&2));
 }
 
@@ -134,14 +138,14 @@ impl RecoveryStrategy for Hasty {
     fn name(&self) -> Name {
         self.0.name()
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let mut proposal = self.0.propose(incident, view)?;
-        for stage in proposal.stages.iter_mut().filter(|stage| stage.name == "give-up") {
-            stage.within = Duration::from_secs(1);
+        for stage in proposal.stages.iter_mut().filter(|stage| stage.name == "abort") {
+            stage.timeout = Duration::from_secs(1);
         }
         Ok(proposal)
     }
-    fn advance(&self, run: &Run, view: &View) -> Next {
+    fn advance(&self, run: &PlanExecution, view: &View) -> Advance {
         self.0.advance(run, view)
     }
 }

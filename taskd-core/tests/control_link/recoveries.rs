@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::kernel::{Event, JobReport, Outcome};
-use taskd_core::runtime::Leave;
+use taskd_core::runtime::ShutdownMode;
 
 #[tokio::test]
-async fn the_killed_rank_is_replaced_in_place_and_the_others_keep_their_processes() {
+async fn a_killed_rank_is_replaced_in_place_and_survivors_run_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), 3, worker(dir.path())).await;
     let before = job.linked().await;
@@ -19,17 +19,17 @@ async fn the_killed_rank_is_replaced_in_place_and_the_others_keep_their_processe
     let after = job.linked().await;
     assert_eq!((after[&0], after[&2]), (before[&0], before[&2]), "survivors are not started again");
     assert_ne!(after[&1], before[&1]);
-    assert_eq!(told(dir.path(), "rank-0.1"), ["give-up", "join", "repair", "resume"]);
-    assert_eq!(told(dir.path(), "rank-1.2"), ["join", "repair", "resume"]);
+    assert_eq!(told(dir.path(), "rank-0.1"), ["abort", "join", "sync-state", "resume"]);
+    assert_eq!(told(dir.path(), "rank-1.2"), ["join", "sync-state", "resume"]);
     let report = job.end().await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1));
     assert_eq!(report.incidents[0].blamed, [Rank(1)]);
 }
 
 #[tokio::test]
-async fn who_has_said_that_it_cannot_be_kept_is_not_asked_and_the_decision_gives_its_reason() {
+async fn an_unsupported_rank_gets_no_abort_and_is_the_refusal_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = r#"{"cannot": "the model is in pieces", "sharded": ["model"]}"#;
+    let limits = r#"{"unsupported_reason": "the model is in pieces", "sharded": ["model"]}"#;
     let mut job = job(dir.path(), 2, worker(dir.path()).with_env("LIMITS", limits)).await;
     let before = job.linked().await;
     send(before[&1], Signal::KILL);
@@ -57,7 +57,7 @@ async fn a_frozen_rank_is_stopped_and_replaced() {
     job.handle.report_fault(frozen(0)).await.unwrap();
     assert_eq!(job.closed().await, "recovered by recover-in-place");
     assert_eq!(job.linked().await[&1], before[&1]);
-    assert_eq!(told(dir.path(), "rank-0.2"), ["join", "repair", "resume"]);
+    assert_eq!(told(dir.path(), "rank-0.2"), ["join", "sync-state", "resume"]);
     job.end().await;
 }
 
@@ -68,7 +68,7 @@ fn frozen(rank: u32) -> taskd_core::detect::Fault {
 }
 
 #[tokio::test]
-async fn after_a_failure_that_all_survive_the_step_is_done_again_by_the_same_processes() {
+async fn a_failed_step_of_live_ranks_is_retried_by_the_same_processes() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), 3, worker(dir.path())).await;
     let before = job.linked().await;
@@ -91,7 +91,7 @@ async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
     assert_eq!(job.closed().await, "recovered by retry");
     assert_eq!(job.linked().await, before);
     let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
-    let clues = why.faults.iter().flat_map(|fault| &fault.clues);
+    let clues = why.faults.iter().flat_map(|fault| &fault.evidence);
     assert!(clues.into_iter().any(|clue| clue.text.contains(words)), "{:?}", why.faults);
     job.end().await;
 }
@@ -113,7 +113,7 @@ async fn when_a_survivor_cannot_join_everybody_is_started_again() {
 async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     let dumps = dir.join("dumps");
     job_with(dir, ranks, spec, |policy| {
-        policy.dump_dir = Some(dumps);
+        policy.checkpoint_dir = Some(dumps);
         let never = ["recover-in-place", "recover", "shrink"].map(|name| (Name::new(name), Permission::Never));
         policy.strategies.extend(never);
     })
@@ -123,14 +123,14 @@ async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
 /// Who had the newest step (stand-ins wait for nobody, and may be at different ones) wrote, and one of them sealed.
 fn saved(dir: &Path, procs: &[&str], then: &[&str]) {
     let told: Vec<Vec<String>> = procs.iter().map(|proc| told(dir, proc)).collect();
-    let is = |told: &Vec<String>, saves: &[&str]| *told == [&["give-up"], saves, then].concat();
-    let sealed = told.iter().filter(|told| is(told, &["dump", "seal"])).count();
-    let others = told.iter().filter(|told| is(told, &["dump"]) || is(told, &[])).count();
+    let is = |told: &Vec<String>, saves: &[&str]| *told == [&["abort"], saves, then].concat();
+    let sealed = told.iter().filter(|told| is(told, &["write-shard", "write-manifest"])).count();
+    let others = told.iter().filter(|told| is(told, &["write-shard"]) || is(told, &[])).count();
     assert_eq!((sealed, others), (1, procs.len() - 1), "{told:?}");
 }
 
 #[tokio::test]
-async fn who_lives_saves_before_all_are_started_again() {
+async fn survivors_save_a_checkpoint_before_all_ranks_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = dumping(dir.path(), 3, worker(dir.path())).await;
     let before = job.linked().await;
@@ -146,20 +146,20 @@ async fn who_lives_saves_before_all_are_started_again() {
 #[tokio::test]
 async fn when_a_second_rank_dies_as_it_saves_the_others_save_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut job = dumping(dir.path(), 4, worker(dir.path()).with_env("ODD", "one-dies-in-dump")).await;
+    let mut job = dumping(dir.path(), 4, worker(dir.path()).with_env("ODD", "one-dies-in-write-shard")).await;
     let before = job.linked().await;
     send(before[&3], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by dump");
     let told: Vec<Vec<String>> = (0..3).map(|rank| told(dir.path(), &format!("rank-{rank}.1"))).collect();
     let times = |name: &str| told.iter().flatten().filter(|what| *what == name).count();
-    assert_eq!((times("give-up"), times("seal")), (5, 1), "{told:?}");
+    assert_eq!((times("abort"), times("write-manifest")), (5, 1), "{told:?}");
     assert_eq!(job.end().await.restarts, 2, "what was tried and has failed counts as well");
 }
 
 #[tokio::test]
 async fn when_nothing_can_be_saved_the_last_checkpoint_has_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let mut job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-dump")).await;
+    let mut job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-write-shard")).await;
     let before = job.linked().await;
     send(before[&1], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by restart");
@@ -173,10 +173,10 @@ async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = dumping(dir.path(), 2, worker(dir.path())).await;
     let before = job.linked().await;
-    job.handle.dump_now("before the maintenance").await.unwrap();
+    job.handle.checkpoint_now("before the maintenance").await.unwrap();
     assert_eq!(job.closed().await, "recovered by dump");
     assert_eq!(job.linked().await, before);
-    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
+    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "sync-state", "resume"]);
     assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
 }
 
@@ -187,17 +187,17 @@ async fn a_supervisor_that_leaves_has_the_ranks_save_first() {
     job.linked().await;
     let report = left_after_saving(job, PATIENCE).await;
     assert_eq!((report.outcome, report.restarts), (Outcome::Stopped, 0), "{report:#?}");
-    assert_eq!(report.reason, "stopped: its supervisor was told to leave");
-    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "repair", "resume"]);
+    assert_eq!(report.reason, "stopped: the supervisor was asked to leave");
+    saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "sync-state", "resume"]);
 }
 
 #[tokio::test]
 async fn a_supervisor_that_leaves_stops_also_what_cannot_save() {
-    for odd in ["refuses-dump", "waits-in-dump"] {
+    for odd in ["refuses-write-shard", "waits-in-write-shard"] {
         let dir = tempfile::tempdir().unwrap();
         let job = dumping(dir.path(), 2, worker(dir.path()).with_env("ODD", odd)).await;
         job.linked().await;
-        let within = if odd == "waits-in-dump" { Duration::from_millis(300) } else { PATIENCE };
+        let within = if odd == "waits-in-write-shard" { Duration::from_millis(300) } else { PATIENCE };
         let report = left_after_saving(job, within).await;
         assert_eq!(report.outcome, Outcome::Stopped, "{odd}: {report:#?}");
     }
@@ -209,18 +209,18 @@ async fn a_supervisor_that_leaves_stops_also_what_cannot_save() {
 }
 
 async fn left_after_saving(job: Job, within: Duration) -> JobReport {
-    job.handle.leave(Leave::Save { within, grace: Duration::ZERO }).await.unwrap();
+    job.handle.shutdown(ShutdownMode::CheckpointThenTerminate { within, grace: Duration::ZERO }).await.unwrap();
     tokio::time::timeout(PATIENCE, job.running).await.expect("it ends").unwrap()
 }
 
 #[tokio::test]
 async fn an_operators_checkpoint_that_fails_ends_nothing() {
-    for fails in ["dump", "seal"] {
+    for fails in ["write-shard", "write-manifest"] {
         let dir = tempfile::tempdir().unwrap();
         let spec = worker(dir.path()).with_env("ODD", format!("refuses-{fails}"));
         let mut job = dumping(dir.path(), 2, spec).await;
         let before = job.linked().await;
-        job.handle.dump_now("before the maintenance").await.unwrap();
+        job.handle.checkpoint_now("before the maintenance").await.unwrap();
         let how = job.closed().await;
         assert!(how.starts_with("not done: ") && how.contains("it does not want to"), "{how}");
         assert_eq!(job.linked().await, before, "all train on");

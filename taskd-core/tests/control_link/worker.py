@@ -1,7 +1,8 @@
 """A stand-in for a training program: it counts steps on its page, speaks the control link, and trains nothing.
 
-What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the words of FAILURE;
-SIGUSR2, that its work is done. ODD chooses what it does wrong, and ODD_PROC (a pattern) which processes do so; else all do.
+What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the
+words of FAILURE; SIGUSR2, that its work is done. ODD chooses what it does wrong, and ODD_PROC (a pattern) which
+processes do so; else all do.
 """
 
 import fnmatch
@@ -43,9 +44,9 @@ class Link:
     def connect(self):
         self.socket, self.buffer = socket.socket(socket.AF_UNIX), b""
         self.socket.connect(os.environ["TASKD_CONTROL"])
-        can = ["give-up", "join", "repair", "resume", "dump", "seal"]
+        can = ["abort", "join", "sync-state", "resume", "write-shard", "write-manifest"]
         hello = {"version": 1, "proc": PROC, "pid": os.getpid(), "generation": generation, "framework": "stand-in"}
-        hello.update(can=can, at=point, later="a field of a later version")
+        hello.update(capabilities=can, position=point, later="a field of a later version")
         if not JOINS:
             hello["digest"] = digest(0, "equal")
         hello.update(json.loads(os.environ.get("LIMITS", "{}")))
@@ -80,40 +81,43 @@ class Link:
 def do(order):
     """The answer to a directive."""
     global generation, point, step, trains
-    (name, what), = order["what"].items()
+    ((name, what),) = order["what"].items()
     told.write(json.dumps({"id": order["id"], "generation": order["generation"], name: what}) + "\n")
-    if ODD == "other-buckets" and name == "repair":
-        return {"error": "the buckets of this rank ([12]) are not those of the others (%s); restart all ranks" % what["buckets"]}
+    if ODD == "other-buckets" and name == "sync-state":
+        return {
+            "error": "the buckets of this rank ([12]) are not those of the others (%s); "
+            "restart all ranks" % what["buckets"]
+        }
     if ODD == "refuses-" + name:
         return {"error": "it does not want to"}
-    if name == "give-up":
+    if name == "abort":
         trains = False
         return {"ok": {"state": {"step": step + 1, "committed": step, "window": "before", "buckets": [8, 4]}}}
     if name == "join":
         generation = order["generation"]
         at(40, generation)
         return {"ok": {"joined_ms": 1.5}}
-    if name == "dump" and ODD == "one-dies-in-dump":
+    if name == "write-shard" and ODD == "one-dies-in-write-shard":
         try:
             os.close(os.open(os.path.join(os.environ["TOLD"], "died"), os.O_CREAT | os.O_EXCL))
             os.kill(os.getpid(), signal.SIGKILL)
         except FileExistsError:
             pass  # another one
-    if name == "dump" and ODD == "waits-in-dump":
+    if name == "write-shard" and ODD == "waits-in-write-shard":
         time.sleep(60)
-    if name == "dump":
-        return {"ok": {"part": {"file": PROC + ".pt", "bytes": 9, "sha256": "0" * 64}, "saved_ms": 1.5}}
-    if name == "seal":
+    if name == "write-shard":
+        return {"ok": {"shard": {"file": PROC + ".pt", "bytes": 9, "sha256": "0" * 64}, "saved_ms": 1.5}}
+    if name == "write-manifest":
         return {"ok": {}}
-    if name == "repair":
+    if name == "sync-state":
         step = what["step"] - 1
         return {"ok": {"copied_bytes": 12, "digest": digest(step + 1, "odd" if ODD == "other-state" else "repaired")}}
-    point, trains = "loop", True
-    link.say({"at": {"point": point, **json.loads(os.environ.get("LATER_LIMITS", "{}"))}})
+    point, trains = "in-loop", True
+    link.say({"position": {"now": point, **json.loads(os.environ.get("LATER_LIMITS", "{}"))}})
     return {"ok": {}}
 
 
-generation, point = int(os.environ["TASKD_GENERATION"]), "parked" if JOINS else "loop"
+generation, point = int(os.environ["TASKD_GENERATION"]), "parked" if JOINS else "in-loop"
 step, trains = 0, not JOINS
 link, done = Link(), {}
 print("a stand-in for a training program", flush=True)
@@ -128,7 +132,7 @@ while not (trains and (ended or step >= int(os.environ.get("UNTIL", 1 << 40)))):
             continue
         if order["id"] not in done:
             done[order["id"]] = dict(do(order), id=order["id"])
-        link.say({"answer": done[order["id"]]})
+        link.say({"reply": done[order["id"]]})
     if failed:
         failed.clear()
         link.say({"failed": {"kind": "collective", "op": "allreduce", "step": step, "message": MESSAGE}})

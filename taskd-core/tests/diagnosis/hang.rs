@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{Fault, FaultDetector, Finding, Findings, HangDetector};
 use taskd_core::job::{Domain, Rank, Role};
-use taskd_core::kernel::View;
+use taskd_core::state::View;
 use taskd_core::testing::Timeline;
-use taskd_core::trace::{Ask, COLLECTIVES, Evidence, Exhibit, Observation, Signal};
+use taskd_core::trace::{COLLECTIVES, Observation, Probe, ProbeReply, ProbeResult, Signal};
 
 const SEEDS: std::ops::Range<u64> = 0..100;
 /// The step in which trouble begins lies among these.
@@ -21,7 +21,7 @@ struct Watched {
     view: View,
     detector: HangDetector,
     /// Questions, and when they are answered.
-    asked: Vec<(u64, Domain, Ask)>,
+    asked: Vec<(u64, Domain, Probe)>,
     blamed: Vec<(u64, Fault)>,
     cleared: Vec<Domain>,
 }
@@ -55,21 +55,20 @@ impl Watched {
         }
     }
 
-    fn answer(&mut self, about: &Domain, ask: &Ask) {
+    fn answer(&mut self, about: &Domain, ask: &Probe) {
         let Domain::Process(Role::Rank(rank)) = about else { panic!("ranks are asked about") };
         let exhibit = match (ask.what == COLLECTIVES, self.job.is_frozen(rank.0)) {
-            (true, _) => Exhibit::Groups(self.job.positions(rank.0)),
-            (false, true) => Exhibit::Text("state=T wchan=do_signal_stop".into()),
-            (false, false) => Exhibit::Text("state=S wchan=futex_do_wait beat_age_ms=40".into()),
+            (true, _) => ProbeResult::Groups(self.job.positions(rank.0)),
+            (false, true) => ProbeResult::Text("state=T wchan=do_signal_stop".into()),
+            (false, false) => ProbeResult::Text("state=S wchan=futex_do_wait beat_age_ms=40".into()),
         };
-        let Ask { by, tag, what, .. } = ask.clone();
-        let evidence = Evidence { by, tag, what, about: about.clone(), exhibit };
-        self.show(rank.0, Signal::Evidence(Arc::new(evidence)));
+        let evidence = ProbeReply::new(ask, about.clone(), exhibit);
+        self.show(rank.0, Signal::ProbeReply(Arc::new(evidence)));
     }
 
     fn show(&mut self, rank: u32, signal: Signal) {
         let about = Domain::Process(Role::Rank(Rank(rank)));
-        let o = Observation { at: self.view.now, about, incarnation: None, generation: None, signal };
+        let o = Observation::new(self.view.now, about, signal);
         let mut out = Findings::default();
         self.detector.observe(&o, &self.view, &mut out);
         self.note(out);
@@ -81,7 +80,7 @@ impl Watched {
                 Finding::Blame(fault) => self.blamed.push((self.job.now_ms, fault)),
                 Finding::Clear(domain, _) => self.cleared.push(domain),
                 Finding::Note(..) => {}
-                Finding::Ask(ask) => {
+                Finding::Probe(ask) => {
                     for about in ask.about.clone() {
                         let late = self.job.dice().random_range(0..100);
                         self.asked.push((self.job.now_ms + late, about, ask.clone()));
@@ -92,7 +91,7 @@ impl Watched {
     }
 
     fn blames(&self) -> BTreeSet<Domain> {
-        self.blamed.iter().map(|(_, fault)| fault.prime().domain.clone()).collect()
+        self.blamed.iter().map(|(_, fault)| fault.primary_suspect().domain.clone()).collect()
     }
 }
 
@@ -127,7 +126,7 @@ fn score(trouble: Trouble, cause: &str, seeds: impl Iterator<Item = u64>, run_ms
             score.right += 1;
             let (at, fault) = &watched.blamed[0];
             score.ms.push(at - began);
-            score.right_cause += u32::from(fault.clues[0].what == cause);
+            score.right_cause += u32::from(fault.evidence[0].what == cause);
         } else if blames.is_empty() {
             score.missed.push(seed);
         } else {
@@ -166,13 +165,13 @@ fn a_rank_that_called_something_else_is_found_within_three_seconds() {
 }
 
 #[test]
-fn a_rank_that_stays_away_is_found_after_the_bound() {
+fn a_rank_missing_from_a_collective_is_found_after_the_bound() {
     let found = score(Trouble::Away, "hang_missing", SEEDS.step_by(4), 40_000);
     assert!(found.ms.iter().all(|ms| (20_000..=33_000).contains(ms)), "{found:?}");
 }
 
 #[test]
-fn who_comes_back_in_time_is_not_blamed() {
+fn a_rank_missing_for_less_than_the_bound_is_not_blamed() {
     for seed in SEEDS.step_by(5) {
         let mut watched = Watched::new(seed);
         watched.detector = HangDetector::default(); // five minutes, and it is away for one

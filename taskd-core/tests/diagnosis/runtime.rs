@@ -7,7 +7,7 @@ use taskd_core::kernel::Event;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Runtime, RuntimeBuilder, RuntimeHandle};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram, ScriptedSource};
-use taskd_core::trace::{COLLECTIVES, Call, Exhibit, Fact, GroupPosition, PROCESS_STATE, Signal, StepTimes};
+use taskd_core::trace::{COLLECTIVES, Call, Fact, GroupPosition, PROCESS_STATE, ProbeResult, Signal, StepTimes};
 use tokio::time::{sleep, timeout};
 
 const RANKS: u32 = 4;
@@ -52,7 +52,7 @@ async fn a_rank_that_stops_in_a_collective_is_found_and_the_job_starts_again() {
         is_pending,
     };
     let pending = Signal::CollectivePending { group: "default".into(), sequence: 1, nanos: 1_000_000_000 };
-    let told = Fact::new(about(0), pending).of(Incarnation(1));
+    let told = Fact::new(about(0), pending).with_incarnation(Incarnation(1));
     let mut source = ScriptedSource::new([vec![told]]);
     for rank in 0..RANKS {
         let (recent, state) = match rank {
@@ -60,15 +60,18 @@ async fn a_rank_that_stops_in_a_collective_is_found_and_the_job_starts_again() {
             _ => (vec![call(0, false), call(1, true)], "state=S"),
         };
         let position = GroupPosition { group: "default".into(), members: (0..RANKS).collect(), recent };
-        source = source.answering(COLLECTIVES, about(rank), Exhibit::Groups(vec![position]));
-        source = source.answering(PROCESS_STATE, about(rank), Exhibit::Text(state.into()));
+        source = source.answering(COLLECTIVES, about(rank), ProbeResult::Groups(vec![position]));
+        source = source.answering(PROCESS_STATE, about(rank), ProbeResult::Text(state.into()));
     }
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, source).build().unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
     let fault = first_fault(&handle).await;
-    assert_eq!((&fault.prime().domain, &fault.prime().class), (&about(VICTIM), &FaultClass::Silence));
+    assert_eq!(
+        (&fault.primary_suspect().domain, &fault.primary_suspect().class),
+        (&about(VICTIM), &FaultClass::Silence)
+    );
     let again = async {
         while !(0..RANKS).all(|rank| launcher.runs(&ProcId::rank(rank, 2))) {
             sleep(Duration::from_millis(1)).await;
@@ -89,7 +92,7 @@ async fn a_rank_that_becomes_slower_is_found() {
             let (wall_ns, wait_ns) = (slowest * 1_000_000, (slowest - own) * 1_000_000);
             StepTimes { step, wall_ns, wait_ns, ..StepTimes::default() }
         };
-        let fact = |rank| Fact::new(about(rank), Signal::Step(Box::new(times(rank)))).of(Incarnation(1));
+        let fact = |rank| Fact::new(about(rank), Signal::Step(Box::new(times(rank)))).with_incarnation(Incarnation(1));
         (0..RANKS).map(fact).collect::<Vec<Fact>>()
     };
     let source = ScriptedSource::new((1..100).map(step)).every(Duration::from_millis(110));
@@ -97,8 +100,8 @@ async fn a_rank_that_becomes_slower_is_found() {
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
     let fault = first_fault(&handle).await;
-    assert_eq!((&fault.prime().domain, &fault.prime().class), (&about(VICTIM), &FaultClass::Slow));
-    let onset = fault.clues.iter().find(|clue| clue.what == "slow_onset_step").and_then(|clue| clue.value);
+    assert_eq!((&fault.primary_suspect().domain, &fault.primary_suspect().class), (&about(VICTIM), &FaultClass::Slow));
+    let onset = fault.evidence.iter().find(|clue| clue.what == "slow_onset_step").and_then(|clue| clue.value);
     assert_eq!(onset, Some(81.0));
     job.abort();
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use taskd_core::detect::{Fault, FaultClass, FaultDetector, Finding, Findings, SlowRankDetector};
 use taskd_core::job::{Domain, Rank, Role};
-use taskd_core::kernel::View;
+use taskd_core::state::View;
 use taskd_core::testing::Timeline;
 use taskd_core::trace::{Observation, Signal};
 
@@ -43,7 +43,7 @@ impl Watched {
             for (rank, times) in told {
                 let about = Domain::Process(Role::Rank(Rank(rank)));
                 let signal = Signal::Step(Box::new(times));
-                let o = Observation { at: self.view.now, about, incarnation: None, generation: None, signal };
+                let o = Observation::new(self.view.now, about, signal);
                 let mut out = Findings::default();
                 self.detector.observe(&o, &self.view, &mut out);
                 out.drain().for_each(|finding| self.note(step, finding));
@@ -54,8 +54,13 @@ impl Watched {
     fn note(&mut self, step: u64, finding: Finding) {
         match finding {
             Finding::Blame(fault) => {
-                let Domain::Process(Role::Rank(rank)) = fault.prime().domain else { panic!("a rank is blamed") };
-                assert_eq!((&fault.prime().class, fault.prime().is_cause()), (&FaultClass::Slow, true));
+                let Domain::Process(Role::Rank(rank)) = fault.primary_suspect().domain else {
+                    panic!("a rank is blamed")
+                };
+                assert_eq!(
+                    (&fault.primary_suspect().class, fault.primary_suspect().is_cause()),
+                    (&FaultClass::Slow, true)
+                );
                 self.blamed.insert(rank.0, (step, fault));
             }
             Finding::Clear(Domain::Process(Role::Rank(rank)), FaultClass::Slow) => {
@@ -129,8 +134,8 @@ fn score(percent: u32, within: u64) -> Score {
             Cause::Data => "slow_data",
         };
         let faults = || watched.blamed.values().map(|(_, fault)| fault);
-        score.right_cause += u32::from(faults().all(|f| f.clues.iter().any(|clue| clue.what == expected)));
-        let onset = |f: &Fault| f.clues.iter().find(|c| c.what == "slow_onset_step").and_then(|c| c.value).unwrap();
+        score.right_cause += u32::from(faults().all(|f| f.evidence.iter().any(|clue| clue.what == expected)));
+        let onset = |f: &Fault| f.evidence.iter().find(|c| c.what == "slow_onset_step").and_then(|c| c.value).unwrap();
         let is_near = |f: &Fault| (onset(f) - slowdown.from as f64).abs() <= 5.0;
         score.onset_near += u32::from(faults().all(is_near));
     }
@@ -169,7 +174,7 @@ fn a_fifth_slower_is_found_within_forty_steps() {
 }
 
 #[test]
-fn nobody_is_blamed_in_a_clean_job() {
+fn a_clean_job_has_no_blamed_rank() {
     let mut loads: BTreeMap<String, u32> = BTreeMap::new();
     for seed in CLEAN {
         let mut watched = Watched::new(seed);
@@ -181,7 +186,7 @@ fn nobody_is_blamed_in_a_clean_job() {
 }
 
 #[test]
-fn everybody_becoming_slower_blames_nobody() {
+fn a_slowdown_of_all_ranks_blames_no_rank() {
     for seed in 0..20 {
         let mut watched = Watched::new(seed);
         let ranks = (0..watched.training.ranks).collect();
@@ -193,7 +198,7 @@ fn everybody_becoming_slower_blames_nobody() {
 }
 
 #[test]
-fn a_short_stage_that_nobody_waits_for_may_become_slower() {
+fn a_slower_short_stage_that_delays_no_rank_is_not_blamed() {
     let mut seen = 0;
     for seed in 0..40 {
         let mut watched = Watched::new(seed);

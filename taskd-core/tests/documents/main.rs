@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+mod environment;
 mod validator;
 
 use serde::Serialize;
@@ -13,13 +14,13 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Suspect};
+use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, Suspect};
 use taskd_core::job::*;
 use taskd_core::journal::{Entry, History};
+use taskd_core::kernel::Effect;
 use taskd_core::kernel::{Event, JobReport, Kernel, Plugins};
-use taskd_core::recover::Action;
-use taskd_core::runtime::Announcement;
-use taskd_core::runtime::control::Request;
+use taskd_core::runtime::TimestampedEvent;
+use taskd_core::runtime::control::{PROTOCOL_VERSION, Request};
 use taskd_core::schema;
 use taskd_core::secrets::SecretNames;
 
@@ -101,16 +102,16 @@ fn elaborate() -> JobSpec {
     let mut policy = Policy::default();
     policy.strategies = BTreeMap::from([(Name::new("restart"), Permission::Never)]);
     policy.default_permission = Permission::Ask;
-    policy.mode = Mode::Observe;
+    policy.mode = Mode::DryRun;
     policy.node_removals = RemovalCap { nodes_max: 1, within: Duration::from_secs(86_400) };
-    policy.correlate = Duration::from_millis(35);
+    policy.correlation_window = Duration::from_millis(35);
     policy.budget = BudgetSpec { recoveries_max: 3, refill_every: Duration::from_secs(7200) };
-    policy.tries_max = 5;
-    policy.stop_grace = Duration::from_millis(2500);
+    policy.max_attempts = 5;
+    policy.termination_grace_period = Duration::from_millis(2500);
     policy.ready = Ready::Stepping;
-    policy.start_within = Duration::from_secs(90);
-    policy.slept_over = Duration::from_secs(3);
-    policy.do_not_restart_code = 66;
+    policy.start_timeout = Duration::from_secs(90);
+    policy.suspend_threshold = Duration::from_secs(3);
+    policy.no_restart_exit_code = 66;
     let nodes = ["node-0", "node-1"].map(|name| NodeId(Name::new(name)));
     JobSpec::new("demo", 4, worker).with_groups(groups.into()).with_nodes(nodes).with_policy(policy)
 }
@@ -151,11 +152,8 @@ fn a_group_that_would_come_back_as_another_is_a_problem_of_the_job() {
 #[test]
 fn a_job_that_cannot_be_read_is_refused_with_what_to_do() {
     let refusals = [
-        (
-            r#"{"version": 2, "gpus": 8}"#,
-            "the job is written in version 2 of its form, this program reads up to 1: use a",
-        ),
-        (r#"{"version": 0}"#, "the job is written in version 0 of its form"),
+        (r#"{"version": 3, "gpus": 8}"#, "the job has format version 3, this program reads up to 2: use a"),
+        (r#"{"version": 0}"#, "the job has format version 0"),
         (r#"{"name": "a", "rank": 4}"#, "unknown field `rank`, expected one of `version`, `name`, `ranks`"),
         (r#"{"worker": {"args": []}}"#, "unknown field `args`, expected one of `argv`, `env`"),
         (r#"{"policy": {"grace": 1}}"#, "unknown field `grace`, expected one of `strategies`"),
@@ -163,8 +161,8 @@ fn a_job_that_cannot_be_read_is_refused_with_what_to_do() {
             r#"{"policy": {"ready": "soon"}}"#,
             "unknown variant `soon`, expected one of `accepted`, `running`, `stepping`",
         ),
-        (r#"{"policy": {"stop_grace": "soon"}}"#, "expected a duration such as \"90s\""),
-        (r#"{"groups": {"tp-0": []}}"#, "\"tp-0\" is no group: write its kind and its index"),
+        (r#"{"policy": {"termination_grace_period": "soon"}}"#, "expected a duration such as \"90s\""),
+        (r#"{"groups": {"tp-0": []}}"#, "\"tp-0\" is not a group: write its kind and its index"),
         (r#"{"name": "a", "ranks": 1}"#, "missing field `worker`"),
         (r#"{"name": "#, "EOF while parsing a value at line 1 column 9"),
         ("[]", "the job cannot be read"),
@@ -179,22 +177,24 @@ fn a_job_that_cannot_be_read_is_refused_with_what_to_do() {
 fn the_recorded_jobs_of_every_version_are_read() {
     for version in 1..=SPEC_VERSION {
         let text = recording_of(&format!("job-spec-{version}.json"), || elaborate().to_json().unwrap() + "\n");
-        validator::check(&schema_of("job-spec"), &serde_json::from_str(&text).unwrap()).unwrap();
+        if version == SPEC_VERSION {
+            validator::check(&schema_of("job-spec"), &serde_json::from_str(&text).unwrap()).unwrap();
+        }
         assert_eq!(JobSpec::from_json(&text).unwrap(), elaborate());
     }
 }
 
 /// All events that the recorded log holds, and those that its job does not have.
-fn events() -> Vec<Announcement> {
+fn events() -> Vec<TimestampedEvent> {
     let history = History::open(&recorded("journal-2")).unwrap();
     let steps = history.latest().unwrap().steps(Seq(0));
     let announced = steps.flat_map(|entry| {
         let Entry::Step(step) = entry else { panic!("{entry:?}") };
-        let events = step.commands.unwrap().into_iter().filter_map(|command| match command.action {
-            Action::Announce(event) => Some(*event),
+        let events = step.commands.unwrap().into_iter().filter_map(|command| match command.effect {
+            Effect::Publish(event) => Some(*event),
             _ => None,
         });
-        events.map(move |event| Announcement { at: step.now, wall: None, event }).collect::<Vec<_>>()
+        events.map(move |event| TimestampedEvent { at: step.now, wall: None, event }).collect::<Vec<_>>()
     });
     let (incident, strategy, reason) = (IncidentId(7), Name::new("restart"), "it was so".to_owned());
     let others = [
@@ -202,17 +202,20 @@ fn events() -> Vec<Announcement> {
         Event::Failed { incident, strategy, reason },
         Event::Merged { incident, into: IncidentId(3) },
     ];
-    let others = others.map(|event| Announcement { at: JobTime::from_nanos(99), wall: None, event });
+    let others = others.map(|event| TimestampedEvent { at: JobTime::from_nanos(99), wall: None, event });
     announced.chain(others).collect()
 }
 
 #[test]
 fn the_recorded_events_are_read() {
-    let text = recording_of("announcements-1.jsonl", || {
+    let text = recording_of("events-2.jsonl", || {
         events().iter().map(|event| serde_json::to_string(event).unwrap() + "\n").collect()
     });
-    let schema = schema_of("announcement");
-    let read: Vec<Announcement> = text.lines().map(|line| keeps(line, &schema)).collect();
+    let schema = schema_of("timestamped-event");
+    let read: Vec<TimestampedEvent> = text.lines().map(|line| keeps(line, &schema)).collect();
+    let earlier = std::fs::read_to_string(recorded("announcements-1.jsonl")).unwrap();
+    let earlier: Vec<TimestampedEvent> = earlier.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(earlier, read, "in the words of an earlier version");
     assert!(read.len() > 30, "{}", read.len());
     for kind in ["found", "decided", "cancelled", "stage-done", "failed", "closed", "merged", "entered"] {
         assert!(text.contains(&format!("\"event\":{{\"{kind}\"")), "{kind} is among them");
@@ -221,8 +224,10 @@ fn the_recorded_events_are_read() {
 
 #[test]
 fn the_recorded_reports_are_read() {
-    let text = recording_of("job-report-1.json", || serde_json::to_string_pretty(&report()).unwrap() + "\n");
+    let text = recording_of("job-report-2.json", || serde_json::to_string_pretty(&report()).unwrap() + "\n");
     let report: JobReport = keeps(&text, &schema_of("job-report"));
+    let earlier = std::fs::read_to_string(recorded("job-report-1.json")).unwrap();
+    assert_eq!(serde_json::from_str::<JobReport>(&earlier).unwrap().incidents.len(), report.incidents.len());
     assert!(report.incidents.len() > 2 && report.incidents[1].blamed.contains(&Rank(1)), "{report:?}");
 }
 
@@ -238,7 +243,15 @@ fn report() -> JobReport {
 /// Each is a line that a client of this version of the protocol may send.
 #[test]
 fn the_recorded_requests_are_read() {
-    let text = std::fs::read_to_string(recorded("control-requests-1.jsonl")).unwrap();
+    let earlier = std::fs::read_to_string(recorded("control-requests-1.jsonl")).unwrap();
+    let parse = |line: &str| Request::parse(line.as_bytes()).unwrap_or_else(|e| panic!("{e:?}: {line}"));
+    let text = recording_of("control-requests-2.jsonl", || {
+        let current = earlier.lines().map(|line| Request { v: PROTOCOL_VERSION, ..parse(line) });
+        current.map(|request| serde_json::to_string(&request).unwrap() + "\n").collect()
+    });
+    for (earlier, current) in earlier.lines().map(parse).zip(text.lines().map(parse)) {
+        assert_eq!(Request { v: PROTOCOL_VERSION, ..earlier }, current);
+    }
     let schema = schema_of("control-request");
     for line in text.lines() {
         let request = Request::parse(line.as_bytes()).unwrap_or_else(|e| panic!("{e:?}: {line}"));
@@ -256,7 +269,7 @@ fn the_recorded_requests_are_read() {
 #[test]
 fn a_class_of_fault_has_one_name_everywhere() {
     let schema = schema_of("control-request");
-    let classes = schema_of("announcement")["$defs"]["FaultClass"]["oneOf"].clone();
+    let classes = schema_of("timestamped-event")["$defs"]["FaultClass"]["oneOf"].clone();
     let of_type: Vec<String> =
         classes.as_array().unwrap().iter().filter_map(|class| Some(class["const"].as_str()?.to_owned())).collect();
     assert_eq!(FaultClass::BUILT_IN.map(|class| class.to_string()).to_vec(), of_type);
@@ -269,12 +282,12 @@ fn a_class_of_fault_has_one_name_everywhere() {
 fn a_fault_comes_back_from_json() {
     let suspect = Suspect::certain(Domain::Device(NodeId(Name::new("n")), 3), FaultClass::Device, Damage::default());
     let fault = Fault::new(Name::new("dcgm"), JobTime::from_nanos(5), suspect)
-        .or(Suspect::victim(
+        .with_suspect(Suspect::victim(
             Domain::Process(Role::Rank(Rank(2))),
             FaultClass::Other(Name::new("odd")),
             Damage::PROCESS_GONE,
         ))
-        .because(Clue::figure("temperature", 97.5, 60.0, "hot"));
+        .with_evidence(Evidence::figure("temperature", 97.5, 60.0, "hot"));
     let value = serde_json::to_value(&fault).unwrap();
     assert_eq!(value["suspects"][0]["domain"], json!({"device": ["n", 3]}));
     assert_eq!(value["suspects"][1]["class"], json!({"other": "odd"}));

@@ -16,7 +16,7 @@ tests![
     a_runtime_that_ends_first_loses_no_last_word,
     a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there,
     a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace,
-    who_was_never_in_charge_leaves_a_job_as_it_was,
+    runtime_never_in_charge_leaves_the_job_unchanged,
     a_new_owner_waits_for_a_job_that_is_being_stopped,
     a_thread_of_the_host_that_ends_takes_nothing_along,
     without_a_guard_a_dropped_launcher_stops_its_ranks_too,
@@ -99,7 +99,7 @@ async fn a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there() {
     are_gone(&ranks).await;
     let again = batch(2, [sleeper()]);
     launcher.start(&again).await.unwrap();
-    let pid = pid_of(&*launcher, &again.orders[0].proc).await;
+    let pid = pid_of(&*launcher, &again.starts[0].proc).await;
     launcher.shutdown(Duration::ZERO).await.unwrap();
     assert!(!is_alive(pid));
 }
@@ -117,7 +117,7 @@ async fn a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace() {
     assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("told-0").exists());
 }
 
-async fn who_was_never_in_charge_leaves_a_job_as_it_was() {
+async fn runtime_never_in_charge_leaves_the_job_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let first = built(dir.path()).build().await.unwrap();
     train(&first, dir.path(), TRAIN).await;
@@ -176,6 +176,6 @@ async fn without_a_guard_a_dropped_launcher_stops_its_ranks_too() {
     let next = LocalLauncher::builder(run_dir(dir.path())).guard(GuardProgram::None).build().await.unwrap();
     let orders = batch(1, [sh("exit 3")]);
     next.start(&orders).await.unwrap();
-    assert_eq!(exit_of(&next, &orders.orders[0].proc).await.how, Termination::Code(3));
-    next.acknowledge(from_ref(&orders.orders[0].proc)).await.unwrap();
+    assert_eq!(exit_of(&next, &orders.starts[0].proc).await.how, Termination::Code(3));
+    next.acknowledge(from_ref(&orders.starts[0].proc)).await.unwrap();
 }

@@ -26,7 +26,7 @@ tests![
     a_host_that_reaps_every_child_is_no_trouble,
     a_host_that_reaps_every_child_with_many_threads_is_no_trouble,
     a_host_that_ignores_its_childrens_ends_is_no_trouble,
-    without_a_guard_a_rank_that_somebody_else_reaps_ends_all_the_same,
+    rank_reaped_by_the_host_program_is_reported_as_ended,
 ];
 
 const RANKS: u32 = 2;
@@ -61,7 +61,7 @@ async fn in_a_host(threads: &str, reaping: &str, jobs: u32) {
     assert_eq!(host.code(limit).await, Some(0));
 }
 
-async fn without_a_guard_a_rank_that_somebody_else_reaps_ends_all_the_same() {
+async fn rank_reaped_by_the_host_program_is_reported_as_ended() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host::start(&["without-guard", dir.path().to_str().unwrap()]);
     assert_eq!(host.code(PATIENCE).await, Some(0));
@@ -75,7 +75,7 @@ pub(crate) fn run_without_guard(dir: &Path) -> ExitCode {
         let launcher = LocalLauncher::builder(run_dir(dir)).guard(GuardProgram::None).build().await.unwrap();
         let orders = batch(1, [sh("exit 3"), sleeper()]);
         launcher.start(&orders).await.unwrap();
-        let [ended, runs] = [0, 1].map(|i| orders.orders[i].proc.clone());
+        let [ended, runs] = [0, 1].map(|i| orders.starts[i].proc.clone());
         assert_eq!(exit_of(&launcher, &ended).await.how, Termination::Unknown);
         launcher.stop(from_ref(&runs), Duration::ZERO).await.unwrap();
         assert_eq!(exit_of(&launcher, &runs).await.how, Termination::Unknown);

@@ -37,7 +37,7 @@ pub(crate) async fn launcher(dir: &Path, on_loss: OnOwnerLoss) -> LocalLauncher 
 
 pub(crate) fn runtime(dir: &Path, script: &str, ranks: u32, launcher: impl Launcher + 'static) -> Runtime {
     let mut spec = JobSpec::new("embedded", ranks, sh(script).with_cwd(dir));
-    spec.policy.stop_grace = STOP_GRACE;
+    spec.policy.termination_grace_period = STOP_GRACE;
     spec.policy.budget = BudgetSpec { recoveries_max: 10_000, ..BudgetSpec::default() };
     let builder = Runtime::builder().job(spec).journal(dir.join("journal")).launcher(launcher);
     builder.detector(ExitDetector::new()).strategy(Restart::new()).strategy(ExitStrategy::new()).build().unwrap()

@@ -13,7 +13,7 @@ use taskd_core::job::Rank;
 use taskd_core::kernel::{JobReport, Outcome};
 use taskd_core::launch::OnOwnerLoss;
 
-tests![a_killed_host_is_followed_by_one_that_misses_nothing,];
+tests![successor_of_a_killed_host_program_misses_nothing,];
 
 const RANKS: u32 = 4;
 /// Half of the host programs that come must have their job by then, on a machine that does other things as well.
@@ -37,7 +37,7 @@ fn victims(life: u32) -> Vec<u32> {
     [vec![], vec![life % RANKS], vec![life % RANKS, (life + 1) % RANKS]][life as usize % 3].clone()
 }
 
-async fn a_killed_host_is_followed_by_one_that_misses_nothing() {
+async fn successor_of_a_killed_host_program_misses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let lives = if soak() { 50 } else { 5 };

@@ -15,7 +15,7 @@ use taskd_core::launch::OnOwnerLoss;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
 
-tests![no_secret_gets_to_disk_and_the_next_supervisor_starts_a_killed_rank_with_the_true_ones];
+tests![secrets_stay_off_disk_and_a_new_supervisor_restarts_with_them];
 
 const RANKS: u32 = 2;
 const TOKEN: &str = "hf_Zq81TrueToken";
@@ -112,7 +112,7 @@ fn nothing_that_is_read_of_the_journal_holds_a_secret(journal: &Path) {
     assert!(!holds_a_secret(&text), "{}", String::from_utf8_lossy(&text));
 }
 
-async fn no_secret_gets_to_disk_and_the_next_supervisor_starts_a_killed_rank_with_the_true_ones() {
+async fn secrets_stay_off_disk_and_a_new_supervisor_restarts_with_them() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let start = |life: &str| Host::start(&["secrets", life, dir.to_str().unwrap()]);

@@ -11,15 +11,15 @@ use taskd_core::detect::ExitDetector;
 use taskd_core::job::{JobSpec, WorkerSpec};
 use taskd_core::launch::*;
 use taskd_core::recover;
-use taskd_core::runtime::{Leave, Runtime};
+use taskd_core::runtime::{Runtime, ShutdownMode};
 use taskd_core::testing::python::system;
 
 tests![
-    ranks_save_when_the_host_is_told_to_end,
-    a_host_that_hands_over_is_followed_by_one_that_goes_on,
+    ranks_save_when_the_host_program_is_asked_to_end,
+    successor_of_a_handover_continues_the_job,
     a_second_signal_hurries,
     a_second_signal_ends_the_saving_of_a_checkpoint,
-    what_cannot_be_handed_over_is_stopped,
+    job_that_cannot_be_handed_over_is_stopped,
 ];
 
 const RANKS: u32 = 2;
@@ -29,8 +29,10 @@ pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
     if leave == "save-stubborn" {
         return save(dir);
     }
-    let (hand_over, stop) =
-        (Leave::HandOver { keep: Duration::from_secs(60) }, Leave::Stop { grace: Duration::from_secs(60) });
+    let (hand_over, stop) = (
+        ShutdownMode::Detach { keep: Duration::from_secs(60) },
+        ShutdownMode::Terminate { grace: Duration::from_secs(60) },
+    );
     let (leave, script, guard) = match leave {
         "stop" => (stop, TRAIN, GuardProgram::ReexecSelf),
         "stop-stubborn" => (stop, STUBBORN, GuardProgram::ReexecSelf),
@@ -51,9 +53,9 @@ pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
 fn save(dir: &Path) -> ExitCode {
     std::fs::create_dir(dir.join("told")).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_link/worker.py");
-    let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-dump");
+    let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-write-shard");
     let mut spec = JobSpec::new("saving", RANKS, worker.with_env("TOLD", dir.join("told").display().to_string()));
-    spec.policy.dump_dir = Some(dir.join("dumps"));
+    spec.policy.checkpoint_dir = Some(dir.join("dumps"));
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = tokio.block_on(async {
         let launcher = LocalLauncher::builder(run_dir(dir)).build().await.unwrap();
@@ -66,7 +68,8 @@ fn save(dir: &Path) -> ExitCode {
             }
             std::fs::write(linked, "").unwrap();
         });
-        let leave = Leave::Save { within: Duration::from_secs(60), grace: Duration::from_secs(60) };
+        let leave =
+            ShutdownMode::CheckpointThenTerminate { within: Duration::from_secs(60), grace: Duration::from_secs(60) };
         runtime.run_with_signals(leave).await.unwrap()
     });
     std::fs::write(dir.join("report"), &report.reason).unwrap();
@@ -84,16 +87,16 @@ fn report(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("report")).unwrap()
 }
 
-async fn ranks_save_when_the_host_is_told_to_end() {
+async fn ranks_save_when_the_host_program_is_asked_to_end() {
     let dir = tempfile::tempdir().unwrap();
     let (host, ranks) = host(dir.path(), "stop").await;
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));
     assert!((0..RANKS).all(|rank| saved(dir.path(), rank)) && !ranks.into_iter().any(is_alive));
-    assert_eq!(report(dir.path()), "0 stopped: its supervisor was told to leave", "no budget is used");
+    assert_eq!(report(dir.path()), "0 stopped: the supervisor was asked to leave", "no budget is used");
 }
 
-async fn a_host_that_hands_over_is_followed_by_one_that_goes_on() {
+async fn successor_of_a_handover_continues_the_job() {
     let dir = tempfile::tempdir().unwrap();
     let (first, ranks) = host(dir.path(), "hand-over").await;
     first.send(Signal::INT);
@@ -124,14 +127,14 @@ async fn a_second_signal_ends_the_saving_of_a_checkpoint() {
     eventually("the ranks are linked", || dir.path().join("linked").exists().then_some(())).await;
     host.send(Signal::TERM);
     let told = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
-    let saves = || (0..RANKS).any(|rank| told(rank).contains("\"dump\"")); // who has the newest step
+    let saves = || (0..RANKS).any(|rank| told(rank).contains("\"write-shard\"")); // who has the newest step
     eventually("a rank is to save", || saves().then_some(())).await;
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));
-    assert_eq!(report(dir.path()), "stopped: its supervisor got SIGTERM once more");
+    assert_eq!(report(dir.path()), "stopped: the supervisor received SIGTERM again");
 }
 
-async fn what_cannot_be_handed_over_is_stopped() {
+async fn job_that_cannot_be_handed_over_is_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let (host, ranks) = host(dir.path(), "hand-over-without-guard").await;
     host.send(Signal::TERM);

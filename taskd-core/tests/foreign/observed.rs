@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{ExitDetector, SilenceDetector, StallDetector};
 use taskd_core::job::{Domain, JobSpec, Mode, Name, Policy, ProcId, Rank, Role, WorkerSpec};
-use taskd_core::kernel::{Decision, Event, Held};
-use taskd_core::launch::{ForeignProcs, StepPattern};
+use taskd_core::kernel::{Decision, Event, HoldReason};
+use taskd_core::launch::{ExternalProcs, StepPattern};
 use taskd_core::recover::{ExitStrategy, Restart};
-use taskd_core::runtime::{Announcement, Runtime};
+use taskd_core::runtime::{Runtime, TimestampedEvent};
 use taskd_core::trace::{SourceError, TraceBatch, TraceSource};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::timeout;
@@ -42,12 +42,12 @@ impl<S: TraceSource> TraceSource for Tapped<S> {
 }
 
 /// A job of `ranks` that is only observed, with limits short enough for a test; and who waits until all were heard.
-fn observed(foreign: &Arc<ForeignProcs>, ranks: u32) -> (Runtime, Arc<Notify>) {
+fn observed(foreign: &Arc<ExternalProcs>, ranks: u32) -> (Runtime, Arc<Notify>) {
     let (inner, heard) = (foreign.states(LOOK_EVERY), Arc::new(Notify::new()));
     let silent = (0..ranks).map(|rank| Domain::Process(Role::Rank(Rank(rank)))).collect();
     let states = Tapped { inner, silent, heard: Arc::clone(&heard) };
     let mut policy = Policy::default();
-    policy.mode = Mode::Observe;
+    policy.mode = Mode::DryRun;
     let runtime = Runtime::builder()
         .job(JobSpec::new("observed", ranks, WorkerSpec::new(["somebody-else"])).with_policy(policy))
         .source(states)
@@ -63,7 +63,7 @@ fn observed(foreign: &Arc<ForeignProcs>, ranks: u32) -> (Runtime, Arc<Notify>) {
 }
 
 /// Waits for a decision; what is decided of whom.
-async fn decision(events: &mut broadcast::Receiver<Arc<Announcement>>) -> Box<Decision> {
+async fn decision(events: &mut broadcast::Receiver<Arc<TimestampedEvent>>) -> Box<Decision> {
     let listening = async {
         loop {
             if let Event::Decided(decision) = events.recv().await.expect("it runs").event.clone() {
@@ -89,18 +89,18 @@ async fn an_observed_job_is_judged_and_left_alone() {
     timeout(PATIENCE, heard.notified()).await.expect("who was never heard is not missed");
     kill_process(pids[1], Signal::STOP).unwrap();
     let frozen = decision(&mut events).await;
-    assert_eq!((frozen.held, frozen.incident.root().unwrap().by.as_str()), (Some(Held::Observing), "silence"));
+    assert_eq!((frozen.held, frozen.incident.root().unwrap().by.as_str()), (Some(HoldReason::DryRun), "silence"));
     kill_process(pids[1], Signal::CONT).unwrap();
     let closed = async { while !matches!(events.recv().await.unwrap().event, Event::Closed { .. }) {} };
     timeout(PATIENCE, closed).await.expect("the rank goes on");
 
     kill_process(pids[2], Signal::KILL).unwrap();
-    assert_eq!(decision(&mut events).await.held, Some(Held::Observing));
-    handle.stop("seen enough").await;
+    assert_eq!(decision(&mut events).await.held, Some(HoldReason::DryRun));
+    handle.stop("seen enough").await.unwrap();
     let report = running.await.unwrap();
     let told: Vec<_> = report.incidents.iter().map(|i| (i.blamed.clone(), i.strategy.clone(), i.held)).collect();
     let would = Some(Name::new("restart"));
-    let held = Some(Held::Observing);
+    let held = Some(HoldReason::DryRun);
     assert_eq!(told, [(vec![Rank(1)], would.clone(), held), (vec![Rank(2)], would, held)]);
     for rank in [0, 1] {
         assert_eq!(pid(&foreign, ProcId::rank(rank, 1)).await, pids[rank as usize], "still there, also after the stop");
@@ -108,7 +108,7 @@ async fn an_observed_job_is_judged_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_job_in_which_nobody_gets_on_and_nobody_is_stopped_stalls_without_a_culprit() {
+async fn a_job_without_progress_is_a_stall_and_no_rank_is_blamed() {
     let dir = tempfile::tempdir().unwrap();
     let out = File::options().create(true).append(true).open(dir.path().join("out")).unwrap();
     let job = Job::with_output(
@@ -124,7 +124,7 @@ async fn a_job_in_which_nobody_gets_on_and_nobody_is_stopped_stalls_without_a_cu
     let (handle, mut events) = (runtime.handle(), runtime.handle().events());
     let running = tokio::spawn(runtime.run());
     decision(&mut events).await;
-    handle.stop("seen enough").await;
+    handle.stop("seen enough").await.unwrap();
     let report = running.await.unwrap();
     let told: Vec<_> =
         report.incidents.iter().map(|i| (i.class.to_string(), i.domain.clone(), i.blamed.len())).collect();

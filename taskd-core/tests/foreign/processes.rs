@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::job::{JobSpec, ProcId, Rank, Termination, WorkerSpec};
 use taskd_core::launch::{
-    ForeignCounts, ForeignError, ForeignProcs, LaunchError, Launcher, Place, StartBatch, StartOrder,
+    ExternalCounts, ExternalError, ExternalProcs, LaunchError, Launcher, Place, StartBatch, StartOrder,
 };
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ async fn the_topmost_carrier_of_a_rank_is_the_rank() {
 }
 
 #[tokio::test]
-async fn ends_are_told_with_code_and_signal() {
+async fn exits_are_reported_with_their_code_or_signal() {
     let job = Job::run(&format!("RANK=0 sh -c '{WAIT}; exit 7' & RANK=1 sleep 600 & wait; sleep 600"));
     let foreign = job.watched().await;
     pid(&foreign, ProcId::rank(0, 1)).await;
@@ -38,7 +38,7 @@ async fn ends_are_told_with_code_and_signal() {
 }
 
 #[tokio::test]
-async fn a_process_that_nobody_reaps_is_told_with_its_end_all_the_same() {
+async fn the_exit_of_an_unreaped_process_is_reported() {
     let job = Job::run("RANK=3 sleep 600 & exec sleep 601"); // its parent does not wait for it
     let foreign = job.watched().await;
     kill_process(pid(&foreign, ProcId::rank(3, 1)).await, Signal::KILL).unwrap();
@@ -58,7 +58,7 @@ async fn another_process_of_a_rank_is_its_next_incarnation() {
 }
 
 #[tokio::test]
-async fn who_is_stopped_after_another_has_failed_is_a_consequence() {
+async fn a_rank_stopped_after_a_failure_is_a_consequence_of_it() {
     let job = Job::run("for r in 0 1 2; do RANK=$r sleep 600 & done; exec sleep 601");
     let foreign = job.watched().await;
     let mut pids = Vec::new();
@@ -79,7 +79,7 @@ async fn who_is_stopped_after_another_has_failed_is_a_consequence() {
 async fn given_processes_are_watched_and_no_others() {
     let mut sleepers: Vec<Child> = (0..2).map(|_| Command::new("sleep").arg("600").spawn().unwrap()).collect();
     let given = sleepers.iter().enumerate().map(|(rank, child)| (Rank(rank.try_into().unwrap()), child.id()));
-    let foreign = ForeignProcs::of(given).look_every(LOOK_EVERY).attach().await.unwrap();
+    let foreign = ExternalProcs::of(given).look_every(LOOK_EVERY).attach().await.unwrap();
     assert_eq!(foreign.list().await.unwrap().procs.len(), 2);
     for (rank, child) in sleepers.iter_mut().enumerate() {
         child.kill().unwrap();
@@ -114,7 +114,7 @@ async fn the_ranks_of_a_cgroup_are_watched_until_it_is_empty() {
     };
     let enter = format!("echo $$ > {}/cgroup.procs", cgroup.0.display());
     let job = Job::run(&format!("{enter}; RANK=0 sh -c 'sleep 600 & wait' & RANK=1 sleep 600 & wait"));
-    let foreign = ForeignProcs::in_cgroup(&cgroup.0).look_every(LOOK_EVERY).attach().await.unwrap();
+    let foreign = ExternalProcs::in_cgroup(&cgroup.0).look_every(LOOK_EVERY).attach().await.unwrap();
     kill_process(pid(&foreign, ProcId::rank(1, 1)).await, Signal::KILL).unwrap();
     assert_ended(exit(&foreign, ProcId::rank(1, 1)).await.how, KILLED);
     assert!(timeout(3 * LOOK_EVERY, foreign.ended()).await.is_err(), "rank 0 is still there");
@@ -124,7 +124,7 @@ async fn the_ranks_of_a_cgroup_are_watched_until_it_is_empty() {
 }
 
 #[tokio::test]
-async fn the_job_has_ended_when_its_root_is_gone_and_its_ranks_are_told() {
+async fn a_job_ends_with_its_root_process_and_all_exits_are_listed() {
     let job = Job::run(&format!("RANK=0 sh -c '{WAIT}'; exit 3"));
     let foreign = job.watched().await;
     pid(&foreign, ProcId::rank(0, 1)).await;
@@ -135,54 +135,54 @@ async fn the_job_has_ended_when_its_root_is_gone_and_its_ranks_are_told() {
 }
 
 #[tokio::test]
-async fn nothing_is_started_or_stopped() {
+async fn a_foreign_launcher_refuses_to_start_or_stop_processes() {
     let job = Job::run("RANK=0 sleep 600 & wait");
     let foreign = job.watched().await;
     let running = pid(&foreign, ProcId::rank(0, 1)).await;
     let refusal = |error: LaunchError| if let LaunchError::Refused(why) = error { why } else { panic!("{error}") };
     let stop = foreign.stop(&[ProcId::rank(0, 1)], Duration::ZERO).await.map_err(refusal);
-    assert_eq!(stop, Err("rank 0#1 is not stopped: this launcher only watches what others have started".into()));
+    assert_eq!(stop, Err("rank 0#1 is not stopped: this launcher only watches existing processes".into()));
     assert_eq!(foreign.stop(&[ProcId::rank(7, 1)], Duration::ZERO).await, Ok(()));
 
     let spec = JobSpec::new("job", 1, WorkerSpec::new(["true"]));
-    let order = StartOrder { proc: ProcId::rank(0, 2), place: Place::anywhere(), spec: Arc::clone(&spec.worker) };
-    let start = foreign.start(&StartBatch { world: Arc::new(spec.first_world()), orders: vec![order] }).await;
-    let why = "rank 0#2 is not started: this launcher only watches what others have started";
+    let order = StartOrder::new(ProcId::rank(0, 2), Place::anywhere(), Arc::clone(&spec.worker));
+    let start = foreign.start(&StartBatch::new(Arc::new(spec.first_world()), vec![order])).await;
+    let why = "rank 0#2 is not started: this launcher only watches existing processes";
     assert_eq!(start.map_err(refusal), Err(why.into()));
     assert_eq!(pid(&foreign, ProcId::rank(0, 1)).await, running);
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_named() {
+async fn a_target_that_cannot_be_watched_is_named_in_the_error() {
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     for pid in [gone.id(), 0, u32::MAX] {
-        let error = ForeignProcs::below(pid).attach().await.unwrap_err();
-        assert!(matches!(error, ForeignError::NoProcess { pid: named } if named == pid), "{error}");
+        let error = ExternalProcs::below(pid).attach().await.unwrap_err();
+        assert!(matches!(error, ExternalError::NoProcess { pid: named } if named == pid), "{error}");
     }
-    let error = ForeignProcs::of([]).attach().await.unwrap_err();
+    let error = ExternalProcs::of([]).attach().await.unwrap_err();
     assert_eq!(error.to_string(), "no process was given: name at least one rank with its process");
-    let error = ForeignProcs::below(1).rank_variable("A=B").attach().await.unwrap_err();
+    let error = ExternalProcs::below(1).rank_variable("A=B").attach().await.unwrap_err();
     assert!(error.to_string().starts_with("\"A=B\" cannot be the name of an environment variable"), "{error}");
-    let error = ForeignProcs::in_cgroup("/nonexistent").attach().await.unwrap_err();
+    let error = ExternalProcs::in_cgroup("/nonexistent").attach().await.unwrap_err();
     assert!(error.to_string().starts_with("the processes to be watched cannot be listed"), "{error}");
 }
 
 #[tokio::test]
 async fn bounds_hold_and_are_counted() {
     let job = Job::run("for r in 0 1 2 3; do RANK=$r sleep 600 & done; wait");
-    let foreign = ForeignProcs::below(job.root.id()).look_every(LOOK_EVERY).ranks_max(2).attach().await.unwrap();
+    let foreign = ExternalProcs::below(job.root.id()).look_every(LOOK_EVERY).ranks_max(2).attach().await.unwrap();
     pid(&foreign, ProcId::rank(0, 1)).await;
     pid(&foreign, ProcId::rank(1, 1)).await;
     counted(&foreign, |counts| counts.ranks_out_of_bounds == 2).await;
-    let foreign = ForeignProcs::below(job.root.id()).look_every(LOOK_EVERY).processes_max(2).attach().await.unwrap();
+    let foreign = ExternalProcs::below(job.root.id()).look_every(LOOK_EVERY).processes_max(2).attach().await.unwrap();
     until(&foreign, |procs| (!procs.is_empty()).then_some(())).await;
     assert!(foreign.list().await.unwrap().procs.len() < 4);
     counted(&foreign, |counts| counts.passed_over > 0).await;
 }
 
 /// Waits until it was counted.
-async fn counted(foreign: &ForeignProcs, enough: impl Fn(ForeignCounts) -> bool) {
+async fn counted(foreign: &ExternalProcs, enough: impl Fn(ExternalCounts) -> bool) {
     let counting = async {
         while !enough(foreign.counts()) {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -8,14 +8,14 @@ use std::time::Duration;
 use taskd_core::job::{Domain, Name, ProcId, Rank, Role};
 use taskd_core::launch::StepPattern;
 use taskd_core::testing::conformance;
-use taskd_core::trace::{Ask, Exhibit, Fact, PROCESS_STATE, Signal, TraceSource};
+use taskd_core::trace::{Fact, PROCESS_STATE, Probe, ProbeResult, Signal, TraceSource};
 use tokio::time::timeout;
 
 /// The answer to the question for a rank's state.
-async fn state(source: &mut impl TraceSource, rank: u32) -> Exhibit {
+async fn state(source: &mut impl TraceSource, rank: u32) -> ProbeResult {
     let about = Domain::Process(Role::Rank(Rank(rank)));
     let by = Name::new("test");
-    let ask = Ask { by, tag: 1, what: PROCESS_STATE, about: vec![about.clone()], within: Duration::from_secs(1) };
+    let ask = Probe::new(by, PROCESS_STATE, vec![about.clone()], Duration::from_secs(1)).with_tag(1);
     source.collect(&ask, &about).await.expect("an answer")
 }
 
@@ -44,7 +44,7 @@ async fn a_stopped_process_gives_no_sign_of_life_until_it_goes_on() {
 
     kill_process(frozen, Sent::STOP).unwrap();
     let stopped = async {
-        while !matches!(state(&mut states, 1).await, Exhibit::Text(text) if text.starts_with("state=T ")) {
+        while !matches!(state(&mut states, 1).await, ProbeResult::Text(text) if text.starts_with("state=T ")) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
@@ -75,7 +75,7 @@ async fn steps_and_last_words_are_read_where_output_goes_to_files() {
 }
 
 #[tokio::test]
-async fn what_several_ranks_write_to_is_nobodys_last_words() {
+async fn output_shared_by_several_ranks_is_no_ranks_stderr_tail() {
     let dir = tempfile::tempdir().unwrap();
     let both = || File::options().create(true).append(true).open(dir.path().join("both")).unwrap();
     let script = format!("for r in 0 1; do RANK=$r sh -c '{WAIT}; echo boom >&2; exit 1' & done; wait; sleep 600");
@@ -89,7 +89,7 @@ async fn what_several_ranks_write_to_is_nobodys_last_words() {
 }
 
 #[tokio::test]
-async fn the_sources_keep_their_contract() {
+async fn foreign_sources_satisfy_the_source_contract() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("metrics");
     let job = Job::run("RANK=0 sleep 600 & wait");

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use taskd_core::job::{Exit, ProcId, Termination};
-use taskd_core::launch::{ForeignProcs, Launcher, Phase, ProcStatus};
+use taskd_core::launch::{ExternalProcs, Launcher, Phase, ProcStatus};
 use tokio::time::timeout;
 
 /// How long is waited for what must come.
@@ -42,8 +42,8 @@ impl Job {
         File::create(self.go.path().join("go")).expect("a file");
     }
 
-    pub(crate) async fn watched(&self) -> ForeignProcs {
-        ForeignProcs::below(self.root.id()).look_every(LOOK_EVERY).attach().await.expect("it runs")
+    pub(crate) async fn watched(&self) -> ExternalProcs {
+        ExternalProcs::below(self.root.id()).look_every(LOOK_EVERY).attach().await.expect("it runs")
     }
 }
 
@@ -56,7 +56,7 @@ impl Drop for Job {
 }
 
 /// Waits until what is listed is as it should be.
-pub(crate) async fn until<T>(foreign: &ForeignProcs, find: impl Fn(&[ProcStatus]) -> Option<T>) -> T {
+pub(crate) async fn until<T>(foreign: &ExternalProcs, find: impl Fn(&[ProcStatus]) -> Option<T>) -> T {
     let mut listing = foreign.list().await.expect("it can be listed");
     let looking = async {
         loop {
@@ -71,14 +71,14 @@ pub(crate) async fn until<T>(foreign: &ForeignProcs, find: impl Fn(&[ProcStatus]
 }
 
 /// The number of a process that runs.
-pub(crate) async fn pid(foreign: &ForeignProcs, proc: ProcId) -> Pid {
+pub(crate) async fn pid(foreign: &ExternalProcs, proc: ProcId) -> Pid {
     let runs = |status: &&ProcStatus| status.proc == proc && status.phase == Phase::Running;
     let pid = until(foreign, |procs| procs.iter().find(runs)?.pid).await;
     pid.try_into().ok().and_then(Pid::from_raw).expect("a number")
 }
 
 /// How a process has ended.
-pub(crate) async fn exit(foreign: &ForeignProcs, proc: ProcId) -> Exit {
+pub(crate) async fn exit(foreign: &ExternalProcs, proc: ProcId) -> Exit {
     until(foreign, |procs| {
         let status = procs.iter().find(|status| status.proc == proc)?;
         if let Phase::Exited(exit) = &status.phase { Some((**exit).clone()) } else { None }

@@ -65,7 +65,7 @@ fn eager() -> JournalConfig {
 }
 
 /// All entries of the only life: how many steps, and what is missing.
-fn read(dir: &Path) -> (u64, Vec<Missing>, Vec<Gap>) {
+fn read(dir: &Path) -> (u64, Vec<MissingInputs>, Vec<Gap>) {
     let history = History::open(dir).unwrap();
     let mut steps = history.latest().unwrap().steps(Seq(0));
     let (mut found, mut missing) = (0, Vec::new());
@@ -80,7 +80,7 @@ fn read(dir: &Path) -> (u64, Vec<Missing>, Vec<Gap>) {
 }
 
 /// Everything is accounted for: what is not there is missing, and told as lost.
-fn assert_accounted(dir: &Path, inputs: u64, counts: JournalCounts) -> Vec<Missing> {
+fn assert_accounted(dir: &Path, inputs: u64, counts: JournalCounts) -> Vec<MissingInputs> {
     let (found, missing, gaps) = read(dir);
     let absent: u64 = missing.iter().map(|m| m.to.0 - m.from.0 + 1).sum();
     assert_eq!(found + absent, inputs);
@@ -90,7 +90,7 @@ fn assert_accounted(dir: &Path, inputs: u64, counts: JournalCounts) -> Vec<Missi
 }
 
 #[test]
-fn a_removed_directory_is_made_again_and_what_was_in_it_is_told() {
+fn a_removed_log_directory_is_recreated_and_the_gap_reported() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("logs");
     let mut scribe = Scribe::open(&dir, eager());
@@ -105,7 +105,7 @@ fn a_removed_directory_is_made_again_and_what_was_in_it_is_told() {
 }
 
 #[test]
-fn a_directory_that_is_gone_for_good_is_tried_again_and_never_made_in_a_foreign_place() {
+fn a_log_directory_without_a_parent_is_retried_but_not_created() {
     let parent = tempfile::tempdir().unwrap();
     let disk = parent.path().join("disk");
     let dir = disk.join("logs");
@@ -123,7 +123,7 @@ fn a_directory_that_is_gone_for_good_is_tried_again_and_never_made_in_a_foreign_
 }
 
 #[test]
-fn a_log_that_stays_unwritable_stops_nobody() {
+fn an_unwritable_log_counts_lost_records_and_retries_rarely() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("logs");
     let mut scribe = Scribe::open(&dir, JournalConfig::default());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use taskd_core::detect::detector;
+use taskd_core::detect::detector_fn;
 use taskd_core::job::{Name, Seq};
 use taskd_core::journal::*;
 
@@ -37,7 +37,7 @@ fn found(dir: &Path) -> (Recovered, String) {
 }
 
 #[test]
-fn a_torn_tail_is_cut_off_and_told() {
+fn a_torn_tail_is_cut_off_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (job, decisions) = logged(dir.path());
     let whole = fs::metadata(&decisions).unwrap().len();
@@ -60,7 +60,7 @@ fn a_damaged_record_is_skipped_with_its_place_and_the_rest_is_read() {
     let middle = fs::read(&decisions).unwrap().len() / 2;
     change(&decisions, |bytes| bytes[middle] ^= 1);
     let (recovered, said) = found(dir.path());
-    assert!(said.contains("is damaged at byte ") && said.contains("behind input "), "{said}");
+    assert!(said.contains("is damaged at byte ") && said.contains("after input "), "{said}");
     let Problem::Damaged { at, bytes, after, .. } = recovered.problems[0].clone() else { panic!("{said}") };
     assert!((at..at + bytes).contains(&(middle as u64)), "{said}");
     let missing = recovered.missing.unwrap();
@@ -87,15 +87,15 @@ fn a_damaged_snapshot_is_left_out_for_the_one_before() {
 }
 
 #[test]
-fn a_newer_format_and_a_foreign_file_are_told_and_no_state_is_made_of_them() {
+fn a_newer_or_foreign_log_file_is_reported_and_not_used() {
     type Change = fn(&mut Vec<u8>);
     let changes: [(Change, &str); 3] = [
         (
             |bytes| bytes[8] = 200,
-            "has version 200 of the log format, this program reads up to 7: use the version of this program",
+            "has version 200 of the log format, this program reads up to 8: use the version of this program",
         ),
         (|bytes| *bytes = b"once upon a time".to_vec(), "is not a log of this program"),
-        (|bytes| bytes[50] ^= 1, "is not a log of this program, or its head is damaged"),
+        (|bytes| bytes[50] ^= 1, "is not a log of this program, or its header is damaged"),
     ];
     for (spoil, sentence) in changes {
         let dir = tempfile::tempdir().unwrap();
@@ -147,15 +147,15 @@ fn a_new_start_writes_beside_what_it_cannot_read() {
 }
 
 #[test]
-fn other_plugins_versions_settings_and_jobs_are_each_told_in_a_sentence() {
+fn each_difference_from_the_log_header_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     logged(dir.path());
     let mut others = plugins_with(Silence::after(Duration::from_secs(1)));
     others.detectors.remove(0);
-    others.detectors.push(Box::new(detector("acme.hot", |_, _, _| ())));
+    others.detectors.push(Box::new(detector_fn("acme.hot", |_, _, _| ())));
     let (_, recovered) = Journal::open(dir.path(), header(&others), JournalConfig::default()).unwrap();
     let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
-    let exactly = "to go on from it or replay it exactly, set this as it was";
+    let exactly = "restore this setting to continue from the log or replay it exactly";
     let expected = [
         format!("the log was written with detector exits version 1, which is missing now: {exactly}"),
         format!(
@@ -183,14 +183,14 @@ fn other_plugins_versions_settings_and_jobs_are_each_told_in_a_sentence() {
     let said = recovered.differences[0].to_string();
     assert_eq!(
         said,
-        "the log is that of job digits (7f3a), not of letters (7f3a): give each job a directory of its own"
+        "the log belongs to job digits (7f3a), not to letters (7f3a): give each job a directory of its own"
     );
     assert!(!recovered.has_state());
     assert_eq!(recovered.resume(plugins()).unwrap().kernel.seq(), Seq(0));
 }
 
 #[test]
-fn a_directory_without_a_log_or_without_access_is_told() {
+fn a_missing_log_and_an_inaccessible_directory_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let error = replay(dir.path(), ReplayFrom::Start, plugins).unwrap_err().to_string();
     assert!(error.starts_with("there is no log in ") && error.contains("name the directory"), "{error}");
@@ -202,7 +202,7 @@ fn a_directory_without_a_log_or_without_access_is_told() {
 }
 
 #[test]
-fn logs_stay_within_their_bounds_and_keep_what_a_restart_needs() {
+fn logs_stay_within_their_bounds_and_retain_restart_state() {
     let dir = tempfile::tempdir().unwrap();
     let config = JournalConfig {
         observations_bytes_max: 30_000,

@@ -23,14 +23,14 @@ fn train_until_killed(dir: &Path) {
 }
 
 #[test]
-fn what_was_told_as_written_survives_a_kill() {
+fn records_reported_as_written_survive_a_kill() {
     if let Some(dir) = std::env::var_os(DIR) {
         return train_until_killed(Path::new(&dir));
     }
     for told in [1, 3, 10, 30] {
         let dir = tempfile::tempdir().unwrap();
         let mut process = Process::new(std::env::current_exe().unwrap());
-        process.args(["--exact", "killed::what_was_told_as_written_survives_a_kill", "--nocapture"]);
+        process.args(["--exact", "killed::records_reported_as_written_survive_a_kill", "--nocapture"]);
         let mut child = process.env(DIR, dir.path()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut written = lines.filter_map(|line| line.strip_prefix("written ")?.parse::<u64>().ok());

@@ -13,7 +13,7 @@ const DIR: &str = "TASKD_TEST_LOCK_DIR";
 /// This test program again, with the directory's journal open. It stays until it is killed.
 fn another_supervisor(dir: &Path) -> Child {
     let mut process = Process::new(std::env::current_exe().unwrap());
-    process.args(["--exact", "lock::a_killed_supervisor_locks_nobody_out", "--nocapture"]).env(DIR, dir);
+    process.args(["--exact", "lock::a_killed_supervisor_releases_the_lock", "--nocapture"]).env(DIR, dir);
     let mut child = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(said.into_iter().any(|line| line.ends_with("it is open")), "it opens the journal");
@@ -25,7 +25,7 @@ fn refusal(dir: &Path) -> String {
 }
 
 #[test]
-fn a_killed_supervisor_locks_nobody_out() {
+fn a_killed_supervisor_releases_the_lock() {
     if let Some(dir) = std::env::var_os(DIR) {
         let _journal = open(Path::new(&dir), small());
         println!("it is open");
@@ -63,7 +63,7 @@ fn in_one_process_too_a_journal_is_alone_until_it_is_closed_or_dropped() {
 }
 
 #[test]
-fn whoever_only_reads_needs_no_lock() {
+fn dump_and_replay_need_no_lock() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = Job::logged(plugins(), open(dir.path(), small()).0);
     job.train(3);
@@ -75,7 +75,7 @@ fn whoever_only_reads_needs_no_lock() {
 }
 
 #[test]
-fn a_lock_file_that_names_nobody_still_locks() {
+fn a_lock_file_with_unreadable_contents_still_locks() {
     let dir = tempfile::tempdir().unwrap();
     let (first, _) = open(dir.path(), small());
     fs::write(dir.path().join("lock"), [0xff; 5000]).unwrap();

@@ -50,25 +50,24 @@ fn eventful(dir: &Path) {
 }
 
 fn every_input(version: u32) -> Vec<Input> {
-    let node = |name, state, slots| NodeStatus { node: NodeId(Name::new(name)), state, slots };
+    let node = |name, state, slots| NodeStatus::new(NodeId(Name::new(name)), state, slots);
     let nodes = vec![
         node("n0", NodeState::Ready, 4),
         node("n1", NodeState::Cordoned, 4),
         node("n2", NodeState::OutOfSight, 0),
         node("n3", NodeState::Left, 0),
     ];
-    let suspect =
-        Suspect { confidence_permille: 300, ..Suspect::certain(device(), FaultClass::Device, Damage::default()) };
+    let suspect = Suspect::certain(device(), FaultClass::Device, Damage::default()).with_confidence_permille(300);
     let fault = Fault::new(Name::new("outside"), JobTime::from_nanos(7), suspect.clone())
-        .or(Suspect::victim(group(), FaultClass::Other(Name::new("odd")), Damage::PROGRAM_BROKEN))
-        .because(Clue::figure("temperature", 97.5, 60.0, "97 degrees"))
+        .with_suspect(Suspect::victim(group(), FaultClass::Other(Name::new("odd")), Damage::PROGRAM_BROKEN))
+        .with_evidence(Evidence::figure("temperature", 97.5, 60.0, "97 degrees"))
         .with_error(Some(Box::new(error())))
-        .advising(Name::new("restart"))
-        .of(Some(Incarnation(1)));
+        .with_advice(Name::new("restart"))
+        .with_incarnation(Some(Incarnation(1)));
     let stale = CommandId(u64::MAX);
     let results = vec![
-        (Domain::Job, Ok(Output::Accepted)),
-        (group(), Ok(Output::Exhibit(Exhibit::Unavailable("nobody knows".into())))),
+        (Domain::Job, Ok(TargetReply::Accepted)),
+        (group(), Ok(TargetReply::ProbeResult(ProbeResult::Unavailable("nobody knows".into())))),
         (device(), Err(Failure::TimedOut)),
         (Domain::Plugin(Name::new("p")), Err(Failure::Refused("not now".into()))),
         (Domain::Node(NodeId(Name::new("n0"))), Err(Failure::Unreachable("no way".into()))),
@@ -77,7 +76,7 @@ fn every_input(version: u32) -> Vec<Input> {
     let revision = Revision { epoch: 3, seq: 1 << 40 };
     vec![
         Input::Changed(Change::Node(nodes[0].clone())),
-        Input::Listed(Listing { revision, procs: every_status(), nodes, ..Listing::default() }),
+        Input::Listed(Listing::new(revision, every_status(), nodes)),
         Input::Answered { id: stale, results },
         Input::Requested(Request::Fault(Box::new(fault))),
         Input::Requested(Request::PluginFailed { plugin: Name::new("p"), what: "it panicked".into() }),
@@ -97,19 +96,17 @@ fn every_word(version: u32) -> Vec<Input> {
         return Vec::new();
     }
     let proc = ProcId::rank(1, 1);
-    let link = |linked| Input::Changed(Change::Link(LinkStatus { proc: proc.clone(), linked }));
-    let linked = |at| Linked {
-        generation: Generation(1),
-        framework: Name::new("pytorch"),
-        can: [Name::new("give-up")].into(),
-        at,
-        state_bytes: Some(1 << 40),
-        cannot: (at == Point::Parked).then(|| "it is sharded".into()),
-        sharded: vec!["optimizer".into()],
-        digest: (version >= 6).then(|| Box::new(digest())),
+    let link = |linked| Input::Changed(Change::Link(LinkStatus::new(proc.clone(), linked)));
+    let linked = |at| {
+        ControlLink::new(Generation(1), "pytorch", at)
+            .with_capabilities([Name::new("abort")].into())
+            .with_state_bytes(1 << 40)
+            .with_unsupported_reason((at == LoopPosition::Parked).then(|| "it is sharded".into()))
+            .with_sharded(vec!["optimizer".into()])
+            .with_digest((version >= 6).then(|| Box::new(digest())))
     };
-    let say = |what| Input::Changed(Change::Said(WorkerSaid { proc: proc.clone(), what }));
-    let answer = |result| Saying::Answer { id: CommandId(u64::MAX), result };
+    let say = |what| Input::Changed(Change::Worker(WorkerEvent::new(proc.clone(), what)));
+    let answer = |result| WorkerMessage::Reply { id: CommandId(u64::MAX), result };
     let state = |window| WorkerState {
         step: 12,
         committed: Some(11),
@@ -120,18 +117,19 @@ fn every_word(version: u32) -> Vec<Input> {
         sharded: vec!["optimizer".into()],
     };
     let answered = |window| {
-        Box::new(Answered {
-            state: Some(state(window)),
-            figures: [(Name::new("ms"), 0.5)].into(),
-            part: Some(DumpPart { file: "part.pt".into(), bytes: 1 << 40, sha256: "0a".repeat(32) }),
-            digest: (version >= 6).then(digest),
-        })
+        Box::new(
+            DirectiveReply::default()
+                .with_state(state(window))
+                .with_figures([(Name::new("ms"), 0.5)].into())
+                .with_shard(CheckpointShard { file: "part.pt".into(), bytes: 1 << 40, sha256: "0a".repeat(32) })
+                .with_digest((version >= 6).then(digest)),
+        )
     };
     let windows = [Window::Before, Window::Torn, Window::Closed].map(|window| say(answer(Ok(answered(window)))));
-    let links = [Point::Script, Point::Loop, Point::Parked].map(|at| link(Some(linked(at))));
-    let failed = say(Saying::Failed(Box::new(step_failure(FailureKind::Step))));
-    let is_back = link(Some(linked(Point::Script)));
-    let since_6 = [say(Saying::Recorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
+    let links = [LoopPosition::BeforeLoop, LoopPosition::InLoop, LoopPosition::Parked].map(|at| link(Some(linked(at))));
+    let failed = say(WorkerMessage::Failed(Box::new(step_failure(FailureKind::Step))));
+    let is_back = link(Some(linked(LoopPosition::BeforeLoop)));
+    let since_6 = [say(WorkerMessage::ErrorRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
     let words = links.into_iter().chain(windows);
     words.chain([say(answer(Err("no".into()))), failed, link(None), is_back]).chain(since_6).collect()
 }
@@ -149,7 +147,7 @@ fn digest() -> StateDigest {
 
 fn step_failure(kind: FailureKind) -> StepFailure {
     let (op, group) = (Some("allreduce".into()), Some("default".into()));
-    StepFailure { generation: Generation(1), kind, step: Some(12), message: "connection reset".into(), op, group }
+    StepFailure::new(Generation(1), kind, "connection reset").with_step(12).with_op(op).with_group(group)
 }
 
 fn every_order(version: u32) -> impl Iterator<Item = Input> {
@@ -159,41 +157,37 @@ fn every_order(version: u32) -> impl Iterator<Item = Input> {
     let orders = [
         Order::Pause,
         Order::Drain { node: node() },
-        Order::Readmit { node: node() },
+        Order::Uncordon { node: node() },
         Order::Restart { ranks: BTreeSet::from([Rank(0), Rank(3)]) },
-        Order::Dump,
+        Order::Checkpoint,
         Order::Allow { strategies },
         Order::Approve { incident },
         Order::Decline { incident },
         Order::Allow { strategies: BTreeMap::from([(Name::new("restart"), Permission::Auto)]) },
         Order::Resume,
     ];
-    let since_3 = Some(Order::Switch { kinds: Requested::USUAL }).filter(|_| version >= 3);
-    let since_4 = Some(Order::Switch { kinds: Requested::ALL }).filter(|_| version >= 4);
+    let since_3 = Some(Order::SwitchTrace { kinds: Requested::USUAL }).filter(|_| version >= 3);
+    let since_4 = Some(Order::SwitchTrace { kinds: Requested::ALL }).filter(|_| version >= 4);
     orders.into_iter().chain(since_3).chain(since_4).zip(1..).map(|(order, n)| {
         let (by, reason) = (Name::new("host"), "because".to_owned());
-        Input::Ordered(Box::new(Ordered { id: OrderId(n), by, reason, order }))
+        Input::Ordered(Box::new(OrderEnvelope { id: OrderId(n), by, reason, order }))
     })
 }
 
 fn every_status() -> Vec<ProcStatus> {
-    let status = |rank, phase| ProcStatus {
-        proc: ProcId::rank(rank, 1),
-        node: Some(NodeId(Name::new("n0"))),
-        instance: Name::new("i"),
-        pid: Some(100 + rank),
-        phase,
+    let status = |rank, phase| {
+        ProcStatus::new(ProcId::rank(rank, 1), "i", phase).with_node(NodeId(Name::new("n0"))).with_pid(100 + rank)
     };
     let aborted = Termination::Signal { number: 6, core_dumped: true };
     let stderr_tail = "terminate called".to_owned();
-    let exit = Exit { stderr_tail, step: Some(12), error: Some(Box::new(error())), ..Exit::new(aborted) };
+    let exit = Exit::new(aborted).with_stderr_tail(stderr_tail).with_step(12).with_error(Box::new(error()));
     let service = ProcId::service(Name::new("store"), 1);
     vec![
         status(0, Phase::Pending("no place".into())),
         status(1, Phase::Running),
         status(2, Phase::Dead(Termination::Unknown)),
         status(3, Phase::Exited(Box::new(exit))),
-        ProcStatus { proc: service, node: None, pid: None, ..status(0, Phase::Dead(Termination::Code(-3))) },
+        ProcStatus::new(service, "i", Phase::Dead(Termination::Code(-3))),
     ]
 }
 
@@ -206,14 +200,7 @@ fn group() -> Domain {
 }
 
 fn error() -> ErrorReport {
-    ErrorReport {
-        family: Name::new("nccl"),
-        code: Name::new("remote"),
-        text: "remote process exited".into(),
-        follow_up: true,
-        retry_free: false,
-        step: Some(11),
-    }
+    ErrorReport::new("nccl", "remote", "remote process exited").with_follow_up(true).with_step(11)
 }
 
 struct Note;
@@ -232,8 +219,8 @@ impl Extension for Note {
 fn every_observation(version: u32) -> Vec<Observation> {
     let rank = Domain::Process(Role::Rank(Rank(1)));
     let evidence = |exhibit| {
-        let (by, what, about) = (Name::new("silence"), PROCESS_STATE, rank.clone());
-        Signal::Evidence(Arc::new(Evidence { by, tag: 5, what, about, exhibit }))
+        let probe = Probe::new("silence", PROCESS_STATE, Vec::new(), Duration::ZERO).with_tag(5);
+        Signal::ProbeReply(Arc::new(ProbeReply::new(&probe, rank.clone(), exhibit)))
     };
     let kinds = [GroupKind::Dp, GroupKind::Tp, GroupKind::Pp, GroupKind::Ep, GroupKind::Cp];
     let groups = kinds.into_iter().zip(0..).map(|(kind, index)| Domain::Group(GroupId { kind, index }));
@@ -244,10 +231,10 @@ fn every_observation(version: u32) -> Vec<Observation> {
         (Domain::Job, Signal::Metric { name: Name::new("loss"), value: -0.25 }),
         (Domain::Process(Role::Service(Name::new("store"))), Signal::Error(Box::new(error()))),
         (Domain::Plugin(Name::new("p")), Signal::Lost { count: 3 }),
-        (Domain::Node(NodeId(Name::new("n0"))), evidence(Exhibit::Text("sleeps".into()))),
-        (device(), evidence(Exhibit::Ext(Ext::of(&Note)))),
-        (group(), evidence(Exhibit::Silence)),
-        (rank.clone(), evidence(Exhibit::Unavailable("no".into()))),
+        (Domain::Node(NodeId(Name::new("n0"))), evidence(ProbeResult::Text("sleeps".into()))),
+        (device(), evidence(ProbeResult::Ext(Ext::of(&Note)))),
+        (group(), evidence(ProbeResult::Silence)),
+        (rank.clone(), evidence(ProbeResult::Unavailable("no".into()))),
         (Domain::Job, Signal::SupervisorSlept { nanos: 9 }),
         (rank.clone(), Signal::Ext(Box::new(Ext::of(&Note)))),
     ];
@@ -267,7 +254,7 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let since_3 = [
         (rank.clone(), Signal::Step(Box::new(times))),
         (rank.clone(), Signal::CollectivePending { group: "default".into(), sequence: 4, nanos: 1 << 32 }),
-        (rank.clone(), evidence(Exhibit::Groups(vec![position]))),
+        (rank.clone(), evidence(ProbeResult::Groups(vec![position]))),
     ];
     let since_3 = since_3.into_iter().filter(|_| version >= 3);
     let kinds = [FailureKind::Collective, FailureKind::Step];
@@ -276,12 +263,10 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let since_6 = [(rank.clone(), Signal::FailureRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
     let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
     let all = all.chain(since_3).chain(since_5).chain(since_6);
-    let observation = |((about, signal), n): ((Domain, Signal), u64)| Observation {
-        at: JobTime::from_nanos(n),
-        about,
-        incarnation: (n % 2 == 0).then_some(Incarnation(1)),
-        generation: (n % 3 == 0).then_some(Generation(1)),
-        signal,
+    let observation = |((about, signal), n): ((Domain, Signal), u64)| {
+        Observation::new(JobTime::from_nanos(n), about, signal)
+            .with_incarnation((n % 2 == 0).then_some(Incarnation(1)))
+            .with_generation((n % 3 == 0).then_some(Generation(1)))
     };
     all.zip(0..).map(observation).collect()
 }
@@ -300,7 +285,7 @@ fn a_recording_can_be_made() {
 }
 
 #[test]
-fn what_every_released_version_wrote_is_read_replayed_and_resumed() {
+fn logs_of_each_released_version_are_read_replayed_and_resumed() {
     for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
         assert_is_the_job(&recorded(version), version);
     }
@@ -368,13 +353,13 @@ fn claiming(version: u32, dir: &Path) {
 }
 
 #[test]
-fn a_newer_version_is_refused_with_a_sentence_that_says_what_to_do() {
+fn a_log_of_a_newer_version_is_refused_with_instructions() {
     let dir = tempfile::tempdir().unwrap();
     claiming(FORMAT_VERSION + 1, dir.path());
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 8 of the log format, this program reads up to 7: use the version of this program \
+            "has version 9 of the log format, this program reads up to 8: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"
@@ -396,7 +381,7 @@ fn dump_error(dir: &Path) -> String {
 }
 
 #[test]
-fn a_record_that_nobody_understands_is_left_out_and_told() {
+fn an_unknown_record_is_left_out_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     for (name, mut bytes) in files(&recorded(FORMAT_VERSION)) {
         if name.to_string_lossy() == "decisions-000001-00000000000000000001.log" {
@@ -407,9 +392,7 @@ fn a_record_that_nobody_understands_is_left_out_and_told() {
     let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
     let [problem] = &report.problems[..] else { panic!("{report}") };
     let said = problem.to_string();
-    assert!(
-        said.contains("holds what this program does not know (unknown variant `birthday`, expected one of `start`")
-    );
-    assert!(said.ends_with("and is left out: read it with the program that wrote it"), "{said}");
+    assert!(said.contains("is unknown to this program (unknown variant `birthday`, expected one of `start`"));
+    assert!(said.ends_with("and is skipped: read it with the program that wrote it"), "{said}");
     assert!(report.compared > 0 && report.first_difference.is_none(), "the rest is replayed: {report}");
 }

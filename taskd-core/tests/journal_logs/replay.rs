@@ -4,9 +4,10 @@ use crate::support::*;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use taskd_core::detect::{FaultDetector, Finding, detector};
+use taskd_core::detect::{FaultDetector, Finding, detector_fn};
 use taskd_core::job::{JobTime, Seq};
 use taskd_core::journal::*;
+use taskd_core::kernel::Effect;
 use taskd_core::kernel::Event;
 use taskd_core::trace::Signal;
 
@@ -55,10 +56,11 @@ fn a_detector_that_cannot_be_saved_makes_every_act_owe_a_snapshot() {
     assert!(many > few, "{many} against {few}");
     let (_, recovered) = open(dirs[0].path(), small());
     for step in recovered.steps() {
-        let acts = step.commands.unwrap().into_iter().filter(|c| {
-            use taskd_core::recover::Action;
-            !matches!(c.action, Action::Announce(_) | Action::Acknowledge(_))
-        });
+        let acts = step
+            .commands
+            .unwrap()
+            .into_iter()
+            .filter(|c| !matches!(c.effect, Effect::Publish(_) | Effect::Acknowledge(_)));
         assert_eq!(acts.count(), 0, "nothing that was done is taken again");
     }
 }
@@ -72,13 +74,13 @@ fn a_replay_with_other_plugins_names_them_and_shows_the_first_difference() {
     let difference = report.first_difference.as_ref().expect("another bound decides later");
     assert!(difference.logged != difference.replayed);
     let said = report.to_string();
-    for part in ["bound=350ms", "bound=450ms", "came out otherwise", "then:", "now:", "silence of rank 2"] {
+    for part in ["bound=350ms", "bound=450ms", "differs from the log", "logged:", "replayed:", "silence of rank 2"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
 }
 
 #[test]
-fn where_observations_are_gone_a_replay_says_so_and_goes_on_from_a_snapshot() {
+fn a_replay_reports_an_observation_gap_and_uses_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let last = three_starts(dir.path(), true);
     let observations = files_of(dir.path(), "observations");
@@ -103,21 +105,23 @@ fn a_lost_decision_is_no_difference() {
     assert!(!report.missing.is_empty());
 }
 
-fn blames(said: &[Said]) -> Vec<(JobTime, String)> {
+fn blames(said: &[WhatIfFinding]) -> Vec<(JobTime, String)> {
     let blames = said.iter().filter_map(|s| match &s.finding {
-        Some(Finding::Blame(fault)) => Some((s.now, format!("{} {}", fault.prime().class, fault.prime().domain))),
+        Some(Finding::Blame(fault)) => {
+            Some((s.now, format!("{} {}", fault.primary_suspect().class, fault.primary_suspect().domain)))
+        }
         _ => None,
     });
     blames.collect()
 }
 
 #[test]
-fn what_if_shows_what_other_detectors_would_have_found_and_when() {
+fn a_what_if_replay_times_the_findings_of_other_detectors() {
     let dir = tempfile::tempdir().unwrap();
     three_starts(dir.path(), true);
     let same: Box<dyn FaultDetector> = Box::new(Silence::after(Duration::from_millis(350)));
     let hasty: Box<dyn FaultDetector> = Box::new(Silence::after(Duration::from_millis(250)));
-    let wild: Box<dyn FaultDetector> = Box::new(detector("wild", |o, _, _| {
+    let wild: Box<dyn FaultDetector> = Box::new(detector_fn("wild", |o, _, _| {
         assert!(!matches!(o.signal, Signal::Progress { .. }), "a detector that panics");
     }));
     let result = what_if(dir.path(), vec![same, hasty, wild], plugins).unwrap();
@@ -128,13 +132,13 @@ fn what_if_shows_what_other_detectors_would_have_found_and_when() {
         .iter()
         .filter_map(|(_, now, event)| match event {
             Event::Found { fault, .. } if fault.by == "silence" => {
-                Some((*now, format!("{} {}", fault.prime().class, fault.prime().domain)))
+                Some((*now, format!("{} {}", fault.primary_suspect().class, fault.primary_suspect().domain)))
             }
             _ => None,
         })
         .collect();
     assert_eq!(announced.len(), 3, "one silence a start");
-    let silent: Vec<Said> = result.would.iter().filter(|s| s.detector == "silence").cloned().collect();
+    let silent: Vec<WhatIfFinding> = result.would.iter().filter(|s| s.detector == "silence").cloned().collect();
     let found = blames(&silent);
     for (now, who) in &announced {
         assert!(found.contains(&(*now, who.clone())), "the same detector finds the same: {found:?}");
@@ -147,7 +151,7 @@ fn what_if_shows_what_other_detectors_would_have_found_and_when() {
 }
 
 #[test]
-fn what_if_blames_nobody_for_a_hole_in_the_log() {
+fn a_what_if_replay_blames_no_rank_for_a_gap_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
     three_starts(dir.path(), true);
     let observations = files_of(dir.path(), "observations");
@@ -171,7 +175,7 @@ fn a_dump_has_a_line_for_everything() {
         "detector silence version 1 (bound=350ms)",
         "changed: rank 1#1 exited: signal 9 (SIGKILL)",
         "facts (4 heartbeat, 4 metric loss, 4 progress)",
-        "going on after input",
+        "continuing after input",
         "observed: metric loss = NaN of rank 0",
         "decided: restart, which costs 1.0 s of work",
         "start rank 0#2, rank 1#2, rank 2#2, rank 3#2 into generation 2",

@@ -81,7 +81,7 @@ fn a_start_goes_on_from_the_one_before() {
 }
 
 #[test]
-fn what_was_written_behind_the_place_from_which_a_start_goes_on_is_void() {
+fn log_steps_after_the_resume_point_are_void() {
     let dir = tempfile::tempdir().unwrap();
     let old = lived(dir.path(), small());
     let (journal, _) = open(dir.path(), small());

@@ -11,7 +11,8 @@ use taskd_core::journal::{Header, Journal, JournalConfig, JournalCounts, PluginI
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
-use taskd_core::trace::{Malformed, Observation, Signal, switches};
+use taskd_core::state::View;
+use taskd_core::trace::{DecodeError, Observation, Signal, switches};
 
 /// Long enough for any disk that works at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +41,7 @@ impl FaultDetector for Exits {
     fn snapshot(&self) -> Option<Bytes> {
         Some(Bytes::new())
     }
-    fn restore(&mut self, _saved: &[u8]) -> Result<(), Malformed> {
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), DecodeError> {
         Ok(())
     }
 }
@@ -89,8 +90,8 @@ impl FaultDetector for Silence {
     fn snapshot(&self) -> Option<Bytes> {
         self.saves.then(|| postcard::to_stdvec(&self.heard).unwrap().into())
     }
-    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
-        self.heard = postcard::from_bytes(saved).map_err(|_| Malformed)?;
+    fn restore(&mut self, saved: &[u8]) -> Result<(), DecodeError> {
+        self.heard = postcard::from_bytes(saved).map_err(|_| DecodeError)?;
         Ok(())
     }
 }
@@ -102,29 +103,29 @@ impl RecoveryStrategy for Restart {
     fn name(&self) -> Name {
         Name::new("restart")
     }
-    fn propose(&self, _incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, _incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             for (rank, member) in members {
                 member.incarnation = view.next_incarnation(&Role::Rank(*rank));
             }
         }));
         let spec = &view.spec.worker;
-        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(spec) };
+        let order = |proc| StartOrder::new(proc, Place::anywhere(), Arc::clone(spec));
         let orders = world.members().keys().filter_map(|r| world.proc(*r)).map(order).collect();
-        let batch = StartBatch { world: Arc::clone(&world), orders };
+        let batch = StartBatch::new(Arc::clone(&world), orders);
         let stop = Action::Stop { procs: view.alive().collect(), grace: Duration::ZERO, exact: true };
         let start = Action::Start { batch, until: Ready::Running };
         let second = Duration::from_secs(1);
-        Ok(Proposal {
-            stages: vec![
+        Ok(Proposal::new(
+            vec![
                 Stage::new("stop", second, vec![stop]),
                 Stage::new("start", second, vec![Action::Enter(world), start]),
             ],
-            touches: vec![Domain::Job],
-            cost: Cost { ends_job: false, lost_work: second, downtime: second, nodes_removed: 0 },
-            counted: Counted::Yes,
-            reason: "start everything anew".into(),
-        })
+            vec![Domain::Job],
+            Cost::downtime(second).with_lost_work(second),
+            Counted::Yes,
+            "start everything anew",
+        ))
     }
 }
 
@@ -220,12 +221,12 @@ impl Job {
         self.give(Input::Start(Box::new(Start {
             spec: Arc::new(spec),
             trace: Some(switches::Mode::Native),
-            meets_at: None,
+            rendezvous_service: None,
         })));
         let alive: Vec<ProcId> = self.kernel.view().alive().collect();
         let status = |proc| status(proc, Phase::Running);
         let procs = alive.into_iter().map(status).collect();
-        self.give(Input::Listed(Listing { procs, ..Listing::default() }));
+        self.give(Input::Listed(Listing::default().with_procs(procs)));
     }
 
     /// One step, and whatever the launcher makes of its commands.
@@ -240,13 +241,13 @@ impl Job {
         }
         self.steps.push(Step { seq, now, input: Some(input), commands: Some(commands.clone()) });
         for command in commands {
-            match command.action {
-                Action::Start { batch, .. } => {
-                    for order in batch.orders {
+            match command.effect {
+                Effect::Act(Action::Start { batch, .. }) => {
+                    for order in batch.starts {
                         self.change(order.proc, Phase::Running);
                     }
                 }
-                Action::Stop { procs, .. } => {
+                Effect::Act(Action::Stop { procs, .. }) => {
                     for proc in procs {
                         let killed = Termination::Signal { number: 15, core_dumped: false };
                         self.change(proc, Phase::Exited(Box::new(Exit::new(killed))));
@@ -315,12 +316,12 @@ impl Job {
 }
 
 fn status(proc: ProcId, phase: Phase) -> ProcStatus {
-    ProcStatus { proc, node: None, instance: Name::new("i"), pid: Some(1), phase }
+    ProcStatus::new(proc, "i", phase).with_pid(1)
 }
 
 pub(crate) fn fact(at: JobTime, rank: Rank, incarnation: Incarnation, signal: Signal) -> Observation {
     let about = Domain::Process(Role::Rank(rank));
-    Observation { at, about, incarnation: Some(incarnation), generation: None, signal }
+    Observation::new(at, about, signal).with_incarnation(incarnation)
 }
 
 /// The files of a directory by name, with what is in them.

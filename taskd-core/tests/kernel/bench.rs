@@ -2,24 +2,27 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{Clue, Damage, Fault, FaultClass, FaultDetector, Suspect, detector};
+use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Suspect, detector_fn};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
+use taskd_core::state::View;
 use taskd_core::trace::Signal;
 
 pub(crate) const MS: u64 = 1_000_000;
 
 /// Blames every process that ends and was not meant to.
 pub(crate) fn exits() -> Box<dyn FaultDetector> {
-    Box::new(detector("exit", |o, view, out| {
+    Box::new(detector_fn("exit", |o, view, out| {
         let (Signal::Phase(phase), Domain::Process(role)) = (&o.signal, &o.about) else { return };
         let unwanted = view.proc(role).is_some_and(|p| !p.wanted);
         let well = phase.termination().is_some_and(Termination::is_success);
         if phase.is_over() && !unwanted && !well {
             let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
-            out.blame(Fault::new(Name::new("exit"), o.at, suspect).because(Clue::text("phase", phase.to_string())));
+            out.blame(
+                Fault::new(Name::new("exit"), o.at, suspect).with_evidence(Evidence::text("phase", phase.to_string())),
+            );
         }
     }))
 }
@@ -31,8 +34,8 @@ impl RecoveryStrategy for Replace {
     fn name(&self) -> Name {
         Name::new("replace")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        let lost = incident.lost_ranks(view);
         if lost.is_empty() {
             return Err("nothing is lost".into());
         }
@@ -43,29 +46,23 @@ impl RecoveryStrategy for Replace {
             }
         }));
         let old = lost.iter().filter_map(|r| view.world.proc(*r)).collect();
-        let orders = lost.iter().filter_map(|r| world.proc(*r)).map(|proc| StartOrder {
-            proc,
-            place: Place::anywhere(),
-            spec: Arc::clone(&view.spec.worker),
-        });
-        let batch = StartBatch { world: Arc::clone(&world), orders: orders.collect() };
+        let orders = lost
+            .iter()
+            .filter_map(|r| world.proc(*r))
+            .map(|proc| StartOrder::new(proc, Place::anywhere(), Arc::clone(&view.spec.worker)));
+        let batch = StartBatch::new(Arc::clone(&world), orders.collect());
         let stop = Action::Stop { procs: old, grace: Duration::ZERO, exact: true };
         let start = Action::Start { batch, until: Ready::Running };
-        Ok(Proposal {
-            stages: vec![
+        Ok(Proposal::new(
+            vec![
                 Stage::new("stop", Duration::from_secs(1), vec![stop]),
                 Stage::new("start", Duration::from_secs(1), vec![Action::Enter(world), start]),
             ],
-            touches: lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
-            cost: Cost {
-                ends_job: false,
-                lost_work: Duration::ZERO,
-                downtime: Duration::from_secs(1),
-                nodes_removed: 0,
-            },
-            counted: Counted::Yes,
-            reason: format!("replace {lost:?}"),
-        })
+            lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
+            Cost::downtime(Duration::from_secs(1)),
+            Counted::Yes,
+            format!("replace {lost:?}"),
+        ))
     }
 }
 
@@ -85,7 +82,9 @@ impl Bench {
         adjust(&mut spec.policy);
         let mut bench = Bench { kernel: Kernel::new(plugins), now: 0 };
         assert!(
-            bench.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None }))).is_empty()
+            bench
+                .give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })))
+                .is_empty()
         );
         bench
     }
@@ -101,14 +100,14 @@ impl Bench {
 
     pub(crate) fn tell(&mut self, rank: u32, incarnation: u32, phase: Phase) -> Vec<Command> {
         let proc = ProcId::rank(rank, incarnation);
-        let status = ProcStatus { proc, node: None, instance: Name::new("i"), pid: Some(1), phase };
+        let status = ProcStatus::new(proc, "i", phase).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)))
     }
 
     /// As `tell`, of a process on this host.
     pub(crate) fn tell_on(&mut self, host: &'static str, rank: u32, phase: Phase) -> Vec<Command> {
         let (proc, node) = (ProcId::rank(rank, 1), Some(NodeId(Name::new(host))));
-        let status = ProcStatus { proc, node, instance: Name::new("i"), pid: Some(1), phase };
+        let status = ProcStatus::new(proc, "i", phase).with_node(node).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)))
     }
 
@@ -126,7 +125,7 @@ impl Bench {
         let commands = self.give(Input::Listed(Listing::default()));
         let id = start_of(&commands).expect("the first start").0;
         let ranks = self.kernel.view().world.size();
-        let results = (0..ranks).map(|r| (rank_domain(r), Ok(Output::Accepted))).collect();
+        let results = (0..ranks).map(|r| (rank_domain(r), Ok(TargetReply::Accepted))).collect();
         self.give(Input::Answered { id, results });
         for rank in 0..ranks {
             runs(&mut self, rank);
@@ -140,23 +139,23 @@ pub(crate) fn rank_domain(rank: u32) -> Domain {
 }
 
 pub(crate) fn start_of(commands: &[Command]) -> Option<(CommandId, Vec<ProcId>)> {
-    commands.iter().find_map(|c| match &c.action {
-        Action::Start { batch, .. } => Some((c.id, batch.orders.iter().map(|o| o.proc.clone()).collect())),
+    commands.iter().find_map(|c| match &c.effect {
+        Effect::Act(Action::Start { batch, .. }) => Some((c.id, batch.starts.iter().map(|o| o.proc.clone()).collect())),
         _ => None,
     })
 }
 
 pub(crate) fn stopped(commands: &[Command]) -> Vec<ProcId> {
-    let stops = commands.iter().filter_map(|c| match &c.action {
-        Action::Stop { procs, .. } => Some(procs.clone()),
+    let stops = commands.iter().filter_map(|c| match &c.effect {
+        Effect::Act(Action::Stop { procs, .. }) => Some(procs.clone()),
         _ => None,
     });
     stops.flatten().collect()
 }
 
 pub(crate) fn finish(commands: &[Command]) -> Option<(bool, &str)> {
-    commands.iter().find_map(|c| match &c.action {
-        Action::Finish { ok, reason } => Some((*ok, reason.as_str())),
+    commands.iter().find_map(|c| match &c.effect {
+        Effect::Act(Action::Finish { ok, reason }) => Some((*ok, reason.as_str())),
         _ => None,
     })
 }
@@ -171,14 +170,14 @@ pub(crate) fn done() -> Phase {
 
 /// What the kernel announces, in order.
 pub(crate) fn events(commands: &[Command]) -> Vec<&Event> {
-    let announced = commands.iter().filter_map(|c| match &c.action {
-        Action::Announce(event) => Some(&**event),
+    let announced = commands.iter().filter_map(|c| match &c.effect {
+        Effect::Publish(event) => Some(&**event),
         _ => None,
     });
     announced.collect()
 }
 
-pub(crate) fn count(bench: &Bench, what: Drop) -> u64 {
+pub(crate) fn count(bench: &Bench, what: DropReason) -> u64 {
     bench.kernel.counts().drops.get(&what).copied().unwrap_or(0)
 }
 
@@ -186,12 +185,13 @@ pub(crate) fn taken(bench: &Bench, branch: Branch) -> u64 {
     bench.kernel.counts().branches.get(&branch).copied().unwrap_or(0)
 }
 
-pub(crate) fn accepted(rank: u32) -> Vec<(Domain, Result<Output, Failure>)> {
-    vec![(rank_domain(rank), Ok(Output::Accepted))]
+pub(crate) fn accepted(rank: u32) -> Vec<(Domain, Result<TargetReply, Failure>)> {
+    vec![(rank_domain(rank), Ok(TargetReply::Accepted))]
 }
 
 pub(crate) fn asked_to_look_into(rank: u32, incarnation: u32) -> Input {
     let suspect = Suspect::certain(rank_domain(rank), FaultClass::Leave, Damage::PROCESS_GONE);
-    let fault = Fault::new(Name::new("operator"), JobTime::START, suspect).of(Some(Incarnation(incarnation)));
+    let fault =
+        Fault::new(Name::new("operator"), JobTime::START, suspect).with_incarnation(Some(Incarnation(incarnation)));
     Input::Requested(Request::Fault(Box::new(fault)))
 }

@@ -2,15 +2,16 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Suspect, detector};
+use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, Suspect, detector_fn};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
+use taskd_core::state::View;
 use taskd_core::trace::{Fact, Signal};
 
 #[test]
-fn a_fault_that_comes_when_the_window_is_over_but_not_decided_yet_still_belongs_to_it() {
+fn a_fault_after_the_window_but_before_its_decision_joins_it() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
@@ -31,12 +32,12 @@ fn an_incident_full_of_victims_still_takes_a_cause_and_all_that_is_lost() {
     bench.tell(7, 2, killed());
     let (_, again) = start_of(&bench.at(1_900)).expect("a death in the middle of the recovery is no less one");
     assert!(again.contains(&ProcId::rank(7, 3)), "{again:?}");
-    assert!(count(&bench, Drop::IncidentBound) > 0);
+    assert!(count(&bench, DropReason::IncidentBound) > 0);
 }
 
 #[test]
-fn an_incident_is_not_closed_by_an_all_clear_once_something_was_stopped_for_it() {
-    let flaky = detector("flaky", |o, _, out| match o.signal {
+fn an_all_clear_does_not_close_an_incident_with_stopped_ranks() {
+    let flaky = detector_fn("flaky", |o, _, out| match o.signal {
         Signal::Metric { value: 1.0, .. } => {
             let suspect = Suspect::certain(o.about.clone(), FaultClass::Network, Damage::default());
             out.blame(Fault::new(Name::new("flaky"), o.at, suspect));
@@ -48,11 +49,11 @@ fn an_incident_is_not_closed_by_an_all_clear_once_something_was_stopped_for_it()
     let mut bench = Bench::with(2, |_| (), plugins).up();
     let metric = |value| {
         let fact = Fact::new(rank_domain(0), Signal::Metric { name: Name::new("down"), value });
-        Input::Observed(vec![fact.observed(JobTime::START)])
+        Input::Observed(vec![fact.into_observation(JobTime::START)])
     };
     bench.give(metric(1.0));
     bench.give(metric(0.0));
-    assert_eq!(bench.kernel.report().incidents[0].outcome, "its detector took the blame back");
+    assert_eq!(bench.kernel.report().incidents[0].outcome, "its detector withdrew the fault");
     bench.give(metric(1.0));
     assert_eq!(stopped(&bench.at(20)).len(), 2);
     bench.give(asked_to_look_into(1, 7)); // cancels the restart in its stop
@@ -68,7 +69,7 @@ fn victims_belong_to_the_incident_that_is_open_and_are_not_paid_for_again() {
     bench.at(120);
     for (rank, ms) in (1..5).zip([200, 300, 400, 500]) {
         let suspect = Suspect::victim(rank_domain(rank), FaultClass::Exit, Damage::PROCESS_GONE);
-        let fault = Fault::new(Name::new("test"), JobTime::START, suspect).of(Some(Incarnation(1)));
+        let fault = Fault::new(Name::new("test"), JobTime::START, suspect).with_incarnation(Some(Incarnation(1)));
         bench.now = ms * MS;
         bench.give(Input::Requested(Request::Fault(Box::new(fault))));
         bench.at(ms + 20);
@@ -84,17 +85,17 @@ impl RecoveryStrategy for Hope {
     fn name(&self) -> Name {
         Name::new("hope")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         if incident.faults.len() > 1 {
             return Err("too many for that".into());
         }
         let proposal = Replace.propose(incident, view)?;
-        Ok(Proposal { counted: Counted::No, cost: Cost::downtime(Duration::ZERO), ..proposal })
+        Ok(proposal.with_counted(Counted::No).with_cost(Cost::downtime(Duration::ZERO)))
     }
 }
 
 #[test]
-fn what_comes_after_a_recovery_that_costs_nothing_is_paid_for() {
+fn a_recovery_after_a_free_retry_is_charged_to_the_budget() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Hope), Box::new(Replace)] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
@@ -103,7 +104,7 @@ fn what_comes_after_a_recovery_that_costs_nothing_is_paid_for() {
     let left = bench.kernel.budget_left();
     assert_eq!(taken(&bench, Branch::FreeRetry), 1);
     let suspect = Suspect::victim(rank_domain(1), FaultClass::Exit, Damage::PROCESS_GONE);
-    let fault = Fault::new(Name::new("test"), JobTime::START, suspect).of(Some(Incarnation(1)));
+    let fault = Fault::new(Name::new("test"), JobTime::START, suspect).with_incarnation(Some(Incarnation(1)));
     bench.give(Input::Requested(Request::Fault(Box::new(fault))));
     bench.at(140);
     assert_eq!((taken(&bench, Branch::Cancelled), bench.kernel.budget_left()), (1, left - 1));
@@ -118,20 +119,21 @@ fn blame_that_is_refined_after_the_decision_is_right_in_the_report() {
     bench.at(120);
     assert_eq!(bench.kernel.report().incidents[0].blamed, [Rank(0), Rank(1)]);
     let victim = Suspect::victim(rank_domain(1), FaultClass::Exit, Damage::PROCESS_GONE);
-    let victim = Fault::new(Name::new("exit"), JobTime::START, victim).of(Some(Incarnation(1)));
+    let victim = Fault::new(Name::new("exit"), JobTime::START, victim).with_incarnation(Some(Incarnation(1)));
     bench.give(Input::Requested(Request::Fault(Box::new(victim))));
     assert_eq!(bench.kernel.report().incidents[0].blamed, [Rank(0)]);
 }
 
 #[test]
-fn what_is_learnt_after_the_decision_stands_in_the_report() {
-    let told_twice = detector("exit", |o, _view, out| {
+fn evidence_after_the_decision_is_added_to_the_report() {
+    let told_twice = detector_fn("exit", |o, _view, out| {
         let Signal::Phase(phase) = &o.signal else { return };
         let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
-        let fault = Fault::new(Name::new("exit"), JobTime::START, suspect).because(Clue::text("ended", "SIGSEGV"));
+        let fault =
+            Fault::new(Name::new("exit"), JobTime::START, suspect).with_evidence(Evidence::text("ended", "SIGSEGV"));
         match phase {
             Phase::Dead(_) => out.blame(fault),
-            Phase::Exited(exit) => out.blame(fault.because(Clue::text("stderr", exit.stderr_tail.clone()))),
+            Phase::Exited(exit) => out.blame(fault.with_evidence(Evidence::text("stderr", exit.stderr_tail.clone()))),
             _ => {}
         }
     });
@@ -140,15 +142,15 @@ fn what_is_learnt_after_the_decision_stands_in_the_report() {
     let how = Termination::Signal { number: 11, core_dumped: false };
     bench.tell(1, 1, Phase::Dead(how));
     assert!(!stopped(&bench.at(1_000)).is_empty(), "it is decided");
-    let exit = Exit { stderr_tail: "double free".into(), ..Exit::new(how) };
+    let exit = Exit::new(how).with_stderr_tail("double free");
     bench.tell(1, 1, Phase::Exited(Box::new(exit)));
     let report = bench.kernel.report();
     assert_eq!(report.incidents[0].evidence, ["SIGSEGV", "double free"]);
-    assert_eq!((count(&bench, Drop::RepeatedFault), taken(&bench, Branch::Cancelled)), (0, 0));
+    assert_eq!((count(&bench, DropReason::RepeatedFault), taken(&bench, Branch::Cancelled)), (0, 0));
 }
 
 #[test]
-fn an_empty_budget_ends_the_job_and_says_so() {
+fn an_empty_budget_ends_the_job_with_the_reason() {
     let budget = BudgetSpec { recoveries_max: 1, refill_every: Duration::from_secs(3600) };
     let mut bench = Bench::new(1, |p| p.budget = budget).up();
     bench.now = 100 * MS;
@@ -163,26 +165,32 @@ fn an_empty_budget_ends_the_job_and_says_so() {
 }
 
 #[test]
-fn what_an_older_incarnation_or_generation_says_is_dropped_and_counted() {
+fn outdated_facts_are_dropped_and_counted_by_reason() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
     bench.tell(0, 1, killed());
     bench.at(120);
     bench.tell(0, 2, Phase::Running);
-    let old = Fact::new(rank_domain(0), Signal::Progress { step: 7 }).of(Incarnation(1)).observed(JobTime::START);
-    let stale = Fact::new(rank_domain(1), Signal::Progress { step: 9 }).within(Generation(1)).observed(JobTime::START);
-    let fresh = Fact::new(rank_domain(1), Signal::Progress { step: 8 }).within(Generation(2)).observed(JobTime::START);
+    let old = Fact::new(rank_domain(0), Signal::Progress { step: 7 })
+        .with_incarnation(Incarnation(1))
+        .into_observation(JobTime::START);
+    let stale = Fact::new(rank_domain(1), Signal::Progress { step: 9 })
+        .with_generation(Generation(1))
+        .into_observation(JobTime::START);
+    let fresh = Fact::new(rank_domain(1), Signal::Progress { step: 8 })
+        .with_generation(Generation(2))
+        .into_observation(JobTime::START);
     bench.give(Input::Observed(vec![old, stale, fresh]));
     let counts = bench.kernel.counts();
-    assert_eq!(counts.drops.get(&Drop::OldIncarnation), Some(&1));
-    assert_eq!(counts.drops.get(&Drop::OldGeneration), Some(&1));
+    assert_eq!(counts.drops.get(&DropReason::OldIncarnation), Some(&1));
+    assert_eq!(counts.drops.get(&DropReason::OldGeneration), Some(&1));
     assert_eq!(bench.kernel.view().procs[&Role::Rank(Rank(1))].step, Some(8));
     assert_eq!(bench.kernel.view().procs[&Role::Rank(Rank(0))].step, None);
 }
 
 #[test]
 fn a_sign_of_life_counts_in_whatever_world() {
-    let beats = detector("beats", |o, _, out| {
+    let beats = detector_fn("beats", |o, _, out| {
         if o.signal == Signal::Heartbeat {
             let suspect = Suspect::certain(Domain::Plugin(Name::new("heard")), FaultClass::Plugin, Damage::default());
             out.blame(Fault::new(Name::new("beats"), o.at, suspect));
@@ -193,8 +201,9 @@ fn a_sign_of_life_counts_in_whatever_world() {
     bench.now = 100 * MS;
     bench.tell(0, 1, killed());
     bench.at(120);
-    let beat = Fact::new(rank_domain(1), Signal::Heartbeat).of(Incarnation(1)).within(Generation(1));
-    let commands = bench.give(Input::Observed(vec![beat.observed(JobTime::START)]));
+    let beat =
+        Fact::new(rank_domain(1), Signal::Heartbeat).with_incarnation(Incarnation(1)).with_generation(Generation(1));
+    let commands = bench.give(Input::Observed(vec![beat.into_observation(JobTime::START)]));
     assert_eq!(events(&commands).len(), 1, "it is shown to detectors");
-    assert_eq!(count(&bench, Drop::OldGeneration), 0);
+    assert_eq!(count(&bench, DropReason::OldGeneration), 0);
 }

@@ -2,7 +2,7 @@
 
 use crate::bench::*;
 use std::sync::Arc;
-use taskd_core::detect::detector;
+use taskd_core::detect::detector_fn;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
@@ -45,21 +45,21 @@ fn a_request_to_stop_stops_everything_within_a_bound() {
 #[test]
 fn observations_are_not_taken_before_the_start() {
     let mut kernel = Kernel::new(Plugins { detectors: vec![exits()], strategies: vec![] });
-    let o: Observation = Fact::new(Domain::Job, Signal::Heartbeat).observed(JobTime::START);
+    let o: Observation = Fact::new(Domain::Job, Signal::Heartbeat).into_observation(JobTime::START);
     assert!(kernel.step(JobTime::START, &Input::Observed(vec![o])).is_empty());
     assert_eq!(kernel.deadline(), None);
 }
 
 #[test]
 fn commands_come_in_the_order_of_their_numbers_and_the_end_is_the_last() {
-    let mut bench = Bench::new(1, |p| p.tries_max = 1);
+    let mut bench = Bench::new(1, |p| p.max_attempts = 1);
     let mut all = bench.give(Input::Listed(Listing::default()));
     all.extend(bench.tell(0, 1, Phase::Running));
     bench.now = 100 * MS;
     all.extend(bench.tell(0, 1, killed()));
     all.extend(bench.give(Input::Requested(Request::Stop { reason: "test".into(), grace: None })));
     assert!(all.windows(2).all(|pair| pair[0].id < pair[1].id));
-    assert!(matches!(all.last().map(|c| &c.action), Some(Action::Finish { .. })));
+    assert!(matches!(all.last().map(|c| &c.effect), Some(Effect::Act(Action::Finish { .. }))));
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
     let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("same version");
     assert_eq!(cold, [Name::new("exit")], "a closure cannot be saved");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
     let instance = Name::new("i");
-    let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
-    let listing = Listing { procs: vec![running], ..Listing::default() };
+    let running = ProcStatus::new(ProcId::rank(1, 1), instance, Phase::Running).with_pid(1);
+    let listing = Listing::default().with_procs(vec![running]);
     let commands = bench.give(Input::Listed(listing));
     assert_eq!(start_of(&commands), Some((id, procs)), "the order may never have left");
     bench.tell(0, 2, Phase::Running);
@@ -86,10 +86,10 @@ fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
 
 #[test]
 fn a_panicking_detector_is_out_of_service_and_nothing_else_happens() {
-    let jumpy = detector("jumpy", |o, _, _| assert!(!matches!(o.signal, Signal::Heartbeat), "bug"));
+    let jumpy = detector_fn("jumpy", |o, _, _| assert!(!matches!(o.signal, Signal::Heartbeat), "bug"));
     let plugins = Plugins { detectors: vec![Box::new(jumpy), exits()], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(1, |_| (), plugins).up();
-    let beat = Fact::new(rank_domain(0), Signal::Heartbeat).observed(JobTime::START);
+    let beat = Fact::new(rank_domain(0), Signal::Heartbeat).into_observation(JobTime::START);
     bench.give(Input::Observed(vec![beat.clone()]));
     bench.at(100);
     let report = bench.kernel.report();

@@ -12,7 +12,7 @@ fn a_start_that_fails_in_part_leaves_the_rest_to_its_own_answer() {
     let mut bench = Bench::new(2, |_| ());
     let commands = bench.give(Input::Listed(Listing::default()));
     let id = start_of(&commands).expect("the first start").0;
-    bench.give(Input::Answered { id, results: vec![(rank_domain(1), Ok(Output::Accepted))] });
+    bench.give(Input::Answered { id, results: vec![(rank_domain(1), Ok(TargetReply::Accepted))] });
     let why = Failure::Unreachable("the host does not answer".into());
     bench.give(Input::Answered { id, results: vec![(rank_domain(0), Err(why))] });
     let procs = &bench.kernel.view().procs;
@@ -34,26 +34,26 @@ fn a_start_that_is_accepted_after_its_stop_is_stopped_again() {
 
 #[test]
 fn an_answer_after_its_time_is_counted_as_such() {
-    let mut bench = Bench::new(1, |p| p.tries_max = 1).up();
+    let mut bench = Bench::new(1, |p| p.max_attempts = 1).up();
     bench.now = 100 * MS;
     bench.tell(0, 1, killed());
     let (id, _) = start_of(&bench.at(120)).expect("started");
     bench.at(1120); // the stage's time is over
     bench.give(Input::Answered { id, results: accepted(0) });
-    assert_eq!((count(&bench, Drop::TimedOutAnswer), count(&bench, Drop::LateAnswer)), (1, 0));
+    assert_eq!((count(&bench, DropReason::TimedOutAnswer), count(&bench, DropReason::LateAnswer)), (1, 0));
 }
 
 #[test]
-fn an_end_that_is_told_twice_is_one_end_whatever_it_says() {
+fn a_second_exit_report_of_a_process_is_dropped() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.tell(0, 1, killed());
     let commands = bench.tell(0, 1, Phase::Exited(Box::new(Exit::new(Termination::Unknown))));
     assert!(events(&commands).is_empty());
-    assert_eq!(count(&bench, Drop::RepeatedChange), 1);
+    assert_eq!(count(&bench, DropReason::RepeatedChange), 1);
 }
 
 #[test]
-fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_after_all() {
+fn a_late_process_of_a_lost_supervisor_is_stopped() {
     let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins()).up();
     bench.now = 100 * MS;
@@ -64,10 +64,10 @@ fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_afte
     let spec = Arc::clone(&bench.kernel.view().spec);
     let (kernel, _) = Kernel::restore(plugins(), &snapshot).expect("same version");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
     let instance = Name::new("i");
-    let running = ProcStatus { proc: ProcId::rank(1, 1), node: None, instance, pid: Some(1), phase: Phase::Running };
-    let commands = bench.give(Input::Listed(Listing { procs: vec![running], ..Listing::default() }));
+    let running = ProcStatus::new(ProcId::rank(1, 1), instance, Phase::Running).with_pid(1);
+    let commands = bench.give(Input::Listed(Listing::default().with_procs(vec![running])));
     let (_, started) = start_of(&commands).expect("rank 0's second process was never there: no stop is waited for");
     assert!(started.contains(&ProcId::rank(0, 3)), "{started:?}");
     let commands = bench.tell(0, 2, Phase::Running);
@@ -75,14 +75,14 @@ fn a_start_whose_caller_is_gone_is_nobodys_fault_and_is_stopped_if_it_comes_afte
 }
 
 #[test]
-fn what_was_lost_meanwhile_is_not_ordered_a_second_time() {
+fn a_process_lost_between_supervisors_is_not_ordered_again() {
     let mut bench = Bench::new(3, |_| ());
     bench.give(Input::Listed(Listing::default()));
     bench.tell(0, 1, Phase::Pending("accepted".into()));
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &bench.kernel.snapshot()).expect("the same version").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
     let again = bench.give(Input::Listed(Listing::default()));
     let (_, ordered) = start_of(&again).expect("the others may never have reached the launcher");
     assert_eq!(ordered, [ProcId::rank(1, 1), ProcId::rank(2, 1)], "rank 0's process was there and is gone");
@@ -99,16 +99,10 @@ fn a_refusal_of_what_runs_already_is_void() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, meets_at: None })));
-    let running = |rank, incarnation, phase| ProcStatus {
-        proc: ProcId::rank(rank, incarnation),
-        node: None,
-        instance: Name::new("i"),
-        pid: None,
-        phase,
-    };
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+    let running = |rank, incarnation, phase| ProcStatus::new(ProcId::rank(rank, incarnation), "i", phase);
     let procs = vec![running(0, 1, Phase::Running), running(1, 2, Phase::Pending("queued".into()))];
-    let again = bench.give(Input::Listed(Listing { procs, ..Listing::default() }));
+    let again = bench.give(Input::Listed(Listing::default().with_procs(procs)));
     assert_eq!(
         start_of(&again).map(|s| s.0),
         Some(id),
@@ -119,11 +113,11 @@ fn a_refusal_of_what_runs_already_is_void() {
     assert!(commands.is_empty(), "{commands:?}");
     bench.tell(1, 2, Phase::Running);
     assert_eq!(taken(&bench, Branch::Recovered), 1);
-    assert_eq!(count(&bench, Drop::RepeatedAnswer), 1);
+    assert_eq!(count(&bench, DropReason::RepeatedAnswer), 1);
 }
 
 #[test]
-fn who_comes_after_its_stop_gets_the_time_of_a_stop_to_end() {
+fn a_process_started_after_its_stop_gets_the_full_stop_time() {
     let mut bench = Bench::new(2, |_| {}).up();
     bench.tell(1, 1, killed());
     let (id, _) = start_of(&bench.at(1_000)).expect("a replacement");

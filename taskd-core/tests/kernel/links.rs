@@ -4,7 +4,7 @@ use crate::bench::*;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, RecoveryStrategy, Restart, Shrink, StrategyExt as _};
+use taskd_core::recover::{Action, RecoveryStrategy, RecoveryStrategyExt as _, Restart, Shrink};
 
 /// All ranks are of one data-parallel group.
 fn digest_at(step: u64, digest: &str) -> StateDigest {
@@ -18,28 +18,17 @@ fn digest_at(step: u64, digest: &str) -> StateDigest {
     }
 }
 
-pub(crate) fn link(rank: u32, incarnation: u32, at: Option<Point>) -> Input {
-    let linked = at.map(|at| Linked {
-        generation: Generation(1),
-        framework: Name::new("test"),
-        can: ["give-up", "join", "repair", "resume"].map(Name::new).into(),
-        at,
-        state_bytes: None,
-        cannot: None,
-        sharded: Vec::new(),
-        digest: (at == Point::Loop).then(|| Box::new(digest_at(0, "equal"))),
+pub(crate) fn link(rank: u32, incarnation: u32, at: Option<LoopPosition>) -> Input {
+    let linked = at.map(|at| {
+        ControlLink::new(Generation(1), "test", at)
+            .with_capabilities(["abort", "join", "sync-state", "resume"].map(Name::new).into())
+            .with_digest((at == LoopPosition::InLoop).then(|| Box::new(digest_at(0, "equal"))))
     });
-    Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(rank, incarnation), linked }))
+    Input::Changed(Change::Link(LinkStatus::new(ProcId::rank(rank, incarnation), linked)))
 }
 
 fn running(rank: u32) -> ProcStatus {
-    ProcStatus {
-        proc: ProcId::rank(rank, 1),
-        node: None,
-        instance: Name::new("i"),
-        pid: Some(1),
-        phase: Phase::Running,
-    }
+    ProcStatus::new(ProcId::rank(rank, 1), "i", Phase::Running).with_pid(1)
 }
 
 fn has_link(bench: &Bench, rank: u32) -> bool {
@@ -49,21 +38,21 @@ fn has_link(bench: &Bench, rank: u32) -> bool {
 #[test]
 fn a_link_that_is_not_in_a_listing_is_not_there() {
     let mut bench = Bench::new(2, |_| ()).up();
-    bench.give(link(0, 1, Some(Point::Loop)));
-    bench.give(link(1, 1, Some(Point::Loop)));
+    bench.give(link(0, 1, Some(LoopPosition::InLoop)));
+    bench.give(link(1, 1, Some(LoopPosition::InLoop)));
     assert!(has_link(&bench, 0) && has_link(&bench, 1));
-    let Input::Changed(Change::Link(first)) = link(0, 1, Some(Point::Loop)) else { panic!("a link") };
+    let Input::Changed(Change::Link(first)) = link(0, 1, Some(LoopPosition::InLoop)) else { panic!("a link") };
     let procs = vec![running(0), running(1)];
-    bench.give(Input::Listed(Listing { procs, links: vec![first], ..Listing::default() }));
+    bench.give(Input::Listed(Listing::default().with_procs(procs).with_links(vec![first])));
     assert!(has_link(&bench, 0), "it is listed");
     assert!(!has_link(&bench, 1), "as after the death of the supervisor: nobody can be told over it");
 }
 
-fn with_links(points: [Point; 3]) -> Bench {
+fn with_links(points: [LoopPosition; 3]) -> Bench {
     linked(Bench::new(3, |_| ()).up(), points)
 }
 
-fn linked(mut bench: Bench, points: [Point; 3]) -> Bench {
+fn linked(mut bench: Bench, points: [LoopPosition; 3]) -> Bench {
     for (rank, at) in (0..).zip(points) {
         bench.give(link(rank, 1, Some(at)));
     }
@@ -76,11 +65,11 @@ fn is_decided(commands: &[Command]) -> bool {
 }
 
 #[test]
-fn nobody_waits_for_more_faults_where_a_rank_was_killed_and_all_others_are_in_their_step_loops() {
-    let mut bench = with_links([Point::Loop; 3]);
+fn a_killed_rank_is_decided_at_once_if_all_others_are_in_loops() {
+    let mut bench = with_links([LoopPosition::InLoop; 3]);
     assert!(is_decided(&bench.tell(1, 1, killed())));
 
-    let mut bench = with_links([Point::Script, Point::Loop, Point::Loop]);
+    let mut bench = with_links([LoopPosition::BeforeLoop, LoopPosition::InLoop, LoopPosition::InLoop]);
     assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 0 cannot be told anything, and may be about to end");
     assert!(is_decided(&bench.at(120)));
 
@@ -91,17 +80,17 @@ fn nobody_waits_for_more_faults_where_a_rank_was_killed_and_all_others_are_in_th
 
 #[test]
 fn with_the_second_rank_that_was_killed_more_are_waited_for() {
-    let mut bench = with_links([Point::Loop; 3]);
+    let mut bench = with_links([LoopPosition::InLoop; 3]);
     assert!(is_decided(&bench.tell(1, 1, killed())));
     assert!(!is_decided(&bench.tell(2, 1, killed())));
     assert!(is_decided(&bench.at(120)));
 }
 
 #[test]
-fn who_is_gone_with_a_host_is_decided_as_soon_as_nothing_seems_to_run_there() {
+fn ranks_lost_with_a_host_are_decided_when_none_runs_there() {
     let gone = || Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
     let two_hosts = |points| linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), points);
-    let mut bench = two_hosts([Point::Loop; 3]);
+    let mut bench = two_hosts([LoopPosition::InLoop; 3]);
     assert!(!is_decided(&bench.tell_on("b", 1, gone())), "rank 2 was there, too");
     let decided = bench.tell_on("b", 2, gone());
     assert!(is_decided(&decided), "all of it is known");
@@ -111,20 +100,20 @@ fn who_is_gone_with_a_host_is_decided_as_soon_as_nothing_seems_to_run_there() {
         "both are in the one plan, and rank 0 trains on"
     );
 
-    let mut bench = two_hosts([Point::Script, Point::Loop, Point::Loop]);
+    let mut bench = two_hosts([LoopPosition::BeforeLoop, LoopPosition::InLoop, LoopPosition::InLoop]);
     for rank in [1, 2] {
         assert!(!is_decided(&bench.tell_on("b", rank, gone())), "rank 0 may be about to end");
     }
     assert!(is_decided(&bench.at(120)));
 
-    let mut bench = two_hosts([Point::Loop; 3]);
+    let mut bench = two_hosts([LoopPosition::InLoop; 3]);
     assert!(!is_decided(&bench.tell_on("b", 1, gone())));
     assert!(is_decided(&bench.at(120)), "what is not told in time is waited for no longer");
 }
 
 #[test]
-fn ranks_that_die_with_their_guard_are_one_fault_as_nobody_reached_them_before() {
-    let mut bench = linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), [Point::Loop; 3]);
+fn ranks_of_a_host_that_die_after_their_links_are_one_fault() {
+    let mut bench = linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), [LoopPosition::InLoop; 3]);
     bench.give(link(1, 1, None));
     bench.give(link(2, 1, None));
     assert!(!is_decided(&bench.tell_on("b", 1, killed())));
@@ -136,7 +125,7 @@ fn ranks_that_die_with_their_guard_are_one_fault_as_nobody_reached_them_before()
 #[test]
 fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
     let cut = || {
-        let mut bench = linked(Bench::new(3, |_| ()).up(), [Point::Loop; 3]);
+        let mut bench = linked(Bench::new(3, |_| ()).up(), [LoopPosition::InLoop; 3]);
         bench.give(link(2, 1, None));
         assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 2 may be gone as well");
         assert!(!is_decided(&bench.at(120)), "the window is over, and rank 2 can be told nothing");
@@ -149,7 +138,7 @@ fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
 
     let mut bench = cut();
     bench.now = 150 * MS;
-    assert!(is_decided(&bench.give(link(2, 1, Some(Point::Loop)))), "it lives, and can be told");
+    assert!(is_decided(&bench.give(link(2, 1, Some(LoopPosition::InLoop)))), "it lives, and can be told");
 
     let mut bench = cut();
     assert!(!is_decided(&bench.at(1_119)));
@@ -168,8 +157,8 @@ fn obey_with(bench: &mut Bench, commands: Vec<Command>, repaired: impl Fn(u32) -
     let mut all = Vec::new();
     while let Some(command) = open.pop() {
         all.push(command.clone());
-        let Action::Direct(batch) = &command.action else { continue };
-        for (proc, directive) in &batch.orders {
+        let Effect::Act(Action::SendDirectives(batch)) = &command.effect else { continue };
+        for (proc, directive) in &batch.directives {
             let state = WorkerState {
                 step: 5,
                 committed: Some(4),
@@ -179,12 +168,12 @@ fn obey_with(bench: &mut Bench, commands: Vec<Command>, repaired: impl Fn(u32) -
                 bytes: 1,
                 sharded: Vec::new(),
             };
-            let state = matches!(directive, Directive::GiveUp {}).then_some(state);
-            let digest = proc.role.rank().filter(|_| matches!(directive, Directive::Repair { .. }));
+            let state = matches!(directive, Directive::Abort {}).then_some(state);
+            let digest = proc.role.rank().filter(|_| matches!(directive, Directive::SyncState { .. }));
             let digest = digest.map(|rank| digest_at(5, repaired(rank.0)));
-            let result = Ok(Box::new(Answered { state, digest, ..Answered::default() }));
-            let said = WorkerSaid { proc: proc.clone(), what: Saying::Answer { id: command.id, result } };
-            open.extend(bench.give(Input::Changed(Change::Said(said))));
+            let result = Ok(Box::new(DirectiveReply::default().with_state(state).with_digest(digest)));
+            let said = WorkerEvent::new(proc.clone(), WorkerMessage::Reply { id: command.id, result });
+            open.extend(bench.give(Input::Changed(Change::Worker(said))));
         }
     }
     all
@@ -197,20 +186,20 @@ fn shrinking() -> Bench {
 fn shrinking_or(other: Box<dyn RecoveryStrategy>) -> Bench {
     let strategies = vec![Shrink::new().before_restart().boxed(), other];
     let plugins = Plugins { detectors: vec![exits()], strategies };
-    let mut bench = Bench::with(3, |policy| policy.ranks_min = 1, plugins).up();
+    let mut bench = Bench::with(3, |policy| policy.min_ranks = 1, plugins).up();
     for rank in 0..3 {
-        bench.give(link(rank, 1, Some(Point::Loop)));
+        bench.give(link(rank, 1, Some(LoopPosition::InLoop)));
     }
     bench.now = 100 * MS;
     bench
 }
 
 #[test]
-fn replicas_that_differ_after_a_repair_do_not_train_on_and_all_ranks_start_again() {
+fn replicas_that_differ_after_a_repair_make_all_ranks_restart() {
     let mut bench = shrinking_or(Restart::new().boxed());
     let commands = bench.tell(1, 1, killed());
     let commands = obey_with(&mut bench, commands, |rank| if rank == 0 { "this" } else { "that" });
-    let resumes = |command: &Command| matches!(&command.action, Action::Direct(batch) if batch.orders.iter().any(|(_, what)| what.name() == "resume"));
+    let resumes = |command: &Command| matches!(&command.effect, Effect::Act(Action::SendDirectives(batch)) if batch.directives.iter().any(|(_, what)| what.name() == "resume"));
     assert!(!commands.iter().any(resumes), "none of them trains on");
     let failed = |commands: &[Command]| {
         events(commands).into_iter().find_map(|event| match event {
@@ -233,8 +222,10 @@ fn replicas_that_differ_after_a_repair_do_not_train_on_and_all_ranks_start_again
 fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
     let mut bench = shrinking();
     for (rank, state) in [(0, "stage 0"), (1, "stage 1"), (2, "stage 0")] {
-        let Input::Changed(Change::Link(mut status)) = link(rank, 1, Some(Point::Loop)) else { panic!("a link") };
-        status.linked.as_mut().expect("it is there").digest = Some(Box::new(digest_at(1, state)));
+        let Input::Changed(Change::Link(mut status)) = link(rank, 1, Some(LoopPosition::InLoop)) else {
+            panic!("a link")
+        };
+        status.link.as_mut().expect("it is there").digest = Some(Box::new(digest_at(1, state)));
         bench.give(Input::Changed(Change::Link(status)));
     }
     let status = bench.kernel.status();
@@ -255,7 +246,7 @@ fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
 }
 
 #[test]
-fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
+fn a_late_exit_of_a_rank_that_left_the_world_is_dropped() {
     let mut bench = shrinking();
     let commands = bench.tell(1, 1, Phase::Dead(Termination::Signal { number: 9, core_dumped: false }));
     obey(&mut bench, commands);
@@ -264,13 +255,13 @@ fn a_rank_that_has_left_is_not_missed_when_its_exit_is_told_after_its_death() {
     bench.now = 300 * MS;
     let commands = bench.tell(1, 1, killed());
     assert!(events(&commands).is_empty(), "{commands:?}");
-    assert_eq!(count(&bench, Drop::OutdatedFault), 1);
+    assert_eq!(count(&bench, DropReason::OutdatedFault), 1);
     assert_eq!(bench.kernel.status().absent, [Rank(1)]);
     let order = Order::Restart { ranks: [Rank(1)].into() };
-    let wish = Ordered { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order };
+    let wish = OrderEnvelope { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order };
     let commands = bench.give(Input::Ordered(Box::new(wish)));
-    let says_so = |denial: &Denial| denial.to_string().contains("rank 1 has left the world");
-    let denied = |c: &Command| matches!(&c.action, Action::Reply { result: Err(why), .. } if says_so(why));
+    let says_so = |denial: &OrderRejected| denial.to_string().contains("rank 1 is absent");
+    let denied = |c: &Command| matches!(&c.effect, Effect::Reply { result: Err(why), .. } if says_so(why));
     assert!(commands.iter().any(denied), "{commands:?}");
     assert!(!is_decided(&bench.at(400)));
     assert!(is_decided(&bench.tell(0, 1, killed())) || is_decided(&bench.at(500)), "those who are left are missed");

@@ -5,14 +5,14 @@ use crate::links::link;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Shrink, StrategyExt as _};
+use taskd_core::recover::{Action, RecoveryStrategyExt as _, Shrink};
 
-fn of(made_in: u64, step: u64) -> InMemory {
-    InMemory { made_in: Generation(made_in), step }
+fn of(made_in: u64, step: u64) -> InMemoryCheckpointId {
+    InMemoryCheckpointId { made_in: Generation(made_in), step }
 }
 
 /// A rank says that it has a copy, or has left it out.
-fn says(bench: &mut Bench, rank: u32, number: u64, of: InMemory, whole: bool) -> Vec<Command> {
+fn says(bench: &mut Bench, rank: u32, number: u64, of: InMemoryCheckpointId, whole: bool) -> Vec<Command> {
     let generation = bench.kernel.view().world.generation();
     says_in(bench, rank, generation, number, of, whole)
 }
@@ -22,32 +22,32 @@ fn says_in(
     rank: u32,
     generation: Generation,
     number: u64,
-    of: InMemory,
+    of: InMemoryCheckpointId,
     whole: bool,
 ) -> Vec<Command> {
-    at(bench, rank, MemoryCopy { generation, number, at: of.step, of, whole, bytes: 1, waited: 0, dropped: 0 })
+    at(bench, rank, InMemoryCheckpoint { generation, number, at: of.step, of, whole, bytes: 1, waited: 0, dropped: 0 })
 }
 
-fn at(bench: &mut Bench, rank: u32, copy: MemoryCopy) -> Vec<Command> {
-    let what = Saying::Memory(copy);
-    bench.give(Input::Changed(Change::Said(WorkerSaid { proc: ProcId::rank(rank, 1), what })))
+fn at(bench: &mut Bench, rank: u32, copy: InMemoryCheckpoint) -> Vec<Command> {
+    let what = WorkerMessage::InMemoryCheckpoint(copy);
+    bench.give(Input::Changed(Change::Worker(WorkerEvent::new(ProcId::rank(rank, 1), what))))
 }
 
 /// What each rank is told: the number that is answered, and what is whole.
-fn declared(commands: &[Command]) -> Vec<(u32, u64, Option<InMemory>)> {
-    let batches = commands.iter().filter_map(|command| match &command.action {
-        Action::Direct(batch) => Some(batch),
+fn declared(commands: &[Command]) -> Vec<(u32, u64, Option<InMemoryCheckpointId>)> {
+    let batches = commands.iter().filter_map(|command| match &command.effect {
+        Effect::Act(Action::SendDirectives(batch)) => Some(batch),
         _ => None,
     });
-    let told = batches.flat_map(|batch| &batch.orders).map(|(proc, what)| match what {
-        Directive::Declare { number, whole } => (proc.role.rank().expect("a rank").0, *number, *whole),
+    let told = batches.flat_map(|batch| &batch.directives).map(|(proc, what)| match what {
+        Directive::CommitInMemory { number, whole } => (proc.role.rank().expect("a rank").0, *number, *whole),
         other => panic!("told to {}", other.name()),
     });
     told.collect()
 }
 
 #[test]
-fn what_all_ranks_have_is_declared_to_all_with_the_number_that_each_has_given() {
+fn a_checkpoint_of_all_ranks_is_declared_with_each_ranks_number() {
     let mut bench = Bench::new(3, |_| ()).up();
     assert_eq!(declared(&says(&mut bench, 0, 7, of(1, 20), true)), []);
     assert_eq!(declared(&says(&mut bench, 2, 9, of(1, 20), true)), []);
@@ -61,7 +61,7 @@ fn what_all_ranks_have_is_declared_to_all_with_the_number_that_each_has_given() 
 }
 
 #[test]
-fn who_has_what_another_rank_will_never_have_is_told_so_and_the_older_one_stays() {
+fn a_checkpoint_another_rank_dropped_leaves_the_older_declared() {
     let mut bench = Bench::new(2, |_| ()).up();
     says(&mut bench, 0, 1, of(1, 10), true);
     says(&mut bench, 1, 1, of(1, 10), true);
@@ -77,12 +77,12 @@ fn who_has_what_another_rank_will_never_have_is_told_so_and_the_older_one_stays(
 }
 
 #[test]
-fn what_got_lost_is_said_again_and_a_rank_that_is_ahead_waits() {
+fn a_lost_declaration_is_sent_again_and_a_rank_ahead_waits() {
     let mut bench = Bench::new(2, |_| ()).up();
     let generation = bench.kernel.view().world.generation();
     let copy = |number, at, step| {
         let of = of(1, step);
-        MemoryCopy { generation, number, at, of, whole: true, bytes: 1, waited: 0, dropped: 0 }
+        InMemoryCheckpoint { generation, number, at, of, whole: true, bytes: 1, waited: 0, dropped: 0 }
     };
     assert_eq!(declared(&at(&mut bench, 0, copy(2, 20, 10))), [], "at step 20 it still waits for word of step 10");
     let whole = Some(of(1, 10));
@@ -93,11 +93,11 @@ fn what_got_lost_is_said_again_and_a_rank_that_is_ahead_waits() {
 #[test]
 fn in_a_world_without_all_ranks_nothing_new_is_declared() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Shrink::new().before_restart().boxed()] };
-    let mut bench = Bench::with(2, |policy| policy.ranks_min = 1, plugins).up();
+    let mut bench = Bench::with(2, |policy| policy.min_ranks = 1, plugins).up();
     says(&mut bench, 0, 1, of(1, 10), true);
     says(&mut bench, 1, 1, of(1, 10), true);
     for rank in 0..2 {
-        bench.give(link(rank, 1, Some(Point::Loop)));
+        bench.give(link(rank, 1, Some(LoopPosition::InLoop)));
     }
     bench.now = 100 * MS;
     let commands = bench.tell(1, 1, killed());
@@ -106,26 +106,26 @@ fn in_a_world_without_all_ranks_nothing_new_is_declared() {
 }
 
 #[test]
-fn what_a_rank_says_twice_counts_once_and_what_it_said_of_another_world_never() {
+fn a_repeated_report_counts_once_and_one_of_another_world_never() {
     let mut bench = Bench::new(2, |_| ()).up();
     says(&mut bench, 0, 1, of(1, 10), true);
     says(&mut bench, 0, 2, of(1, 10), true);
     assert_eq!(bench.kernel.status().in_memory, None);
     assert_eq!(declared(&says_in(&mut bench, 1, Generation(7), 1, of(1, 10), true)), []);
     assert_eq!(declared(&says_in(&mut bench, 1, Generation(0), 1, of(1, 10), true)), []);
-    assert_eq!(count(&bench, Drop::OldGeneration), 2);
+    assert_eq!(count(&bench, DropReason::OldGeneration), 2);
     let whole = Some(of(1, 10));
     assert_eq!(declared(&says(&mut bench, 1, 1, of(1, 10), true)), [(0, 2, whole), (1, 1, whole)], "the last number");
 }
 
 #[test]
-fn what_the_copies_cost_is_told_and_a_process_that_counts_anew_takes_nothing_away() {
+fn copy_costs_are_summed_across_incarnations_of_a_process() {
     let mut bench = Bench::new(2, |_| ()).up();
     assert_eq!((bench.kernel.status().memory, bench.kernel.report().memory), (None, None), "none were made");
     let generation = bench.kernel.view().world.generation();
     let copy = |number, bytes, waited, dropped| {
         let of = of(1, number * 10);
-        MemoryCopy { generation, number, at: of.step, of, whole: bytes > 0, bytes, waited, dropped }
+        InMemoryCheckpoint { generation, number, at: of.step, of, whole: bytes > 0, bytes, waited, dropped }
     };
     at(&mut bench, 0, copy(1, 100, 1, 0));
     at(&mut bench, 0, copy(2, 0, 1, 2)); // left out: of no bytes
@@ -136,8 +136,8 @@ fn what_the_copies_cost_is_told_and_a_process_that_counts_anew_takes_nothing_awa
     bench.at(50); // replaced
     bench.tell(0, 2, Phase::Running);
     let generation = bench.kernel.view().world.generation();
-    let what = Saying::Memory(MemoryCopy { generation, ..copy(1, 120, 1, 1) });
-    bench.give(Input::Changed(Change::Said(WorkerSaid { proc: ProcId::rank(0, 2), what })));
+    let what = WorkerMessage::InMemoryCheckpoint(InMemoryCheckpoint { generation, ..copy(1, 120, 1, 1) });
+    bench.give(Input::Changed(Change::Worker(WorkerEvent::new(ProcId::rank(0, 2), what))));
     let in_all = MemoryFigures { bytes: 170, waited: 5, dropped: 3 };
     assert_eq!((bench.kernel.status().memory, bench.kernel.report().memory), (Some(in_all), Some(in_all)));
 }

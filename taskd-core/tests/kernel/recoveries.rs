@@ -2,11 +2,12 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect, detector};
+use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect, detector_fn};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
+use taskd_core::state::View;
 use taskd_core::trace::{Fact, Signal};
 
 /// Looks first, so that two recoveries can be on their way to a new world at one time.
@@ -16,24 +17,24 @@ impl RecoveryStrategy for LookFirst {
     fn name(&self) -> Name {
         Name::new("look-first")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let mut proposal = Replace.propose(incident, view)?;
         let (by, what) = (self.name(), Name::new("process-state"));
-        let (about, within) = (proposal.touches.clone(), Duration::from_secs(1));
-        let ask = taskd_core::trace::Ask { by, tag: 1, what, about, within };
+        let (about, within) = (proposal.affected_domains.clone(), Duration::from_secs(1));
+        let ask = taskd_core::trace::Probe::new(by, what, about, within).with_tag(1);
         proposal.stages.insert(0, Stage::new("look", within, vec![Action::Collect(ask)]));
         Ok(proposal)
     }
 }
 
 #[test]
-fn a_killed_rank_is_replaced_and_the_decision_says_why() {
+fn a_killed_rank_is_replaced_and_the_decision_has_a_reason() {
     let mut bench = Bench::new(3, |_| ()).up();
     bench.now = 100 * MS;
     bench.tell(1, 1, killed());
     let commands = bench.at(120);
-    let decision = commands.iter().find_map(|c| match &c.action {
-        Action::Announce(event) => match &**event {
+    let decision = commands.iter().find_map(|c| match &c.effect {
+        Effect::Publish(event) => match &**event {
             Event::Decided(decision) => Some(decision.clone()),
             _ => None,
         },
@@ -60,26 +61,25 @@ fn the_same_rank_again_in_the_middle_of_its_recovery_cancels_and_replans() {
     bench.tell(0, 2, killed()); // before it ever ran
     let (_, started) = start_of(&bench.at(140)).expect("started again");
     assert_eq!(started, [ProcId::rank(0, 3)], "an incarnation never runs twice");
-    bench.give(Input::Answered { id: first, results: vec![(rank_domain(0), Ok(Output::Accepted))] });
-    assert_eq!(bench.kernel.counts().drops.get(&Drop::LateAnswer), Some(&1));
+    bench.give(Input::Answered { id: first, results: vec![(rank_domain(0), Ok(TargetReply::Accepted))] });
+    assert_eq!(bench.kernel.counts().drops.get(&DropReason::LateAnswer), Some(&1));
     bench.tell(0, 3, Phase::Running);
     assert_eq!(bench.kernel.report().incidents.len(), 1, "one incident all along");
 }
 
 #[test]
-fn a_peer_that_ends_while_everybody_is_stopped_anyway_does_not_cancel_the_restart() {
+fn a_peer_exit_during_a_full_restart_does_not_cancel_it() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
     bench.tell(1, 1, killed());
     let peer = Termination::Code(1);
-    let proc =
-        |phase| ProcStatus { proc: ProcId::rank(2, 1), node: None, instance: Name::new("i"), pid: Some(1), phase };
+    let proc = |phase| ProcStatus::new(ProcId::rank(2, 1), "i", phase).with_pid(1);
     let late = Fault::new(Name::new("exit"), JobTime::START, {
         Suspect::certain(rank_domain(2), FaultClass::Exit, Damage::PROCESS_GONE)
     });
     bench.at(120);
-    bench.give(Input::Requested(Request::Fault(Box::new(late.of(Some(Incarnation(1)))))));
+    bench.give(Input::Requested(Request::Fault(Box::new(late.with_incarnation(Some(Incarnation(1)))))));
     bench.give(Input::Changed(Change::Proc(proc(Phase::Exited(Box::new(Exit::new(peer)))))));
     let commands = bench.tell(0, 1, killed());
     assert_eq!(start_of(&commands).map(|(_, procs)| procs.len()), Some(3), "the restart goes on as planned");
@@ -89,10 +89,12 @@ fn a_peer_that_ends_while_everybody_is_stopped_anyway_does_not_cancel_the_restar
 }
 
 #[test]
-fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
+fn a_recovery_of_an_outdated_world_is_planned_again() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(LookFirst)] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
-    let look = |commands: &[Command]| commands.iter().find(|c| matches!(c.action, Action::Collect(_))).map(|c| c.id);
+    let look = |commands: &[Command]| {
+        commands.iter().find(|c| matches!(c.effect, Effect::Act(Action::Collect(_)))).map(|c| c.id)
+    };
     bench.now = 100 * MS;
     bench.tell(0, 1, killed());
     let first = look(&bench.at(120)).expect("it looks at rank 0");
@@ -111,7 +113,7 @@ fn a_recovery_whose_world_is_outrun_is_planned_anew_from_the_one_in_force() {
 
 #[test]
 fn a_failed_recovery_is_tried_again_when_what_made_it_fail_may_be_known() {
-    let mut bench = Bench::new(2, |p| p.correlate = Duration::from_millis(50)).up();
+    let mut bench = Bench::new(2, |p| p.correlation_window = Duration::from_millis(50)).up();
     bench.tell(1, 1, killed());
     let (id, _) = start_of(&bench.at(1_000)).expect("a recovery");
     let refused = vec![(rank_domain(1), Err(Failure::Refused("its host is gone".into())))];
@@ -128,16 +130,16 @@ impl RecoveryStrategy for Wide {
     fn name(&self) -> Name {
         Name::new("wide")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let mut proposal = Replace.propose(incident, view)?;
-        proposal.touches.push(if incident.id == IncidentId(1) { rank_domain(2) } else { Domain::Job });
+        proposal.affected_domains.push(if incident.id == IncidentId(1) { rank_domain(2) } else { Domain::Job });
         Ok(proposal)
     }
 }
 
 #[test]
-fn who_waits_for_a_recovery_is_decided_also_when_that_comes_to_nothing() {
-    let link = detector("link", |o, _view, out| {
+fn an_incident_waiting_for_an_overtaken_recovery_is_decided() {
+    let link = detector_fn("link", |o, _view, out| {
         let Signal::Metric { value, .. } = o.signal else { return };
         let suspect = Suspect::victim(o.about.clone(), FaultClass::Network, Damage::default());
         match value > 0.0 {
@@ -154,7 +156,7 @@ fn who_waits_for_a_recovery_is_decided_also_when_that_comes_to_nothing() {
     assert_eq!(start_of(&bench.at(140)), None, "it would touch what the first recovery touches");
     for value in [1.0, 0.0] {
         let metric = Signal::Metric { name: Name::new("link_down"), value };
-        bench.give(Input::Observed(vec![Fact::new(rank_domain(2), metric).observed(JobTime::START)]));
+        bench.give(Input::Observed(vec![Fact::new(rank_domain(2), metric).into_observation(JobTime::START)]));
     }
     let commands = bench.at(160);
     assert_eq!(taken(&bench, Branch::Overtaken), 1, "rank 0 has its new process, and nothing else is left of it");
@@ -162,7 +164,7 @@ fn who_waits_for_a_recovery_is_decided_also_when_that_comes_to_nothing() {
 }
 
 #[test]
-fn what_one_recovery_is_stopping_holds_up_no_other() {
+fn a_stop_in_one_recovery_does_not_delay_another_recovery() {
     let mut bench = Bench::new(3, |_| ()).up();
     bench.now = 100 * MS;
     bench.give(asked_to_look_into(0, 1));
@@ -175,7 +177,7 @@ fn what_one_recovery_is_stopping_holds_up_no_other() {
 }
 
 #[test]
-fn what_a_cancelled_plan_has_stopped_is_started_by_the_next_one() {
+fn a_process_stopped_by_a_cancelled_plan_starts_in_the_next() {
     let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Replace), Box::new(Restart::new())];
     let mut bench = Bench::with(4, |_| (), Plugins { detectors: vec![exits()], strategies }).up();
     bench.now = 100 * MS;
@@ -190,7 +192,7 @@ fn what_a_cancelled_plan_has_stopped_is_started_by_the_next_one() {
 }
 
 #[test]
-fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
+fn a_recovery_whose_start_was_unreachable_is_tried_again() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
     bench.tell(0, 1, killed());
@@ -201,38 +203,39 @@ fn a_recovery_that_could_not_start_anything_has_not_replaced_what_was_blamed() {
 }
 
 #[test]
-fn advice_waits_for_the_end_of_a_recovery_and_is_taken_when_nothing_is_mended() {
-    let adviser = detector("adviser", |o, _, out| {
+fn advice_during_a_recovery_is_dropped_and_accepted_afterwards() {
+    let adviser = detector_fn("adviser", |o, _, out| {
         if let Signal::Metric { .. } = o.signal {
-            let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+            let damage = Damage { process: Health::Healthy, state: Health::Healthy, ..Damage::default() };
             let suspect = Suspect::certain(Domain::Job, FaultClass::Other(Name::new("adviser")), damage);
-            out.blame(Fault::new(Name::new("adviser"), o.at, suspect).advising(Name::new("replace")));
+            out.blame(Fault::new(Name::new("adviser"), o.at, suspect).with_advice(Name::new("replace")));
         }
     });
     let advise = |bench: &mut Bench| {
         let fact = Fact::new(Domain::Job, Signal::Metric { name: Name::new("small"), value: 1.0 });
-        bench.give(Input::Observed(vec![fact.observed(JobTime::START)]))
+        bench.give(Input::Observed(vec![fact.into_observation(JobTime::START)]))
     };
     let plugins = Plugins { detectors: vec![exits(), Box::new(adviser)], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins).up();
     bench.tell(1, 1, killed());
     advise(&mut bench);
-    assert_eq!(count(&bench, Drop::AdviceMeanwhile), 1, "a rank is lost, and more may be");
+    assert_eq!(count(&bench, DropReason::AdviceMeanwhile), 1, "a rank is lost, and more may be");
     let (id, _) = start_of(&bench.at(100)).expect("rank 1 starts again");
     assert!(events(&advise(&mut bench)).is_empty(), "it goes on");
-    assert_eq!((count(&bench, Drop::AdviceMeanwhile), taken(&bench, Branch::Cancelled)), (2, 0));
+    assert_eq!((count(&bench, DropReason::AdviceMeanwhile), taken(&bench, Branch::Cancelled)), (2, 0));
     bench.give(Input::Answered { id, results: accepted(1) });
     bench.tell(1, 2, Phase::Running);
     assert_eq!(taken(&bench, Branch::Recovered), 1);
     assert!(!events(&advise(&mut bench)).is_empty(), "now it is a matter of its own");
-    assert_eq!(count(&bench, Drop::AdviceMeanwhile), 2);
+    assert_eq!(count(&bench, DropReason::AdviceMeanwhile), 2);
 }
 
 #[test]
-fn what_an_operator_wants_by_name_is_not_done_where_something_fails_meanwhile() {
+fn an_ordered_strategy_is_not_chosen_if_a_rank_fails_meanwhile() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Costly), Box::new(Replace)] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
-    let wish = Ordered { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order: Order::Dump };
+    let wish =
+        OrderEnvelope { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order: Order::Checkpoint };
     bench.give(Input::Ordered(Box::new(wish)));
     bench.tell(1, 1, killed());
     let commands = bench.at(100);
@@ -250,8 +253,8 @@ impl RecoveryStrategy for Costly {
     fn name(&self) -> Name {
         DUMP
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         let proposal = Replace.propose(incident, view)?;
-        Ok(Proposal { cost: Cost::downtime(Duration::from_secs(600)), ..proposal })
+        Ok(proposal.with_cost(Cost::downtime(Duration::from_secs(600))))
     }
 }

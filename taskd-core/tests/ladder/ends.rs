@@ -6,7 +6,7 @@ use taskd_core::launch::*;
 use taskd_core::trace::Signal;
 
 fn peer_lost() -> Phase {
-    failed(ErrorReport { follow_up: true, ..report("RuntimeError", "Connection closed by peer") })
+    failed(report("RuntimeError", "Connection closed by peer").with_follow_up(true))
 }
 
 fn interrupted() -> Phase {
@@ -16,18 +16,18 @@ fn interrupted() -> Phase {
 
 fn fails_at_start(line: &str) -> Phase {
     let stderr_tail = format!("loading\n{line}\n\n");
-    Phase::Exited(Box::new(Exit { stderr_tail, ..Exit::new(Termination::Code(3)) }))
+    Phase::Exited(Box::new(Exit::new(Termination::Code(3)).with_stderr_tail(stderr_tail)))
 }
 
 #[test]
-fn a_rank_that_has_finished_while_the_others_wait_for_it_is_named_with_how_it_left() {
+fn a_rank_that_finished_before_its_peers_is_named_with_its_exit() {
     let mut job = Job::of(3);
     for (rank, step) in [(0, 20), (1, 20), (2, 20)] {
         job.observe(rank, Signal::Progress { step });
     }
     job.pass(1_000);
     // Its last heartbeat was of an earlier step than its exit.
-    job.tell(1, Phase::Exited(Box::new(Exit { step: Some(21), ..Exit::new(Termination::Code(0)) })));
+    job.tell(1, Phase::Exited(Box::new(Exit::new(Termination::Code(0)).with_step(21))));
     job.pass(5_000);
     for rank in [0, 2] {
         job.tell(rank, Phase::Dead(Termination::Code(1)));
@@ -38,12 +38,12 @@ fn a_rank_that_has_finished_while_the_others_wait_for_it_is_named_with_how_it_le
     job.pass(100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims), (vec![Rank(1)], vec![Rank(0), Rank(2)]));
-    let expected = "rank 1#1 left first: exit code 0 after step 21, while ranks 0 and 2 had not finished";
+    let expected = "rank 1#1 exited first: code 0 after step 21, while ranks 0 and 2 had not finished";
     assert_eq!(incident.evidence, [expected]);
 }
 
 #[test]
-fn where_every_end_points_elsewhere_the_report_names_the_rank_that_left_first_and_how() {
+fn the_report_names_the_rank_that_left_first_if_all_blame_peers() {
     let mut job = Job::of(3);
     job.observe(2, Signal::Progress { step: 4 });
     job.tell(2, peer_lost());
@@ -55,9 +55,10 @@ fn where_every_end_points_elsewhere_the_report_names_the_rank_that_left_first_an
     let first = &incident.evidence[0];
     assert_eq!(
         first,
-        "rank 2#1 left first: exit code 1 after step 4; all that failed point to another rank, and none is known to have failed by itself"
+        "rank 2#1 ended first: exit code 1 after step 4; every failure points to another rank, and no rank is known to \
+         have failed by itself"
     );
-    assert!(!incident.evidence.iter().any(|line| line.contains("somebody else")), "{:?}", incident.evidence);
+    assert!(!incident.evidence.iter().any(|line| line.contains("has ended because of")), "{:?}", incident.evidence);
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_rank_that_was_killed_explains_more_than_one_that_has_finished() {
 }
 
 #[test]
-fn one_rank_that_is_interrupted_is_the_cause() {
+fn a_single_interrupted_rank_is_the_cause() {
     let mut job = Job::of(3);
     job.tell(1, Phase::Dead(Termination::Signal { number: 2, core_dumped: false }));
     job.tell(1, interrupted());
@@ -82,11 +83,7 @@ fn one_rank_that_is_interrupted_is_the_cause() {
     job.pass(3_100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims), (vec![Rank(1)], vec![Rank(0)]));
-    assert!(
-        incident.evidence[0].contains("it was interrupted, and no other rank has ended so"),
-        "{:?}",
-        incident.evidence
-    );
+    assert!(incident.evidence[0].contains("interrupted, and no other rank was interrupted"), "{:?}", incident.evidence);
 }
 
 #[test]
@@ -112,9 +109,9 @@ fn ranks_that_are_interrupted_together_are_not_the_cause() {
     job.pass(3_100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims.len()), (vec![], 3));
-    let says = |line: &String| line.contains("so were other ranks: the interrupt came from outside of the job");
+    let says = |line: &String| line.contains("with other ranks: the interrupt came from outside the job");
     assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
-    assert!(!incident.evidence.iter().any(|line| line.contains("left first")), "{:?}", incident.evidence);
+    assert!(!incident.evidence.iter().any(|line| line.contains(" first: ")), "{:?}", incident.evidence);
 }
 
 #[test]
@@ -133,7 +130,7 @@ fn an_interrupt_that_reaches_the_supervisor_as_well_blames_no_rank() {
 }
 
 #[test]
-fn an_interrupt_is_no_error_of_the_program_however_often_it_comes() {
+fn repeated_interrupt_is_no_program_error() {
     let mut job = Job::of(2);
     for _ in 0..4 {
         job.tell(1, interrupted());
@@ -143,7 +140,7 @@ fn an_interrupt_is_no_error_of_the_program_however_often_it_comes() {
 }
 
 #[test]
-fn a_program_that_fails_at_every_start_with_the_same_words_is_reported_with_them() {
+fn repeated_equal_start_failures_end_the_job_with_their_message() {
     let mut job = Job::of(2);
     for attempt in 0..6 {
         if job.finished.is_none() {
@@ -159,7 +156,7 @@ fn a_program_that_fails_at_every_start_with_the_same_words_is_reported_with_them
 }
 
 #[test]
-fn failures_at_the_start_that_differ_or_come_after_steps_are_no_broken_program() {
+fn failures_that_differ_or_follow_steps_do_not_end_the_job() {
     let mut job = Job::of(1);
     for line in ["one thing", "another", "one thing", "another"] {
         job.tell(0, fails_at_start(line));
@@ -176,7 +173,7 @@ fn failures_at_the_start_that_differ_or_come_after_steps_are_no_broken_program()
 }
 
 #[test]
-fn failures_of_programs_that_ran_for_long_are_no_failures_at_the_start_although_no_step_was_seen() {
+fn failures_after_a_long_run_without_steps_are_not_at_start() {
     let mut job = Job::of(1);
     for _ in 0..4 {
         job.pass(3_600_000);

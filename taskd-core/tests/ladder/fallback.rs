@@ -4,10 +4,10 @@
 use super::job::{Job, KILLED, equal_digest, exited, failed, report};
 use std::time::Duration;
 use taskd_core::job::*;
-use taskd_core::kernel::{Held, IncidentReport, Input, Order};
+use taskd_core::kernel::{HoldReason, IncidentReport, Input, Order};
 use taskd_core::launch::*;
-use taskd_core::recover::Output;
-use taskd_core::trace::{Exhibit, Signal};
+use taskd_core::recover::TargetReply;
+use taskd_core::trace::{ProbeResult, Signal};
 
 /// A job whose ranks stand in step loops and have completed 80 steps.
 fn in_loops(ranks: u32) -> Job {
@@ -18,7 +18,7 @@ fn in_loops_with(ranks: u32, adjust: impl FnOnce(&mut Policy)) -> Job {
     let mut job = Job::with(ranks, &[], adjust);
     job.loops = true;
     for rank in 0..ranks {
-        job.link(ProcId::rank(rank, 1), Point::Loop);
+        job.link(ProcId::rank(rank, 1), LoopPosition::InLoop);
     }
     step(&mut job, 80);
     job
@@ -42,7 +42,7 @@ fn incidents(job: &Job) -> Vec<IncidentReport> {
 }
 
 #[test]
-fn a_replacement_that_fails_before_it_has_joined_is_charged_to_the_recovery_and_all_start_again() {
+fn a_replacement_that_fails_before_it_joins_leads_to_a_restart() {
     let mut job = in_loops(2);
     job.newcomers_record = Some(zero_error());
     job.newcomers_end = Some(failed(zero_error()));
@@ -74,9 +74,9 @@ fn a_replacement_that_fails_before_it_has_joined_is_charged_to_the_recovery_and_
 }
 
 #[test]
-fn a_replacement_that_crashes_of_itself_or_reports_its_peers_is_charged_as_well() {
+fn a_replacement_that_crashes_or_reports_peers_is_charged() {
     let segfault = || exited(Termination::Signal { number: 11, core_dumped: false }, None);
-    let peers = || failed(ErrorReport { follow_up: true, ..report("DistBackendError", "connection closed by peer") });
+    let peers = || failed(report("DistBackendError", "connection closed by peer").with_follow_up(true));
     for end in [segfault(), peers(), exited(Termination::Code(3), None)] {
         let mut job = in_loops(3);
         job.newcomers_end = Some(end.clone());
@@ -90,7 +90,7 @@ fn a_replacement_that_crashes_of_itself_or_reports_its_peers_is_charged_as_well(
 }
 
 #[test]
-fn replacements_that_are_killed_one_after_the_other_are_no_reason_to_go_on_in_the_same_way() {
+fn replacements_killed_in_a_row_lead_to_a_restart() {
     let mut job = in_loops(3);
     job.newcomers_end = Some(exited(KILLED, None));
     job.pass(1_000);
@@ -114,7 +114,7 @@ fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
 }
 
 #[test]
-fn errors_soon_after_a_recovery_are_charged_to_it_and_no_healthy_rank_is_blamed() {
+fn errors_soon_after_a_recovery_are_charged_to_it_not_to_a_rank() {
     let mut job = in_loops(3);
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
@@ -141,7 +141,7 @@ fn errors_soon_after_a_recovery_are_charged_to_it_and_no_healthy_rank_is_blamed(
 }
 
 #[test]
-fn the_same_error_in_the_same_rank_that_the_recovery_was_for_is_still_that_ranks() {
+fn an_error_repeated_in_the_recovered_rank_is_blamed_on_it() {
     let mut job = in_loops(3);
     job.pass(1_000);
     for at in 81..83 {
@@ -177,10 +177,10 @@ fn steps_that_fail_soon_after_a_recovery_are_charged_to_it() {
         let generation = job.kernel.view().world.generation();
         let message = "tensors of other shapes".to_owned();
         let kind = FailureKind::Exception;
-        let failure = StepFailure { generation, kind, step: Some(at + 1), message, op: None, group: None };
-        let what = Saying::Failed(Box::new(failure));
+        let failure = StepFailure::new(generation, kind, message).with_step(at + 1);
+        let what = WorkerMessage::Failed(Box::new(failure));
         let proc = ProcId { role: Role::Rank(Rank(0)), incarnation: job.proc(0).incarnation };
-        job.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
+        job.give(Input::Changed(Change::Worker(WorkerEvent::new(proc, what))));
         job.pass(500);
         step(&mut job, at + 1);
     }
@@ -189,14 +189,14 @@ fn steps_that_fail_soon_after_a_recovery_are_charged_to_it() {
 }
 
 #[test]
-fn a_program_that_always_fails_at_one_step_ends_the_job_after_a_restart_has_not_helped() {
+fn a_repeated_failure_at_one_step_ends_the_job_after_a_restart() {
     let mut job = in_loops(2);
     for _ in 0..5 {
         if job.finished.is_none() {
             let incarnation = job.proc(1).incarnation;
             job.tell_of(
                 ProcId { role: Role::Rank(Rank(1)), incarnation },
-                failed(ErrorReport { step: Some(80), ..report("ValueError", "bad batch") }),
+                failed(report("ValueError", "bad batch").with_step(80)),
             );
             job.pass(1_000);
         }
@@ -207,7 +207,7 @@ fn a_program_that_always_fails_at_one_step_ends_the_job_after_a_restart_has_not_
 }
 
 #[test]
-fn recoveries_that_keep_processes_and_lead_nowhere_are_followed_by_a_restart_before_the_end() {
+fn repeated_in_place_recoveries_lead_to_a_restart_before_exit() {
     let mut job = in_loops_with(3, |policy| policy.budget.recoveries_max = 30);
     for _ in 0..6 {
         job.pass(1_000);
@@ -234,7 +234,7 @@ fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
         }
     };
     let mut job = in_loops_with(3, never);
-    let why = "the job trains with all of its 3 ranks; policy.ranks_min says with how few it may go on";
+    let why = "the job needs all of its 3 ranks; set policy.min_ranks to allow fewer";
     assert_eq!(job.kernel.status().cannot.get(&Name::new("shrink")).map(String::as_str), Some(why));
     job.tell(1, exited(KILLED, None));
     job.pass(1_000);
@@ -242,7 +242,7 @@ fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
 
     let asks = |policy: &mut Policy| {
         never(policy);
-        policy.ranks_min = 1;
+        policy.min_ranks = 1;
     };
     let mut job = in_loops_with(3, asks);
     job.tell(1, exited(KILLED, None));
@@ -255,7 +255,7 @@ fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
 #[test]
 fn a_smaller_world_is_stated_in_status_and_report() {
     let forbidden = |policy: &mut Policy| {
-        policy.ranks_min = 1;
+        policy.min_ranks = 1;
         for name in ["recover-in-place", "recover", "restart"] {
             policy.strategies.insert(Name::new(name), Permission::Never);
         }
@@ -283,7 +283,7 @@ fn a_smaller_world_is_stated_in_status_and_report() {
 }
 
 #[test]
-fn a_recovery_is_over_when_ranks_step_again_where_they_have_told_of_steps() {
+fn a_recovery_ends_when_ranks_that_reported_steps_step_again() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 7 });
     job.tell(1, exited(KILLED, None));
@@ -305,15 +305,15 @@ fn a_rank_that_runs_and_has_not_stepped_in_time_is_no_failed_start() {
 }
 
 #[test]
-fn before_the_start_nothing_is_said_of_what_cannot_work() {
+fn a_status_before_the_start_lists_no_unusable_strategy() {
     use taskd_core::kernel::{Kernel, Start};
     let mut kernel = Kernel::new(super::plugins());
     assert_eq!(kernel.status().cannot, [].into(), "the job is not known yet");
     let spec = std::sync::Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])));
-    let start = Start { spec, trace: None, meets_at: Some(Name::new("store")) };
+    let start = Start { spec, trace: None, rendezvous_service: Some(Name::new("store")) };
     kernel.step(JobTime::START, &Input::Start(Box::new(start)));
     let cannot = kernel.status().cannot;
-    let why = "the job has no service at which ranks meet anew (its `meeting`); add its framework's";
+    let why = "the job has no `rendezvous_service`; add that of its framework";
     assert_eq!(cannot.get(&Name::new("recover-in-place")).map(String::as_str), Some(why));
     assert_eq!(cannot.get(&Name::new("retry")).map(String::as_str), Some(why));
 }
@@ -337,9 +337,9 @@ fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
     let proc = ProcId { role: Role::Rank(Rank(rank)), incarnation: job.proc(rank).incarnation };
     let generation = job.kernel.view().world.generation();
     let message = "tensors of other shapes".to_owned();
-    let failure = StepFailure { generation, kind, step: None, message, op: None, group: None };
-    let what = Saying::Failed(Box::new(failure));
-    job.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
+    let failure = StepFailure::new(generation, kind, message);
+    let what = WorkerMessage::Failed(Box::new(failure));
+    job.give(Input::Changed(Change::Worker(WorkerEvent::new(proc, what))));
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn a_fault_charged_to_a_recovery_ends_the_job_when_the_budget_is_spent() {
 }
 
 #[test]
-fn a_step_that_fails_again_while_the_others_are_about_to_resume_is_no_repetition() {
+fn a_step_that_fails_again_before_all_resumed_is_no_repetition() {
     let mut job = in_loops(2);
     job.pass(1_000);
     job.slow_to_resume = Some(1);
@@ -371,7 +371,7 @@ fn a_step_that_fails_again_while_the_others_are_about_to_resume_is_no_repetition
 }
 
 #[test]
-fn all_that_fails_in_a_recovery_before_it_is_decided_anew_is_charged_to_it_once() {
+fn several_failures_before_the_next_decision_are_charged_once() {
     let crash = exited(Termination::Signal { number: 11, core_dumped: false }, None);
     for (first, second) in [(exited(KILLED, None), crash), (exited(Termination::Code(3), None), failed(zero_error()))] {
         let mut job = in_loops(3);
@@ -407,7 +407,7 @@ fn collectives_that_fail_soon_after_a_recovery_are_charged_to_it() {
 }
 
 #[test]
-fn a_recovery_that_was_cancelled_in_its_middle_is_not_taken_for_another_ones() {
+fn a_cancelled_recovery_is_not_attributed_to_another_incident() {
     let mut job = in_loops(3);
     job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.observe(0, Signal::Heartbeat);
@@ -417,11 +417,11 @@ fn a_recovery_that_was_cancelled_in_its_middle_is_not_taken_for_another_ones() {
     for _ in 0..100 {
         job.pass(100);
         if let Some((id, ask)) = job.asked.take() {
-            let text = Exhibit::Text("state=T beat_age_ms=9000".into());
-            job.give(Input::Answered { id, results: vec![(ask.about[0].clone(), Ok(Output::Exhibit(text)))] });
+            let text = ProbeResult::Text("state=T beat_age_ms=9000".into());
+            job.give(Input::Answered { id, results: vec![(ask.about[0].clone(), Ok(TargetReply::ProbeResult(text)))] });
         }
     }
-    assert_eq!(job.decision().held, Some(Held::Paused), "rank 0 is blamed for its silence: {:?}", job.decision());
+    assert_eq!(job.decision().held, Some(HoldReason::Paused), "rank 0 is blamed for its silence: {:?}", job.decision());
     job.observe(0, Signal::Heartbeat);
     job.newcomers_end = None;
     job.order(Order::Resume).expect("it is taken");
@@ -440,13 +440,13 @@ fn a_copy_without_a_checksum_is_no_proven_one() {
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
     let reason = job.decision().reason;
-    assert!(reason.contains("has no checksum of parameters and optimizer state after the repair"), "{reason}");
+    assert!(reason.contains("has no checksum of parameters and optimizer state after the state sync"), "{reason}");
 }
 
 #[test]
 fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
     let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(5));
-    let race = ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") };
+    let race = report("DistNetworkError", "address already in use").with_retry_free(true);
     job.newcomers_end = Some(failed(race));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
@@ -455,7 +455,7 @@ fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
 }
 
 #[test]
-fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart() {
+fn recoveries_that_are_always_interrupted_lead_to_a_restart() {
     let mut job = in_loops_with(40, |policy| policy.budget = BudgetSpec::fixed(100));
     job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.pass(1_000);
@@ -469,7 +469,7 @@ fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart
     assert_eq!((in_place, chosen.last()), (16, Some(&"restart")), "{chosen:?}");
     let reason = job.decision().reason;
     assert!(
-        reason.starts_with("recover-in-place failed twice: given up 16 times, last for a new fault in "),
+        reason.starts_with("recover-in-place failed twice: cancelled 16 times, last for a new fault in "),
         "{reason}"
     );
 }
@@ -478,7 +478,7 @@ fn recoveries_in_whose_middle_something_always_happens_are_followed_by_a_restart
 fn dead_ahead_of_its_report() -> Job {
     let mut job = in_loops(3);
     for rank in [0, 2] {
-        job.link_with(ProcId::rank(rank, 1), Point::Loop, Some(of_new_kind()));
+        job.link_with(ProcId::rank(rank, 1), LoopPosition::InLoop, Some(of_new_kind()));
     }
     job.pass(1_000);
     job.tell(1, Phase::Dead(KILLED));
@@ -491,15 +491,15 @@ fn of_new_kind() -> StateDigest {
 }
 
 #[test]
-fn a_decision_waits_for_a_report_that_a_rank_had_sent_ahead_of_its_death() {
+fn a_decision_waits_for_a_report_sent_before_the_ranks_death() {
     let mut job = dead_ahead_of_its_report();
     assert_eq!(job.chosen(), [""; 0], "its link was not read to the end");
-    job.link_with(ProcId::rank(1, 1), Point::Loop, Some(of_new_kind()));
+    job.link_with(ProcId::rank(1, 1), LoopPosition::InLoop, Some(of_new_kind()));
     job.pass(1);
     assert_eq!(job.chosen(), ["recover-in-place"]);
 
     let mut job = dead_ahead_of_its_report();
-    job.give(Input::Changed(Change::Link(LinkStatus { proc: ProcId::rank(1, 1), linked: None })));
+    job.give(Input::Changed(Change::Link(LinkStatus::new(ProcId::rank(1, 1), None))));
     job.pass(1);
     assert_eq!(job.chosen(), ["restart"], "it has sent none");
 

@@ -1,7 +1,7 @@
 //! The guard of a host: what comes of its end is blamed on it, and one that does not answer is waited for.
 
 use super::job::{Job, KILLED, exited};
-use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect};
+use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::{Input, Request};
 use taskd_core::launch::*;
@@ -10,7 +10,7 @@ use taskd_core::trace::Signal;
 
 fn guard(host: &'static str, pid: u32, state: GuardState) -> GuardStatus {
     let node = NodeId(Name::new(host));
-    GuardStatus { node, instance: Name::from(format!("{pid}:1")), pid, state, before: None }
+    GuardStatus::new(node, Name::from(format!("{pid}:1")), pid, state)
 }
 
 fn tell(job: &mut Job, host: &'static str, pid: u32, state: GuardState) {
@@ -18,7 +18,7 @@ fn tell(job: &mut Job, host: &'static str, pid: u32, state: GuardState) {
 }
 
 fn gone(why: &str, was_agreed: bool) -> GuardEnd {
-    GuardEnd { why: why.to_owned(), was_agreed }
+    GuardEnd::new(why.to_owned()).with_was_agreed(was_agreed)
 }
 
 fn stopped() -> GuardState {
@@ -38,7 +38,7 @@ fn dies(job: &mut Job, ranks: impl IntoIterator<Item = u32> + Clone, how: Termin
 }
 
 #[test]
-fn the_end_of_a_guard_is_blamed_and_the_ranks_that_end_with_it_are_victims() {
+fn a_gone_guard_is_blamed_and_its_ranks_are_victims() {
     for how in [KILLED, Termination::Unknown, Termination::Code(1)] {
         let mut job = job_on(&["a"]);
         tell(&mut job, "a", 7, GuardState::Gone(gone("guard 7 was killed: signal 9 (SIGKILL)", false)));
@@ -81,9 +81,9 @@ fn a_guard_that_ended_as_agreed_takes_nothing_from_the_budget() {
     let mut job = job_on(&["a"]);
     let why = "no owner came within the 60s that guard 7 was told to keep its processes for";
     let end = gone(why, true);
-    let status = GuardStatus { before: Some(end), ..guard("a", 8, GuardState::Answers) };
-    let nodes = vec![NodeStatus { node: NodeId(Name::new("a")), state: NodeState::Ready, slots: 4 }];
-    job.give(Input::Listed(Listing { nodes, guards: vec![status], ..Listing::default() })); // the next supervisor's first
+    let status = guard("a", 8, GuardState::Answers).with_before(end);
+    let nodes = vec![NodeStatus::new(NodeId(Name::new("a")), NodeState::Ready, 4)];
+    job.give(Input::Listed(Listing::default().with_nodes(nodes).with_guards(vec![status]))); // the next supervisor's first
     job.pass(100);
     let incident = job.last();
     assert_eq!(incident.domain, Domain::Guard(NodeId(Name::new("a"))));
@@ -93,7 +93,7 @@ fn a_guard_that_ended_as_agreed_takes_nothing_from_the_budget() {
 }
 
 #[test]
-fn where_nothing_ran_a_guard_may_come_and_go() {
+fn a_guard_without_processes_may_end_without_an_incident() {
     let mut job = Job::on(1, &["a", "b"]);
     tell(&mut job, "b", 7, GuardState::Answers);
     tell(&mut job, "b", 7, GuardState::Gone(gone("guard 7 was killed", false)));
@@ -119,10 +119,10 @@ fn the_first_start_waits_for_a_guard_that_does_not_answer() {
 }
 
 #[test]
-fn what_else_was_reported_of_a_host_is_decided_when_its_guard_answers_again() {
+fn a_host_fault_is_decided_when_its_silent_guard_answers() {
     let mut job = job_on(&["a"]);
     let host = Domain::Node(NodeId(Name::new("a")));
-    let lost = Suspect::certain(host, FaultClass::Device, Damage { process: Sound::No, ..Damage::default() });
+    let lost = Suspect::certain(host, FaultClass::Device, Damage { process: Health::Faulty, ..Damage::default() });
     let fault = Fault::new(Name::new("monitor"), job.now, lost);
     job.give(Input::Requested(Request::Fault(Box::new(fault))));
     tell(&mut job, "a", 7, stopped());
@@ -134,7 +134,7 @@ fn what_else_was_reported_of_a_host_is_decided_when_its_guard_answers_again() {
 }
 
 #[test]
-fn a_guard_that_does_not_answer_is_told_of_and_nobody_is_restarted() {
+fn a_silent_guard_is_reported_and_no_rank_is_restarted() {
     let mut job = job_on(&["a"]);
     let deeds = job.deeds.len();
     tell(&mut job, "a", 7, stopped());
@@ -165,7 +165,7 @@ fn a_stall_under_a_silent_guard_is_waited_for_and_ends_with_it() {
 }
 
 #[test]
-fn what_is_found_while_a_guard_is_silent_is_mended_when_it_answers() {
+fn a_death_under_a_silent_guard_is_recovered_when_it_answers() {
     let mut job = job_on(&["a"]);
     tell(&mut job, "a", 7, stopped());
     job.pass(10_000);

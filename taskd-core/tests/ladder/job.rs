@@ -6,7 +6,8 @@ use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::Action;
-use taskd_core::trace::{Ask, Fact, Signal};
+use taskd_core::state::Proc;
+use taskd_core::trace::{Fact, Probe, Signal};
 use taskd_core::{detect, recover};
 
 pub(crate) const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
@@ -15,7 +16,7 @@ pub(crate) const KILLED: Termination = Termination::Signal { number: 9, core_dum
 pub(crate) struct Job {
     pub(crate) kernel: Kernel,
     pub(crate) now: JobTime,
-    pub(crate) asked: Option<(CommandId, Ask)>,
+    pub(crate) asked: Option<(CommandId, Probe)>,
     pub(crate) finished: Option<(bool, String)>,
     /// Ranks whose exit a stop waits for until the test says so.
     pub(crate) slow: Option<u32>,
@@ -32,7 +33,7 @@ pub(crate) struct Job {
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
     decisions: Vec<Decision>,
-    replies: Vec<Result<Taken, Denial>>,
+    replies: Vec<Result<OrderAccepted, OrderRejected>>,
     orders: u64,
 }
 
@@ -79,51 +80,50 @@ impl Job {
             replies: vec![],
             orders: 0,
         };
-        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at })));
-        let ready = |node| NodeStatus { node, state: NodeState::Ready, slots: ranks };
+        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: meets_at })));
+        let ready = |node| NodeStatus::new(node, NodeState::Ready, ranks);
         let nodes = nodes.into_iter().map(ready).collect();
-        job.give(Input::Listed(Listing { nodes, ..Listing::default() }));
+        job.give(Input::Listed(Listing::default().with_nodes(nodes)));
         job
     }
 
     pub(crate) fn give(&mut self, input: Input) {
         for command in self.kernel.step(self.now, &input) {
-            if matches!(command.action, Action::Start { .. } | Action::Stop { .. }) {
-                self.deeds.push(command.action.clone());
-            }
-            match command.action {
-                Action::Announce(event) => {
+            let deed = command.effect.action().filter(|a| matches!(a, Action::Start { .. } | Action::Stop { .. }));
+            self.deeds.extend(deed.cloned());
+            match command.effect {
+                Effect::Publish(event) => {
                     if let Event::Decided(decision) = *event {
                         self.decisions.push(*decision);
                     }
                 }
-                Action::Reply { result, .. } => self.replies.push(result),
-                Action::Start { batch, .. } => {
-                    for order in batch.orders {
+                Effect::Reply { result, .. } => self.replies.push(result),
+                Effect::Act(Action::Start { batch, .. }) => {
+                    for order in batch.starts {
                         self.tell_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
                         match self.newcomers_end.clone().filter(|_| joins) {
                             Some(end) => {
                                 if let Some(error) = self.newcomers_record.clone() {
-                                    let what = Saying::Recorded(Box::new(error));
-                                    let said = WorkerSaid { proc: order.proc.clone(), what };
-                                    self.give(Input::Changed(Change::Said(said)));
+                                    let what = WorkerMessage::ErrorRecorded(Box::new(error));
+                                    let said = WorkerEvent::new(order.proc.clone(), what);
+                                    self.give(Input::Changed(Change::Worker(said)));
                                 }
                                 self.tell_of(order.proc, end);
                             }
                             None if self.loops => {
-                                self.link(order.proc, if joins { Point::Parked } else { Point::Loop })
+                                self.link(order.proc, if joins { LoopPosition::Parked } else { LoopPosition::InLoop })
                             }
                             None => {}
                         }
                     }
                 }
-                Action::Direct(batch) => {
-                    for (proc, directive) in batch.orders {
+                Effect::Act(Action::SendDirectives(batch)) => {
+                    for (proc, directive) in batch.directives {
                         self.follow(command.id, proc, &directive);
                     }
                 }
-                Action::Stop { procs, .. } => {
+                Effect::Act(Action::Stop { procs, .. }) => {
                     let slow = self.slow.map(Rank);
                     for proc in procs.into_iter().filter(|p| slow.is_none() || p.role.rank() != slow) {
                         let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
@@ -131,31 +131,24 @@ impl Job {
                         self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
                     }
                 }
-                Action::Collect(ask) => self.asked = Some((command.id, ask)),
-                Action::Finish { ok, reason } => self.finished = Some((ok, reason)),
+                Effect::Act(Action::Collect(ask)) => self.asked = Some((command.id, ask)),
+                Effect::Act(Action::Finish { ok, reason }) => self.finished = Some((ok, reason)),
                 _ => {}
             }
         }
     }
 
     /// A rank of a job with step loops: it says that it is there.
-    pub(crate) fn link(&mut self, proc: ProcId, at: Point) {
-        self.link_with(proc, at, (at == Point::Loop).then(|| equal_digest(0)));
+    pub(crate) fn link(&mut self, proc: ProcId, at: LoopPosition) {
+        self.link_with(proc, at, (at == LoopPosition::InLoop).then(|| equal_digest(0)));
     }
 
     /// The same with this checksum.
-    pub(crate) fn link_with(&mut self, proc: ProcId, at: Point, digest: Option<StateDigest>) {
-        let linked = Linked {
-            generation: self.kernel.view().world.generation(),
-            framework: Name::new("test"),
-            can: ["give-up", "join", "repair", "resume"].map(Name::new).into(),
-            at,
-            state_bytes: None,
-            cannot: None,
-            sharded: Vec::new(),
-            digest: digest.map(Box::new),
-        };
-        self.give(Input::Changed(Change::Link(LinkStatus { proc, linked: Some(linked) })));
+    pub(crate) fn link_with(&mut self, proc: ProcId, at: LoopPosition, digest: Option<StateDigest>) {
+        let linked = ControlLink::new(self.kernel.view().world.generation(), "test", at)
+            .with_capabilities(["abort", "join", "sync-state", "resume"].map(Name::new).into())
+            .with_digest(digest.map(Box::new));
+        self.give(Input::Changed(Change::Link(LinkStatus::new(proc, Some(linked)))));
     }
 
     /// A rank of a job with step loops: it has done what it was directed to.
@@ -164,10 +157,10 @@ impl Job {
             if proc.role.rank().map(|rank| rank.0) == self.slow_to_resume {
                 return;
             }
-            self.link(proc.clone(), Point::Loop);
+            self.link(proc.clone(), LoopPosition::InLoop);
         }
         let step = self.kernel.view().proc(&proc.role).and_then(|known| known.step);
-        let state = matches!(directive, Directive::GiveUp {}).then(|| WorkerState {
+        let state = matches!(directive, Directive::Abort {}).then(|| WorkerState {
             step: step.unwrap_or(0) + 1,
             committed: step,
             window: Window::Before,
@@ -176,16 +169,16 @@ impl Job {
             bytes: 0,
             sharded: Vec::new(),
         });
-        let has_digest = matches!(directive, Directive::Repair { .. }) && !self.without_digests;
+        let has_digest = matches!(directive, Directive::SyncState { .. }) && !self.without_digests;
         let digest = has_digest.then(|| equal_digest(step.unwrap_or(0)));
-        let answered = Box::new(Answered { state, digest, ..Answered::default() });
-        let what = Saying::Answer { id, result: Ok(answered) };
-        self.give(Input::Changed(Change::Said(WorkerSaid { proc, what })));
+        let answered = Box::new(DirectiveReply::default().with_state(state).with_digest(digest));
+        let what = WorkerMessage::Reply { id, result: Ok(answered) };
+        self.give(Input::Changed(Change::Worker(WorkerEvent::new(proc, what))));
     }
 
     pub(crate) fn tell_of(&mut self, proc: ProcId, phase: Phase) {
         let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
-        let status = ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase };
+        let status = ProcStatus::new(proc, "1", phase).with_node(node).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)));
     }
 
@@ -200,7 +193,7 @@ impl Job {
 
     pub(crate) fn observe(&mut self, rank: u32, signal: Signal) {
         let fact = Fact::new(Domain::Process(Role::Rank(Rank(rank))), signal);
-        self.give(Input::Observed(vec![fact.observed(self.now)]));
+        self.give(Input::Observed(vec![fact.into_observation(self.now)]));
     }
 
     /// Lets time pass, in steps, with a deadline whenever one is due.
@@ -214,10 +207,10 @@ impl Job {
     }
 
     /// Gives an order; its answer.
-    pub(crate) fn order(&mut self, order: Order) -> Result<Taken, String> {
+    pub(crate) fn order(&mut self, order: Order) -> Result<OrderAccepted, String> {
         self.orders += 1;
         let (by, reason) = (Name::new("ann"), "she knows why".to_owned());
-        self.give(Input::Ordered(Box::new(Ordered { id: OrderId(self.orders), by, reason, order })));
+        self.give(Input::Ordered(Box::new(OrderEnvelope { id: OrderId(self.orders), by, reason, order })));
         self.replies.pop().expect("an answer in the same step").map_err(|denial| denial.to_string())
     }
 
@@ -252,12 +245,12 @@ pub(crate) fn plugins() -> Plugins {
 }
 
 pub(crate) fn exited(how: Termination, error: Option<ErrorReport>) -> Phase {
-    Phase::Exited(Box::new(Exit { error: error.map(Box::new), ..Exit::new(how) }))
+    Phase::Exited(Box::new(Exit::new(how).with_error(error.map(Box::new))))
 }
 
 pub(crate) fn report(code: &'static str, text: &str) -> ErrorReport {
     let (family, code, text) = (Name::new("python"), Name::new(code), text.to_owned());
-    ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }
+    ErrorReport::new(family, code, text)
 }
 
 pub(crate) fn failed(error: ErrorReport) -> Phase {

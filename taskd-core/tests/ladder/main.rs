@@ -14,14 +14,14 @@ use taskd_core::detect;
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::Output;
-use taskd_core::trace::{Exhibit, Signal};
+use taskd_core::recover::TargetReply;
+use taskd_core::trace::{ProbeResult, Signal};
 
 #[test]
-fn everybody_starts_again_after_a_kill_and_only_the_killed_one_is_blamed() {
+fn all_ranks_restart_after_a_kill_and_only_the_killed_is_blamed() {
     let mut job = Job::of(3);
     job.pass(1_000);
-    let peer = ErrorReport { follow_up: true, ..report("DistError", "connection closed by peer") };
+    let peer = report("DistError", "connection closed by peer").with_follow_up(true);
     job.tell(0, failed(peer)); // its victim is known first
     job.pass(3);
     job.tell(2, Phase::Dead(KILLED));
@@ -37,7 +37,7 @@ fn everybody_starts_again_after_a_kill_and_only_the_killed_one_is_blamed() {
 }
 
 #[test]
-fn a_second_fault_during_the_stop_makes_a_new_plan_and_no_incarnation_runs_twice() {
+fn a_second_fault_during_a_stop_reuses_no_incarnation() {
     let mut job = Job::of(3);
     job.slow = Some(1);
     job.tell(0, exited(KILLED, None));
@@ -53,7 +53,7 @@ fn a_second_fault_during_the_stop_makes_a_new_plan_and_no_incarnation_runs_twice
 }
 
 #[test]
-fn the_same_exception_on_another_host_ends_the_job_with_a_report_that_says_so() {
+fn the_same_exception_on_two_hosts_ends_the_job_with_a_report() {
     let mut job = Job::on(4, &["a", "b"]);
     job.tell(1, failed(report("ValueError", "bad batch at 0x7f12")));
     job.pass(100);
@@ -78,15 +78,15 @@ fn a_script_that_asks_not_to_be_restarted_is_not() {
     job.tell(1, exited(Termination::Code(64), None));
     job.pass(100);
     let (ok, reason) = job.finished.expect("the job is over");
-    let expected = "program in rank 1, rank 1#1 ended: exit code 64 (with this code the script asks not to be restarted), \
-                    no completed step was seen";
+    let expected = "program in rank 1, rank 1#1 ended: exit code 64 (the script requests no restart with this exit \
+                    code), no completed step was seen";
     assert_eq!((ok, reason.as_str()), (false, expected));
 }
 
 #[test]
 fn a_race_lost_at_start_up_costs_nothing() {
     let mut job = Job::of(2);
-    job.tell(0, failed(ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") }));
+    job.tell(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
     job.pass(100);
     assert_eq!((job.generation(), job.kernel.view().world.restarts(), job.kernel.budget_left()), (2, 0, 10));
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -99,7 +99,7 @@ fn a_lost_race_that_is_known_late_is_still_free() {
     job.slow = Some(0); // it takes long to tear its memory down
     job.pass(10_050);
     assert_eq!(job.last().outcome, "open");
-    job.tell(0, failed(ErrorReport { retry_free: true, ..report("DistNetworkError", "address already in use") }));
+    job.tell(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
     job.pass(100);
     assert_eq!((job.last().class, job.kernel.view().world.restarts()), (detect::FaultClass::Launch, 0));
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -118,7 +118,7 @@ fn a_frozen_rank_is_asked_about_blamed_and_killed_at_once() {
     }
     let (id, ask) = job.asked.take().expect("a question");
     let about = ask.about[0].clone();
-    let exhibit = Ok(Output::Exhibit(Exhibit::Text("state=T beat_age_ms=9000".into())));
+    let exhibit = Ok(TargetReply::ProbeResult(ProbeResult::Text("state=T beat_age_ms=9000".into())));
     job.give(Input::Answered { id, results: vec![(about, exhibit)] });
     job.pass(100);
     let incident = job.last();
@@ -139,7 +139,7 @@ fn a_busy_rank_without_a_heartbeat_is_let_alone_for_minutes() {
         job.pass(1_000);
         if let Some((id, ask)) = job.asked.take() {
             let about = ask.about[0].clone();
-            let exhibit = Ok(Output::Exhibit(Exhibit::Text("state=R beat_age_ms=9000 runnable=1".into())));
+            let exhibit = Ok(TargetReply::ProbeResult(ProbeResult::Text("state=R beat_age_ms=9000 runnable=1".into())));
             job.give(Input::Answered { id, results: vec![(about, exhibit)] });
         }
         if second < 300 {
@@ -148,11 +148,11 @@ fn a_busy_rank_without_a_heartbeat_is_let_alone_for_minutes() {
     }
     let incident = job.last();
     assert_eq!((incident.class, incident.blamed), (detect::FaultClass::Silence, vec![Rank(1)]));
-    assert!(incident.evidence[2].contains("a busy process may be silent for 300 s"), "{:?}", incident.evidence);
+    assert!(incident.evidence[2].contains("the limit for a busy process is 300 s"), "{:?}", incident.evidence);
 }
 
 #[test]
-fn a_stalled_job_starts_again_and_nobody_is_blamed() {
+fn a_stalled_job_is_restarted_and_no_rank_is_blamed() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 1 });
     job.pass(600_100);
@@ -163,7 +163,7 @@ fn a_stalled_job_starts_again_and_nobody_is_blamed() {
 }
 
 #[test]
-fn what_is_not_allowed_is_told_with_the_reason_that_the_policy_has() {
+fn a_forbidden_strategy_is_refused_with_the_policy_reason() {
     let mut job = Job::with(1, &[], |policy| {
         policy.strategies.insert(Name::new("restart"), Permission::Never);
         policy.reasons.insert(Name::new("restart"), "its data is on loan".into());
@@ -177,7 +177,7 @@ fn what_is_not_allowed_is_told_with_the_reason_that_the_policy_has() {
 }
 
 #[test]
-fn a_reason_of_the_policy_is_not_told_of_what_an_operator_has_changed() {
+fn a_policy_reason_is_not_reported_after_an_operator_change() {
     let mut job = Job::with(1, &[], |policy| drop(policy.reasons.insert(Name::new("restart"), "outdated".into())));
     let strategies = [(Name::new("restart"), Permission::Never)].into();
     job.order(Order::Allow { strategies }).expect("it is known");
@@ -188,7 +188,7 @@ fn a_reason_of_the_policy_is_not_told_of_what_an_operator_has_changed() {
 }
 
 #[test]
-fn a_fixed_budget_is_never_refilled_and_says_so() {
+fn a_spent_fixed_budget_is_not_refilled_and_refuses_restart() {
     let mut job = Job::with(1, &[], |policy| policy.budget = BudgetSpec::fixed(1));
     for _ in 0..2 {
         job.tell(0, exited(KILLED, None));
@@ -196,7 +196,7 @@ fn a_fixed_budget_is_never_refilled_and_says_so() {
     }
     let refused = job.decision().refused;
     let restart = refused.iter().find(|refusal| refusal.strategy == "restart").expect("it was refused");
-    assert_eq!(restart.reason, "the recovery budget of 1 is spent, and none comes back");
+    assert_eq!(restart.reason, "the recovery budget of 1 is spent, and is never refilled");
     assert!(job.finished.is_some_and(|(ok, _)| !ok), "nothing but exit is left");
 }
 
@@ -226,7 +226,7 @@ fn a_kernel_with_the_built_in_detectors_is_saved_whole() {
 }
 
 #[test]
-fn peers_that_fall_before_the_stop_and_are_gone_after_it_cost_one_recovery() {
+fn peers_that_fail_around_the_stop_cost_one_recovery() {
     let mut job = Job::of(4);
     job.tell(0, Phase::Dead(KILLED));
     for rank in 1..4 {
@@ -235,7 +235,7 @@ fn peers_that_fall_before_the_stop_and_are_gone_after_it_cost_one_recovery() {
     }
     job.slow = Some(1); // the others' memory is torn down when they are stopped
     job.pass(50);
-    let peer = ErrorReport { follow_up: true, ..report("DistError", "connection closed by peer") };
+    let peer = report("DistError", "connection closed by peer").with_follow_up(true);
     job.tell(1, failed(peer));
     job.pass(100);
     let incident = job.last();
@@ -244,7 +244,7 @@ fn peers_that_fall_before_the_stop_and_are_gone_after_it_cost_one_recovery() {
 }
 
 #[test]
-fn a_script_that_fails_at_once_is_told_from_a_start_that_fails() {
+fn a_script_that_fails_at_once_is_a_program_fault() {
     let mut job = Job::with(2, &[], |policy| policy.ready = Ready::Stepping);
     for _ in 0..2 {
         for rank in 0..2 {

@@ -1,7 +1,7 @@
 //! A job that something else runs: everything is decided, and nothing is done.
 
 use crate::job::{Job, KILLED, exited, report};
-use taskd_core::detect::{Damage, Fault, FaultClass, Sound, Suspect};
+use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
@@ -9,7 +9,7 @@ use taskd_core::trace::Signal;
 
 /// Three ranks that something else has started.
 fn observed() -> Job {
-    let mut job = Job::with(3, &[], |policy| policy.mode = Mode::Observe);
+    let mut job = Job::with(3, &[], |policy| policy.mode = Mode::DryRun);
     for rank in 0..3 {
         job.tell_of(ProcId::rank(rank, 1), Phase::Running);
     }
@@ -18,14 +18,14 @@ fn observed() -> Job {
 }
 
 #[test]
-fn a_death_is_blamed_decided_and_not_mended_and_what_others_do_about_it_is_the_measure() {
+fn a_death_in_dry_run_is_decided_and_compared_with_the_outcome() {
     let mut job = observed();
     job.tell(1, exited(KILLED, None));
     job.pass(100);
     let incident = job.last();
     assert_eq!(
         (incident.blamed.clone(), incident.held, incident.strategy.clone()),
-        (vec![Rank(1)], Some(Held::Observing), Some(Name::new("restart")))
+        (vec![Rank(1)], Some(HoldReason::DryRun), Some(Name::new("restart")))
     );
     assert_eq!(incident.would_have_saved_s(), None, "it is not over");
     for rank in [0, 2] {
@@ -37,7 +37,7 @@ fn a_death_is_blamed_decided_and_not_mended_and_what_others_do_about_it_is_the_m
     }
     job.pass(1_000);
     let incident = job.last();
-    assert_eq!(incident.outcome, "mended by others: what was blamed was replaced, and the job trains");
+    assert_eq!(incident.outcome, "repaired by another system: the blamed processes were replaced, and the job trains");
     assert_eq!((incident.blamed.clone(), incident.resumed), (vec![Rank(1)], None));
     assert_eq!(incident.would_have_saved_s(), Some(90.0 - 60.0), "the restart would have taken a minute");
     assert_eq!(job.deeds, []);
@@ -60,7 +60,7 @@ fn a_process_that_was_missed_is_replaced_by_the_one_that_is_there() {
 }
 
 #[test]
-fn a_rank_that_is_frozen_and_goes_on_by_itself_would_have_cost_more_than_it_saved() {
+fn a_frozen_rank_that_resumes_has_a_negative_dry_run_saving() {
     let mut job = observed();
     for second in 0..20 {
         for rank in 0..3 {
@@ -72,7 +72,7 @@ fn a_rank_that_is_frozen_and_goes_on_by_itself_would_have_cost_more_than_it_save
     }
     let incident = job.last();
     assert_eq!((incident.class.clone(), incident.blamed.clone()), (FaultClass::Silence, vec![Rank(1)]));
-    assert_eq!(incident.outcome, "its detector took the blame back");
+    assert_eq!(incident.outcome, "its detector withdrew the fault");
     assert!(incident.would_have_saved_s().is_some_and(|s| s < 0.0), "{incident:?}");
     assert_eq!(job.deeds, []);
 }
@@ -93,7 +93,7 @@ fn a_job_that_is_mended_and_finishes_before_anything_is_decided_is_over() {
 fn orders_that_would_touch_processes_are_refused_and_the_end_touches_none() {
     let mut job = observed();
     let why = job.order(Order::Restart { ranks: [Rank(1)].into() }).expect_err("it only observes");
-    assert_eq!(why, "this runtime only observes: it starts and stops nothing");
+    assert_eq!(why, "this runtime only observes: it starts and stops no process");
     job.tell(1, exited(KILLED, None));
     job.pass(100);
     job.give(Input::Requested(Request::Stop { reason: "seen enough".into(), grace: None }));
@@ -103,15 +103,15 @@ fn orders_that_would_touch_processes_are_refused_and_the_end_touches_none() {
 }
 
 #[test]
-fn ranks_that_their_own_launcher_stops_are_not_blamed_and_a_job_that_starts_anew_is_mended() {
+fn an_external_restart_closes_a_stall_and_blames_no_rank() {
     let mut job = observed();
     for rank in 0..3 {
         job.observe(rank, Signal::Progress { step: 1 });
     }
     job.pass(600_100);
-    assert_eq!((job.last().class, job.last().held), (FaultClass::Stall, Some(Held::Observing)));
+    assert_eq!((job.last().class, job.last().held), (FaultClass::Stall, Some(HoldReason::DryRun)));
     for (rank, number) in [(0, 15), (1, 15), (2, 9)] {
-        let stopped = ErrorReport { follow_up: true, ..report("stopped", "others stop the job") };
+        let stopped = report("stopped", "others stop the job").with_follow_up(true);
         job.tell(rank, exited(Termination::Signal { number, core_dumped: false }, Some(stopped)));
         job.pass(100);
     }
@@ -125,7 +125,7 @@ fn ranks_that_their_own_launcher_stops_are_not_blamed_and_a_job_that_starts_anew
         job.observe(rank, Signal::Progress { step: 1 });
     }
     let incident = job.last();
-    assert_eq!(incident.outcome, "mended by others: what was blamed was replaced, and the job trains");
+    assert_eq!(incident.outcome, "repaired by another system: the blamed processes were replaced, and the job trains");
     assert_eq!((incident.blamed, job.kernel.report().incidents.len()), (vec![], 1));
 }
 
@@ -140,19 +140,19 @@ fn two_that_are_killed_together_are_both_blamed() {
 }
 
 #[test]
-fn a_process_is_where_it_was_found_and_a_broken_host_is_mended_when_it_is_left() {
-    let mut job = Job::with(2, &["a", "b"], |policy| policy.mode = Mode::Observe);
+fn a_host_fault_in_dry_run_closes_when_all_ranks_left_the_host() {
+    let mut job = Job::with(2, &["a", "b"], |policy| policy.mode = Mode::DryRun);
     let found = |rank, incarnation, host| {
         let (node, phase) = (Some(NodeId(Name::new(host))), Phase::Running);
         let proc = ProcId::rank(rank, incarnation);
-        Input::Changed(Change::Proc(ProcStatus { proc, node, instance: Name::new("1"), pid: Some(1), phase }))
+        Input::Changed(Change::Proc(ProcStatus::new(proc, "1", phase).with_node(node).with_pid(1)))
     };
     (0..2).for_each(|rank| job.give(found(rank, 1, "a")));
     let members = |job: &Job| -> Vec<Option<NodeId>> {
         job.kernel.view().world.members().values().map(|member| member.node.clone()).collect()
     };
     assert_eq!(members(&job), vec![Some(NodeId(Name::new("a"))); 2], "whatever the specification says");
-    let damage = Damage { device: Sound::No, ..Damage::default() };
+    let damage = Damage { device: Health::Faulty, ..Damage::default() };
     let suspect = Suspect::certain(Domain::Node(NodeId(Name::new("a"))), FaultClass::Device, damage);
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect)))));
     job.pass(1_000);
@@ -164,7 +164,10 @@ fn a_process_is_where_it_was_found_and_a_broken_host_is_mended_when_it_is_left()
     assert_eq!(job.last().outcome, "open", "one is there again");
     job.tell(1, exited(Termination::Signal { number: 15, core_dumped: false }, None));
     job.give(found(1, 3, "b"));
-    assert_eq!(job.last().outcome, "mended by others: what was blamed was replaced, and the job trains");
+    assert_eq!(
+        job.last().outcome,
+        "repaired by another system: the blamed processes were replaced, and the job trains"
+    );
 }
 
 #[test]

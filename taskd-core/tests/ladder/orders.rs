@@ -4,11 +4,14 @@ use crate::job::{Job, KILLED, exited, plugins};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, OPERATOR, Sound, Suspect};
+use taskd_core::detect::{Damage, Fault, FaultClass, Health, OPERATOR, Suspect};
 use taskd_core::job::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
-use taskd_core::recover::{Action, Cost, Incident, Next, Proposal, RecoveryStrategy, Run, Stage};
+use taskd_core::recover::{
+    Action, Advance, Cost, Incident, PlanExecution, Proposal, RecoveryStrategy, RefusalError, Stage,
+};
+use taskd_core::state::View;
 use taskd_core::trace::Signal;
 
 fn node(name: &'static str) -> NodeId {
@@ -39,11 +42,11 @@ fn kill(job: &mut Job, rank: u32) {
 }
 
 #[test]
-fn a_drained_host_is_left_and_nothing_new_starts_there_until_it_is_readmitted() {
+fn a_drained_host_is_left_and_unused_until_it_is_uncordoned() {
     let mut job = four();
     assert_eq!(job.hosts(), ["a", "a", "b", "b"]);
     let taken = job.order(Order::Drain { node: node("a") }).expect("b has room");
-    assert_eq!((taken.incident, taken.text.as_str()), (Some(IncidentId(1)), "2 ranks leave node a"));
+    assert_eq!((taken.incident, taken.text.as_str()), (Some(IncidentId(1)), "2 ranks move away from node a"));
     job.pass(100);
     assert_eq!(job.hosts(), ["b", "b", "b", "b"]);
     assert_eq!((job.kernel.budget_left(), job.kernel.view().world.restarts()), (10, 0), "it was asked for");
@@ -53,15 +56,15 @@ fn a_drained_host_is_left_and_nothing_new_starts_there_until_it_is_readmitted() 
         (FaultClass::Leave, OPERATOR, "recovered by restart")
     );
     assert_eq!(incident.evidence, ["ann asks for it: she knows why"]);
-    let ready = NodeStatus { node: node("a"), state: NodeState::Ready, slots: 4 };
+    let ready = NodeStatus::new(node("a"), NodeState::Ready, 4);
     job.give(Input::Changed(Change::Node(ready)));
     assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher says");
     let line = job.kernel.status().nodes.remove(0);
     assert_eq!(line.taken_out.as_deref(), Some("drained by ann: she knows why"));
-    assert_eq!(job.order(Order::Drain { node: node("a") }).expect("no harm").text, "node a is left already");
-    job.order(Order::Readmit { node: node("a") }).expect("it was drained");
+    assert_eq!(job.order(Order::Drain { node: node("a") }).expect("no harm").text, "node a is drained already");
+    job.order(Order::Uncordon { node: node("a") }).expect("it was drained");
     assert!(job.kernel.view().is_ready(&node("a")));
-    let why = job.order(Order::Readmit { node: node("a") }).expect_err("it is in use");
+    let why = job.order(Order::Uncordon { node: node("a") }).expect_err("it is in use");
     assert_eq!(why, "node a was not drained, nor taken out by a recovery");
 }
 
@@ -71,13 +74,13 @@ fn a_drain_without_room_is_refused_and_the_job_trains_on() {
     let why = job.order(Order::Drain { node: node("a") }).expect_err("there is no other host");
     assert_eq!(why, "node a takes nothing new, and no other host has room for rank 0");
     let why = job.order(Order::Drain { node: node("z") }).expect_err("a slip of the pen");
-    assert_eq!(why, "node z is no host of this job, which has node a");
+    assert_eq!(why, "node z is not a host of this job; its hosts are node a");
     job.pass(1_000);
     assert_eq!((job.generation(), job.finished, job.kernel.view().is_ready(&node("a"))), (1, None, true));
 }
 
 #[test]
-fn ranks_are_started_anew_on_demand_and_no_budget_pays() {
+fn an_ordered_restart_is_not_charged_to_the_budget() {
     let mut job = four();
     let taken = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("it is there");
     assert_eq!(taken.text, "1 ranks are to be started anew");
@@ -100,18 +103,18 @@ fn a_wish_that_nothing_grants_does_not_end_the_job() {
     let outcome = job.last().outcome;
     assert!(outcome.starts_with("not done: leave in rank 1"), "{outcome}");
     assert!(outcome.contains("restart: not in the allowed set"), "{outcome}");
-    assert!(outcome.contains("exit: the job does not end over an operator's wish"), "{outcome}");
+    assert!(outcome.contains("exit: an operator's order does not end the job"), "{outcome}");
     assert_eq!((job.generation(), job.finished), (1, None));
 }
 
 #[test]
-fn what_is_paused_decides_and_begins_nothing_until_it_is_resumed() {
+fn a_paused_runtime_holds_its_recoveries_until_it_is_resumed() {
     let mut job = four();
     job.order(Order::Pause).expect("it runs");
     let deeds = job.deeds.len();
     kill(&mut job, 2);
     let incident = job.last();
-    assert_eq!((incident.held, incident.strategy), (Some(Held::Paused), Some(Name::new("restart"))));
+    assert_eq!((incident.held, incident.strategy), (Some(HoldReason::Paused), Some(Name::new("restart"))));
     assert!(incident.reason.ends_with("held: ann has paused the runtime (she knows why)"), "{}", incident.reason);
     job.pass(60_000);
     assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10), "nothing is done, nothing is paid");
@@ -120,7 +123,7 @@ fn what_is_paused_decides_and_begins_nothing_until_it_is_resumed() {
     assert_eq!(job.order(Order::Resume).expect("it is paused").text, "1 held incidents are decided anew");
     job.pass(100);
     assert_eq!((job.last().outcome.as_str(), job.last().held), ("recovered by restart", None));
-    assert_eq!(job.order(Order::Resume).expect_err("it acts"), "it is not paused");
+    assert_eq!(job.order(Order::Resume).expect_err("it acts"), "the runtime is not paused");
 }
 
 #[test]
@@ -129,12 +132,12 @@ fn a_job_that_finishes_does_not_wait_for_what_is_held() {
     job.order(Order::Pause).expect("it runs");
     job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("it is taken");
     job.pass(100);
-    assert_eq!(job.last().held, Some(Held::Paused));
+    assert_eq!(job.last().held, Some(HoldReason::Paused));
     for rank in 0..4 {
         job.tell(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
-    assert_eq!(job.last().outcome, "all ranks finished all the same");
+    assert_eq!(job.last().outcome, "all ranks finished");
 }
 
 #[test]
@@ -145,7 +148,7 @@ fn a_strategy_that_must_ask_waits_for_the_answer() {
         assert_eq!(why, "incident 1 is not open");
         kill(&mut job, 2);
         job.pass(600_000);
-        assert_eq!(job.last().held, Some(Held::Asking));
+        assert_eq!(job.last().held, Some(HoldReason::AwaitingApproval));
         let incident = IncidentId(1);
         let taken = job.order(if yes { Order::Approve { incident } } else { Order::Decline { incident } });
         let answer = if yes { "restart is approved" } else { "restart is declined" };
@@ -160,7 +163,7 @@ fn a_strategy_that_must_ask_waits_for_the_answer() {
 }
 
 #[test]
-fn what_was_declined_for_a_wish_is_asked_again_when_the_wish_has_cost_a_process() {
+fn a_declined_restart_is_asked_again_after_a_process_was_lost() {
     let mut job = four_with(Stops);
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let wish = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect("a rank of it");
@@ -168,7 +171,11 @@ fn what_was_declined_for_a_wish_is_asked_again_when_the_wish_has_cost_a_process(
     let incident = wish.incident.expect("an incident");
     job.order(Order::Decline { incident }).expect("restart asks");
     job.pass(10_000);
-    assert_eq!((job.last().held, &job.finished), (Some(Held::Asking), &None), "the job does not end over that");
+    assert_eq!(
+        (job.last().held, &job.finished),
+        (Some(HoldReason::AwaitingApproval), &None),
+        "the job does not end over that"
+    );
     job.order(Order::Approve { incident }).expect("it asks again");
     job.pass(100);
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -182,21 +189,21 @@ impl RecoveryStrategy for Stops {
         Name::new("stops")
     }
 
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        let lost = incident.lost_ranks(view);
         let procs = lost.iter().filter_map(|rank| view.world.proc(*rank)).collect();
         let stop = Action::Stop { procs, grace: Duration::ZERO, exact: true };
-        Ok(Proposal {
-            stages: vec![Stage::new("stop", Duration::from_secs(1), vec![stop])],
-            touches: lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
-            cost: Cost { lost_work: Duration::from_secs(100_000), ..Cost::downtime(Duration::ZERO) },
-            counted: Counted::Yes,
-            reason: "it is stopped".into(),
-        })
+        Ok(Proposal::new(
+            vec![Stage::new("stop", Duration::from_secs(1), vec![stop])],
+            lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
+            Cost::downtime(Duration::ZERO).with_lost_work(Duration::from_secs(100_000)),
+            Counted::Yes,
+            "it is stopped",
+        ))
     }
 
-    fn advance(&self, _: &Run, _: &View) -> Next {
-        Next::GiveUp("and nobody starts it".into())
+    fn advance(&self, _: &PlanExecution, _: &View) -> Advance {
+        Advance::Fail("and nobody starts it".into())
     }
 }
 
@@ -208,7 +215,7 @@ fn a_fault_that_joins_a_wish_is_decided_as_a_fault() {
     assert!(job.kernel.explain(IncidentId(1)).is_some_and(|why| why.faults.len() == 1));
     kill(&mut job, 2);
     let why = job.kernel.explain(IncidentId(1)).expect("it was decided");
-    assert_eq!((why.faults.len(), why.held, why.report.blamed), (2, Some(Held::Asking), vec![Rank(2)]));
+    assert_eq!((why.faults.len(), why.held, why.report.blamed), (2, Some(HoldReason::AwaitingApproval), vec![Rank(2)]));
 }
 
 #[test]
@@ -231,7 +238,7 @@ fn a_wish_waits_for_the_first_start_and_may_come_to_nothing() {
 }
 
 #[test]
-fn a_wish_that_is_declined_during_a_pause_is_over_and_what_happens_later_is_a_matter_of_its_own() {
+fn an_order_declined_during_a_pause_does_not_cover_later_faults() {
     let mut job = Job::with(4, &["a", "b"], |policy| policy.strategies = may("restart", Permission::Ask));
     let wish =
         job.order(Order::Restart { ranks: BTreeSet::new() }).expect("all of them").incident.expect("an incident");
@@ -242,7 +249,10 @@ fn a_wish_that_is_declined_during_a_pause_is_over_and_what_happens_later_is_a_ma
     kill(&mut job, 2);
     job.order(Order::Resume).expect("it is paused");
     job.pass(100);
-    assert_eq!((job.last().id, job.last().held, job.finished), (IncidentId(2), Some(Held::Asking), None));
+    assert_eq!(
+        (job.last().id, job.last().held, job.finished),
+        (IncidentId(2), Some(HoldReason::AwaitingApproval), None)
+    );
 }
 
 /// Thinks that it may pass, and then not any more.
@@ -253,20 +263,20 @@ impl RecoveryStrategy for Vain {
         Name::new("vain")
     }
 
-    fn propose(&self, incident: &Incident, _: &View) -> Result<Proposal, String> {
+    fn propose(&self, incident: &Incident, _: &View) -> Result<Proposal, RefusalError> {
         let stages = vec![Stage::new("hope", Duration::from_secs(1), vec![])];
-        let touches = incident.faults.iter().map(|fault| fault.prime().domain.clone()).collect();
+        let touches = incident.faults.iter().map(|fault| fault.primary_suspect().domain.clone()).collect();
         let cost = Cost::downtime(Duration::ZERO);
-        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "it may pass".into() })
+        Ok(Proposal::new(stages, touches, cost, Counted::Yes, "it may pass"))
     }
 
-    fn advance(&self, _: &Run, _: &View) -> Next {
-        Next::GiveUp("it did not pass".into())
+    fn advance(&self, _: &PlanExecution, _: &View) -> Advance {
+        Advance::Fail("it did not pass".into())
     }
 }
 
 #[test]
-fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
+fn a_failed_recovery_that_stopped_no_rank_does_not_end_the_job() {
     let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
     let told = |job: &mut Job| {
         job.give(said(job, Domain::Node(node("a"))));
@@ -284,18 +294,19 @@ fn what_was_tried_in_vain_and_stopped_nobody_does_not_end_the_job() {
 }
 
 #[test]
-fn what_an_operator_allows_outlives_the_supervisor() {
+fn an_operators_permission_outlives_the_supervisor() {
     let mut job = four();
     let why = job.order(Order::Allow { strategies: may("restrat", Permission::Never) }).expect_err("a slip of the pen");
     assert_eq!(
         why,
-        "there is no strategy restrat: there are retry, recover-in-place, recover, shrink, grow, dump, restart, dump-exit, exit"
+        "there is no strategy restrat; the runtime has retry, recover-in-place, recover, shrink, grow, dump, restart, \
+         dump-exit, exit"
     );
     job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })));
     assert_eq!(job.kernel.status().permissions[&Name::new("restart")], Permission::Ask);
 }
 
@@ -306,19 +317,19 @@ fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     strategies.retain(|strategy| strategy.name().as_str() != "dump");
     job.kernel =
         Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
-    let why = job.order(Order::Dump).expect_err("nobody saves");
+    let why = job.order(Order::Checkpoint).expect_err("nobody saves");
     let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, shrink, grow, restart, dump-exit, exit)";
     assert_eq!(why, expected);
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_saved_restarts_nobody() {
+fn a_checkpoint_order_that_cannot_be_saved_restarts_no_rank() {
     let mut job = four();
-    job.order(Order::Dump).expect("there is a strategy that saves");
+    job.order(Order::Checkpoint).expect("there is a strategy that saves");
     job.pass(100);
     let outcome = job.last().outcome;
-    assert!(outcome.starts_with("not done: ") && outcome.contains("policy.dump_dir"), "{outcome}");
-    assert!(outcome.contains("what the operator asks for is dump"), "{outcome}");
+    assert!(outcome.starts_with("not done: ") && outcome.contains("policy.checkpoint_dir"), "{outcome}");
+    assert!(outcome.contains("the operator asks for dump"), "{outcome}");
     assert_eq!((job.generation(), job.finished), (1, None));
 }
 
@@ -327,7 +338,7 @@ fn broken(job: &Job, host: &'static str) -> Input {
 }
 
 fn said(job: &Job, of: Domain) -> Input {
-    let damage = Damage { device: Sound::No, ..Damage::default() };
+    let damage = Damage { device: Health::Faulty, ..Damage::default() };
     let suspect = Suspect::certain(of, FaultClass::Device, damage);
     Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect))))
 }
@@ -339,11 +350,11 @@ fn a_host_with_a_broken_device_is_left_by_a_recovery_that_counts() {
     job.pass(100);
     assert_eq!(job.hosts(), ["b", "b", "b", "b"]);
     assert_eq!((job.kernel.budget_left(), job.kernel.view().is_ready(&node("a"))), (9, false));
-    assert_eq!(job.kernel.status().nodes[0].taken_out.as_deref(), Some("dcgm found it broken"));
+    assert_eq!(job.kernel.status().nodes[0].taken_out.as_deref(), Some("reported as broken by dcgm"));
 }
 
 #[test]
-fn beyond_the_cap_on_removals_somebody_has_to_approve() {
+fn a_host_removal_beyond_the_cap_needs_approval() {
     let within = Duration::from_secs(3600);
     let cap = RemovalCap { nodes_max: 1, within };
     let mut job = Job::with(2, &["a", "b", "c", "d"], |policy| policy.node_removals = cap);
@@ -353,8 +364,8 @@ fn beyond_the_cap_on_removals_somebody_has_to_approve() {
     job.give(broken(&job, "b"));
     job.pass(100);
     let incident = job.last();
-    assert_eq!(incident.held, Some(Held::Asking));
-    let words = "held: 1 hosts were taken out within 3600s, and 1 may be without an approval";
+    assert_eq!(incident.held, Some(HoldReason::AwaitingApproval));
+    let words = "held: 1 hosts were cordoned within 3600s, and 1 may be without an approval";
     assert!(incident.reason.ends_with(words), "{}", incident.reason);
     job.order(Order::Approve { incident: incident.id }).expect("it waits");
     job.pass(100);
@@ -376,43 +387,35 @@ fn said_to_be_broken() -> Job {
 }
 
 #[test]
-fn a_job_that_has_lost_no_rank_does_not_end_over_what_is_said_of_its_host() {
+fn a_host_fault_without_a_lost_rank_does_not_end_the_job() {
     let mut job = said_to_be_broken();
     let incident = job.last();
-    let words = "not done: device in node a; \
-        retry: no process says that its step has failed; \
-        recover-in-place: no rank is lost; \
-        recover: there is no other host; \
-        shrink: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
-        grow: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
-        dump: the job names no directory for checkpoints (policy.dump_dir); \
-        restart: node a takes nothing new, and no other host has room for rank 0; \
-        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
-        exit: no rank was lost: the job goes on";
+    let words = "not done: device in node a; retry: no process has reported a failed step; recover-in-place: no rank \
+                 is lost; recover: there is no other host; shrink: the job needs all of its 2 ranks; set \
+                 policy.min_ranks to allow fewer; grow: the job needs all of its 2 ranks; set policy.min_ranks to \
+                 allow fewer; dump: the job names no directory for checkpoints (policy.checkpoint_dir); restart: node \
+                 a takes nothing new, and no other host has room for rank 0; dump-exit: the job names no directory for \
+                 checkpoints (policy.checkpoint_dir); exit: no rank was lost: the job continues";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     kill(&mut job, 0);
     assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
 }
 
 #[test]
-fn a_rank_that_is_only_slow_is_told_and_left_alone() {
+fn a_slow_rank_is_reported_and_not_restarted() {
     let mut job = Job::on(2, &["a"]);
-    let damage = Damage { process: Sound::Yes, state: Sound::Yes, ..Damage::default() };
+    let damage = Damage { process: Health::Healthy, state: Health::Healthy, ..Damage::default() };
     let domain = Domain::Process(Role::Rank(Rank(1)));
-    let slow = Suspect { domain, class: FaultClass::Slow, damage, confidence_permille: 900 };
+    let slow = Suspect::new(domain, FaultClass::Slow, damage, 900);
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("slow-rank"), job.now, slow)))));
     job.pass(100);
     let incident = job.last();
-    let words = "not done: slow in rank 1; \
-        retry: no process says that its step has failed; \
-        recover-in-place: no rank is lost; \
-        recover: there is no other host; \
-        shrink: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
-        grow: the job trains with all of its 2 ranks; policy.ranks_min says with how few it may go on; \
-        dump: the job names no directory for checkpoints (policy.dump_dir); \
-        restart: what was blamed still trains, and would only start again where it is; \
-        dump-exit: the job names no directory for checkpoints (policy.dump_dir); \
-        exit: no rank was lost: the job goes on";
+    let words = "not done: slow in rank 1; retry: no process has reported a failed step; recover-in-place: no rank is \
+                 lost; recover: there is no other host; shrink: the job needs all of its 2 ranks; set policy.min_ranks \
+                 to allow fewer; grow: the job needs all of its 2 ranks; set policy.min_ranks to allow fewer; dump: \
+                 the job names no directory for checkpoints (policy.checkpoint_dir); restart: the blamed ranks still \
+                 train, and would only restart in the same place; dump-exit: the job names no directory for \
+                 checkpoints (policy.checkpoint_dir); exit: no rank was lost: the job continues";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
     assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
     kill(&mut job, 1);
@@ -420,7 +423,7 @@ fn a_rank_that_is_only_slow_is_told_and_left_alone() {
 }
 
 #[test]
-fn what_is_said_of_a_host_ends_no_job_that_is_paused_observed_or_restarted() {
+fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     let mut job = Job::on(2, &["a"]);
     job.order(Order::Pause).expect("it runs");
     job.give(said(&job, Domain::Node(node("a"))));
@@ -439,7 +442,7 @@ fn what_is_said_of_a_host_ends_no_job_that_is_paused_observed_or_restarted() {
     job.pass(100);
     assert!(job.finished.is_none() && job.last().outcome.starts_with("not done"), "all in one window");
 
-    let mut job = Job::with(2, &["a"], |policy| policy.mode = Mode::Observe);
+    let mut job = Job::with(2, &["a"], |policy| policy.mode = Mode::DryRun);
     job.give(said(&job, Domain::Node(node("a"))));
     job.pass(100);
     assert_eq!(job.kernel.report().incidents.last().map(|incident| incident.held), Some(None), "it is closed");
@@ -455,7 +458,7 @@ fn a_host_that_is_lost_with_its_ranks_ends_a_job_that_has_no_other() {
 }
 
 #[test]
-fn what_is_said_again_of_a_host_that_was_left_changes_nothing() {
+fn a_repeated_fault_of_a_removed_host_changes_nothing() {
     let mut job = four();
     for _ in 0..3 {
         job.give(broken(&job, "a"));
@@ -469,18 +472,16 @@ fn what_is_said_again_of_a_host_that_was_left_changes_nothing() {
 fn a_second_opinion_is_heard_once() {
     let mut job = four();
     let sure = |damage, permille| {
-        let suspect = Suspect {
-            confidence_permille: permille,
-            ..Suspect::certain(Domain::Device(node("a"), 0), FaultClass::Device, damage)
-        };
+        let suspect = Suspect::certain(Domain::Device(node("a"), 0), FaultClass::Device, damage)
+            .with_confidence_permille(permille);
         Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), JobTime::START, suspect))))
     };
     job.slow = Some(0); // the recovery waits for this rank's end
-    let broken = Damage { device: Sound::No, ..Damage::default() };
+    let broken = Damage { device: Health::Faulty, ..Damage::default() };
     job.give(sure(broken, 600));
     job.pass(100);
     for _ in 0..5 {
-        job.give(sure(Damage { state: Sound::No, ..broken }, 950));
+        job.give(sure(Damage { state: Health::Faulty, ..broken }, 950));
         job.pass(100);
     }
     assert_eq!(job.kernel.budget_left(), 8, "the first opinion and the second, not every repetition");
@@ -494,26 +495,26 @@ fn a_host_that_could_not_be_left_can_be_drained_again() {
     job.order(Order::Decline { incident: first }).expect("it asks");
     job.pass(100);
     let again = job.order(Order::Drain { node: node("a") }).expect("it is still there");
-    assert_eq!((again.text.as_str(), job.hosts()), ("1 ranks leave node a", vec!["a", "b"]));
+    assert_eq!((again.text.as_str(), job.hosts()), ("1 ranks move away from node a", vec!["a", "b"]));
 }
 
 #[test]
-fn a_spare_host_that_is_said_to_be_broken_is_taken_out_and_nobody_is_disturbed() {
+fn a_broken_spare_host_is_removed_without_a_restart() {
     let mut job = Job::on(2, &["a", "b", "c"]);
     assert_eq!(job.hosts(), ["a", "b"]);
     job.give(broken(&job, "c"));
     job.pass(100);
     assert_eq!((job.generation(), job.kernel.view().is_ready(&node("c"))), (1, false));
-    assert_eq!(job.last().outcome, "nothing runs on it: taken out");
+    assert_eq!(job.last().outcome, "no process runs on it: cordoned");
 }
 
 #[test]
-fn a_drain_is_refused_where_the_only_other_host_is_said_to_be_broken() {
+fn a_drain_is_refused_if_the_only_other_host_is_broken() {
     let cap = RemovalCap { nodes_max: 0, within: Duration::from_secs(3600) };
     let mut job = Job::with(4, &["a", "b"], |policy| policy.node_removals = cap);
     job.give(broken(&job, "a"));
     job.pass(100);
-    assert_eq!(job.last().held, Some(Held::Asking));
+    assert_eq!(job.last().held, Some(HoldReason::AwaitingApproval));
     let why = job.order(Order::Drain { node: node("b") }).expect_err("where should its ranks go");
     assert_eq!(why, "node a takes nothing new, and no other host has room for rank 0");
     job.pass(100);
@@ -521,7 +522,7 @@ fn a_drain_is_refused_where_the_only_other_host_is_said_to_be_broken() {
 }
 
 #[test]
-fn what_comes_from_outside_cannot_speak_as_an_operator() {
+fn an_external_fault_cannot_use_the_operator_name() {
     let mut job = four();
     let gone = Suspect::certain(Domain::Process(Role::Rank(Rank(1))), FaultClass::Exit, Damage::PROCESS_GONE);
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(OPERATOR, job.now, gone)))));
@@ -541,11 +542,28 @@ fn an_incident_is_explained_with_its_losers_and_its_evidence() {
 }
 
 #[test]
-fn nothing_is_ordered_of_a_job_that_is_being_ended() {
+fn a_stop_has_an_author_a_reason_and_an_answer() {
     let mut job = four();
     job.slow = Some(1);
-    job.give(Input::Requested(Request::Stop { reason: "enough".into(), grace: None }));
-    assert_eq!(job.order(Order::Pause).expect_err("too late"), "the job is being ended");
+    let accepted = job.order(Order::Stop { grace: None }).expect("it is possible at any time");
+    assert_eq!(accepted.text, "the job stops; processes that run after 10s are killed");
+    let again = job.order(Order::Stop { grace: None }).expect("as above");
+    assert_eq!(again.text, "the job stops already");
+    let sooner = job.order(Order::Stop { grace: Some(Duration::from_secs(1)) }).expect("as above");
+    assert_eq!(sooner.text, "the job stops already; processes that run after 1s are killed");
+    let stops = job.deeds.iter().filter(|deed| matches!(deed, Action::Stop { .. })).count();
+    assert_eq!(stops, 2, "the third order shortens the grace period of the first");
+    let orders = job.kernel.status().orders;
+    assert_eq!(orders.len(), 3);
+    assert!(orders.iter().all(|order| (order.by.as_str(), order.reason.as_str()) == ("ann", "she knows why")));
+}
+
+#[test]
+fn orders_for_a_job_that_is_ending_are_refused() {
+    let mut job = four();
+    job.slow = Some(1);
+    job.order(Order::Stop { grace: None }).expect("it is possible at any time");
+    assert_eq!(job.order(Order::Pause).expect_err("too late"), "the job is ending");
     assert!(
         !job.deeds.iter().any(|deed| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1))
     );
@@ -561,19 +579,19 @@ impl RecoveryStrategy for Narrow {
         Name::new("narrow")
     }
 
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let rank = *incident.lost(view).first().ok_or("nobody is lost")?;
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        let rank = *incident.lost_ranks(view).first().ok_or("nobody is lost")?;
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             members.entry(rank).and_modify(|member| member.incarnation = member.incarnation.next());
         }));
         let proc = world.proc(rank).expect("a member");
         let node = world.members()[&rank].node.clone().expect("a host");
-        let orders = vec![StartOrder { proc, place: Place::On(node), spec: Arc::clone(&view.spec.worker) }];
-        let start = Action::Start { batch: StartBatch { world: Arc::clone(&world), orders }, until: Ready::Running };
+        let orders = vec![StartOrder::new(proc, Place::On(node), Arc::clone(&view.spec.worker))];
+        let start = Action::Start { batch: StartBatch::new(Arc::clone(&world), orders), until: Ready::Running };
         let stages = vec![Stage::new("start", Duration::from_secs(60), vec![Action::Enter(world), start])];
         let touches = vec![if self.disturbs_all { Domain::Job } else { Domain::Process(Role::Rank(rank)) }];
         let cost = Cost::downtime(Duration::from_secs(1));
-        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "it is enough".into() })
+        Ok(Proposal::new(stages, touches, cost, Counted::Yes, "it is enough"))
     }
 }
 
@@ -608,8 +626,8 @@ impl RecoveryStrategy for Move {
         Name::new("move")
     }
 
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        if !incident.lost(view).contains(&Rank(3)) {
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        if !incident.lost_ranks(view).contains(&Rank(3)) {
             return Err("rank 3 is there".into());
         }
         let ranks = [Rank(2), Rank(3)];
@@ -619,12 +637,10 @@ impl RecoveryStrategy for Move {
                 members.insert(rank, Member { incarnation: next, node: Some(node("a")), device: None });
             }
         }));
-        let order = |rank| StartOrder {
-            proc: world.proc(rank).expect("a member"),
-            place: Place::On(node("a")),
-            spec: Arc::clone(&view.spec.worker),
+        let order = |rank| {
+            StartOrder::new(world.proc(rank).expect("a member"), Place::On(node("a")), Arc::clone(&view.spec.worker))
         };
-        let batch = StartBatch { world: Arc::clone(&world), orders: ranks.map(order).to_vec() };
+        let batch = StartBatch::new(Arc::clone(&world), ranks.map(order).to_vec());
         let procs = view.alive().filter(|proc| proc.role == Role::Rank(Rank(2))).collect();
         let within = Duration::from_secs(60);
         let stop = Action::Stop { procs, grace: Duration::ZERO, exact: true };
@@ -632,12 +648,12 @@ impl RecoveryStrategy for Move {
         let stages = vec![Stage::new("stop", within, vec![stop]), Stage::new("start", within, start)];
         let touches = ranks.map(|rank| Domain::Process(Role::Rank(rank))).to_vec();
         let cost = Cost::downtime(Duration::from_secs(1));
-        Ok(Proposal { stages, touches, cost, counted: Counted::Yes, reason: "there is room".into() })
+        Ok(Proposal::new(stages, touches, cost, Counted::Yes, "there is room"))
     }
 }
 
 #[test]
-fn nothing_is_started_on_a_host_that_was_drained_while_a_recovery_was_on_its_way() {
+fn a_host_drained_during_a_recovery_receives_no_starts() {
     let mut job = four_with(Move);
     job.slow = Some(2);
     kill(&mut job, 3);
@@ -646,19 +662,19 @@ fn nothing_is_started_on_a_host_that_was_drained_while_a_recovery_was_on_its_way
     job.tell(2, exited(KILLED, None));
     job.pass(1_000);
     let is_on_a = |order: &StartOrder| order.place == Place::On(node("a"));
-    let later = |deed: &Action| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1 && batch.orders.iter().any(is_on_a));
+    let later = |deed: &Action| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1 && batch.starts.iter().any(is_on_a));
     assert!(!job.deeds.iter().any(later), "{:?}", job.deeds);
     assert_eq!(job.hosts(), ["b"; 4]);
 }
 
 #[test]
-fn before_it_is_known_what_runs_nothing_is_moved() {
+fn no_process_moves_before_the_first_listing() {
     let mut job = four();
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
     job.kernel = Kernel::new(plugins());
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })));
+    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })));
     let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect_err("it is too early");
-    assert_eq!(why, "what runs already is not known yet: order it again in a moment");
+    assert_eq!(why, "the running processes are not known yet: repeat the order in a moment");
 }
 
 /// Thinks that it helps whatever happens, and touches nobody but rank 3.
@@ -669,16 +685,16 @@ impl RecoveryStrategy for Aside {
         Name::new("aside")
     }
 
-    fn propose(&self, _: &Incident, _: &View) -> Result<Proposal, String> {
+    fn propose(&self, _: &Incident, _: &View) -> Result<Proposal, RefusalError> {
         let stages = vec![Stage::new("nothing", Duration::from_secs(1), vec![])];
         let touches = vec![Domain::Process(Role::Rank(Rank(3)))];
         let cost = Cost::downtime(Duration::ZERO);
-        Ok(Proposal { stages, touches, cost, counted: Counted::No, reason: "it is cheap".into() })
+        Ok(Proposal::new(stages, touches, cost, Counted::No, "it is cheap"))
     }
 }
 
 #[test]
-fn what_does_not_touch_what_is_wanted_is_no_answer_to_a_wish() {
+fn a_strategy_that_does_not_touch_the_order_target_is_refused() {
     let mut job = four();
     let mut plugins = plugins();
     plugins.strategies.insert(0, Box::new(Aside));
@@ -688,5 +704,5 @@ fn what_does_not_touch_what_is_wanted_is_no_answer_to_a_wish() {
     job.pass(1_000);
     assert_eq!((job.last().outcome.as_str(), job.hosts()), ("recovered by restart", vec!["b"; 4]));
     let refused = job.kernel.explain(job.last().id).expect("it was decided").refused;
-    assert_eq!(refused[0].reason, "it leaves what the operator wants as it is");
+    assert_eq!(refused[0].reason, "it does not do what the operator asks for");
 }

@@ -3,9 +3,9 @@
 use super::job::{Job, KILLED, exited, report};
 use std::time::Duration;
 use taskd_core::job::*;
-use taskd_core::kernel::Proc;
 use taskd_core::launch::Phase;
 use taskd_core::recover::Action;
+use taskd_core::state::Proc;
 use taskd_core::trace::Signal;
 
 const SCHEDULER: Name = Name::new("scheduler");
@@ -22,10 +22,10 @@ fn service(job: &Job) -> &Proc {
 }
 
 #[test]
-fn it_starts_with_the_ranks_on_the_host_of_the_first_one() {
+fn a_service_starts_with_the_ranks_on_the_first_ranks_host() {
     let job = job(|_| ());
     let [Action::Start { batch, .. }] = &job.deeds[..] else { panic!("one start, not {:?}", job.deeds) };
-    let started: Vec<_> = batch.orders.iter().map(|order| (order.proc.to_string(), &*order.spec.argv[0])).collect();
+    let started: Vec<_> = batch.starts.iter().map(|order| (order.proc.to_string(), &*order.spec.argv[0])).collect();
     assert_eq!(
         started,
         [
@@ -44,7 +44,7 @@ fn its_death_is_a_fault_after_which_everybody_starts_again() {
     job.tell_of(ProcId::service(SCHEDULER, 1), Phase::Dead(KILLED));
     job.tell_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
     job.pass(5);
-    let lost = ErrorReport { follow_up: true, ..report("SchedulerLost", "the scheduler is gone") };
+    let lost = report("SchedulerLost", "the scheduler is gone").with_follow_up(true);
     job.tell(1, exited(Termination::Signal { number: 15, core_dumped: false }, Some(lost)));
     job.pass(100);
     let incident = job.last();
@@ -59,7 +59,7 @@ fn its_death_is_a_fault_after_which_everybody_starts_again() {
 
 /// The job's ranks meet at the service, which dies after so many of them have completed a step.
 fn that_loses_its_meeting(stepped: u32) -> Job {
-    let mut job = job(|spec| spec.meeting = Some(SCHEDULER));
+    let mut job = job(|spec| spec.rendezvous_service = Some(SCHEDULER));
     job.pass(1_000);
     (0..stepped).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
     job.tell_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
@@ -68,7 +68,7 @@ fn that_loses_its_meeting(stepped: u32) -> Job {
 }
 
 #[test]
-fn where_ranks_meet_may_die_once_all_have_met_and_whoever_asks_it_then_has_all_start_again() {
+fn a_rendezvous_lost_after_joining_restarts_all_once_it_is_used() {
     let mut job = that_loses_its_meeting(2);
     assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "nobody needs it any more");
     job.tell(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
@@ -79,7 +79,7 @@ fn where_ranks_meet_may_die_once_all_have_met_and_whoever_asks_it_then_has_all_s
 }
 
 #[test]
-fn where_ranks_meet_is_started_again_with_all_of_them_while_some_are_still_on_their_way_there() {
+fn a_rendezvous_lost_while_ranks_are_joining_restarts_all() {
     let mut job = that_loses_its_meeting(1);
     job.observe(0, Signal::Progress { step: 1 });
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -88,7 +88,7 @@ fn where_ranks_meet_is_started_again_with_all_of_them_while_some_are_still_on_th
 }
 
 #[test]
-fn it_starts_anew_when_a_rank_is_lost() {
+fn a_service_is_restarted_when_a_rank_is_lost() {
     let mut job = job(|_| ());
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
@@ -116,7 +116,7 @@ fn a_start_waits_for_steps_of_ranks_and_for_a_service_that_runs() {
 }
 
 #[test]
-fn one_that_ends_well_is_not_missed_and_the_end_of_the_ranks_is_the_end_of_the_job() {
+fn a_service_that_ends_well_is_no_fault_and_ends_no_job() {
     let mut job = job(|_| ());
     job.tell_of(ProcId::service(SCHEDULER, 1), exited(Termination::Code(0), None));
     job.pass(60_000);
@@ -127,8 +127,8 @@ fn one_that_ends_well_is_not_missed_and_the_end_of_the_ranks_is_the_end_of_the_j
 }
 
 #[test]
-fn one_that_still_runs_when_all_ranks_have_finished_is_stopped() {
-    let mut job = job(|spec| spec.policy.stop_grace = Duration::from_secs(3));
+fn a_running_service_is_stopped_when_all_ranks_have_finished() {
+    let mut job = job(|spec| spec.policy.termination_grace_period = Duration::from_secs(3));
     job.tell(0, exited(Termination::Code(0), None));
     job.tell(1, exited(Termination::Code(0), None));
     assert!(service(&job).phase.is_exited());
@@ -136,7 +136,7 @@ fn one_that_still_runs_when_all_ranks_have_finished_is_stopped() {
 }
 
 #[test]
-fn what_is_wrong_with_one_is_told_with_its_setting() {
+fn invalid_service_settings_are_reported_with_their_field() {
     let spec = JobSpec::new("test", 1, WorkerSpec::new(["train"]))
         .with_service("", WorkerSpec::new(["a\0b"]))
         .with_service("x", WorkerSpec::new([""]));

@@ -22,7 +22,7 @@ async fn an_exit_code_comes_back_with_the_last_lines_of_stderr() {
 }
 
 #[tokio::test]
-async fn last_lines_hold_nothing_that_a_terminal_would_obey_and_the_file_has_all() {
+async fn the_stderr_tail_has_no_terminal_controls_and_the_file_has_all() {
     let job = Job::new().await;
     let script = r"printf '\033]0;owned\007\033[31mloss is NaN\033[0m\007 10%%\r20%%\n' >&2; exit 1";
     let proc = job.start_one(sh(script)).await;
@@ -43,7 +43,7 @@ async fn a_signal_comes_back_by_its_number() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_refused_by_name_and_nothing_of_its_batch_runs() {
+async fn a_batch_with_an_unstartable_program_is_refused_as_a_whole() {
     let job = Job::new().await;
     let cases = [
         (WorkerSpec::new(["no-such-program"]), "no-such-program"),
@@ -70,7 +70,7 @@ const BEGIN: &str =
     r#"begin() { "$@" & until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done; }; echo here >&2; "#;
 
 #[tokio::test]
-async fn what_lives_on_when_a_rank_ends_by_itself_is_named_and_killed() {
+async fn leftover_processes_of_an_exited_rank_are_named_and_killed() {
     let job = Job::new().await;
     let cases = [
         ("begin sleep 611; begin sleep 612; exit 0", "exit code 0", vec!["(sleep 611)", "(sleep 612)"]),
@@ -93,13 +93,17 @@ async fn what_lives_on_when_a_rank_ends_by_itself_is_named_and_killed() {
         }
         let is_advised = told.ends_with("; start the program with exec, or have the script wait for it");
         assert_eq!(is_advised, how.starts_with("exit code"), "{told}");
-        assert!(told.contains(if left.len() == 1 { " lives on and is killed: " } else { " live on and are killed: " }));
+        assert!(told.contains(if left.len() == 1 {
+            " still runs and is killed: "
+        } else {
+            " still run and are killed: "
+        }));
     }
     job.end().await;
 }
 
 #[tokio::test]
-async fn what_lives_on_is_named_without_the_secrets_of_its_job() {
+async fn leftover_processes_are_named_with_secrets_redacted() {
     let job = Job::new().await;
     let script = "sh -c 'while :; do sleep 9; done' x --licence hunter2 --token hunter3 & \
                   until grep -q hunter3 /proc/$!/cmdline; do sleep 0.01; done; exit 0";
@@ -113,18 +117,18 @@ async fn what_lives_on_is_named_without_the_secrets_of_its_job() {
 }
 
 #[tokio::test]
-async fn helpers_of_multiprocessing_that_end_with_their_parent_are_not_said_to_live_on() {
+async fn multiprocessing_helpers_are_not_reported_as_leftovers() {
     let job = Job::new().await;
     let helper = "begin bash -c 'exec -a multiprocessing.resource_tracker sleep 616'; begin sleep 617; exit 0";
     let proc = job.start_one(sh(&format!("{BEGIN}{helper}"))).await;
     job.exit_of(&proc).await;
     let printed = job.printed("rank-0.1/stderr.log", " killed: ").await;
-    assert!(printed.contains(" lives on and is killed: ") && !printed.contains("resource_tracker"), "{printed}");
+    assert!(printed.contains(" still runs and is killed: ") && !printed.contains("resource_tracker"), "{printed}");
     job.end().await;
 }
 
 #[tokio::test]
-async fn what_is_stopped_with_its_rank_is_not_said_to_live_on() {
+async fn processes_stopped_with_their_rank_are_not_leftovers() {
     let job = Job::new().await;
     let script = format!("{BEGIN}trap 'exit 0' TERM; begin sleep 615; echo ready >&2; wait");
     let proc = job.start_one(sh(&script)).await;

@@ -26,7 +26,7 @@ impl Job {
     pub(crate) async fn start<const N: usize>(&self, specs: [WorkerSpec; N]) -> [ProcId; N] {
         let batch = batch(1, specs);
         self.launcher.start(&batch).await.unwrap();
-        std::array::from_fn(|i| batch.orders[i].proc.clone())
+        std::array::from_fn(|i| batch.starts[i].proc.clone())
     }
 
     /// Starts one rank.

@@ -46,7 +46,7 @@ async fn a_disk_that_hangs_harms_no_rank_and_delays_no_exit() {
 }
 
 #[tokio::test]
-async fn a_log_that_reaches_its_bound_is_begun_anew_once() {
+async fn a_log_at_its_bound_is_rotated_to_one_older_file() {
     let job = Job::with(|builder| builder.log_bytes_max(4096)).await;
     let proc = job.start_one(sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo end")).await;
     job.exit_of(&proc).await;
@@ -81,7 +81,7 @@ async fn a_file_of_the_users_has_both_streams_and_the_last_life_beside_it() {
     assert_eq!(job.printed("rank-0.1/stderr.log", "err\n").await, "err\n", "the launcher's own files are as ever");
     let both = batch(2, [spec("echo one; sleep 0.2"), spec("sleep 0.1; echo two")]);
     job.launcher.start(&both).await.unwrap();
-    for order in &both.orders {
+    for order in &both.starts {
         job.exit_of(&order.proc).await;
     }
     assert_eq!(job.printed("../logs/worker_0.log", "two\n").await, "one\ntwo\n");

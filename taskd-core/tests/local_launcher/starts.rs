@@ -15,7 +15,7 @@ fn own(printed: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_rank_is_told_who_it_is() {
+async fn a_rank_receives_its_identity_in_its_environment() {
     let job = Job::with(|builder| builder.job_name("mnist").beat_every(Duration::from_millis(250))).await;
     job.start([sleeper(), sh("env | sort; echo end")]).await;
     let printed = job.printed("rank-1.1/stdout.log", "end\n").await;
@@ -29,14 +29,14 @@ async fn a_rank_is_told_who_it_is() {
         control.starts_with(&format!("/proc/{}/fd/", job.guard_pid())) && Path::new(&control).exists(),
         "{control}"
     );
-    let keep = own.remove(own.iter().position(|(name, _)| name == "TASKD_KEEP").unwrap()).1;
+    let keep = own.remove(own.iter().position(|(name, _)| name == "TASKD_HANDOFF").unwrap()).1;
     assert!(keep.starts_with(&format!("/proc/{}/fd/", job.guard_pid())), "{keep}");
     let library = own.remove(own.iter().position(|(name, _)| name == "TASKD_LIB").unwrap()).1;
     assert_eq!(library, taskd_core::worker::library::unpack().unwrap().to_str().unwrap());
     let run_dir = job.dir.path().display().to_string();
     let expected = [
-        ("TASKD_BEAT_MS", "250"),
         ("TASKD_GENERATION", "1"),
+        ("TASKD_HEARTBEAT_INTERVAL_MS", "250"),
         ("TASKD_INCARNATION", "1"),
         ("TASKD_JOB_NAME", "mnist"),
         ("TASKD_LOCAL_RANK", "1"),
@@ -75,7 +75,7 @@ async fn environment_directory_niceness_and_processors_are_as_ordered() {
 async fn a_process_is_started_once() {
     let job = Job::new().await;
     let orders = batch(1, [sh("echo started >&2; exit 3")]);
-    let proc = orders.orders[0].proc.clone();
+    let proc = orders.starts[0].proc.clone();
     let launcher = &job.launcher;
     launcher.start(&orders).await.unwrap();
     launcher.start(&orders).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_start_that_waits_can_be_stopped() {
     let job = Job::new().await;
     job.start_one(sleeper()).await;
     let second = batch(2, [sleeper()]);
-    let proc = second.orders[0].proc.clone();
+    let proc = second.starts[0].proc.clone();
     let waits = job.launcher.start(&second);
     let stops = async {
         // Calls are carried out in their order: this one comes after the start.
@@ -124,8 +124,9 @@ async fn a_start_that_waits_can_be_stopped() {
 #[tokio::test]
 async fn a_start_that_waits_for_its_predecessors_end_has_the_ranks_own_memory() {
     let job = Job::new().await;
-    let first = job.start_one(sleeper().with_env(MEMORY_EVERY_VARIABLE, "100")).await; // it writes nothing there
-    let tells = sh("readlink $TASKD_KEEP; readlink $TASKD_MEMORY; echo end").with_env(MEMORY_EVERY_VARIABLE, "100");
+    let first = job.start_one(sleeper().with_env(IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, "100")).await; // it writes nothing there
+    let tells = sh("readlink $TASKD_HANDOFF; readlink $TASKD_IN_MEMORY_CHECKPOINT; echo end")
+        .with_env(IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, "100");
     let second = batch(2, [tells]);
     let waits = job.launcher.start(&second);
     let stops = async {
@@ -143,9 +144,9 @@ async fn a_start_that_waits_for_its_predecessors_end_has_the_ranks_own_memory() 
 async fn orders_for_another_host_are_refused() {
     let job = Job::with(|builder| builder.node(NodeId(Name::new("a")))).await;
     let mut elsewhere = batch(1, [sleeper()]);
-    elsewhere.orders[0].place = Place::On(NodeId(Name::new("b")));
+    elsewhere.starts[0].place = Place::On(NodeId(Name::new("b")));
     let mut anywhere_else = batch(1, [sleeper()]);
-    anywhere_else.orders[0].place = Place::AnyBut(BTreeSet::from([NodeId(Name::new("a"))]));
+    anywhere_else.starts[0].place = Place::AnyBut(BTreeSet::from([NodeId(Name::new("a"))]));
     for orders in [elsewhere, anywhere_else] {
         let refused = job.launcher.start(&orders).await;
         assert!(matches!(&refused, Err(LaunchError::Refused(why)) if why.contains("only node a")), "{refused:?}");

@@ -66,12 +66,11 @@ pub(crate) async fn within<T>(limit: Duration, what: &str, mut look: impl FnMut(
 pub(crate) fn batch<const N: usize>(incarnation: u32, specs: [WorkerSpec; N]) -> StartBatch {
     let member = |_| Member { incarnation: Incarnation(incarnation), node: None, device: None };
     let members: BTreeMap<Rank, Member> = (0..N as u32).map(|rank| (Rank(rank), member(rank))).collect();
-    let orders = specs.into_iter().zip(0..).map(|(spec, rank)| StartOrder {
-        proc: ProcId::rank(rank, incarnation),
-        place: Place::anywhere(),
-        spec: Arc::new(spec),
-    });
-    StartBatch { world: Arc::new(World::first(members)), orders: orders.collect() }
+    let orders = specs
+        .into_iter()
+        .zip(0..)
+        .map(|(spec, rank)| StartOrder::new(ProcId::rank(rank, incarnation), Place::anywhere(), Arc::new(spec)));
+    StartBatch::new(Arc::new(World::first(members)), orders.collect())
 }
 
 pub(crate) fn sh(script: &str) -> WorkerSpec {

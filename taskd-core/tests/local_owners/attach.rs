@@ -11,13 +11,13 @@ use taskd_core::launch::*;
 const KEEP: Duration = Duration::from_secs(60);
 
 tests![
-    an_exit_between_two_owners_is_told_to_the_second,
+    exit_between_two_owners_is_reported_to_the_second,
     an_owner_that_has_detached_finds_everything_again,
-    there_is_one_owner_and_a_newer_one_takes_over_when_asked,
-    of_many_that_come_at_once_one_is_the_owner,
+    newer_owner_takes_over_when_asked,
+    one_of_many_simultaneous_supervisors_is_the_owner,
 ];
 
-async fn an_exit_between_two_owners_is_told_to_the_second() {
+async fn exit_between_two_owners_is_reported_to_the_second() {
     let mut supervisor = Supervisor::start("keep=60000").await;
     supervisor.kill();
     std::fs::write(supervisor.path("go"), "").unwrap();
@@ -40,7 +40,7 @@ async fn an_owner_that_has_detached_finds_everything_again() {
     let first = build().await;
     let orders = batch(1, [sleeper(), sh("exit 9")]);
     first.start(&orders).await.unwrap();
-    let ended = orders.orders[1].proc.clone();
+    let ended = orders.starts[1].proc.clone();
     exit_of(&first, &ended).await;
     let before = first.list().await.unwrap();
     first.detach(KEEP).await.unwrap();
@@ -60,7 +60,7 @@ async fn an_owner_that_has_detached_finds_everything_again() {
     third.shutdown(Duration::MAX).await.unwrap(); // as long as it takes, which is not long
 }
 
-async fn there_is_one_owner_and_a_newer_one_takes_over_when_asked() {
+async fn newer_owner_takes_over_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let first = builder(dir.path()).build().await.unwrap();
     let orders = batch(1, [sleeper()]);
@@ -76,14 +76,14 @@ async fn there_is_one_owner_and_a_newer_one_takes_over_when_asked() {
         assert!(matches!(&told, Err(LaunchError::Superseded(why)) if why.contains("taken")), "{told:?}");
     }
     drop(first); // says nothing to the guard any more
-    let proc = &orders.orders[0].proc;
+    let proc = &orders.starts[0].proc;
     assert!(is_alive(pid_of(&second, proc).await));
     second.stop(from_ref(proc), Duration::ZERO).await.unwrap();
     exit_of(&second, proc).await;
     second.shutdown(Duration::ZERO).await.unwrap();
 }
 
-async fn of_many_that_come_at_once_one_is_the_owner() {
+async fn one_of_many_simultaneous_supervisors_is_the_owner() {
     for _ in 0..5 {
         let dir = tempfile::tempdir().unwrap();
         let build = || tokio::spawn(builder(dir.path()).build());

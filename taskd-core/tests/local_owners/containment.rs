@@ -9,13 +9,13 @@ use taskd_core::job::WorkerSpec;
 use taskd_core::launch::*;
 
 tests![
-    what_has_left_its_session_environment_and_parent_is_killed_with_the_group,
+    daemon_without_session_and_parent_is_killed_with_its_group,
     a_chain_of_processes_of_a_few_milliseconds_is_killed_with_the_group,
     a_daemon_of_a_rank_ends_with_the_rank,
     a_chain_of_processes_of_a_rank_ends_with_the_rank,
     each_process_has_a_group_of_its_own_which_goes_with_it,
     a_guard_that_ends_in_order_leaves_no_group,
-    the_guard_says_what_contains_its_processes,
+    guard_reports_what_contains_its_processes,
 ];
 
 /// The control group that the guard of a run directory is in, as its record has it. `None`, with one sentence: none can be made here.
@@ -29,7 +29,7 @@ fn group(run_dir: &Path) -> Option<PathBuf> {
     group
 }
 
-async fn what_has_left_its_session_environment_and_parent_is_killed_with_the_group() {
+async fn daemon_without_session_and_parent_is_killed_with_its_group() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let Some(group) = group(dir.path()) else { return };
@@ -41,7 +41,7 @@ async fn what_has_left_its_session_environment_and_parent_is_killed_with_the_gro
     let pid: u32 =
         eventually("it is up", || std::fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse().ok()).await;
     send(guard_pid(dir.path()), Signal::KILL);
-    exit_of(&launcher, &orders.orders[0].proc).await;
+    exit_of(&launcher, &orders.starts[0].proc).await;
     launcher.start(&batch(2, [sleeper()])).await.unwrap();
     assert!(!is_alive(pid) && !group.exists(), "{}", group.display());
     launcher.shutdown(Duration::ZERO).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_chain_of_processes_of_a_few_milliseconds_is_killed_with_the_group() {
     launcher.start(&orders).await.unwrap();
     chain_runs(dir.path()).await;
     send(guard_pid(dir.path()), Signal::KILL);
-    exit_of(&launcher, &orders.orders[0].proc).await;
+    exit_of(&launcher, &orders.starts[0].proc).await;
     launcher.start(&batch(2, [sleeper()])).await.unwrap();
     assert_is_over(dir.path());
     launcher.shutdown(Duration::ZERO).await.unwrap();
@@ -115,15 +115,15 @@ async fn a_daemon_of_a_rank_ends_with_the_rank() {
             let read = || std::fs::read_to_string(shared.path().join("pid")).ok()?.trim().parse().ok();
             let pid: u32 = eventually("it is up", read).await;
             if ends_by.starts_with("exec") {
-                launcher.stop(&[orders.orders[0].proc.clone()], Duration::ZERO).await.unwrap();
+                launcher.stop(&[orders.starts[0].proc.clone()], Duration::ZERO).await.unwrap();
             }
-            exit_of(&launcher, &orders.orders[0].proc).await;
+            exit_of(&launcher, &orders.starts[0].proc).await;
             incarnation += 1;
             let next = batch(incarnation, [sleeper()]);
             launcher.start(&next).await.unwrap(); // its successor waits until all of it is gone
             assert!(!is_alive(pid), "{kind}, {ends_by}");
-            launcher.stop(&[next.orders[0].proc.clone()], Duration::ZERO).await.unwrap();
-            exit_of(&launcher, &next.orders[0].proc).await;
+            launcher.stop(&[next.starts[0].proc.clone()], Duration::ZERO).await.unwrap();
+            exit_of(&launcher, &next.starts[0].proc).await;
         }
     }
     launcher.shutdown(Duration::ZERO).await.unwrap();
@@ -138,11 +138,11 @@ async fn a_chain_of_processes_of_a_rank_ends_with_the_rank() {
     let orders = batch(1, [leaves_a_chain(dir.path()), sleeper()]);
     launcher.start(&orders).await.unwrap();
     chain_runs(dir.path()).await;
-    let [chained, other] = [0, 1].map(|rank: usize| orders.orders[rank].proc.clone());
+    let [chained, other] = [0, 1].map(|rank: usize| orders.starts[rank].proc.clone());
     send(pid_of(&launcher, &chained).await, Signal::KILL);
     exit_of(&launcher, &chained).await;
     let mut next = batch(2, [sleeper(), sleeper()]);
-    next.orders.truncate(1);
+    next.starts.truncate(1);
     launcher.start(&next).await.unwrap();
     assert_is_over(dir.path());
     assert!(is_alive(pid_of(&launcher, &other).await), "what is another rank's lives");
@@ -163,14 +163,14 @@ async fn each_process_has_a_group_of_its_own_which_goes_with_it() {
         held
     };
     let mut pids = Vec::new();
-    for order in &orders.orders {
+    for order in &orders.starts {
         pids.push(pid_of(&launcher, &order.proc).await.to_string());
     }
     pids.sort();
     assert_eq!(groups(), pids);
     assert_eq!(launcher.counters().await.unwrap().guard.cgroups_missing, 0);
-    launcher.stop(&[orders.orders[0].proc.clone()], Duration::ZERO).await.unwrap();
-    exit_of(&launcher, &orders.orders[0].proc).await;
+    launcher.stop(&[orders.starts[0].proc.clone()], Duration::ZERO).await.unwrap();
+    exit_of(&launcher, &orders.starts[0].proc).await;
     eventually("its group is gone", || (groups().len() == 1).then_some(())).await;
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
@@ -188,7 +188,7 @@ async fn a_guard_that_ends_in_order_leaves_no_group() {
     eventually("the group is gone", || (!group.exists()).then_some(())).await;
 }
 
-async fn the_guard_says_what_contains_its_processes() {
+async fn guard_reports_what_contains_its_processes() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let log = || std::fs::read_to_string(dir.path().join("guard.log")).unwrap_or_default();
@@ -198,11 +198,11 @@ async fn the_guard_says_what_contains_its_processes() {
     let expected = match group(dir.path()) {
         Some(group) => {
             format!(
-                "control group {} holds what guard {guard} starts: nothing is left of it where a rank ends",
+                "control group {} holds all processes of guard {guard}: none is left when a rank ends",
                 group.display()
             )
         }
-        None => format!("no control group holds what guard {guard} starts ("),
+        None => format!("no control group holds the processes of guard {guard} ("),
     };
     assert!(line.contains(&expected), "{line}");
     launcher.shutdown(Duration::ZERO).await.unwrap();

@@ -88,7 +88,7 @@ async fn many_starts_and_stops_leave_nothing() {
     for incarnation in 1..=rounds {
         let orders = batch(incarnation, [sleeper(), sh("sleep 1000 & exit 0")]);
         launcher.start(&orders).await.unwrap();
-        let procs: Vec<ProcId> = orders.orders.iter().map(|order| order.proc.clone()).collect();
+        let procs: Vec<ProcId> = orders.starts.iter().map(|order| order.proc.clone()).collect();
         launcher.stop(&procs, Duration::ZERO).await.unwrap();
         for proc in &procs {
             exit_of(&launcher, proc).await;

@@ -14,9 +14,9 @@ use taskd_core::{detect, recover};
 
 tests![
     a_killed_guard_is_blamed_and_its_ranks_are_victims,
-    whoever_sends_sigterm_to_a_guard_is_told_of_and_no_rank_is_blamed,
-    a_guard_that_kept_as_long_as_it_was_to_costs_nothing,
-    a_stopped_guard_is_told_of_in_two_seconds_and_the_job_goes_on_when_it_does,
+    sender_of_sigterm_to_a_guard_is_reported_and_no_rank_blamed,
+    guard_that_kept_processes_for_its_time_is_not_blamed,
+    stopped_guard_is_reported_in_two_seconds_and_the_job_continues,
     a_guard_that_hangs_is_killed_with_what_it_guards,
 ];
 
@@ -28,7 +28,7 @@ async fn job(dir: &Path) -> Runtime {
 
 fn job_with(dir: &Path, launcher: LocalLauncher) -> Runtime {
     let mut spec = JobSpec::new("job", 2, sleeper());
-    spec.policy.stop_grace = Duration::from_millis(100);
+    spec.policy.termination_grace_period = Duration::from_millis(100);
     let runtime = Runtime::builder().job(spec).launcher(launcher).journal(dir.join("journal"));
     runtime.detectors(detect::defaults()).strategies(recover::defaults()).build().unwrap()
 }
@@ -48,7 +48,7 @@ async fn trains(handle: &RuntimeHandle, restarts: u32) {
 }
 
 async fn stopped(handle: &RuntimeHandle, running: tokio::task::JoinHandle<JobReport>) -> JobReport {
-    handle.stop("the test is over").await;
+    handle.stop("the test is over").await.unwrap();
     let report = running.await.unwrap();
     assert_eq!(report.outcome, Outcome::Stopped);
     report
@@ -77,7 +77,7 @@ async fn a_killed_guard_is_blamed_and_its_ranks_are_victims() {
     assert!(incident.evidence.contains(&how), "{:?}", incident.evidence);
 }
 
-async fn whoever_sends_sigterm_to_a_guard_is_told_of_and_no_rank_is_blamed() {
+async fn sender_of_sigterm_to_a_guard_is_reported_and_no_rank_blamed() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = job(dir.path()).await;
     let handle = runtime.handle();
@@ -88,11 +88,11 @@ async fn whoever_sends_sigterm_to_a_guard_is_told_of_and_no_rank_is_blamed() {
     trains(&handle, 1).await;
     let report = stopped(&handle, running).await;
     let incident = only(&report);
-    let how = format!("guard {guard} was sent SIGTERM by process {}", std::process::id());
+    let how = format!("guard {guard} received SIGTERM from process {}", std::process::id());
     assert!(incident.evidence[0].contains(&how), "{:?}", incident.evidence);
 }
 
-async fn a_guard_that_kept_as_long_as_it_was_to_costs_nothing() {
+async fn guard_that_kept_processes_for_its_time_is_not_blamed() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = job(dir.path()).await;
     let handle = runtime.handle();
@@ -110,7 +110,7 @@ async fn a_guard_that_kept_as_long_as_it_was_to_costs_nothing() {
     assert_eq!((begun.budget_left, begun.restarts), (10, 0), "it had been agreed");
     let report = stopped(&handle, running).await;
     let incident = only(&report);
-    assert!(incident.evidence[0].contains("no owner came in the time"), "{:?}", incident.evidence);
+    assert!(incident.evidence[0].contains("no owner attached within the time"), "{:?}", incident.evidence);
 }
 
 async fn eventually_status(handle: &RuntimeHandle, wanted: impl Fn(&JobStatus) -> bool) -> JobStatus {
@@ -126,7 +126,7 @@ async fn eventually_status(handle: &RuntimeHandle, wanted: impl Fn(&JobStatus) -
     tokio::time::timeout(PATIENCE, waiting).await.expect("the status comes to be as wanted")
 }
 
-async fn a_stopped_guard_is_told_of_in_two_seconds_and_the_job_goes_on_when_it_does() {
+async fn stopped_guard_is_reported_in_two_seconds_and_the_job_continues() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = job(dir.path()).await;
     let handle = runtime.handle();
@@ -187,5 +187,5 @@ async fn a_guard_that_hangs_is_killed_with_what_it_guards() {
     eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // it is told from the moment in which the kernel kills it
     assert!(matches!(&told[1].state, GuardState::Silent(_)), "{told:?}");
     let GuardState::Gone(end) = &told[2].state else { panic!("{told:?}") };
-    assert_eq!(end.why, format!("guard {pid} had not answered for 1s, and was killed with all that it guarded"));
+    assert_eq!(end.why, format!("guard {pid} had not answered for 1s, and was killed with all its processes"));
 }

@@ -10,10 +10,10 @@ use taskd_core::job::*;
 use taskd_core::launch::*;
 
 tests![
-    exits_of_a_killed_guard_are_told_once_and_it_is_replaced,
-    what_a_guard_and_its_owner_left_is_removed_before_the_next_job,
+    exits_of_a_killed_guard_are_reported_once,
+    processes_of_a_lost_guard_are_removed_before_the_next_job,
     a_process_whose_first_thread_has_ended_is_removed_as_others_are,
-    what_has_another_environment_is_found_by_its_session_or_its_parent,
+    process_without_the_mark_is_found_by_session_or_parent,
     two_jobs_do_not_meet,
 ];
 
@@ -36,7 +36,7 @@ async fn a_process_whose_first_thread_has_ended_is_removed_as_others_are() {
         } else {
             std::fs::write(dir.path().join("go"), "").unwrap();
         }
-        exit_of(&launcher, &orders.orders[0].proc).await;
+        exit_of(&launcher, &orders.starts[0].proc).await;
         let next = batch(2, [sleeper()]);
         launcher.start(&next).await.unwrap();
         eventually("it is gone", || (threads() < 2).then_some(())).await;
@@ -44,7 +44,7 @@ async fn a_process_whose_first_thread_has_ended_is_removed_as_others_are() {
     }
 }
 
-async fn exits_of_a_killed_guard_are_told_once_and_it_is_replaced() {
+async fn exits_of_a_killed_guard_are_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let orders = batch(1, crate::supervisor::ranks(dir.path()));
@@ -52,7 +52,7 @@ async fn exits_of_a_killed_guard_are_told_once_and_it_is_replaced() {
     let pids = || std::fs::read_to_string(dir.path().join("pids")).unwrap_or_default();
     eventually("all are up", || (pids().lines().count() == crate::supervisor::PROCESSES).then_some(())).await;
     std::fs::write(dir.path().join("go"), "").unwrap();
-    let procs: Vec<ProcId> = orders.orders.iter().map(|order| order.proc.clone()).collect();
+    let procs: Vec<ProcId> = orders.starts.iter().map(|order| order.proc.clone()).collect();
     exit_of(&launcher, &procs[0]).await;
     let from = launcher.list().await.unwrap().revision;
 
@@ -70,20 +70,20 @@ async fn exits_of_a_killed_guard_are_told_once_and_it_is_replaced() {
     launcher.start(&next).await.unwrap();
     launcher.start(&orders).await.unwrap(); // all three are over
     assert_ne!(guard_pid(dir.path()), dead);
-    launcher.stop(from_ref(&next.orders[0].proc), Duration::ZERO).await.unwrap();
-    exit_of(&launcher, &next.orders[0].proc).await;
+    launcher.stop(from_ref(&next.starts[0].proc), Duration::ZERO).await.unwrap();
+    exit_of(&launcher, &next.starts[0].proc).await;
 
     let (changes, _) = launcher.watch(from).await.unwrap();
     let exits = changes.iter().filter_map(|change| match change {
         Change::Proc(status) if status.phase.is_exited() => Some(&status.proc),
         _ => None,
     });
-    assert_eq!(exits.collect::<Vec<_>>(), [&procs[1], &procs[2], &next.orders[0].proc]);
+    assert_eq!(exits.collect::<Vec<_>>(), [&procs[1], &procs[2], &next.starts[0].proc]);
     assert_eq!(launcher.list().await.unwrap().procs.len(), 4, "nothing was acknowledged");
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
-async fn what_a_guard_and_its_owner_left_is_removed_before_the_next_job() {
+async fn processes_of_a_lost_guard_are_removed_before_the_next_job() {
     let mut supervisor = Supervisor::start("keep=60000").await;
     supervisor.kill();
     send(supervisor.guard, Signal::KILL);
@@ -95,7 +95,7 @@ async fn what_a_guard_and_its_owner_left_is_removed_before_the_next_job() {
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
-async fn what_has_another_environment_is_found_by_its_session_or_its_parent() {
+async fn process_without_the_mark_is_found_by_session_or_parent() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let bare = "env -i /bin/sh -c 'echo $$ >> pids; exec sleep 1000'";
@@ -118,7 +118,7 @@ async fn what_has_another_environment_is_found_by_its_session_or_its_parent() {
     })
     .await;
     send(guard_pid(dir.path()), Signal::KILL);
-    exit_of(&launcher, &orders.orders[0].proc).await;
+    exit_of(&launcher, &orders.starts[0].proc).await;
     launcher.start(&batch(2, [sleeper()])).await.unwrap();
     assert!(!pids().into_iter().any(is_alive), "{:?}", pids());
     launcher.shutdown(Duration::ZERO).await.unwrap();

@@ -11,13 +11,13 @@ use taskd_core::job::*;
 use taskd_core::launch::*;
 
 tests![
-    a_record_that_was_copied_from_another_directory_kills_nobody,
-    a_record_with_a_job_id_that_can_be_none_kills_nobody,
+    guard_record_copied_from_elsewhere_kills_no_process,
+    guard_record_with_an_invalid_job_id_kills_no_process,
     another_jobs_directory_is_refused_by_its_name,
-    what_is_no_file_of_ours_is_neither_waited_for_nor_used,
+    fifo_or_foreign_file_in_the_run_directory_is_not_used,
     a_run_directory_that_others_could_change_is_refused_in_one_sentence,
     files_that_a_cleaner_removes_are_there_again,
-    no_second_guard_starts_where_the_files_of_a_stopped_one_are_gone,
+    no_second_guard_starts_beside_one_whose_files_are_gone,
     an_owner_that_has_given_up_changes_nothing,
 ];
 
@@ -29,13 +29,13 @@ async fn with_a_sleeper(dir: &Path) -> (LocalLauncher, ProcId, u32) {
     let launcher = builder(dir).build().await.unwrap();
     let orders = batch(1, [sleeper()]);
     launcher.start(&orders).await.unwrap();
-    let proc = orders.orders[0].proc.clone();
+    let proc = orders.starts[0].proc.clone();
     phase_of(&launcher, &proc, |phase| *phase == Phase::Running).await;
     let pid = pid_of(&launcher, &proc).await;
     (launcher, proc, pid)
 }
 
-async fn a_record_that_was_copied_from_another_directory_kills_nobody() {
+async fn guard_record_copied_from_elsewhere_kills_no_process() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (launcher, _, pid) = with_a_sleeper(one.path()).await;
     std::fs::copy(one.path().join("guard.json"), two.path().join("guard.json")).unwrap();
@@ -52,7 +52,7 @@ fn marked(job: &str) -> Child {
     Command::new("sleep").arg("1000").env("TASKD_JOB", job).spawn().unwrap()
 }
 
-async fn a_record_with_a_job_id_that_can_be_none_kills_nobody() {
+async fn guard_record_with_an_invalid_job_id_kills_no_process() {
     use std::os::unix::fs::MetadataExt;
     for job in ["", "job", "0123456789abcdef0123456789abcdeg"] {
         let dir = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ async fn another_jobs_directory_is_refused_by_its_name() {
     let launcher = named("digits").await.unwrap();
     let orders = batch(1, [sh("trap '' TERM; sleep 1000")]);
     launcher.start(&orders).await.unwrap();
-    let proc = orders.orders[0].proc.clone();
+    let proc = orders.starts[0].proc.clone();
     phase_of(&launcher, &proc, |phase| *phase == Phase::Running).await;
     let pid = pid_of(&launcher, &proc).await;
     launcher.detach(KEEP).await.unwrap();
@@ -107,7 +107,7 @@ async fn another_jobs_directory_is_refused_by_its_name() {
     named("letters").await.unwrap().shutdown(Duration::ZERO).await.unwrap(); // which has ended in order
 }
 
-async fn what_is_no_file_of_ours_is_neither_waited_for_nor_used() {
+async fn fifo_or_foreign_file_in_the_run_directory_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = |name: &str| assert!(Command::new("mkfifo").arg(dir.path().join(name)).status().unwrap().success());
     fifo("guard.json");
@@ -117,7 +117,7 @@ async fn what_is_no_file_of_ours_is_neither_waited_for_nor_used() {
     let spec = |script: &str, log: &str| sh(script).with_log(dir.path().join(log));
     let orders = batch(1, [spec("echo one; echo two", "log"), spec("echo three", "other.log")]);
     launcher.start(&orders).await.unwrap();
-    for order in &orders.orders {
+    for order in &orders.starts {
         assert!(exit_of(&launcher, &order.proc).await.how.is_success());
     }
     let text = |path: &str| std::fs::read_to_string(dir.path().join(path)).unwrap_or_default();
@@ -194,7 +194,7 @@ async fn files_that_a_cleaner_removes_are_there_again() {
     assert!(!dir.path().join("guard.json").exists(), "an orderly end takes its files along");
 }
 
-async fn no_second_guard_starts_where_the_files_of_a_stopped_one_are_gone() {
+async fn no_second_guard_starts_beside_one_whose_files_are_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (launcher, _, pid) = with_a_sleeper(dir.path()).await;
     let guard = guard_pid(dir.path());

@@ -8,18 +8,18 @@ use rustix::process::Signal;
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
-use taskd_core::trace::{Ask, Exhibit, SourceError, TraceSource};
+use taskd_core::trace::{Probe, ProbeResult, SourceError, TraceSource};
 
 tests![
     a_killed_rank_is_known_dead_before_its_exit,
-    every_end_is_told_as_what_it_is,
-    a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed,
+    every_kind_of_exit_is_reported_as_such,
+    rank_that_does_not_hold_its_lifeline_is_noticed,
     exec_is_no_death,
     helpers_and_wrappers_are_not_the_rank,
     the_rank_behind_a_wrapper_is_seen_and_its_wrappers_end_is_its_own,
     a_main_thread_that_leaves_is_no_death,
-    where_no_lock_is_released_the_lifeline_is_unavailable,
-    steps_and_heartbeats_are_told,
+    lifeline_without_robust_locks_is_unavailable,
+    steps_and_heartbeats_are_reported,
 ];
 
 fn rank_that(act: &str, argument: &str) -> WorkerSpec {
@@ -58,7 +58,7 @@ impl Run {
             for change in changes {
                 match change {
                     Change::Proc(status) => phases.push(status.phase),
-                    Change::Node(_) | Change::Link(_) | Change::Said(_) | Change::Guard(_) => (),
+                    Change::Node(_) | Change::Link(_) | Change::Worker(_) | Change::Guard(_) => (),
                 }
             }
         }
@@ -95,7 +95,7 @@ async fn a_killed_rank_is_known_dead_before_its_exit() {
     }
 }
 
-async fn every_end_is_told_as_what_it_is() {
+async fn every_kind_of_exit_is_reported_as_such() {
     let cases = [
         ("exit", "3", "dead: exit code 3", "exited: exit code 3"),
         ("_exit", "5", "dead: exit code 5", "exited: exit code 5"),
@@ -132,7 +132,7 @@ print(os.environ["TASKD_LIFELINE"], "held", flush=True)
 time.sleep(1000)
 "#;
 
-async fn a_rank_that_does_not_tell_that_it_holds_its_lifeline_is_noticed() {
+async fn rank_that_does_not_hold_its_lifeline_is_noticed() {
     let run = run(WorkerSpec::new(["python3", "-c", QUIET_RANK]), "held").await;
     let log = std::fs::read_to_string(run.dir.path().join("procs/rank-0.1/stdout.log")).unwrap();
     let page = std::fs::File::open(log.split(' ').next().unwrap()).unwrap();
@@ -198,7 +198,7 @@ async fn the_rank_behind_a_wrapper_is_seen_and_its_wrappers_end_is_its_own() {
     let rank = children_of(run.pid)[0];
     send(rank, Signal::STOP);
     eventually("it is stopped", || (state_of(rank) == Some('T')).then_some(())).await;
-    let Ok(Exhibit::Text(text)) = state(&mut source).await else { panic!("a text") };
+    let Ok(ProbeResult::Text(text)) = state(&mut source).await else { panic!("a text") };
     assert!(text.starts_with("state=T ") && text.contains(" lifeline=never-taken "), "{text}");
 
     // The wrapper goes on without it: that is no death, and no silence.
@@ -221,12 +221,12 @@ async fn a_main_thread_that_leaves_is_no_death() {
     run.end().await;
 }
 
-async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
+async fn lifeline_without_robust_locks_is_unavailable() {
     let mut spec = rank_that("hold", "");
     spec.argv.insert(1, NO_ROBUST_LOCKS.into());
     let run = run(spec, "held").await;
     let told = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await;
-    let Ok(Exhibit::Text(text)) = told else { panic!("{told:?}") };
+    let Ok(ProbeResult::Text(text)) = told else { panic!("{told:?}") };
     assert!(text.contains(" lifeline=unavailable "), "{text}");
     send(run.pid, Signal::KILL);
     assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);
@@ -235,14 +235,21 @@ async fn where_no_lock_is_released_the_lifeline_is_unavailable() {
     run.end().await;
 }
 
-/// What a source tells of the state of rank 0.
-async fn state(source: &mut impl TraceSource) -> Result<Exhibit, SourceError> {
+/// Returns true if every thread of a process is stopped by a signal.
+fn threads_are_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    threads.map(stat).all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
+/// Returns the state of rank 0 that a source reports.
+async fn state(source: &mut impl TraceSource) -> Result<ProbeResult, SourceError> {
     let (about, what) = (Domain::Process(Role::Rank(Rank(0))), Name::new("process-state"));
-    let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about.clone()], within: Duration::from_secs(1) };
+    let ask = Probe::new("test", what, vec![about.clone()], Duration::from_secs(1)).with_tag(1);
     source.collect(&ask, &about).await
 }
 
-async fn steps_and_heartbeats_are_told() {
+async fn steps_and_heartbeats_are_reported() {
     let run = run(rank_that("step", "42").with_env("A", "b"), "stepped").await;
     let mut source = run.launcher.heartbeats(Duration::from_millis(5));
     let (mut beats, mut steps) = (0, Vec::new());
@@ -260,8 +267,9 @@ async fn steps_and_heartbeats_are_told() {
     assert_eq!(steps, [42]);
 
     send(run.pid, Signal::STOP);
-    eventually("it is stopped", || (state_of(run.pid) == Some('T')).then_some(())).await;
-    let Ok(Exhibit::Text(text)) = state(&mut source).await else { panic!("a text") };
+    // Each thread stops by itself, a moment after the process is reported as stopped.
+    eventually("every thread is stopped", || threads_are_stopped(run.pid).then_some(())).await;
+    let Ok(ProbeResult::Text(text)) = state(&mut source).await else { panic!("a text") };
     let words: Vec<&str> = text.split(' ').map(|word| word.split('=').next().unwrap()).collect();
     let of_page = ["state", "wchan", "beat_age_ms", "step", "step_age_ms", "lifeline"];
     let of_activity = ["threads", "runnable", "uninterruptible", "cpu_ms", "ran_age_ms"];

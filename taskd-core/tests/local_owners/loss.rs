@@ -8,7 +8,7 @@ use std::time::Duration;
 tests![
     a_killed_supervisor_takes_everything_along,
     a_killed_supervisor_is_missed_though_its_helper_holds_its_connection,
-    a_supervisor_that_nobody_follows_takes_everything_along_later,
+    supervisor_without_successor_takes_its_job_along,
     a_rank_that_prints_is_not_harmed_by_the_loss_of_its_owner,
     a_guard_that_is_asked_to_end_stops_everything,
 ];
@@ -31,7 +31,7 @@ async fn a_killed_supervisor_is_missed_though_its_helper_holds_its_connection() 
     send(helper, rustix::process::Signal::KILL);
 }
 
-async fn a_supervisor_that_nobody_follows_takes_everything_along_later() {
+async fn supervisor_without_successor_takes_its_job_along() {
     let mut supervisor = Supervisor::start("keep=300").await;
     let begun = std::time::Instant::now();
     supervisor.kill();

@@ -21,7 +21,7 @@ pub(crate) fn run(dir: &str) -> ExitCode {
         let launcher = without_guard(dir.as_ref()).build().await.unwrap();
         let orders = batch(1, [sleeper()]);
         launcher.start(&orders).await.unwrap();
-        let pid = pid_of(&launcher, &orders.orders[0].proc).await;
+        let pid = pid_of(&launcher, &orders.starts[0].proc).await;
         std::fs::write(format!("{dir}/pid"), pid.to_string()).unwrap();
         std::future::pending::<ExitCode>().await
     })
@@ -30,11 +30,11 @@ pub(crate) fn run(dir: &str) -> ExitCode {
 async fn without_a_guard_processes_start_end_and_stop() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = without_guard(dir.path()).build().await.unwrap();
-    assert_eq!(launcher.info().goes_without.len(), 4);
+    assert_eq!(launcher.info().limitations.len(), 4);
     let helper = "setsid sh -c 'echo $$ > pid; exec sleep 1000' & while [ ! -s pid ]; do sleep 0.01; done; exit 3";
     let orders = batch(1, [sh(helper).with_cwd(dir.path()), sleeper()]);
     launcher.start(&orders).await.unwrap();
-    let [first, second] = [0, 1].map(|i| orders.orders[i].proc.clone());
+    let [first, second] = [0, 1].map(|i| orders.starts[i].proc.clone());
     assert_eq!(exit_of(&launcher, &first).await.how, Termination::Code(3));
     let helper: u32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
     eventually("what it left is gone", || (!is_alive(helper)).then_some(())).await;

@@ -12,9 +12,9 @@ use taskd_core::recover::ExitStrategy;
 use taskd_core::runtime::Runtime;
 
 tests![
-    a_rank_that_the_kernel_kills_for_lack_of_memory_is_told_of_with_the_limit,
-    a_guard_that_the_kernel_kills_for_lack_of_memory_is_told_of_in_the_same_way,
-    a_rank_that_somebody_kills_is_not_said_to_have_run_out_of_memory,
+    rank_killed_out_of_memory_is_reported_with_the_limit,
+    guard_killed_out_of_memory_is_reported_as_such,
+    killed_rank_is_not_reported_as_out_of_memory,
 ];
 
 /// A control group with a limit of 64 MiB of memory, gone when it is dropped.
@@ -63,7 +63,7 @@ fn glutton() -> WorkerSpec {
     sh("exec tail /dev/zero")
 }
 
-async fn a_rank_that_the_kernel_kills_for_lack_of_memory_is_told_of_with_the_limit() {
+async fn rank_killed_out_of_memory_is_reported_with_the_limit() {
     let Some(group) = Group::new("rank") else { return };
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(&dir.path().join("run")).build().await.unwrap();
@@ -81,7 +81,7 @@ async fn a_rank_that_the_kernel_kills_for_lack_of_memory_is_told_of_with_the_lim
     assert!(told.contains("the limit of 64 MiB of control group /taskd-test-rank-"), "{told}");
 }
 
-async fn a_guard_that_the_kernel_kills_for_lack_of_memory_is_told_of_in_the_same_way() {
+async fn guard_killed_out_of_memory_is_reported_as_such() {
     let Some(group) = Group::new("guard") else { return };
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
@@ -124,12 +124,12 @@ async fn gone(launcher: &LocalLauncher, mut from: Revision) -> GuardEnd {
     tokio::time::timeout(PATIENCE, waiting).await.expect("its end is told")
 }
 
-async fn a_rank_that_somebody_kills_is_not_said_to_have_run_out_of_memory() {
+async fn killed_rank_is_not_reported_as_out_of_memory() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let orders = batch(1, [sleeper()]);
     launcher.start(&orders).await.unwrap();
-    let proc = &orders.orders[0].proc;
+    let proc = &orders.starts[0].proc;
     send(pid_of(&launcher, proc).await, Signal::KILL);
     let exit = exit_of(&launcher, proc).await;
     assert_eq!((exit.how, exit.error), (Termination::Signal { number: 9, core_dumped: false }, None));

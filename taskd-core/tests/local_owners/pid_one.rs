@@ -39,7 +39,7 @@ pub(crate) fn run(act: &str, dir: &str) -> ExitCode {
                 let launcher = builder(dir.as_ref()).build().await.unwrap();
                 let orders = batch(1, [sh("exit 3")]);
                 launcher.start(&orders).await.unwrap();
-                let exit = exit_of(&launcher, &orders.orders[0].proc).await;
+                let exit = exit_of(&launcher, &orders.starts[0].proc).await;
                 launcher.shutdown(Duration::ZERO).await.unwrap();
                 println!("{}", exit.how);
                 ExitCode::SUCCESS

@@ -10,8 +10,8 @@ use taskd_core::launch::*;
 
 tests![
     a_call_that_a_sandbox_refuses_is_named,
-    a_program_that_cannot_be_executed_is_told_of_with_the_call,
-    a_guard_that_is_killed_in_its_first_moments_is_told_of_as_that,
+    program_that_cannot_be_executed_is_reported_with_the_call,
+    guard_killed_in_its_first_moments_is_reported_as_killed,
     a_run_directory_that_is_not_utf8_is_refused_in_one_sentence,
 ];
 
@@ -47,7 +47,7 @@ async fn a_call_that_a_sandbox_refuses_is_named() {
     }
 }
 
-async fn a_program_that_cannot_be_executed_is_told_of_with_the_call() {
+async fn program_that_cannot_be_executed_is_reported_with_the_call() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(&dir.path().join("run")).build().await.unwrap();
     let program = dir.path().join("program");
@@ -59,14 +59,14 @@ async fn a_program_that_cannot_be_executed_is_told_of_with_the_call() {
     launcher.shutdown(std::time::Duration::ZERO).await.unwrap();
 }
 
-async fn a_guard_that_is_killed_in_its_first_moments_is_told_of_as_that() {
+async fn guard_killed_in_its_first_moments_is_reported_as_killed() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("guard");
     std::fs::write(&program, "#!/bin/sh\nkill -9 $$\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let launcher = LocalLauncher::builder(dir.path().join("run")).guard(GuardProgram::Path(program));
     let told = launcher.build().await.unwrap_err().to_string();
-    assert!(told.contains("signal 9 (SIGKILL): it was killed in its first moments"), "{told}");
+    assert!(told.contains("signal 9 (SIGKILL): it was killed right after its start"), "{told}");
 }
 
 async fn a_run_directory_that_is_not_utf8_is_refused_in_one_sentence() {

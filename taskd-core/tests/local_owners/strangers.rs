@@ -13,8 +13,8 @@ use taskd_core::launch::*;
 
 tests![
     a_flood_of_connections_costs_a_new_owner_no_control_links,
-    garbage_is_cut_and_counted_and_harms_nobody,
-    what_cannot_be_is_said_in_one_sentence,
+    garbage_on_the_guards_socket_is_cut_and_counted,
+    impossible_configuration_is_refused_in_one_sentence,
     a_guard_that_does_not_answer_is_named,
     a_flood_of_connections_to_the_guards_name_holds_nothing_up,
 ];
@@ -61,7 +61,7 @@ async fn a_flood_of_connections_costs_a_new_owner_no_control_links() {
     next.shutdown(Duration::ZERO).await.unwrap();
 }
 
-async fn garbage_is_cut_and_counted_and_harms_nobody() {
+async fn garbage_on_the_guards_socket_is_cut_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
     let connect = || UnixStream::connect(dir.path().join("guard.sock")).unwrap();
@@ -88,7 +88,7 @@ async fn garbage_is_cut_and_counted_and_harms_nobody() {
     let silent: Vec<UnixStream> = (0..100).map(|_| connect()).collect(); // far more than it takes
     let proc = batch(1, [sh("exit 3")]);
     launcher.start(&proc).await.unwrap();
-    exit_of(&launcher, &proc.orders[0].proc).await;
+    exit_of(&launcher, &proc.starts[0].proc).await;
     while launcher.counters().await.unwrap().guard.connections_refused < 80 {
         tokio::task::yield_now().await; // it takes a few in each turn
     }
@@ -97,7 +97,7 @@ async fn garbage_is_cut_and_counted_and_harms_nobody() {
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }
 
-async fn what_cannot_be_is_said_in_one_sentence() {
+async fn impossible_configuration_is_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -105,7 +105,7 @@ async fn what_cannot_be_is_said_in_one_sentence() {
     assert!(text(builder(&file).build().await).contains(file.to_str().unwrap()));
     let program = |path: &str| LocalLauncher::builder(dir.path()).guard(GuardProgram::Path(path.into())).build();
     assert!(text(program("/no/such/guard").await).contains("cannot start taskd-guard from /no/such/guard"));
-    assert!(text(program("/bin/true").await).contains("/bin/true ended before its first word"));
+    assert!(text(program("/bin/true").await).contains("/bin/true ended before its first message"));
 }
 
 async fn a_guard_that_does_not_answer_is_named() {
@@ -141,8 +141,8 @@ async fn a_flood_of_connections_to_the_guards_name_holds_nothing_up() {
     let flooding: Vec<_> = (0..8).map(flood).collect();
     eventually("the flood is on", || (connected.load(Ordering::Relaxed) > 10_000).then_some(())).await;
     launcher.start(&orders).await.unwrap();
-    send(pid_of(&launcher, &orders.orders[0].proc).await, rustix::process::Signal::KILL);
-    let exit = exit_of(&launcher, &orders.orders[0].proc).await;
+    send(pid_of(&launcher, &orders.starts[0].proc).await, rustix::process::Signal::KILL);
+    let exit = exit_of(&launcher, &orders.starts[0].proc).await;
     let refused = launcher.counters().await.unwrap().guard.connections_refused;
     is_over.store(true, Ordering::Relaxed);
     flooding.into_iter().for_each(|thread| thread.join().unwrap());

@@ -7,11 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use taskd_core::launch::*;
 
-tests![
-    every_line_comes_once_with_its_rank_in_front,
-    a_line_is_shown_ahead_of_its_end,
-    an_output_that_nobody_reads_holds_up_nobody,
-];
+tests![every_line_comes_once_with_its_rank_in_front, a_line_is_shown_ahead_of_its_end, unread_output_delays_no_rank,];
 
 /// Is a supervisor that prints what its ranks print.
 pub(crate) fn run(dir: &str, script: &str) -> ExitCode {
@@ -21,7 +17,7 @@ pub(crate) fn run(dir: &str, script: &str) -> ExitCode {
         for incarnation in 1..=2 {
             let orders = batch(incarnation, [sh(script), sh(script)]);
             launcher.start(&orders).await.unwrap();
-            for order in &orders.orders {
+            for order in &orders.starts {
                 exit_of(&launcher, &order.proc).await;
             }
         }
@@ -91,7 +87,7 @@ async fn a_line_is_shown_ahead_of_its_end() {
     assert_eq!(String::from_utf8(printed).unwrap(), "[rank 0]  0%\n[rank 0]  50%\n[rank 0] 100%\n");
 }
 
-async fn an_output_that_nobody_reads_holds_up_nobody() {
+async fn unread_output_delays_no_rank() {
     let dir = tempfile::tempdir().unwrap();
     let mut supervisor =
         supervisor(dir.path().to_str().unwrap(), "head -c 500000 /dev/zero | tr '\\0' x").spawn().unwrap();

@@ -36,7 +36,7 @@ async fn the_guard_has_short_turns_and_its_processes_do_not() {
     let orders = batch(1, [sleeper(), sleeper().with_nice(5)]);
     launcher.start(&orders).await.unwrap();
     let ours = turn_of(Path::new("/proc/self"));
-    for (order, nice) in orders.orders.iter().zip([0, 5]) {
+    for (order, nice) in orders.starts.iter().zip([0, 5]) {
         let pid = pid_of(&launcher, &order.proc).await;
         assert_eq!(turn_of(format!("/proc/{pid}").as_ref()), ours);
         let own = rustix::process::getpriority_process(None).unwrap();

@@ -48,7 +48,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn a_record_and_a_stderr_with_foreign_bytes_in_them_are_read_to_their_ends() {
+fn records_and_stderr_with_arbitrary_bytes_are_read_to_the_end() {
     let arbitrary = prop::collection::vec(any::<u8>(), 0..64);
     let bytes = prop_oneof![9 => mutated(), 1 => arbitrary];
     let seen = RefCell::new(BTreeMap::<&str, u64>::new());

@@ -1,4 +1,5 @@
-"""Copies in memory (`taskd._memory`) of three ranks, which are killed, lag and lose messages: `python copies.py DIRECTORY SEEDS`.
+"""Copies in memory (`taskd._in_memory_checkpoint`) of three ranks, which are killed, lag and lose messages: `python
+copies.py DIRECTORY SEEDS`.
 
 What stands for the supervisor is a model of its one rule, and says so. It writes what it has seen as JSON.
 """
@@ -11,9 +12,9 @@ import sys
 import types
 import zlib
 
-from taskd import _link, _memory
+from taskd import _in_memory_checkpoint, _link
 
-_memory.PIECE_BYTES = 16  # so that small copies have many pieces
+_in_memory_checkpoint.PIECE_BYTES = 16  # so that small copies have many pieces
 RANKS, EVENTS = 3, 2000
 said = []
 _link.say = said.append
@@ -34,10 +35,10 @@ class Rank:
     def start(self, step):
         self.step = step
         self.told, self.says = [], []  # what is on its way to it, and from it
-        link = types.SimpleNamespace(send=lambda message: self.says.append(message["memory"]))
+        link = types.SimpleNamespace(send=lambda message: self.says.append(message["in-memory-checkpoint"]))
         self.session = types.SimpleNamespace(generation=self.world.generation, link=link)
-        os.environ["TASKD_MEMORY"] = self.path
-        self.memory = _memory.Memory(self.session, 10, self.world.dice.choice(["wait", "drop"]))
+        os.environ["TASKD_IN_MEMORY_CHECKPOINT"] = self.path
+        self.memory = _in_memory_checkpoint.Memory(self.session, 10, self.world.dice.choice(["wait", "drop"]))
         self.memory.say_again(step)
 
     def state(self):
@@ -54,7 +55,7 @@ class Rank:
         """What a process that starts now finds, and can read."""
         found = set()
         with open(self.path, "rb", buffering=0) as file:
-            for slot in (_memory.Slot(file, 0), _memory.Slot(file, 1)):
+            for slot in (_in_memory_checkpoint.Slot(file, 0), _in_memory_checkpoint.Slot(file, 1)):
                 if slot.key:
                     head, rest = slot.read()
                     assert head == b"head of %d" % slot.key[1] and bytes(rest).startswith(b"%d " % slot.key[1])
@@ -82,7 +83,8 @@ class World:
         self.ranks = [Rank(self, number) for number in range(RANKS)]
 
     def hears(self, number, message):
-        """As the kernel: what all have is declared, and who has something that another one will never have is told so."""
+        """As the kernel: what all have is declared, and who has something that another one will never have is told
+        so."""
         if message["generation"] != self.generation:
             return
         of = message["of"]
@@ -106,7 +108,7 @@ class World:
         self.said = {}
         newest = max(one.step for one in self.ranks)
         for number, rank in enumerate(self.ranks):
-            rank.memory.wanted = False  # a give-up: nobody waits for a copy
+            rank.memory.wanted = False  # an abort: nobody waits for a copy
             self.finish(rank)
             rank.step = newest  # everybody is brought there
             if number in lost:
@@ -136,7 +138,7 @@ class World:
         elif what < 0.65 and rank.says:
             self.hears(self.ranks.index(rank), rank.says.pop(0))
         elif what < 0.95 and rank.told:
-            rank.memory.on_declare(rank.told.pop(0))
+            rank.memory.on_commit(rank.told.pop(0))
         elif what < 0.952:  # the supervisor is another one: what was on its way is lost
             self.counts["lost"] += len(rank.says) + len(rank.told)
             rank.says, rank.told = [], []
@@ -200,10 +202,10 @@ def random_worlds(directory, seeds):
 
 def one(directory, name, late="wait"):
     """A memory of its own, whose sayings are kept."""
-    os.environ["TASKD_MEMORY"] = os.path.join(directory, name)
+    os.environ["TASKD_IN_MEMORY_CHECKPOINT"] = os.path.join(directory, name)
     said_here = []
-    link = types.SimpleNamespace(send=lambda message: said_here.append(message["memory"]))
-    return _memory.Memory(types.SimpleNamespace(generation=1, link=link), 10, late), said_here
+    link = types.SimpleNamespace(send=lambda message: said_here.append(message["in-memory-checkpoint"]))
+    return _in_memory_checkpoint.Memory(types.SimpleNamespace(generation=1, link=link), 10, late), said_here
 
 
 def buffer(size, byte=b"x"):
@@ -228,26 +230,29 @@ def damaged(directory, dice):
     memory, _ = one(directory, "damaged")
     memory.begin(10, buffer(1000))
     memory.end(wait=True)
-    path = os.environ["TASKD_MEMORY"]
+    path = os.environ["TASKD_IN_MEMORY_CHECKPOINT"]
     with open(path, "r+b") as file:
-        file.seek(_memory.HEAD.size + 500)
+        file.seek(_in_memory_checkpoint.HEAD.size + 500)
         file.write(b"?")
     try:
-        next(slot for slot in _memory.slots() if slot.key).read()
+        next(slot for slot in _in_memory_checkpoint.slots() if slot.key).read()
         told = None
-    except _memory.NoCopy as error:
+    except _in_memory_checkpoint.NoCopy as error:
         told = str(error)
     for _ in range(2000):
         with open(path, "wb") as file:
-            head = bytearray(_memory.HEAD.pack(_memory.MARK, 1, 10, 4, 100, zlib.crc32(b"head"), 0) + bytes(104))
+            head = bytearray(
+                _in_memory_checkpoint.HEAD.pack(_in_memory_checkpoint.MARK, 1, 10, 4, 100, zlib.crc32(b"head"), 0)
+                + bytes(104)
+            )
             for _ in range(dice.randrange(1, 30)):
                 head[dice.randrange(8 if dice.random() < 0.7 else 0, len(head))] = dice.randrange(256)
             file.write(head[: dice.randrange(len(head) + 1)])
-        for slot in _memory.slots():
+        for slot in _in_memory_checkpoint.slots():
             if slot.key:
                 try:
                     slot.read()
-                except _memory.NoCopy:
+                except _in_memory_checkpoint.NoCopy:
                     pass
     return told
 
@@ -255,46 +260,53 @@ def damaged(directory, dice):
 def no_room(directory):
     """A host with less memory than two copies take."""
     memory, says = one(directory, "no-room")
-    real, _memory.available = _memory.available, lambda: 1000
+    real, _in_memory_checkpoint.available = _in_memory_checkpoint.available, lambda: 1000
     try:
         memory.begin(10, buffer(1000))
     finally:
-        _memory.available = real
+        _in_memory_checkpoint.available = real
     return {"said": said[-1], "whole": says[-1]["whole"], "dropped": memory.dropped}
 
 
 def room_for_both(directory):
     """A host with just enough memory for two copies: what the first has taken is not asked for again."""
     memory, says = one(directory, "room-for-both")
-    size, real = 10 << 20, _memory.available
+    size, real = 10 << 20, _in_memory_checkpoint.available
     limit = 2 * size + (1 << 20)
-    _memory.available = lambda: limit - os.stat(os.environ["TASKD_MEMORY"]).st_blocks * 512
+    _in_memory_checkpoint.available = lambda: limit - os.stat(os.environ["TASKD_IN_MEMORY_CHECKPOINT"]).st_blocks * 512
     try:
         for step in (10, 20):
             memory.begin(step, buffer(size))
             memory.end(wait=True)
-            memory.on_declare({"number": memory.number, "whole": says[-1]["of"]})
+            memory.on_commit({"number": memory.number, "whole": says[-1]["of"]})
     finally:
-        _memory.available = real
+        _in_memory_checkpoint.available = real
     return [one["whole"] for one in says]
 
 
 def second_loop(directory):
-    """Loops of one process: one whose steps have the numbers of the one before keeps none, and nothing of a loop stays open."""
-    os.environ.update(TASKD_MEMORY=os.path.join(directory, "second-loop"), TASKD_MEMORY_EVERY="10")
-    _memory.newest = None
+    """Loops of one process: one whose steps have the numbers of the one before keeps none, and nothing of a loop stays
+    open."""
+    os.environ.update(
+        TASKD_IN_MEMORY_CHECKPOINT=os.path.join(directory, "second-loop"), TASKD_IN_MEMORY_CHECKPOINT_EVERY="10"
+    )
+    _in_memory_checkpoint.newest = None
     session = types.SimpleNamespace(generation=1, link=types.SimpleNamespace(send=lambda _: None))
     before, kept = len(os.listdir("/proc/self/fd")), []
     for start in (0, 0, 20, 30):
-        memory = _memory.opened(session, start)
+        memory = _in_memory_checkpoint.opened(session, start)
         kept.append(memory is not None)
         if memory is not None:
             for step in (start + 10, start + 20):
                 memory.begin(step, buffer(1000))
                 memory.end(wait=True)
-                memory.on_declare({"number": memory.number, "whole": None})
+                memory.on_commit({"number": memory.number, "whole": None})
         memory = None
-    return {"kept": kept, "said": next(one for one in said if "a loop before" in one), "left": len(os.listdir("/proc/self/fd")) - before}
+    return {
+        "kept": kept,
+        "said": next(one for one in said if "a loop before" in one),
+        "left": len(os.listdir("/proc/self/fd")) - before,
+    }
 
 
 def fails(directory):
@@ -318,8 +330,8 @@ def grows(directory):
     for step, size in ((10, 100), (20, 100_000), (30, 5_000_000)):
         memory.begin(step, buffer(size))
         memory.end(wait=True)
-        memory.on_declare({"number": memory.number, "whole": says[-1]["of"]})
-    return sorted((slot.key[1], len(slot.read()[1])) for slot in _memory.slots() if slot.key)
+        memory.on_commit({"number": memory.number, "whole": says[-1]["of"]})
+    return sorted((slot.key[1], len(slot.read()[1])) for slot in _in_memory_checkpoint.slots() if slot.key)
 
 
 def rate(size=256 << 20):
@@ -328,8 +340,8 @@ def rate(size=256 << 20):
 
     held, plain = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
     ctypes.memset(held, 7, size)
-    _memory.PIECE_BYTES = 4 << 20
-    slot = _memory.Slot(open(os.memfd_create("copies"), "r+b", buffering=0), 0)
+    _in_memory_checkpoint.PIECE_BYTES = 4 << 20
+    slot = _in_memory_checkpoint.Slot(open(os.memfd_create("copies"), "r+b", buffering=0), 0)
     found = {"copy": [], "plain": []}
     for step in range(5):
         before = time.perf_counter()

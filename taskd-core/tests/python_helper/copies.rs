@@ -10,7 +10,7 @@ use taskd_core::launch::python::write_helper;
 use taskd_core::testing::python::{finished, system};
 
 #[test]
-fn one_that_was_declared_is_whole_on_all_ranks_whatever_is_killed_and_lost() {
+fn a_declared_copy_is_whole_on_all_ranks_after_kills_and_losses() {
     let soak = std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1");
     let (helper, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_helper(helper.path(), &[]).unwrap();

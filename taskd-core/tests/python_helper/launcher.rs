@@ -8,9 +8,12 @@ use std::time::Duration;
 use taskd_core::job::{
     ErrorReport, Exit, Incarnation, InheritEnv, Member, Name, ProcId, Rank, Role, WorkerSpec, World,
 };
-use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, PythonLauncher, Seat, report_of};
+use taskd_core::launch::python::{
+    Failure, Framework, LaunchContext, PythonFile, PythonLauncher, WorkerRanks, report_of,
+};
 use taskd_core::launch::{
-    Change, GuardProgram, Launcher, LocalLauncher, Phase, Place, Revision, Saying, StartBatch, StartOrder, WorkerSaid,
+    Change, GuardProgram, Launcher, LocalLauncher, Phase, Place, Revision, StartBatch, StartOrder, WorkerEvent,
+    WorkerMessage,
 };
 use taskd_core::testing::conformance;
 use taskd_core::testing::doubles::FakeLauncher;
@@ -35,24 +38,24 @@ impl Framework for Met {
         &[PythonFile { path: "met_own.py", text: "who = 'met'\n" }]
     }
 
-    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+    fn rank_env(&self, seat: &WorkerRanks, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("MET_RANK".into(), seat.rank.to_string()),
             ("MET_AT".into(), format!("{}:{}", order.host(), order.port)),
         ])
     }
 
-    fn owns(&self, service: &Name) -> bool {
+    fn manages_service(&self, service: &Name) -> bool {
         *service == STORE
     }
 
-    fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
+    fn service_env(&self, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
         BTreeMap::from([("MET_LISTENS_AT".into(), order.port.to_string())])
     }
 
     fn report(&self, failure: &Failure<'_>) -> Option<ErrorReport> {
         let exception = failure.exception()?;
-        Some(ErrorReport { follow_up: exception.contains("peer"), ..report_of(&exception) })
+        Some(report_of(&exception).with_follow_up(exception.contains("peer")))
     }
 }
 
@@ -61,12 +64,12 @@ fn service(name: Name) -> ProcId {
 }
 
 fn order(proc: ProcId, spec: WorkerSpec) -> StartOrder {
-    StartOrder { proc, place: Place::anywhere(), spec: Arc::new(spec) }
+    StartOrder::new(proc, Place::anywhere(), Arc::new(spec))
 }
 
 fn batch(orders: Vec<StartOrder>) -> StartBatch {
     let member = Member { incarnation: Incarnation(1), node: None, device: None };
-    StartBatch { world: Arc::new(World::first([(Rank(0), member)].into())), orders }
+    StartBatch::new(Arc::new(World::first([(Rank(0), member)].into())), orders)
 }
 
 async fn local(dir: &Path) -> PythonLauncher<LocalLauncher, Met> {
@@ -96,7 +99,7 @@ async fn exits(launcher: &impl Launcher, procs: &[ProcId]) -> (Vec<(ProcId, Phas
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn it_is_as_good_a_launcher_as_the_one_below() {
+async fn the_python_launcher_satisfies_the_launcher_contract() {
     for below in [FakeLauncher::new(), FakeLauncher::new().with_lifeline()] {
         let dir = tempfile::tempdir().unwrap();
         let make = async |_owner| PythonLauncher::with_framework(below.attach(), dir.path(), Met);
@@ -139,7 +142,7 @@ async fn ranks_and_owned_services_are_completed_and_others_pass_through() {
 }
 
 #[tokio::test]
-async fn what_a_failed_process_left_is_explained_where_the_framework_owns_it() {
+async fn a_failed_process_is_explained_if_the_framework_owns_it() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     let python = |program: &str| WorkerSpec::new([system(), "-c", program]);
@@ -168,7 +171,7 @@ raise KeyError('image_00031.jpg')",
 ];
 
 #[tokio::test]
-async fn what_a_process_has_recorded_is_told_while_it_hangs_at_its_exit() {
+async fn an_error_record_is_reported_while_a_process_hangs_at_exit() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
     // The last one has its exception printed, and goes on.
@@ -183,7 +186,7 @@ time.sleep(600)";
     let member = Member { incarnation: Incarnation(1), node: None, device: None };
     let members = procs.iter().filter_map(|proc| Some((proc.role.rank()?, member.clone())));
     let world = Arc::new(World::first(members.collect()));
-    launcher.start(&StartBatch { world, orders: orders.collect() }).await.unwrap();
+    launcher.start(&StartBatch::new(world, orders.collect())).await.unwrap();
     // Whoever watches is told, however many do.
     let watch = async || {
         let mut said = BTreeMap::new();
@@ -193,7 +196,7 @@ time.sleep(600)";
             from = next;
             for change in changes {
                 match change {
-                    Change::Said(WorkerSaid { proc, what: Saying::Recorded(error) }) => {
+                    Change::Worker(WorkerEvent { proc, message: WorkerMessage::ErrorRecorded(error), .. }) => {
                         said.insert(proc, error.code.to_string());
                     }
                     Change::Proc(status) => assert!(!status.phase.is_over(), "{status:?}"),
@@ -215,7 +218,7 @@ time.sleep(600)";
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn the_early_death_of_an_owned_service_is_withheld_until_its_exit_explains_it() {
+async fn the_death_of_an_owned_service_is_withheld_until_its_exit() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeLauncher::new().with_lifeline();
     let launcher = PythonLauncher::with_framework(fake.attach(), dir.path(), Met);

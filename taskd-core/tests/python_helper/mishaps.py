@@ -1,4 +1,5 @@
-"""What goes wrong in a rank's own part of a recovery, without a framework: `python mishaps.py NAME` prints what was seen as JSON.
+"""What goes wrong in a rank's own part of a recovery, without a framework: `python mishaps.py NAME` prints what was
+seen as JSON.
 
 What stands for the framework is a stand-in, which says so.
 """
@@ -10,7 +11,8 @@ import socket
 import sys
 import types
 
-from taskd import _batches, _frames, _link, _loop, _obey, _recovery, _session
+from taskd import _batches, _directives, _framework, _frames, _link, _loop, _phases, _recovery, _session
+from taskd._aborted import StepAborted
 
 
 class Copier(_batches.Nothing):
@@ -32,12 +34,12 @@ def session_in_loop(**engine):
     """A session whose program is in its step loop; what it sends is kept."""
     session, sent = _session.Session("none", Page()), []
     session.link.send = sent.append
-    session.engine, session.place = types.SimpleNamespace(cannot=None, told_sharded=[], **engine), _session.LOOP
+    session.engine, session.position = types.SimpleNamespace(cannot=None, told_sharded=[], **engine), _session.IN_LOOP
     return session, sent
 
 
 def give_up(session, id_=1):
-    session.on_message({"do": {"id": id_, "generation": 2, "what": {"give-up": {}}}})
+    session.on_message({"do": {"id": id_, "generation": 2, "what": {"abort": {}}}})
 
 
 def raised(do):
@@ -49,8 +51,12 @@ def raised(do):
 
 
 def changed_in_place():
-    """A batch of one of two loaders is changed in a step, which is to be done again, and again; and in the step after it."""
-    streams, loaders = _batches.Streams(_batches.open_plainly, Copier()), [[[n + 1] for n in range(8)] for _ in range(2)]
+    """A batch of one of two loaders is changed in a step, which is to be done again, and again; and in the step after
+    it."""
+    streams, loaders = (
+        _batches.Streams(_batches.open_plainly, Copier()),
+        [[[n + 1] for n in range(8)] for _ in range(2)],
+    )
     plain, changed = (streams.of(one) for one in loaders)
     streams.begin_step()
     plain.next()
@@ -77,7 +83,8 @@ def release_fails():
 
 
 class After:
-    """What calls hooks when a module has been imported, and is told of no failure (`AfterImport` in sitecustomize.py)."""
+    """What calls hooks when a module has been imported, and is told of no failure (`AfterImport` in
+    sitecustomize.py)."""
 
     is_a_stand_in = True
 
@@ -101,19 +108,19 @@ def hook_fails():
         after_import("theirs.nn", lambda module: session.hooked.append(module.__name__))
 
     os.environ["TASKD_CONTROL"] = "/nonexistent"
-    sys.modules["taskd._framework"] = types.SimpleNamespace(NAME="theirs", recover=recover)
+    _framework.use(types.SimpleNamespace(NAME="theirs", recover=recover))
     _recovery.install(after, Page())
     session, sent = _session.current, []
     session.hooked, session.link.send = [], sent.append
     engine = types.SimpleNamespace(cannot=None, told_sharded=[], release=lambda: None, state_bytes=lambda: 0)
-    session.engine, session.place = engine, _session.LOOP
-    could = session.hello()["hello"]["can"]
+    session.engine, session.position = engine, _session.IN_LOOP
+    could = session.hello()["hello"]["capabilities"]
     after.imported()
     give_up(session)
-    session.place = _session.PARKED
+    session.position = _session.PARKED
     session.on_message({"do": {"id": 2, "generation": 2, "what": {"join": {}}}})
-    answers = [message["answer"] for message in sent]
-    can = session.hello()["hello"]["can"]
+    answers = [message["reply"] for message in sent]
+    can = session.hello()["hello"]["capabilities"]
     return {"could": could, "can": can, "answers": answers, "queued": session.inbox.qsize(), "hooked": session.hooked}
 
 
@@ -157,9 +164,10 @@ class Engine:
 
 
 def entry_fails():
-    """What a program wants to do once its rank is known fails, and it tries again, and then something else begins too early."""
+    """What a program wants to do once its rank is known fails, and it tries again, and then something else begins too
+    early."""
     session, _ = session_in_loop()
-    session.engine, session.mode, session.place = Engine(), _session.TRAIN, _session.SCRIPT
+    session.engine, session.mode, session.position = Engine(), _session.TRAIN, _session.BEFORE_LOOP
     rose, numbers = [], []
 
     def loop(with_rank):
@@ -168,7 +176,7 @@ def entry_fails():
 
     for with_rank in (lambda: 1 / 0, lambda: None):
         rose.append(raised(lambda: loop(with_rank)))
-    left = [session.loop is None, session.place]
+    left = [session.loop is None, session.position]
     first = _loop.Loop(session, None, None, 2, 0, (), None).run()
     next(first)
     rose.append(raised(lambda: loop(None)))
@@ -184,25 +192,37 @@ def directives_fail():
 
     session, sent = session_in_loop(join=breaks)
     session.generation = 2
-    loop = types.SimpleNamespace(session=session, engine=session.engine, lags=breaks)
-    done = _obey.carry_out(loop, (7, 2, "join", {}))
-    needs = _obey.needs_a_step(loop, (8, 2, "repair", {"step": 3, "from": {"rank": 0}}))
+    loop = types.SimpleNamespace(session=session, engine=session.engine, lags=breaks, to=lambda phase: None)
+    done = _directives.carry_out(loop, (7, 2, "join", {}))
+    needs = _directives.needs_a_step(loop, (8, 2, "sync-state", {"step": 3, "from": {"rank": 0}}))
     line = breaks.__code__.co_firstlineno + 1
-    return {"done": done, "needs": needs, "answers": [one["answer"] for one in sent], "line": line, "file": breaks.__code__.co_filename}
+    return {
+        "done": done,
+        "needs": needs,
+        "answers": [one["reply"] for one in sent],
+        "line": line,
+        "file": breaks.__code__.co_filename,
+    }
 
 
 def behind_the_with():
-    """What a step says of itself ahead of its `with`, inside and behind it, where its body raises what may pass and where it does not; and
-    what is remarked of an exception of the program's there. Then the loop is left behind a step in which an optimizer has stepped."""
+    """What a step says of itself ahead of its `with`, inside and behind it, where its body raises what may pass and
+    where it does not; and what is remarked of an exception of the program's there. Then the loop is left behind a step
+    in which an optimizer has stepped."""
     import _taskd_error
 
     class Raises(Engine):
-        may_pass = staticmethod(lambda error: isinstance(error, MemoryError))
+        ran_out_of_memory = staticmethod(lambda error: isinstance(error, MemoryError))
         opened, failed = staticmethod(lambda: None), None
 
     says = []
     session, _ = session_in_loop()
-    session.engine, session.mode, session.place, session.failed = Raises(), _session.TRAIN, _session.SCRIPT, lambda *_, **__: None
+    session.engine, session.mode, session.position, session.failed = (
+        Raises(),
+        _session.TRAIN,
+        _session.BEFORE_LOOP,
+        lambda *_, **__: None,
+    )
     session.page = types.SimpleNamespace(says=says.append, stands_in_loop=lambda value: None, enters=lambda value: None)
     _session.current, seen, remarks = session, [], []
     steps = _loop.Loop(session, None, None, None, 0, (), None).run()
@@ -224,7 +244,14 @@ def behind_the_with():
     steps.close()
     _session.current = None
     plain = [[step.completed, step] for step in _loop.Loop(None, None, None, 2, 0, (), None).run()]
-    return {"seen": seen, "remarks": remarks, "last": last, "left": step.completed, "says": says, "plain": [one.completed for _, one in plain]}
+    return {
+        "seen": seen,
+        "remarks": remarks,
+        "last": last,
+        "left": step.completed,
+        "says": says,
+        "plain": [one.completed for _, one in plain],
+    }
 
 
 class Seat:
@@ -246,9 +273,9 @@ def seating_fails():
     """A program that catches everything asks for its rank."""
 
     def ask():
-        import _taskd_ahead
+        import _taskd_standby_prepare
 
-        ahead = _taskd_ahead.Ahead(Seat(), ["RANK"], [])
+        ahead = _taskd_standby_prepare.Ahead(Seat(), ["RANK"], [])
         ahead.then.append(lambda: os.environ["NOBODY_HAS_SET_THIS"])
         ahead.begin()
         return raised(lambda: os.environ["RANK"])
@@ -259,13 +286,26 @@ def seating_fails():
 
 MESSAGES = [
     {"welcome": {"version": 1, "mode": "train"}},
-    {"do": {"id": 1, "generation": 2, "what": {"give-up": {}}}},
+    {"do": {"id": 1, "generation": 2, "what": {"abort": {}}}},
     {"do": {"id": 2, "generation": 2, "what": {"join": {"rank": 0, "size": 1, "members": [], "prefix": "taskd/2"}}}},
-    {"do": {"id": 3, "generation": 2, "what": {"repair": {"step": 5, "from": [], "to": [], "put_back": False}}}},
+    {"do": {"id": 3, "generation": 2, "what": {"sync-state": {"step": 5, "from": [], "to": [], "rollback": False}}}},
     {"do": {"id": 4, "generation": 2, "what": {"resume": {"step": 5}}}},
-    {"do": {"id": 5, "generation": 2, "what": {"declare": {"number": 3}}}},
+    {"do": {"id": 5, "generation": 2, "what": {"commit-in-memory": {"number": 3}}}},
 ]
-PIECES = [b'"', b"}", b"[[[[", b"-1", b"1e999", b": \n", "é'".encode(), b"\0", b"null", b"18446744073709551616", b"\\ud800", b"\xff"]
+PIECES = [
+    b'"',
+    b"}",
+    b"[[[[",
+    b"-1",
+    b"1e999",
+    b": \n",
+    "é'".encode(),
+    b"\0",
+    b"null",
+    b"18446744073709551616",
+    b"\\ud800",
+    b"\xff",
+]
 
 
 def framed(body):
@@ -346,8 +386,48 @@ def garbage():
     head = _frames.Unpacker()
     head.add((_frames.FRAME_BYTES_MAX + 1).to_bytes(4, "little"))
     later = json.dumps({"welcome": {"version": 2, "mode": "train"}}).encode()
-    said = [raised(head.next)] + [take(session, one, chance) for one in (framed(later), framed(b"{}"), framed(b"[]")[:5])]
+    said = [raised(head.next)] + [
+        take(session, one, chance) for one in (framed(later), framed(b"{}"), framed(b"[]")[:5])
+    ]
     return {"refused": refused, "counts": counts, "answers": answers, "directives": directives, "said": said}
+
+
+def phases():
+    """The phases of a loop in which a step fails once, and what a loop raises of a transition that is not in its table.
+    Then each phase that a loop can be in, and each that it can change to."""
+
+    class Recovers(Engine):
+        give_up = resumed = put_back = release = agree = undone = staticmethod(lambda *_: None)
+        state, place = staticmethod(lambda: {}), staticmethod(lambda: (0, 2))
+        join = staticmethod(lambda order, cancelled: {})
+
+    class Noted(_loop.Loop):
+        def to(self, phase):
+            super().to(phase)
+            seen.append(phase.name)
+
+    session, sent = session_in_loop()
+    session.engine, session.mode = Recovers(), _session.TRAIN
+    seen, numbers = [], []
+    for step in Noted(session, None, None, 2, 0, (), None).run():
+        numbers.append(step.number)
+        with step:
+            if len(numbers) == 2:
+                for id_, what in enumerate(("abort", "join", "sync-state", "resume")):
+                    order = {what: {"step": 1}}
+                    session.on_message({"do": {"id": id_, "generation": 2, "what": order}})
+                raise StepAborted
+    loop = _loop.Loop(None, None, None, 2, 0, (), None)
+    wrong = [raised(lambda: loop.to(_phases.TRAINING)), loop.phase.name]
+    table = {one.name: [then.name for then in _phases.TRANSITIONS[one]] for one in _phases.Phase}
+    return {
+        "seen": seen,
+        "numbers": numbers,
+        "answers": [list(one["reply"]) for one in sent if "reply" in one],
+        "wrong": wrong,
+        "table": table,
+        "drawn": [name for name in table if name not in _phases.__doc__],
+    }
 
 
 CASES = {
@@ -358,6 +438,7 @@ CASES = {
     "forks_again": forks_again,
     "garbage": garbage,
     "hook_fails": hook_fails,
+    "phases": phases,
     "release_fails": release_fails,
     "seating_fails": seating_fails,
 }

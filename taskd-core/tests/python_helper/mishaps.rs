@@ -1,5 +1,6 @@
 //! What goes wrong in a rank's own part of a recovery, without a framework. The cases are those of `mishaps.py`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,10 +28,10 @@ fn a_step_whose_batch_was_changed_in_place_is_never_done_again() {
 }
 
 #[test]
-fn a_give_up_is_not_lost_where_nobody_can_be_freed() {
+fn an_abort_is_queued_once_if_the_release_of_waiters_fails() {
     let (found, said) = seen("release_fails");
     assert_eq!(found["raised"], json!([null, null]), "the connection stays");
-    assert_eq!(found["queued"], json!([[1, 2, "give-up"]]), "once, for the main thread");
+    assert_eq!(found["queued"], json!([[1, 2, "abort"]]), "once, for the main thread");
     assert_eq!((&found["counted"], said.matches("Too many open files").count()), (&json!(1), 1), "{said}");
 }
 
@@ -47,7 +48,7 @@ fn a_process_of_whose_hooks_one_has_failed_takes_part_in_no_recovery() {
 }
 
 #[test]
-fn a_forked_child_that_forks_keeps_what_it_has_opened() {
+fn a_grandchild_of_a_fork_inherits_the_childs_open_files() {
     let (found, _) = seen("forks_again");
     assert_eq!(found["reused"], true, "its descriptors have the numbers of those that the link had");
     assert_eq!(found["found"], json!([null, null, null, null, null, null, null, null]));
@@ -60,12 +61,12 @@ fn a_loop_that_could_not_begin_is_over() {
     let under_way =
         "RuntimeError: taskd.steps: the loop before this one is still under way; there can be one at a time";
     assert_eq!(found["raised"], json!(["ZeroDivisionError: division by zero", null, under_way]));
-    assert_eq!(found["left"], json!([true, "script"]));
+    assert_eq!(found["left"], json!([true, "before-loop"]));
     assert_eq!(found["numbers"], json!([0, 1, 1]), "the second loop's, and those of the one that was under way");
 }
 
 #[test]
-fn a_directive_that_fails_unexpectedly_is_answered_with_the_place_and_its_traceback_is_printed() {
+fn a_raising_directive_is_answered_with_its_source_location() {
     let (found, said) = seen("directives_fail");
     let place = format!("{}:{} in breaks", found["file"].as_str().unwrap(), found["line"]);
     let why = format!("join failed: KeyError: 'a name that has moved' ({place})");
@@ -81,7 +82,7 @@ fn a_directive_that_fails_unexpectedly_is_answered_with_the_place_and_its_traceb
 }
 
 #[test]
-fn a_step_says_behind_its_with_whether_it_was_completed() {
+fn a_step_has_its_completed_flag_after_the_with_block() {
     let (found, _) = seen("behind_the_with");
     assert_eq!(found["seen"], json!([[true, false, true], [true, false, false]]), "ahead of it, inside, and behind it");
     let remark =
@@ -101,14 +102,34 @@ fn a_step_says_behind_its_with_whether_it_was_completed() {
 }
 
 #[test]
-fn a_standby_that_cannot_become_its_rank_ends_and_its_program_goes_no_further() {
+fn phases_of_a_loop_are_those_of_its_table() {
+    let (found, said) = seen("phases");
+    let recovery = "READY TRAINING READY TRAINING READY WAITING ABORTING WAITING JOINING WAITING SYNCING WAITING \
+                    RESUMING WAITING TRAINING READY FINISHED";
+    assert_eq!(found["seen"], json!(recovery.split_whitespace().collect::<Vec<_>>()), "{found:#}{said}");
+    assert_eq!(found["numbers"], json!([0, 1, 1]), "the step that has failed is repeated");
+    let answered = json!(["id", "ok"]);
+    assert_eq!(found["answers"], json!([answered, answered, answered, answered]));
+    let why = "RuntimeError: the step loop cannot go from phase NEW to phase TRAINING; this is an error in taskd";
+    assert_eq!(found["wrong"], json!([why, "NEW"]), "a transition that is not in the table");
+    let table = found["table"].as_object().unwrap();
+    let ends =
+        |(from, then): (&String, &Value)| from == "FINISHED" || then.as_array().unwrap().contains(&json!("FINISHED"));
+    assert!(table.iter().all(ends), "a program can leave its loop in every phase: {table:?}");
+    let reached: BTreeSet<_> = table.values().flat_map(|then| then.as_array().unwrap()).map(Value::as_str).collect();
+    assert_eq!(reached.len() + 1, table.len(), "all but NEW are reached: {table:?}");
+    assert_eq!(found["drawn"], json!([]), "the diagram names all of them");
+}
+
+#[test]
+fn a_standby_that_cannot_become_its_rank_exits() {
     let (found, said) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));
     assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
 }
 
 #[test]
-fn what_a_supervisor_says_is_taken_or_refused_and_counted() {
+fn supervisor_messages_are_accepted_or_refused_and_counted() {
     let (found, said) = seen("garbage");
     assert_eq!(found["wrong"], Value::Null, "a conversation that should have ended otherwise");
     assert_eq!(found["counts"], json!({"garbage": found["refused"], "failed": 0}), "{said}");

@@ -84,7 +84,7 @@ fn marks_are_recorded(python: &Path, native: &str, says: &str) {
 }
 
 #[test]
-fn nothing_heavy_is_imported_before_the_program_imports_it() {
+fn the_helper_imports_no_heavy_module_at_startup() {
     let rank = Recorded::new(&[]);
     // -S: without this machine's other start-up files, which may import anything.
     let argv = [system(), "-S", "-c", "import sys, sitecustomize; print(*sys.modules)"];
@@ -112,9 +112,9 @@ fn without_a_library_that_loads_the_program_runs_as_ever() {
 }
 
 #[test]
-fn the_one_file_works_without_the_package_and_on_pythons_that_are_too_old_for_it() {
+fn the_single_file_works_without_the_package_and_on_old_pythons() {
     let (alone, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let one_file = NEUTRAL_FILES.into_iter().find(|file| file.path == "sitecustomize.py").unwrap();
+    let one_file = NEUTRAL_FILES.iter().find(|file| file.path == "sitecustomize.py").unwrap();
     fs::write(alone.path().join(one_file.path), one_file.text).unwrap();
     write_helper(whole.path(), &[]).unwrap();
     let old = [6, 7].into_iter().filter_map(version).map(|python| (python, whole.path()));
@@ -145,21 +145,23 @@ class marks:
 #[test]
 fn a_framework_has_its_hooks_and_a_vendors_marks_put_in_place() {
     let framework = [
+        PythonFile { path: "_taskd_framework.py", text: "MODULE = 'theirs'\ndef start(steps, after_import): pass\n" },
+        PythonFile { path: "taskd/theirs/__init__.py", text: "" },
         PythonFile {
-            path: "taskd/_framework.py",
+            path: "taskd/theirs/framework.py",
             text: "
 from taskd import _kinds
-HOOKS = (('theirs', '_saving', _kinds.SAVE_CHECKPOINT), ('broken', '_missing', _kinds.FORWARD))
+HOOKS = (('theirs', 'taskd.theirs.saving', _kinds.SAVE_CHECKPOINT), ('broken', 'taskd.theirs.missing', _kinds.FORWARD))
 def install(after_import, native):
     def stand_around(module):
-        from taskd import _marks
-        _marks.install(module.marks, native)
-        _marks.install(module.marks, native)
+        from taskd import _vendor_marks
+        _vendor_marks.install(module.marks, native)
+        _vendor_marks.install(module.marks, native)
     after_import('theirs', stand_around)
 ",
         },
         PythonFile {
-            path: "taskd/_saving.py",
+            path: "taskd/theirs/saving.py",
             text: "
 from taskd import _hooks, _kinds
 def install(module, native):
@@ -191,7 +193,7 @@ print(*theirs.ranges, sep=', ')";
     assert_eq!(stdout, plain.0);
     assert_eq!(
         stderr,
-        "taskd: kind 4 is not recorded: the hook failed: ModuleNotFoundError: No module named 'taskd._missing'\n"
+        "taskd: kind 4 is not recorded: the hook failed: ModuleNotFoundError: No module named 'taskd.theirs.missing'\n"
     );
     let seen = rank.seen();
     assert_eq!(seen.steps(), [0, 1, 2]);

@@ -1,4 +1,5 @@
-"""Hooks that need what another profiler may hold. There is none here: these are doubles, and this program is the profiler."""
+"""Hooks that need what another profiler may hold. There is none here: these are doubles, and this program is the
+profiler."""
 
 from taskd import _hooks
 from taskd._native import native

@@ -13,7 +13,7 @@ import threading
 import time
 import types
 
-from taskd import _beforehand, _codec, _copy, _frames, _keep, _link, _loop, _session
+from taskd import _attempt, _codec, _copy, _frames, _handoff, _handoff_peers, _link, _loop, _phases, _replay, _session
 
 SOON_SECONDS = 10
 said = []
@@ -86,7 +86,13 @@ def supervisor_does_not_read(directory):
     link.send({"last": True})
     is_last = "last" in supervisor.read(lambda message: "last" in message)[-1]
     is_whole = numbers == list(range(1000 - link.counts["dropped"]))
-    return {"waits": waits, "dropped": link.counts["dropped"], "whole": is_whole, "goes on": is_last, "said": list(said)}
+    return {
+        "waits": waits,
+        "dropped": link.counts["dropped"],
+        "whole": is_whole,
+        "goes on": is_last,
+        "said": list(said),
+    }
 
 
 def message_is_too_long(directory):
@@ -94,10 +100,15 @@ def message_is_too_long(directory):
     del said[:]
     supervisor, link = linked(directory, "long")
     text = "x" * (_frames.FRAME_BYTES_MAX + 1)
-    for message in ({"odd": text}, {"answer": {"id": 7, "ok": text}}, {"answer": {"id": 8, "ok": {}}}):
+    for message in ({"odd": text}, {"reply": {"id": 7, "ok": text}}, {"reply": {"id": 8, "ok": {}}}):
         link.send(message)
-    found = supervisor.read(lambda message: message.get("answer", {}).get("id") == 8)
-    return {"found": found[1:], "said": list(said), "garbage": link.counts["garbage"], "connected": link.counts["connected"]}
+    found = supervisor.read(lambda message: message.get("reply", {}).get("id") == 8)
+    return {
+        "found": found[1:],
+        "said": list(said),
+        "garbage": link.counts["garbage"],
+        "connected": link.counts["connected"],
+    }
 
 
 # The session.
@@ -122,7 +133,7 @@ def session_of():
     session = _session.Session("a double", page)
     session.sent = []
     session.link.send = session.sent.append
-    session.engine, session.place, session.generation = DoubleOfEngine(), _session.LOOP, 5
+    session.engine, session.position, session.generation = DoubleOfEngine(), _session.IN_LOOP, 5
     return session
 
 
@@ -133,17 +144,17 @@ def do(session, id_, generation, kind):
 def directive_of_an_older_generation():
     """It is refused, and what was taken of the newest stays known: nothing is carried out twice."""
     session = session_of()
-    do(session, 1, 5, "give-up")
+    do(session, 1, 5, "abort")
     id_, *_ = session.next_directive()
     session.answer(id_, "given up")
-    do(session, 2, 4, "give-up")
+    do(session, 2, 4, "abort")
     do(session, 3, 5, "join")
-    do(session, 1, 5, "give-up")
-    answers = [message["answer"] for message in session.sent]
+    do(session, 1, 5, "abort")
+    answers = [message["reply"] for message in session.sent]
     queued = []
     while not session.inbox.empty():
         queued.append(session.inbox.get()[0])
-    do(session, 4, 6, "give-up")
+    do(session, 4, 6, "abort")
     return {"answers": answers, "queued": queued, "known": sorted(session.taken), "answered": sorted(session.answers)}
 
 
@@ -151,19 +162,19 @@ def hello_of_another_thread():
     """What the state takes is asked for on the program's own thread, and told with the place."""
     del said[:]
     session = session_of()
-    session.at(_session.LOOP)
+    session.at(_session.IN_LOOP)
     hellos = []
     thread = threading.Thread(target=lambda: hellos.append(session.hello()["hello"]))
     thread.start()
     thread.join()
-    at = [message["at"] for message in session.sent]
+    at = [message["position"] for message in session.sent]
     session.engine.state_bytes = lambda: {}["of the program's"]
     session.at(_session.PARKED)
     return {
         "at": at,
         "hello": hellos[0]["state_bytes"],
         "on main": all(one == threading.get_ident() for one in session.engine.asked_by),
-        "fails": session.sent[-1]["at"],
+        "fails": session.sent[-1]["position"],
         "said": said,
     }
 
@@ -210,8 +221,8 @@ def loop_that_is_left_as_a_copy_is_declared():
 
     session.__class__ = Session
     session.__dict__.pop("loop")
-    do(session, 1, 5, "declare")
-    return session.sent[-1]["answer"]
+    do(session, 1, 5, "commit-in-memory")
+    return session.sent[-1]["reply"]
 
 
 def failure_that_was_given_up():
@@ -219,7 +230,7 @@ def failure_that_was_given_up():
     session = session_of()
     session.failed("exception", message="once")
     stands = session.link.standing is not None
-    do(session, 1, 6, "give-up")
+    do(session, 1, 6, "abort")
     return [stands, session.link.standing is not None]
 
 
@@ -232,11 +243,12 @@ class DoubleOfCopier:
 
 
 def kept(directory):
-    """Buffers that are too large for it are not even packed; random numbers and the place in the data are kept all the same."""
+    """Buffers that are too large for it are not even packed; random numbers and the place in the data are kept all the
+    same."""
     del said[:]
-    os.environ["TASKD_KEEP"] = os.path.join(directory, "keep")
+    os.environ["TASKD_HANDOFF"] = os.path.join(directory, "keep")
     found = {}
-    for name, size in (("small", 1000), ("large", 2 * _keep.SLOT_BYTES)):
+    for name, size in (("small", 1000), ("large", 2 * _handoff.SLOT_BYTES)):
         packed = []
 
         def buffers(note=None):
@@ -245,19 +257,24 @@ def kept(directory):
 
         note = types.SimpleNamespace(random=b"random numbers")
         engine = types.SimpleNamespace(
-            copier=DoubleOfCopier(), open_data=None, note=lambda: note, buffers=buffers, buffer_bytes=lambda: size,
-            prove=lambda _: None
+            copier=DoubleOfCopier(),
+            open_data=None,
+            note=lambda: note,
+            buffers=buffers,
+            buffer_bytes=lambda: size,
+            prove=lambda _: None,
         )
         session = types.SimpleNamespace(engine=engine, given_up=False, attention=False)
         loop = _loop.Loop(session, {}, None, None, 0, (), None)
-        loop.keep = _keep.opened()
+        loop.keep = _handoff.opened()
         loop.keep.forget()
         for _ in range(3):
+            loop.to(_phases.READY)
             loop.begin()
             loop.keep_forward()
             loop.number += 1
-        random, _, own = _codec.decode(loop.keep.read(2, _keep.START) or _codec.encode((None, None, None)))
-        forward = loop.keep.read(2, _keep.FORWARD)
+        random, _, own = _codec.decode(loop.keep.read(2, _handoff.START) or _codec.encode((None, None, None)))
+        forward = loop.keep.read(2, _handoff.FORWARD)
         found[name] = {
             "random": random == b"random numbers",
             "buffers": bool(own),
@@ -269,75 +286,80 @@ def kept(directory):
 
 
 def held(directory):
-    """What two ranks hold of one that was on another host, and what whoever comes in its place finds beside its own memory."""
-    os.environ["TASKD_KEEP"] = os.path.join(directory, "keep-7")  # its own, of when it was here before
-    own = _keep.opened()
-    own.write(2, _keep.START, b"long ago")
+    """What two ranks hold of one that was on another host, and what whoever comes in its place finds beside its own
+    memory."""
+    os.environ["TASKD_HANDOFF"] = os.path.join(directory, "keep-7")  # its own, of when it was here before
+    own = _handoff.opened()
+    own.write(2, _handoff.START, b"long ago")
     own.opens(2)
-    first, second = (_keep.Keep(os.path.join(directory, "keep-%d" % rank)) for rank in (1, 2))
+    first, second = (_handoff.Keep(os.path.join(directory, "keep-%d" % rank)) for rank in (1, 2))
     for keep, step in ((first, 4), (second, 5)):
         area = keep.held.begin(7)
-        area.write(step, _keep.START, b"start %d" % step)
-        area.write(step, _keep.FORWARD, b"forward %d" % step)
+        area.write(step, _handoff.START, b"start %d" % step)
+        area.write(step, _handoff.FORWARD, b"forward %d" % step)
         area.opens(step, 0)
-    at = second.held.of(7).at + _keep.slot(5, _keep.FORWARD) * _keep.SLOT_BYTES + _keep.HEAD.size
-    before = own.opened()[0], own.read(5, _keep.START)
+    at = second.held.of(7).at + _handoff.slot(5, _handoff.FORWARD) * _handoff.SLOT_BYTES + _handoff.HEAD.size
+    before = own.opened()[0], own.read(5, _handoff.START)
     own.looks_beside(7)
     found = {
         "before": str(before),
         "opened": own.opened(),
-        "read": [str(own.read(step, what)) for step in (2, 4, 5) for what in _keep.KINDS],
-        "of another": sorted(_keep.left_by(3)),
+        "read": [str(own.read(step, what)) for step in (2, 4, 5) for what in _handoff.KINDS],
+        "of another": sorted(_handoff.left_by(3)),
     }
-    passing, _keep.WINDOW_SECONDS = _keep.WINDOW_SECONDS, 0
+    passing, _handoff.WINDOW_SECONDS = _handoff.WINDOW_SECONDS, 0
     own.looks_beside(7)
-    found["late"], _keep.WINDOW_SECONDS = own.opened(), passing
+    found["late"], _handoff.WINDOW_SECONDS = own.opened(), passing
     os.pwrite(second.fd, b"torn", at)
     own.looks_beside(7)
-    found["torn"] = own.read(5, _keep.FORWARD)
+    found["torn"] = own.read(5, _handoff.FORWARD)
     own.has_come()
     found["has come"] = own.opened()[0]
-    ranks = [first.held.begin(rank) is not None for rank in range(100, 100 + _keep.HELD_MAX)]
+    ranks = [first.held.begin(rank) is not None for rank in range(100, 100 + _handoff.HELD_MAX)]
     found["fit"], found["refused"] = ranks.count(True) + 1, first.held.begin(300) is None
     first.forget()
-    found["forgotten"] = sorted(set(first.held.ranks()) - {0}), first.held.begin(8).read(4, _keep.START)
+    found["forgotten"] = sorted(set(first.held.ranks()) - {0}), first.held.begin(8).read(4, _handoff.START)
     return found
 
 
 def full(directory):
     """The file cannot grow: no step fails of it, and it is said once."""
     del said[:]
-    keep = _keep.Keep(os.path.join(directory, "keep-9"))
+    keep = _handoff.Keep(os.path.join(directory, "keep-9"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        fits = [keep.write(step, _keep.START, b"data") for step in (1, 2)]
+        fits = [keep.write(step, _handoff.START, b"data") for step in (1, 2)]
         keep.opens(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    return {"fits": fits, "said": list(said), "read": keep.read(1, _keep.START), "opened": keep.opened()}
+    return {"fits": fits, "said": list(said), "read": keep.read(1, _handoff.START), "opened": keep.opened()}
 
 
 # Steps that are done beforehand.
 
 
 def not_taken_back():
-    """A step was done beforehand that the others have not completed, and a double of the engine refuses to put it back."""
+    """A step was done beforehand that the others have not completed, and a double of the engine refuses to put it
+    back."""
     asked = []
 
     def put_back(note):
         asked.append(note)
         raise _session.Refused("the average has changed")
 
-    loop = types.SimpleNamespace(number=3, noted=15, note="note", engine=types.SimpleNamespace(put_back=put_back))
-    loop.beforehand = _beforehand.Beforehand(loop, 15)
+    loop = types.SimpleNamespace(number=3, engine=types.SimpleNamespace(put_back=put_back))
+    loop.snapshot, loop.recovery = _attempt.Snapshot(), _attempt.Recovery()
+    loop.snapshot.take(15, "note")
+    newcomer = loop.recovery.newcomer = _attempt.Newcomer()
+    newcomer.replay = _replay.Replay(loop, 15)
     refused = []
     for _ in range(2):  # ahead of the repair, and in it
         try:
-            loop.beforehand.holds_for(15)
+            newcomer.replay.holds_for(15)
         except _session.Refused as error:
             refused.append(str(error))
-    return {"refused": refused, "asked": asked, "noted": loop.noted}
+    return {"refused": refused, "asked": asked, "noted": loop.snapshot.step}
 
 
 # Copies.
@@ -347,7 +369,7 @@ def server_without_descriptors():
     """A server of copies that has run out of descriptors goes on when there are some again."""
     del said[:]
     os.environ["TASKD_SECRET"] = "5a" * 32
-    os.environ["TASKD_COPY"], _copy.TCP_SECONDS = "tcp", 3
+    os.environ["TASKD_STATE_TRANSFER"], _copy.TCP_SECONDS = "tcp", 3
     source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
     server = _copy.Server([(ctypes.addressof(source), 16)])
     move = (server.where(), [(ctypes.addressof(target), ctypes.addressof(source), 16)])
@@ -378,6 +400,48 @@ def server_without_descriptors():
     return {"copied": target.raw == source.raw, "error": error, "said": said, "ends": ends}
 
 
+def takes(rank, length):
+    """What another rank of the job sends to be kept, with a head of its choice: whether anything of it was kept."""
+    away = _handoff_peers.HandoffPeers.__new__(_handoff_peers.HandoffPeers)
+    kept = []
+    away.hold = lambda *what: kept.append(what)
+    ours, theirs = tcp_pair()
+
+    def sends():
+        try:
+            theirs.sendall(_handoff_peers.HEAD.pack(rank, 1, _handoff.START, length) + b"x" * length)
+        except OSError:  # it was refused
+            pass
+        theirs.close()
+
+    sender = threading.Thread(target=sends)
+    sender.start()
+    try:
+        away.take(ours)
+    except (EOFError, OSError):  # the sender has closed
+        pass
+    ours.close()
+    sender.join()
+    return len(kept)
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        return server.accept()[0], theirs
+
+
+def heads_of_another_rank():
+    """A slot begins with a head, and ranks are bounded."""
+    return [
+        takes(7, _handoff.ROOM),
+        takes(7, _handoff.ROOM + 1),
+        takes((1 << 20) - 1, 8),
+        takes(1 << 20, 8),
+        takes((1 << 32) - 1, 8),
+    ]
+
+
 def main():
     directory = sys.argv[1]
     scenarios = {
@@ -393,6 +457,7 @@ def main():
         "full": lambda: full(directory),
         "descriptors": server_without_descriptors,
         "beforehand": not_taken_back,
+        "heads": heads_of_another_rank,
     }
     found = {}
     for name in sys.argv[2:] or scenarios:

@@ -34,8 +34,8 @@ fn a_supervisor_that_does_not_read_costs_no_memory_without_bound() {
 fn a_message_that_is_too_long_is_this_processs_own_mistake() {
     let found = found("long");
     let long = |bytes: u32| format!("a message of {bytes} bytes; at most 1048576 fit into a frame");
-    let refused = json!({"answer": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_604))}});
-    assert_eq!(found["found"], json!([refused, {"answer": {"id": 8, "ok": {}}}]), "{found:#}");
+    let refused = json!({"reply": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_603))}});
+    assert_eq!(found["found"], json!([refused, {"reply": {"id": 8, "ok": {}}}]), "{found:#}");
     assert_eq!(found["said"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
     assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
 }
@@ -51,7 +51,7 @@ fn a_directive_of_an_older_generation_has_nothing_done_twice() {
 }
 
 #[test]
-fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them() {
+fn oversized_buffers_are_skipped_and_other_state_is_stored() {
     let found = found("kept");
     let small = json!({"random": true, "buffers": true, "forward": true, "packed": 6, "said": []});
     assert_eq!(found["small"], small, "three steps, with what each forward pass left: {found:#}");
@@ -62,7 +62,7 @@ fn buffers_that_are_too_large_to_be_kept_cost_no_step_and_take_nothing_with_them
 }
 
 #[test]
-fn what_ranks_hold_of_one_of_another_host_is_found_by_whoever_takes_its_place_beside_them() {
+fn state_that_peers_hold_for_a_rank_is_found_by_its_successor() {
     let found = found("held");
     let read = ["b'long ago'", "None", "b'start 4'", "b'forward 4'", "b'start 5'", "b'forward 5'"];
     assert_eq!(found["read"], json!(read), "its own, of when it was here, and what both hold: {found:#}");
@@ -83,7 +83,7 @@ fn no_step_fails_because_nothing_can_be_kept_any_more() {
 }
 
 #[test]
-fn what_cannot_be_taken_back_is_refused_each_time_it_is_asked() {
+fn a_step_ahead_that_cannot_be_undone_is_refused_each_time() {
     let found = found("beforehand");
     let why = "the average has changed";
     assert_eq!(found, json!({"refused": [why, why], "asked": ["note", "note"], "noted": 15}));
@@ -100,8 +100,9 @@ fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
 #[test]
 fn a_hello_asks_nothing_of_the_program_on_another_thread() {
     let found = found("hello");
-    let at = |point: &str, bytes| json!({"point": point, "state_bytes": bytes, "cannot": null, "sharded": []});
-    assert_eq!(found["at"], json!([at("loop", Some(64))]));
+    let at =
+        |point: &str, bytes| json!({"now": point, "state_bytes": bytes, "unsupported_reason": null, "sharded": []});
+    assert_eq!(found["at"], json!([at("in-loop", Some(64))]));
     assert_eq!((&found["hello"], &found["on main"]), (&json!(64), &json!(true)), "{found:#}");
     assert_eq!(found["fails"], at("parked", None), "nor is what it raises raised into it");
     let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
@@ -119,6 +120,11 @@ fn a_copy_that_is_declared_as_its_loop_is_left_is_refused() {
 }
 
 #[test]
-fn a_failure_that_was_given_up_is_not_told_to_the_next_supervisor() {
+fn a_failure_before_an_abort_is_not_sent_to_the_next_supervisor() {
     assert_eq!(found("stands"), json!([true, false]), "before the give-up, and after it");
+}
+
+#[test]
+fn state_sent_by_a_peer_must_fit_its_slot_and_name_a_rank() {
+    assert_eq!(found("heads"), json!([1, 0, 1, 0, 0]), "the longest, one byte more; the last rank, two beyond it");
 }

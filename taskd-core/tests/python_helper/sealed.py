@@ -1,4 +1,5 @@
-"""Values as bytes, signed values in a store, and authenticated connections between ranks. Prints what was found as JSON.
+"""Values as bytes, signed values in a store, and authenticated connections between ranks. Prints what was found as
+JSON.
 
 `python sealed.py NAME`. The store is a dictionary; sockets are real.
 """
@@ -30,9 +31,27 @@ def until(is_so, seconds=10):
 
 
 VALUES = [
-    None, True, -(10**40), 1.5, float("inf"), "\udc80\u00e9", b"", b"abc", (1, (2, b"x")), [1, [2]], {}, {"a": 1, "b": 0},
-    {1: 2, (1, b"k"): 3, None: 4}, {1, 2}, frozenset({(1, "a")}), collections.OrderedDict(b=1, a=2), collections.Counter("abca"),
-    collections.defaultdict(list, {"a": [1]}), collections.deque([1, 2], 3), 2 + 3j, bytearray(b"x"),
+    None,
+    True,
+    -(10**40),
+    1.5,
+    float("inf"),
+    "\udc80\u00e9",
+    b"",
+    b"abc",
+    (1, (2, b"x")),
+    [1, [2]],
+    {},
+    {"a": 1, "b": 0},
+    {1: 2, (1, b"k"): 3, None: 4},
+    {1, 2},
+    frozenset({(1, "a")}),
+    collections.OrderedDict(b=1, a=2),
+    collections.Counter("abca"),
+    collections.defaultdict(list, {"a": [1]}),
+    collections.deque([1, 2], 3),
+    2 + 3j,
+    bytearray(b"x"),
 ]
 
 
@@ -45,7 +64,10 @@ class Evil:
 
 def codec():
     whole = VALUES + [VALUES[:9], {"all": tuple(VALUES)}]
-    same = all(_codec.decode(_codec.encode(one)) == one and type(_codec.decode(_codec.encode(one))) is type(one) for one in whole)
+    same = all(
+        _codec.decode(_codec.encode(one)) == one and type(_codec.decode(_codec.encode(one))) is type(one)
+        for one in whole
+    )
     refused = []
     for one in (object(), Evil(), lambda: 1, {"a": [object]}, collections.defaultdict(dict.fromkeys)):
         try:
@@ -58,7 +80,9 @@ def codec():
     outcomes = collections.Counter()
     dice, good = random.Random(7), _codec.encode(whole)
     garbage = [b"", b"\xff" * 4, b"\xff" * 40, pickle.dumps(Evil(), 4), b"\x02\0\0\0[]", json_only("[" * 100000)]
-    garbage += [json_only('[{"b":%s},[1]]' % at) + b"x" for at in ("-1", "9", "true", '"0"', "1e99")] + [json_only('[{"q":[[],-1]},[]]')]
+    garbage += [json_only('[{"b":%s},[1]]' % at) + b"x" for at in ("-1", "9", "true", '"0"', "1e99")] + [
+        json_only('[{"q":[[],-1]},[]]')
+    ]
     garbage += [damaged(dice, good) for _ in range(200000 if SOAK else 4000)]
     for one in garbage:
         try:
@@ -70,7 +94,12 @@ def codec():
         _codec.encode(deep)
     except _codec.NotEncodable as error:
         refused.append(str(error))
-    return {"same": same, "refused": refused, "all": sum(outcomes.values()) == len(garbage), "malformed": outcomes["malformed"] > 1000}
+    return {
+        "same": same,
+        "refused": refused,
+        "all": sum(outcomes.values()) == len(garbage),
+        "malformed": outcomes["malformed"] > 1000,
+    }
 
 
 def json_only(text):
@@ -153,7 +182,7 @@ def connections():
     first.sendall(b"here")
     _auth.exactly(first, 4)  # it has its thread
     before = threads(), descriptors()
-    own, silent = os.getpid(), os.fork()
+    silent = os.fork()
     if not silent:  # descriptors of its own
         held = []
         for at in range(1070):
@@ -163,7 +192,7 @@ def connections():
             held.append(one)
         time.sleep(30)
         os._exit(0)
-    most, answers = (0, 0), []
+    answers = []
     until(lambda: listener.closed >= 1000)
     second = _auth.dial(address, listener.name, b"test", 5)
     for peer in (first, second):
@@ -177,7 +206,14 @@ def connections():
     second.close()
     listener.close()
     ends = until(lambda: threads() == 1)
-    return {"answers": answers, "threads": at_most[0], "few": at_most[1] <= _listener.UNKNOWN_MAX + 2, "over": over, "ends": ends, "said": said}
+    return {
+        "answers": answers,
+        "threads": at_most[0],
+        "few": at_most[1] <= _listener.UNKNOWN_MAX + 2,
+        "over": over,
+        "ends": ends,
+        "said": said,
+    }
 
 
 def strangers():
@@ -254,7 +290,7 @@ def memory():
     """A server of copies gives its ranges to ranks of the job alone, at this host's own address."""
     import ctypes
 
-    os.environ["TASKD_COPY"] = "tcp"
+    os.environ["TASKD_STATE_TRANSFER"] = "tcp"
     source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
     server = _copy.Server([(ctypes.addressof(source), 16)])
     move = (server.where(), [(ctypes.addressof(target), ctypes.addressof(source), 16)])
@@ -276,14 +312,17 @@ def memory():
 
 
 def other_host():
-    """Connections from another host that does not know the secret: to a rank of a job of one host, and to one at an address of the
-    network. Its arguments: that address, and a command that runs what follows it on the other host."""
+    """Connections from another host that does not know the secret: to a rank of a job of one host, and to one at an
+    address of the network. Its arguments: that address, and a command that runs what follows it on the other host."""
     import ctypes
 
     _listener.UNKNOWN_SECONDS = 2
-    os.environ["TASKD_COPY"] = "tcp"
+    os.environ["TASKD_STATE_TRANSFER"] = "tcp"
     here, on_the_other = sys.argv[2], sys.argv[3:]
-    state, target = ctypes.create_string_buffer(b"what a rank has in memory, which nobody else is to see", 64), ctypes.create_string_buffer(64)
+    state, target = (
+        ctypes.create_string_buffer(b"what a rank has in memory, which nobody else is to see", 64),
+        ctypes.create_string_buffer(64),
+    )
     start = ctypes.addressof(state)
 
     def asks(port, *more):

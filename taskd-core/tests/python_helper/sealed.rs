@@ -24,7 +24,7 @@ fn found_with(scenario: &str, arguments: &[String]) -> Value {
 }
 
 #[test]
-fn values_come_out_as_they_went_in_and_bytes_of_any_other_kind_make_nothing() {
+fn values_round_trip_and_foreign_bytes_are_not_decoded() {
     let refused = [
         "a builtins.object",
         "a __main__.Evil",
@@ -37,13 +37,13 @@ fn values_come_out_as_they_went_in_and_bytes_of_any_other_kind_make_nothing() {
 }
 
 #[test]
-fn what_stands_in_a_store_is_read_only_as_what_a_rank_of_the_job_has_written_there() {
+fn a_store_value_not_written_by_a_rank_of_the_job_is_refused() {
     let without = "this process has no secret of its job (TASKD_SECRET), by which ranks of one job know each other";
     assert_eq!(found("store"), json!({"read": "value", "there": true, "refused": true, "without": [4, without]}));
 }
 
 #[test]
-fn connections_that_show_nothing_cost_a_rank_neither_threads_nor_many_descriptors() {
+fn unauthenticated_connections_take_no_thread_and_few_descriptors() {
     let found = found("connections");
     assert_eq!((&found["answers"], &found["threads"]), (&json!(["ping", "ping"]), &json!(1)), "{found:#}");
     assert_eq!(
@@ -56,7 +56,7 @@ fn connections_that_show_nothing_cost_a_rank_neither_threads_nor_many_descriptor
 }
 
 #[test]
-fn whoever_does_not_know_the_jobs_secret_is_neither_served_nor_believed() {
+fn a_peer_without_the_job_secret_is_neither_served_nor_believed() {
     let not_taken = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
     let no_rank = "what listens at 127.0.0.1:PORT is no rank of this job";
     let outcomes = json!({
@@ -76,7 +76,7 @@ fn a_ranks_memory_is_given_to_ranks_of_its_job_alone_at_its_own_address() {
 /// What is left is no matter of this listener: a process of another host can hold 64 connections of a rank for five seconds each
 /// (SECURITY.md, *Listeners*).
 #[test]
-fn another_host_that_does_not_know_the_secret_reaches_no_job_of_one_host_and_gets_nothing_of_a_ranks_memory() {
+fn a_host_without_the_secret_reaches_no_job_and_no_rank_memory() {
     let name = "another_host_that_does_not_know_the_secret_reaches_no_job_of_one_host";
     let Some(other) = OtherHost::join(name) else { return };
     let command = other.command("env");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskd_core::detect::{DetectorExt, FaultClass, SilenceDetector};
+use taskd_core::detect::{FaultClass, FaultDetectorExt, SilenceDetector};
 use taskd_core::job::{Domain, JobSpec, Rank, Role, WorkerSpec};
 use taskd_core::kernel::Event;
 use taskd_core::launch::python::PythonLauncher;
@@ -76,25 +76,25 @@ async fn busy_until_the_first_fault(has_library: bool) -> BTreeSet<Rank> {
         }
     };
     let fault = tokio::time::timeout(PATIENCE, first).await.expect("the stopped rank is found");
-    let suspect = fault.prime();
+    let suspect = fault.primary_suspect();
     assert_eq!(
         (&suspect.domain, &suspect.class),
         (&Domain::Process(Role::Rank(Rank(1))), &FaultClass::Silence),
         "{fault:?}"
     );
     assert!(suspect.is_certain(), "{fault:?}");
-    handle.stop_now("the test is over").await;
+    handle.stop_now("the test is over").await.unwrap();
     running.await.unwrap();
     local.shutdown(Duration::ZERO).await.unwrap();
     busy
 }
 
 #[tokio::test]
-async fn a_rank_that_holds_its_interpreter_is_heard_and_one_that_is_stopped_is_blamed() {
+async fn a_rank_holding_its_interpreter_beats_and_a_stopped_rank_is_blamed() {
     assert!(busy_until_the_first_fault(true).await.is_empty(), "they beat beside Python");
 }
 
 #[tokio::test]
-async fn without_the_library_a_rank_that_holds_its_interpreter_is_reported_as_busy() {
+async fn a_rank_holding_its_interpreter_without_the_library_is_busy() {
     assert_eq!(busy_until_the_first_fault(false).await, BTreeSet::from([Rank(0), Rank(2)]));
 }

@@ -28,7 +28,7 @@ def beats():
 ";
 
 #[test]
-fn every_end_of_the_rank_releases_the_lifeline_and_keeps_its_status() {
+fn rank_exit_releases_the_lifeline_with_unchanged_exit_status() {
     let ends: [(&str, Option<i32>, Option<i32>); 9] = [
         ("pass", Some(0), None),
         ("sys.exit(3)", Some(3), None),
@@ -84,13 +84,19 @@ fn the_heartbeat_goes_on_while_one_c_call_holds_the_interpreter() {
 }
 
 #[test]
-fn another_package_of_our_name_is_told_once_and_is_not_in_effect() {
+fn foreign_taskd_module_is_reported_once_and_not_imported() {
     let rank = Rank::new(&[]);
     let (no_package, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let own = rank.helper().join("taskd");
     fs::create_dir(no_package.path().join("taskd")).unwrap();
     fs::write(other.path().join("taskd.py"), "raise ImportError('of another package')").unwrap();
-    let path = std::env::join_paths([rank.helper(), no_package.path().into(), other.path().into()]).unwrap();
+    let installed = tempfile::tempdir().unwrap(); // this very package: the launcher's is in effect in its place
+    fs::create_dir(installed.path().join("taskd")).unwrap();
+    for file in ["__init__.py", "_framework.py", "_session.py"] {
+        fs::write(installed.path().join("taskd").join(file), "raise ImportError('of an installation')").unwrap();
+    }
+    let path = [rank.helper(), no_package.path().into(), installed.path().into(), other.path().into()];
+    let path = std::env::join_paths(path).unwrap();
     let says = |local_rank: &str| {
         let program = "import taskd; print(taskd.__path__[0])";
         let mut command = rank.command(&[system(), "-c", program]);
@@ -136,7 +142,7 @@ raise ValueError('second image')"
 }
 
 #[test]
-fn where_no_lock_is_released_the_lifeline_is_unavailable() {
+fn lifeline_without_robust_locks_is_unavailable() {
     let rank = Rank::new(&[]);
     let program = rank.file("program.py", &format!("{LOOK}\nassert state() == 3 and not held() and beats()"));
     let call = number_of_set_robust_list();
@@ -221,7 +227,7 @@ def step(optimizer=one):
 }
 
 #[test]
-fn a_forked_child_that_outlives_the_rank_neither_beats_nor_steps_nor_records() {
+fn forked_child_of_a_dead_rank_sends_no_beats_steps_or_records() {
     let rank = with_engine();
     let program = format!(
         "{LOOK}
@@ -258,8 +264,8 @@ class Deprecated:
         return object.__getattribute__(self, name)
 module = sys.modules['odd'] = types.ModuleType('odd')
 module.thing, module.function = Deprecated(), types.FunctionType
-import _taskd_as_new
-found = _taskd_as_new.Seated().places
+import _taskd_standby_reset
+found = _taskd_standby_reset.Seated().places
 assert (vars(module), 'function') in found[id(types.FunctionType)]
 assert asked == [], asked";
     let out = rank.run(program);
@@ -415,7 +421,7 @@ fn a_page_that_is_none_is_left_alone_in_silence() {
 }
 
 #[test]
-fn nothing_heavy_is_imported() {
+fn sitecustomize_at_interpreter_start_imports_no_heavy_modules() {
     // -S: without this machine's other start-up files, which may import anything.
     let modules = "import sys, sitecustomize; print(' '.join(sorted(sys.modules)))";
     let rank = Rank::new(&[]);
@@ -431,7 +437,7 @@ fn nothing_heavy_is_imported() {
 }
 
 #[test]
-fn a_record_says_whether_the_process_ends_by_it() {
+fn error_record_of_an_uncaught_exception_is_marked_uncaught() {
     let record = |program: &str| -> Value {
         let rank = Rank::new(&[]);
         rank.run(program);

@@ -24,7 +24,7 @@ fn kinds_of_records_have_the_same_numbers_in_python() {
 
 /// The constants of an enum in the header whose first one is this.
 fn constants(first: &str) -> BTreeMap<String, u8> {
-    let header = include_str!("../../include/taskd.h");
+    let header = include_str!("../../runtime/include/taskd.h");
     let of =
         header.split("enum {").find(|text| text.trim_start().starts_with(first)).unwrap_or_else(|| panic!("{first}"));
     let of = of.split('}').next().unwrap();
@@ -65,8 +65,8 @@ fn the_header_has_the_numbers_of_kinds_operations_and_types() {
 }
 
 #[test]
-fn a_rank_that_is_asked_to_leave_ends_with_the_code_of_a_job_that_was_stopped() {
-    let code = evaluated(&[], "from taskd._leaving import CODE\nprint(CODE)");
+fn rank_exit_code_after_a_stop_request_is_that_of_a_stopped_job() {
+    let code = evaluated(&[], "from taskd._shutdown import CODE\nprint(CODE)");
     assert_eq!(code, json!(exit_code::STOPPED));
 }
 
@@ -79,7 +79,7 @@ fn codes(page: &str) -> BTreeSet<u8> {
 }
 
 #[test]
-fn the_pages_on_exit_codes_say_what_the_program_does() {
+fn exit_code_pages_list_the_codes_of_the_program() {
     let outcomes = [
         Outcome::Completed,
         Outcome::Failed,
@@ -90,7 +90,7 @@ fn the_pages_on_exit_codes_say_what_the_program_does() {
     ];
     let all: BTreeSet<u8> =
         outcomes.map(Outcome::exit_code).into_iter().chain([exit_code::USAGE, exit_code::UNAVAILABLE]).collect();
-    assert_eq!(codes(include_str!("../../src/runtime/exit_code.rs")), all);
+    assert_eq!(codes(include_str!("../../kernel/src/kernel/exit_code.rs")), all);
     let guide = include_str!("../../src/guide/exit_codes.md");
     let set = |name: &str| -> BTreeSet<u8> {
         let line = guide.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}"));
@@ -124,11 +124,13 @@ fn variables(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_variable_that_a_rank_reads_is_one_that_is_set_somewhere() {
     let mut sources = Vec::new();
-    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), ".rs", &mut sources);
+    for package in ["kernel/src", "runtime/src"] {
+        files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package), ".rs", &mut sources);
+    }
     let set: BTreeSet<String> = sources.iter().flat_map(|path| variables(&fs::read_to_string(path).unwrap())).collect();
     for file in NEUTRAL_FILES {
         // The first two leave a choice to those who test and measure, the third to those who run a host; the last one ranks set.
-        let left = ["TASKD_NATIVE", "TASKD_COPY", "TASKD_HOST", "TASKD_RANK_PID"];
+        let left = ["TASKD_NATIVE", "TASKD_STATE_TRANSFER", "TASKD_HOST", "TASKD_RANK_PID"];
         let unknown: Vec<String> =
             variables(file.text).into_iter().filter(|name| !set.contains(name) && !left.contains(&&**name)).collect();
         assert_eq!(unknown, [""; 0], "{}: nothing here sets these", file.path);

@@ -39,7 +39,7 @@ raise ValueError('of the program')"
 }
 
 #[test]
-fn what_is_below_a_program_that_is_the_rank_behind_a_wrapper_is_not() {
+fn children_of_a_wrapped_rank_are_not_the_rank() {
     let rank = with_engine();
     let program = format!(
         "{LOOK}
@@ -79,7 +79,7 @@ for _ in range({steps}): engine.optim.step()
 }
 
 #[test]
-fn what_a_wrapper_runs_first_gives_way_to_what_it_runs_then() {
+fn second_program_of_a_wrapper_replaces_the_first_as_the_rank() {
     let rank = with_engine();
     let first = with_steps(&rank, "first.py", 7, "raise OSError('of the first')");
     let second = with_steps(&rank, "second.py", 2, "raise ValueError('of the second')");
@@ -98,7 +98,7 @@ fn what_a_wrapper_runs_first_gives_way_to_what_it_runs_then() {
 }
 
 #[test]
-fn one_that_would_be_the_rank_and_cannot_be_says_so_once() {
+fn process_that_cannot_become_the_rank_logs_one_line() {
     let rank = with_engine();
     let waits = "open(os.environ['PAGE'] + '.runs', 'w').close()\nwhile not os.path.exists(os.environ['PAGE'] + '.done'): time.sleep(0.005)";
     let first = with_steps(&rank, "first.py", 1, waits);
@@ -122,7 +122,7 @@ fn one_that_would_be_the_rank_and_cannot_be_says_so_once() {
 }
 
 #[test]
-fn python_that_has_nothing_to_do_with_training_leaves_the_page_of_a_wrapper_alone() {
+fn wrapped_python_without_training_leaves_the_page_unchanged() {
     let rank = Rank::new(&[]);
     let program = rank.file("program.py", "raise ValueError('of the child')");
     let out = rank.command(&["bash", "-c", &format!("$PYTHON {program}; exit $?")]).output().unwrap();

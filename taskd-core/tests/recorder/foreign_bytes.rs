@@ -70,11 +70,11 @@ impl Mutation {
 
 /// Reads a file, if it is taken for one, twice; in between its header becomes another. What became of it.
 fn read(file: &File, later: &[Mutation]) -> &'static str {
-    let mut recording = match Recording::open(file.try_clone().unwrap()) {
+    let mut recording = match RecorderReader::open(file.try_clone().unwrap()) {
         Ok(recording) => recording,
         Err(error) if error.to_string().contains("version") => return "refused: its version",
-        Err(error) if error.to_string().contains("cannot be") => return "refused: its header",
-        Err(_) => return "refused: no recorder's file",
+        Err(error) if error.to_string().contains("header is invalid") => return "refused: its header",
+        Err(_) => return "refused: not a recorder's file",
     };
     let mut seen = 0;
     for round in 0..2 {

@@ -9,17 +9,17 @@ use std::fs::File;
 use taskd_core::trace::recorder::*;
 
 /// A recorder in memory and its reader.
-fn pair(config: RecorderConfig) -> (Recorder, Recording) {
+fn pair(config: RecorderConfig) -> (Recorder, RecorderReader) {
     let memory = config.memory().unwrap();
     let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
-    (recorder, Recording::open(memory).unwrap())
+    (recorder, RecorderReader::open(memory).unwrap())
 }
 
 fn small() -> RecorderConfig {
     RecorderConfig { threads_max: 2, records_per_thread: 1024, ..RecorderConfig::default() }
 }
 
-fn taken(recording: &mut Recording) -> Vec<(usize, Record)> {
+fn taken(recording: &mut RecorderReader) -> Vec<(usize, Record)> {
     let mut taken = Vec::new();
     recording.take(|one| taken.push((one.ring, one.record))).unwrap();
     recording.commit().unwrap();
@@ -27,7 +27,7 @@ fn taken(recording: &mut Recording) -> Vec<(usize, Record)> {
 }
 
 #[test]
-fn what_is_recorded_is_read() {
+fn recorded_steps_ranges_and_events_are_read_in_order() {
     let (recorder, mut recording) = pair(RecorderConfig::default());
     let [forward, group] = ["forward", "dp:0"].map(|name| recorder.name(name));
     let mut thread = recorder.thread();
@@ -94,7 +94,7 @@ fn ticks_are_moments_of_the_monotonic_clock() {
 }
 
 #[test]
-fn a_kind_that_is_off_is_not_recorded_and_what_has_begun_ends_all_the_same() {
+fn kind_switched_off_is_not_recorded_but_its_open_range_ends() {
     let (recorder, mut recording) = pair(small());
     let mut thread = recorder.thread();
     let open = thread.begin(Kind::Forward, NameId(0), Detail::None).unwrap();
@@ -111,7 +111,7 @@ fn a_kind_that_is_off_is_not_recorded_and_what_has_begun_ends_all_the_same() {
 }
 
 #[test]
-fn a_process_says_what_it_has_hooks_for_and_what_keeps_a_kind_from_being_recorded() {
+fn recording_lists_hooked_kinds_and_reasons_for_exceptions() {
     let (recorder, mut recording) = pair(small());
     assert_eq!((recording.hooked(), recording.exceptions()), (Switches::NONE, vec![]));
     recorder.hooked(Kind::Step);
@@ -127,12 +127,12 @@ fn a_process_says_what_it_has_hooks_for_and_what_keeps_a_kind_from_being_recorde
     assert_eq!(recording.exceptions(), both[..1]);
     let refused = (0..).find(|i| recorder.name(&format!("{i:0>250}")) == NameId(0));
     recorder.except(Kind::Step, Some(&"x".repeat(250)));
-    let unnamed = told(Kind::Step, "for a reason that could not be named");
+    let unnamed = told(Kind::Step, "for an unknown reason");
     assert_eq!((recording.exceptions().remove(0), refused.is_some()), (unnamed, true), "the table of names is full");
 }
 
 #[test]
-fn an_environment_says_how_a_recorder_is_laid_out() {
+fn recorder_config_is_read_from_environment_variables() {
     let of = |text: &str| {
         let (name, value) = text.split_once('=').unwrap();
         RecorderConfig::from_env(|asked| (asked == name).then(|| value.to_owned()))
@@ -166,7 +166,7 @@ fn numbered(thread: &mut ThreadRecorder<'_>, numbers: std::ops::Range<u64>) -> u
     numbers.map(one).filter(|(kind, event, name, detail)| thread.record(*kind, *event, *name, *detail)).count() as u64
 }
 
-fn numbers(recording: &mut Recording) -> Vec<u64> {
+fn numbers(recording: &mut RecorderReader) -> Vec<u64> {
     let number = |(_, record): (usize, Record)| match record.detail {
         Detail::Step { number, .. } => number,
         other => panic!("{other:?}"),
@@ -175,7 +175,7 @@ fn numbers(recording: &mut Recording) -> Vec<u64> {
 }
 
 #[test]
-fn a_burst_as_large_as_the_ring_is_kept_and_beyond_it_every_loss_is_counted() {
+fn burst_records_beyond_the_ring_size_are_counted_as_lost() {
     let (recorder, mut recording) = pair(small());
     let mut thread = recorder.thread();
     assert_eq!(numbered(&mut thread, 0..1024), 1024);
@@ -200,7 +200,7 @@ fn a_later_reader_goes_on_where_the_one_before_has_committed() {
     let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
     let mut thread = recorder.thread();
     numbered(&mut thread, 0..1030);
-    let opened = || Recording::open(memory.try_clone().unwrap()).unwrap();
+    let opened = || RecorderReader::open(memory.try_clone().unwrap()).unwrap();
     assert_eq!(numbers(&mut opened()).len(), 1024);
     numbered(&mut thread, 1030..1032);
     let mut dies = opened();
@@ -213,18 +213,18 @@ fn a_later_reader_goes_on_where_the_one_before_has_committed() {
 }
 
 #[test]
-fn who_looks_takes_nothing() {
+fn read_only_reader_consumes_no_records() {
     let config = small();
     let memory = config.memory().unwrap();
     let recorder = Recorder::create(memory.try_clone().unwrap(), config).unwrap();
     numbered(&mut recorder.thread(), 0..3);
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
-    let mut looking = Recording::look(File::open(path).unwrap()).unwrap();
+    let mut looking = RecorderReader::look(File::open(path).unwrap()).unwrap();
     let mut seen = 0;
     looking.take(|_| seen += 1).unwrap();
     looking.switch(Switches::NONE);
     assert!(looking.commit().is_err() && recorder.is_on(Kind::Step));
-    assert_eq!((seen, numbers(&mut Recording::open(memory).unwrap())), (3, vec![0, 1, 2]));
+    assert_eq!((seen, numbers(&mut RecorderReader::open(memory).unwrap())), (3, vec![0, 1, 2]));
 }
 
 /// A thread of this name that records one number, and how many of its records found room.
@@ -253,7 +253,7 @@ fn threads_have_rings_of_their_own_which_others_get_when_they_have_ended() {
 }
 
 #[test]
-fn where_the_last_records_count_a_new_thread_gets_the_ring_that_ended_first() {
+fn new_thread_with_drop_oldest_gets_the_ring_that_ended_first() {
     let (recorder, mut recording) = pair(small());
     let numbers_of = (1..=9).map(|number| thread_named(&recorder, "one-of-many", number)).sum::<u64>();
     assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though nobody reads");
@@ -296,7 +296,7 @@ fn ranges_of_one_file_have_different_numbers() {
 }
 
 #[test]
-fn names_are_given_once_cut_where_they_are_long_and_refused_where_there_is_no_room() {
+fn names_are_deduplicated_cut_if_long_and_refused_if_out_of_room() {
     let (recorder, mut recording) = pair(small());
     let long = format!("{}é", "x".repeat(254));
     let [a, b, again, cut] = ["a", "b", "a", long.as_str()].map(|name| recorder.name(name));
@@ -344,16 +344,16 @@ pub(crate) fn sealed(bytes: u64) -> File {
 }
 
 #[test]
-fn what_is_no_recorders_file_is_refused_in_a_sentence() {
-    let told = |file: File| Recording::open(file).map(drop).unwrap_err().to_string();
-    assert_eq!(told(sealed(0)), "no recorder's file: it has 0 bytes, and 262144 at least");
-    assert_eq!(told(sealed(1 << 20)), "no recorder's file, or one that is not begun yet");
+fn invalid_recorder_files_are_refused_with_a_reason() {
+    let told = |file: File| RecorderReader::open(file).map(drop).unwrap_err().to_string();
+    assert_eq!(told(sealed(0)), "not a recorder's file: it has 0 bytes, and needs at least 262144");
+    assert_eq!(told(sealed(1 << 20)), "not a recorder's file, or not initialized yet");
     let create = |file: File, config| Recorder::create(file, config).map(drop).unwrap_err().to_string();
-    let words = "393215 bytes are too few for 2 rings of 1024 slots: make it 393216 long";
+    let words = "393215 bytes are too few for 2 rings of 1024 slots: use 393216 bytes";
     assert_eq!(create(sealed(393_215), small()), words);
     let odd = RecorderConfig { records_per_thread: 1000, ..small() };
-    let words =
-        "no recorder has 2 rings of 1000 slots: take 1 to 64 rings, and a power of two from 1024 to 1048576 slots";
+    let words = "a recorder cannot have 2 rings of 1000 slots: use 1 to 64 rings, and a power of two from 1024 to \
+                 1048576 slots";
     assert_eq!(create(sealed(1 << 20), odd), words);
     let file = tempfile::tempfile().unwrap();
     file.set_len(1 << 20).unwrap();
@@ -361,7 +361,7 @@ fn what_is_no_recorders_file_is_refused_in_a_sentence() {
     assert!(told(file).starts_with("its length is not sealed"));
     let file = sealed(393_216);
     Recorder::create(file.try_clone().unwrap(), small()).unwrap();
-    let words = format!("process {} records into it already: take a file of its own", std::process::id());
+    let words = format!("process {} records into it already: use a file of its own", std::process::id());
     assert_eq!(create(file.try_clone().unwrap(), small()), words);
     std::os::unix::fs::FileExt::write_all_at(&file, &9u32.to_ne_bytes(), 4096 + 8).unwrap();
     assert_eq!(told(file), "a recorder's file of version 9, and this program reads version 1");
@@ -371,9 +371,9 @@ fn what_is_no_recorders_file_is_refused_in_a_sentence() {
 fn a_file_of_before_has_no_time_line() {
     let memory = small().memory().unwrap();
     Recorder::create(memory.try_clone().unwrap(), small()).unwrap();
-    assert!(Recording::open(memory.try_clone().unwrap()).unwrap().time_line().is_some());
+    assert!(RecorderReader::open(memory.try_clone().unwrap()).unwrap().time_line().is_some());
     std::os::unix::fs::FileExt::write_all_at(&memory, &[1], 4096 + 104).unwrap();
-    assert!(Recording::open(memory).unwrap().time_line().is_none(), "another start of the system");
+    assert!(RecorderReader::open(memory).unwrap().time_line().is_none(), "another start of the system");
 }
 
 fn imported(event: Event, thread: u32) -> Imported {
@@ -382,7 +382,7 @@ fn imported(event: Event, thread: u32) -> Imported {
 }
 
 #[test]
-fn what_others_have_recorded_comes_back_with_its_own_thread_and_length() {
+fn imported_records_are_read_with_their_thread_and_length() {
     let (recorder, mut recording) = pair(small());
     let half_an_hour = 1_800_000_000_000;
     let lengths = [0, 1, half_an_hour, 2 * half_an_hour + 1999, u64::MAX];
@@ -396,7 +396,7 @@ fn what_others_have_recorded_comes_back_with_its_own_thread_and_length() {
         other => other,
     };
     let expected = spans.iter().map(|one| {
-        let by = By::Import { thread: one.thread };
+        let by = RecordedBy::Import { thread: one.thread };
         (0, Record { ticks: 0, by, kind: one.kind, event: kept(one.event), name: one.name, detail: one.detail })
     });
     assert_eq!(taken(&mut recording), expected.collect::<Vec<_>>());

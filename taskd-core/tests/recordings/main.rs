@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_core::detect::ExitDetector;
-use taskd_core::job::{Domain, Incarnation, JobSpec, Member, Name, ProcId, Rank, Role, WorkerSpec, World};
+use taskd_core::job::{Domain, Incarnation, JobSpec, Member, ProcId, Rank, Role, WorkerSpec, World};
 use taskd_core::launch::*;
 use taskd_core::recover::ExitStrategy;
 use taskd_core::runtime::Runtime;
@@ -49,9 +49,8 @@ async fn start(dir: &std::path::Path) -> LocalLauncher {
     let spec = WorkerSpec::new(["python3", "-c", PROGRAM]).with_env("TASKD_TRACE_RECORDS", "16384");
     let member = || Member { incarnation: Incarnation(1), node: None, device: None };
     let world = Arc::new(World::first(BTreeMap::from([(Rank(0), member()), (Rank(1), member())])));
-    let order =
-        |rank| StartOrder { proc: ProcId::rank(rank, 1), place: Place::anywhere(), spec: Arc::new(spec.clone()) };
-    launcher.start(&StartBatch { world, orders: vec![order(0), order(1)] }).await.unwrap();
+    let order = |rank| StartOrder::new(ProcId::rank(rank, 1), Place::anywhere(), Arc::new(spec.clone()));
+    launcher.start(&StartBatch::new(world, vec![order(0), order(1)])).await.unwrap();
     launcher
 }
 
@@ -65,10 +64,10 @@ fn about(rank: u32) -> Domain {
     Domain::Process(Role::Rank(Rank(rank)))
 }
 
-async fn last_call(source: &mut Recordings, rank: u32) -> Option<(u64, bool)> {
+async fn last_call(source: &mut RecorderSource, rank: u32) -> Option<(u64, bool)> {
     let what = COLLECTIVES;
-    let ask = Ask { by: Name::new("test"), tag: 1, what, about: vec![about(rank)], within: Duration::from_secs(1) };
-    let Ok(Exhibit::Groups(groups)) = source.collect(&ask, &about(rank)).await else { return None };
+    let ask = Probe::new("test", what, vec![about(rank)], Duration::from_secs(1)).with_tag(1);
+    let Ok(ProbeResult::Groups(groups)) = source.collect(&ask, &about(rank)).await else { return None };
     groups.first().and_then(|group| group.recent.last()).map(|call| (call.sequence, call.is_pending))
 }
 
@@ -84,7 +83,7 @@ for _ in range(1000):
 "#;
 
 #[tokio::test]
-async fn what_was_recorded_last_reaches_the_sinks_though_the_job_is_over() {
+async fn last_records_reach_the_sinks_after_the_job_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let guard = GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into());
     let launcher = Arc::new(LocalLauncher::builder(dir.path()).guard(guard).build().await.unwrap());
@@ -104,7 +103,7 @@ async fn what_was_recorded_last_reaches_the_sinks_though_the_job_is_over() {
 }
 
 #[tokio::test]
-async fn what_a_program_records_behind_a_script_reaches_the_sinks_under_its_own_pid() {
+async fn records_of_a_program_behind_a_script_have_its_own_pid() {
     let dir = tempfile::tempdir().unwrap();
     python::write_helper(&dir.path().join("python"), &[]).unwrap();
     let guard = GuardProgram::Path(env!("CARGO_BIN_EXE_taskd-guard").into());
@@ -131,7 +130,7 @@ async fn what_a_program_records_behind_a_script_reaches_the_sinks_under_its_own_
 }
 
 #[tokio::test]
-async fn killed_and_stopped_ranks_are_told_of_to_the_last_record() {
+async fn records_of_killed_and_stopped_ranks_are_all_delivered() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = start(dir.path()).await;
     let records: Arc<Mutex<BTreeMap<Rank, usize>>> = Arc::default();

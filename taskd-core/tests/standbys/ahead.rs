@@ -43,7 +43,7 @@ pub(crate) fn joining(spec: &WorkerSpec) -> WorkerSpec {
 }
 
 async fn is_parked(job: &Job, at: &str) {
-    job.is_said(&format!("a standby has run ahead of its rank: it {at}")).await;
+    job.is_said(&format!("a standby is pre-warmed: it {at}")).await;
     assert_eq!(job.counters().await.standbys_parked, 1);
 }
 
@@ -79,7 +79,7 @@ async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
         for changed in ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_GENERATION", "TASKD_RESTARTS", "TASKD_ERROR_FILE"] {
             expected[changed] = new["env"][changed].clone();
         }
-        for changed in ["TASKD_LIFELINE", "TASKD_RANK_PID", "TASKD_KEEP", "PORT", JOIN_VARIABLE] {
+        for changed in ["TASKD_LIFELINE", "TASKD_RANK_PID", "TASKD_HANDOFF", "PORT", JOIN_VARIABLE] {
             expected[changed] = new["env"][changed].clone();
         }
         assert_eq!(new["env"], expected, "{at}");
@@ -92,7 +92,7 @@ async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
 }
 
 #[tokio::test]
-async fn a_rank_that_starts_with_all_others_is_not_seated_where_a_program_has_run_already() {
+async fn rank_of_a_whole_restart_is_not_seated_in_a_parked_standby() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&asks("os.environ['RANK']"));
     let first = job.start(1, [spec.clone()]).await;
@@ -111,7 +111,7 @@ const LINKED: &str = "
 import socket
 link = socket.socket(socket.AF_UNIX)
 link.connect(os.environ['TASKD_CONTROL'])
-hello = dict(version=1, proc=os.environ['TASKD_PROC'], pid=os.getpid(), generation=1, framework='plain', can=[], at='loop')
+hello = dict(version=1, proc=os.environ['TASKD_PROC'], pid=os.getpid(), generation=1, framework='plain', capabilities=[], position='in-loop')
 body = json.dumps(dict(hello=hello)).encode()
 link.sendall(len(body).to_bytes(4, 'little') + body)
 ";
@@ -139,7 +139,7 @@ async fn both_join_as_parked(job: &Job, spec: &WorkerSpec) {
 }
 
 #[tokio::test]
-async fn as_many_run_ahead_as_are_wished_for() {
+async fn parked_standbys_reach_the_configured_number() {
     let job = Job::new(template().ahead(1).parked(2)).await;
     let spec = job.program(&asks("os.environ['RANK']"));
     let first = job.start(1, [spec.clone(), spec.clone()]).await;
@@ -151,7 +151,7 @@ async fn as_many_run_ahead_as_are_wished_for() {
 }
 
 #[tokio::test]
-async fn pre_started_ones_run_ahead_too_each_for_the_rank_whose_device_it_holds() {
+async fn pre_started_standbys_run_ahead_for_the_rank_of_their_device() {
     let job = Job::new(Standbys::pre_started(2).after(Duration::ZERO).parked(2)).await;
     let spec = job.program(&asks("os.environ['RANK']"));
     let first = job.start(1, [spec.clone(), spec.clone()]).await;
@@ -166,13 +166,13 @@ async fn pre_started_ones_run_ahead_too_each_for_the_rank_whose_device_it_holds(
 }
 
 #[tokio::test]
-async fn a_new_guard_has_standbys_ahead_for_all_who_ran_under_the_last_though_nothing_runs_there() {
+async fn new_guard_parks_standbys_for_all_ranks_of_the_killed_guard() {
     let job = Job::new(template().ahead(1)).await;
     let program = asks("os.environ['RANK']").replace("\nin_loop()", &format!("{LINKED}in_loop()"));
     let spec = job.program(&program);
     let first = job.start(1, [spec.clone(), spec.clone()]).await;
     have_parked(&job, 1).await;
-    let linked = |links: &[LinkStatus]| links.iter().any(|link| link.linked.is_some());
+    let linked = |links: &[LinkStatus]| links.iter().any(|link| link.link.is_some());
     while !linked(&job.launcher.list().await.unwrap().links) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -186,7 +186,7 @@ async fn a_new_guard_has_standbys_ahead_for_all_who_ran_under_the_last_though_no
 }
 
 #[tokio::test]
-async fn a_program_that_has_no_step_loop_is_not_run_ahead() {
+async fn standby_of_a_program_without_a_step_loop_is_not_run_ahead() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&PROGRAM.replace("@ASKS", "").replace("in_loop()", ""));
     job.start(1, [spec]).await;
@@ -204,7 +204,7 @@ async fn a_program_that_fails_without_its_rank_costs_those_that_wait_nothing() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&asks("if 'calendar' in sys.modules: raise KeyError('no rank')"));
     job.start(1, [spec]).await;
-    job.is_said("a standby that ran ahead of its rank has failed").await;
+    job.is_said("a pre-warmed standby has failed").await;
     job.standbys(1).await;
     assert_eq!(job.counters().await.standbys_parked, 0);
     job.end().await;

@@ -33,7 +33,7 @@ async fn a_seated_interpreter_is_as_one_that_was_started() {
     };
     let (more, less) = (modules(&seated), modules(&started));
     assert!(more.is_superset(&less), "missing: {:?}", less.difference(&more));
-    let ours = ["_taskd_standby", "_taskd_as_new", "_taskd_warm", "_socket", "gc", "time"];
+    let ours = ["_taskd_standby", "_taskd_standby_reset", "_taskd_standby_framework", "_socket", "gc", "time"];
     let mine = more.difference(&less).filter(|name| !ours.contains(&name.as_str())).cloned().collect::<Vec<_>>();
     let python = "import sys, time; import decimal, random, calendar, os; [print(name) for name in sys.modules]";
     let out = std::process::Command::new(taskd_core::testing::python::system()).args(["-c", python]).output().unwrap();

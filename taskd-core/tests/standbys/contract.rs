@@ -14,7 +14,7 @@ use crate::job::{Plain, template};
 use crate::support::{builder, is_alive};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launcher_with_standbys_keeps_the_contract() {
+async fn launcher_with_standbys_passes_the_conformance_suite() {
     for standbys in [template(), Standbys::pre_started(2).after(Duration::ZERO)] {
         let dir = tempfile::tempdir().unwrap();
         let attach = async |_owner| {

@@ -136,7 +136,7 @@ async fn shutting_down_ends_everybody() {
 }
 
 #[tokio::test]
-async fn what_a_seated_rank_leaves_behind_goes_with_it() {
+async fn orphans_of_a_seated_rank_are_killed_when_the_rank_ends() {
     let job = Job::new(template().ahead(1)).await;
     // A forked child in a session of its own has only the environment of its start to be known by.
     let leaves = job.program(
@@ -184,10 +184,12 @@ async fn many_whole_restarts_leave_nothing_behind() {
             settled = Some((count("fd"), count("task"), children(guard), kib()));
         }
     }
+    // A round may be counted with a request open. A leak of one per round would add far more than this.
     let settled = settled.unwrap();
-    let now = || (count("fd"), count("task"), children(guard));
-    eventually(&format!("again {settled:?}"), || (now() == (settled.0, settled.1, settled.2)).then_some(())).await;
-    assert_eq!(settled.2, 5, "a template and four that wait");
+    let few = usize::try_from(rounds / 10).unwrap();
+    let is_as_before = || count("fd") <= settled.0 + few && count("task") <= settled.1 + few && children(guard) == 5;
+    eventually(&format!("again {settled:?}"), || is_as_before().then_some(())).await;
+    assert_eq!(settled.2, 5, "a template and four standbys");
     assert!(kib() <= settled.3 + 512, "{} KiB, and {} KiB after five rounds", kib(), settled.3);
     job.end().await;
 }

@@ -62,7 +62,7 @@ async fn an_interpreter_that_does_not_wait_never_runs_the_program_for_it() {
     spec.argv[0] = wrapper.display().to_string();
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.is_said("no standbys for").await;
-    assert!(job.said().contains("does not wait for a rank where it should"), "{}", job.said());
+    assert!(job.said().contains("does not answer as a standby"), "{}", job.said());
     assert_eq!(job.run(2, spec).await, "exit code 0");
     assert_eq!(std::fs::read_to_string(job.path("ran")).unwrap(), "xx", "two ranks, and nobody else");
     job.end().await;
@@ -148,9 +148,9 @@ async fn a_template_that_answers_garbage_is_ended() {
                        if os.path.exists('/proc/self/fd/' + fd) and os.readlink('/proc/self/fd/' + fd).startswith('socket'):\n        \
                            _socket.socket(fileno=os.dup(int(fd))).send(GARBAGE)";
     for (bytes, why) in [
-        ("b'\\xff\\xfe'", "its answer is no text"),
+        ("b'\\xff\\xfe'", "its answer is not UTF-8"),
         ("b'forked' * 30000", "its answer is too long"),
-        ("b'welcome'", "it says \"welcome\""),
+        ("b'welcome'", "it sent an unexpected \"welcome\""),
     ] {
         let job = Job::new(template()).await;
         let spec = job.program("pass").with_env("WARM", garbage.replace("GARBAGE", bytes));
@@ -164,7 +164,7 @@ async fn a_template_that_answers_garbage_is_ended() {
 }
 
 #[tokio::test]
-async fn children_that_the_guard_takes_in_too_late_cost_their_line_nothing_but_them() {
+async fn standbys_adopted_too_late_fail_alone_and_are_replaced() {
     let job = Job::new(template().ahead(4)).await;
     let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", late(4));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");

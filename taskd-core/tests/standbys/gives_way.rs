@@ -3,7 +3,7 @@
 use std::fs::{File, read_to_string};
 
 use rustix::process::setpriority_process;
-use taskd_core::trace::recorder::Recording;
+use taskd_core::trace::recorder::RecorderReader;
 
 use crate::ahead::{asks, have_parked, joining, kill};
 use crate::job::{Job, template};
@@ -58,7 +58,7 @@ fn can_be_taken_back(usual: i32) -> bool {
 /// What a rank has recorded in the memory that the guard holds for it.
 fn marks(told: &serde_json::Value) -> Vec<String> {
     let memory = told["env"]["TASKD_LIFELINE"].as_str().unwrap();
-    let mut recording = Recording::open(File::options().read(true).write(true).open(memory).unwrap()).unwrap();
+    let mut recording = RecorderReader::open(File::options().read(true).write(true).open(memory).unwrap()).unwrap();
     let mut names = Vec::new();
     recording.take(|one| names.push(one.record.name)).unwrap();
     names.into_iter().filter_map(|name| recording.name(name).map(str::to_owned)).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use taskd_core::job::{ProcId, WorkerSpec};
 use taskd_core::launch::guard::GuardCounters;
-use taskd_core::launch::python::{Framework, Order, PythonFile, PythonLauncher, Seat, Standbys};
+use taskd_core::launch::python::{Framework, LaunchContext, PythonFile, PythonLauncher, Standbys, WorkerRanks};
 use taskd_core::launch::{Launcher, LocalLauncher};
 use taskd_core::testing::python::system;
 
@@ -20,7 +20,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Plain;
 
 const WARM: PythonFile = PythonFile {
-    path: "_taskd_warm.py",
+    path: "_taskd_standby_framework.py",
     text: "
 import os, sys
 def warm():
@@ -44,7 +44,7 @@ impl Framework for Plain {
         &[WARM]
     }
 
-    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+    fn rank_env(&self, seat: &WorkerRanks, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
         let values = [("RANK", seat.rank.to_string()), ("PORT", order.port.to_string())];
         values.map(|(name, value)| (name.to_owned(), value)).into()
     }
@@ -53,7 +53,7 @@ impl Framework for Plain {
         &["decimal", "random"]
     }
 
-    fn late(&self) -> &[&'static str] {
+    fn per_rank_env(&self) -> &[&'static str] {
         &["RANK", "PORT"]
     }
 }
@@ -91,15 +91,15 @@ impl Job {
     pub(crate) async fn start<const N: usize>(&self, incarnation: u32, specs: [WorkerSpec; N]) -> Vec<ProcId> {
         let batch = batch(incarnation, specs);
         self.launcher.start(&batch).await.unwrap();
-        batch.orders.into_iter().map(|order| order.proc).collect()
+        batch.starts.into_iter().map(|order| order.proc).collect()
     }
 
     /// Starts one rank of a world in which the others run.
     pub(crate) async fn start_only(&self, incarnation: u32, rank: usize, spec: WorkerSpec) -> ProcId {
         let mut batch = batch(incarnation, [spec.clone(), spec]);
-        batch.orders = vec![batch.orders.swap_remove(rank)];
+        batch.starts = vec![batch.starts.swap_remove(rank)];
         self.launcher.start(&batch).await.unwrap();
-        batch.orders.remove(0).proc
+        batch.starts.remove(0).proc
     }
 
     /// Starts rank 0 alone, waits for its exit, and acknowledges it. The exit's code.

@@ -15,7 +15,7 @@ import signal
 import threading
 
 # Of each process its own, or of each start.
-OWN = """TASKD_PROC TASKD_RANK_PID TASKD_LIFELINE TASKD_KEEP TASKD_INCARNATION TASKD_GENERATION TASKD_RESTARTS TASKD_ERROR_FILE PORT MASTER_PORT
+OWN = """TASKD_PROC TASKD_RANK_PID TASKD_LIFELINE TASKD_HANDOFF TASKD_INCARNATION TASKD_GENERATION TASKD_RESTARTS TASKD_ERROR_FILE PORT MASTER_PORT
     TORCHELASTIC_ERROR_FILE TORCHELASTIC_RESTART_COUNT""".split()
 PR_GET_PDEATHSIG = 2
 
@@ -76,7 +76,10 @@ seen = dict(
     cmdline=cmdline,
     threads=len(os.listdir("/proc/self/task")),
     python_threads=threading.active_count(),
-    main_thread=[threading.main_thread().native_id == os.getpid(), threading.current_thread() is threading.main_thread()],
+    main_thread=[
+        threading.main_thread().native_id == os.getpid(),
+        threading.current_thread() is threading.main_thread(),
+    ],
     gc=[gc.isenabled(), gc.get_threshold()],
     hash=hash("taskd"),
     recursion=sys.getrecursionlimit(),

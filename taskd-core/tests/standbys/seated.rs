@@ -52,7 +52,7 @@ async fn four_ranks_are_seated_and_each_is_itself() {
             assert_eq!(new[same], old[same], "{same}");
         }
         let mut variables = old["env"].clone();
-        let by_number = ["TASKD_LIFELINE", "TASKD_KEEP"]; // of a descriptor, which may be the same again
+        let by_number = ["TASKD_LIFELINE", "TASKD_HANDOFF"]; // of a descriptor, which may be the same again
         for changed in
             ["TASKD_PROC", "TASKD_INCARNATION", "TASKD_RANK_PID", "TASKD_ERROR_FILE"].into_iter().chain(by_number)
         {
@@ -148,7 +148,7 @@ async fn every_python_from_3_8_on_can_wait_and_older_ones_are_started_as_ever() 
         spec.argv[0] = python.display().to_string();
         assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
         match minor {
-            ..8 => job.is_said("is it a Python of 3.8 or later?").await,
+            ..8 => job.is_said("is it Python 3.8 or later?").await,
             _ => job.standbys(1).await,
         }
         let expected = if minor < 8 { "exit code 0" } else { "exit code 3" };
@@ -180,7 +180,7 @@ async fn pre_started_ones_are_seated_by_their_number() {
 }
 
 #[tokio::test]
-async fn the_usual_number_of_threads_is_found_out_where_the_job_says_none() {
+async fn default_thread_count_is_detected_if_the_job_sets_none() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&format!("{WHO}\ntell()"));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
@@ -208,7 +208,7 @@ async fn a_start_waits_for_what_a_template_is_forking() {
 }
 
 #[tokio::test]
-async fn what_is_no_python_and_what_wants_none_has_none() {
+async fn standbys_are_unused_without_python_or_when_disabled() {
     let job = Job::new(template()).await;
     let program = job.program("pass");
     let (none, no_hooks) = (program.clone().with_env("TASKD_STANDBYS", "none"), program.with_env("TASKD_HOOKS", "0"));

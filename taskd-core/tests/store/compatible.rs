@@ -134,7 +134,7 @@ fn a_plain_marker_has_the_formats_own_fields_and_no_others() {
 }
 
 #[test]
-fn a_communication_is_a_text_that_others_parse_and_the_rest_stands_beside_it() {
+fn communication_name_is_parseable_json_with_extras_beside_it() {
     let communication = Communication {
         op: Op::AllReduce,
         data_type: DataType::F16,
@@ -237,7 +237,7 @@ fn files_of_the_reference_are_read() {
 }
 
 #[test]
-fn a_torn_line_is_told_and_costs_itself() {
+fn torn_line_is_reported_and_only_its_record_is_lost() {
     let batches = training(0, 2, 1);
     let bytes = written(&batches);
     let whole = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
@@ -252,7 +252,7 @@ fn a_torn_line_is_told_and_costs_itself() {
 }
 
 #[test]
-fn lines_without_end_and_foreign_files_are_told() {
+fn endless_lines_and_foreign_files_are_reported_as_problems() {
     let mut bytes = vec![b'x'; 3 * LINE_BYTES_MAX];
     bytes.push(b'\n');
     let foreign = bytes.len() as u64;

@@ -183,7 +183,7 @@ fn the_oldest_files_go_and_nothing_that_is_not_ours() {
 }
 
 #[test]
-fn a_hundred_thousand_foreign_files_hurt_nobody() {
+fn store_beside_100000_foreign_files_holds_all_records() {
     let root = tempfile::tempdir().unwrap();
     let rank = dir(root.path(), 0);
     fs::create_dir_all(&rank).unwrap();
@@ -275,8 +275,8 @@ fn a_full_disk_loses_records_until_there_is_room_again() {
 }
 
 #[test]
-fn a_read_only_root_stops_nobody() {
-    let test = "trace_store::a_read_only_root_stops_nobody";
+fn store_on_a_read_only_root_counts_losses_and_closes() {
+    let test = "trace_store::store_on_a_read_only_root_counts_losses_and_closes";
     let script = "mount -t tmpfs -o ro,size=64k tmpfs \"$0\" && exec \"$@\"";
     let Some(disk) = elsewhere(test, &["--mount", "--map-root-user"], script) else { return };
     let store = TraceStore::open(config(&disk.join("root"))).unwrap();
@@ -288,7 +288,7 @@ fn a_read_only_root_stops_nobody() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_told() {
+fn invalid_store_settings_are_refused_with_their_name() {
     let wrong = |task: &str| TraceStore::open(StoreConfig::new("/tmp", task)).unwrap_err().to_string();
     for task in ["", ".", "..", "a/b", &"x".repeat(256)] {
         assert!(wrong(task).contains("store.task"), "{task}");

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::trace::Origin;
-use taskd_core::trace::recorder::{Detail, Event, Kind, NameId, Recorder, RecorderConfig, Recording};
+use taskd_core::trace::recorder::{Detail, Event, Kind, NameId, Recorder, RecorderConfig, RecorderReader};
 use taskd_core::trace::switches::*;
 
 const FIVE: [Kind; 5] = [Kind::Communication, Kind::Step, Kind::SaveCheckpoint, Kind::Forward, Kind::DataLoader];
@@ -89,7 +89,7 @@ fn a_file_reaches_64_ranks_soon_after_it_was_published() {
 }
 
 #[test]
-fn until_something_is_asked_for_ranks_record_what_their_environment_says() {
+fn ranks_without_a_request_record_the_kinds_of_their_environment() {
     let control = TraceControl::new(Mode::Native);
     let rank = FakeRank::new(0, 1);
     rank.attach(&control);
@@ -100,7 +100,7 @@ fn until_something_is_asked_for_ranks_record_what_their_environment_says() {
 }
 
 #[test]
-fn a_rank_that_is_started_later_or_anew_gets_what_is_in_force() {
+fn rank_started_later_or_again_gets_the_current_switches() {
     let control = TraceControl::new(Mode::Native);
     let first = FakeRank::new(3, 1);
     first.attach(&control);
@@ -121,7 +121,7 @@ fn a_rank_that_is_started_later_or_anew_gets_what_is_in_force() {
 }
 
 #[test]
-fn what_an_earlier_supervisor_had_in_force_gives_way_to_what_was_asked_since() {
+fn restored_request_does_not_replace_a_newer_request() {
     let control = TraceControl::new(Mode::Native);
     control.restore(STEPS, "ann");
     assert_eq!(control.requested(), Some(STEPS));
@@ -130,7 +130,7 @@ fn what_an_earlier_supervisor_had_in_force_gives_way_to_what_was_asked_since() {
 }
 
 #[test]
-fn the_status_says_what_was_asked_what_it_comes_to_and_how_each_rank_stands() {
+fn status_lists_requested_and_effective_switches_and_each_rank() {
     let control = TraceControl::new(Mode::Compatible);
     let ranks = [FakeRank::new(0, 1), FakeRank::new(1, 1)];
     ranks.iter().for_each(|rank| rank.attach(&control));
@@ -185,7 +185,7 @@ impl DeviceDouble<'_> {
 }
 
 #[test]
-fn a_kind_that_another_profiler_keeps_from_us_is_an_exception_until_it_lets_go() {
+fn kind_held_by_another_profiler_is_an_exception_until_released() {
     let control = TraceControl::new(Mode::Native);
     let ranks = [FakeRank::new(0, 1), FakeRank::new(1, 1)];
     ranks.iter().for_each(|rank| rank.attach(&control));
@@ -208,6 +208,6 @@ fn a_kind_that_another_profiler_keeps_from_us_is_an_exception_until_it_lets_go()
     assert!(device.operation(), "by itself");
     assert_eq!(control.status().kinds.communication.overall, Overall::On);
     let mut taken = 0;
-    Recording::open(ranks[1].memory.try_clone().unwrap()).unwrap().take(|_| taken += 1).unwrap();
+    RecorderReader::open(ranks[1].memory.try_clone().unwrap()).unwrap().take(|_| taken += 1).unwrap();
     assert_eq!(taken, 2, "what was done meanwhile is not there, and nothing else is missing");
 }

@@ -61,7 +61,7 @@ async fn an_operators_order_reaches_64_ranks_within_a_tenth_of_a_second() {
     println!("64 ranks, by an order that is logged: {:?} at the median, {:?} at most", took[10], took[20]);
     assert!(took[10] < Duration::from_millis(100), "{took:?}");
     assert_eq!(handle.trace_status().unwrap().by.unwrap().as_str(), "host");
-    handle.stop_now("seen").await;
+    handle.stop_now("seen").await.unwrap();
     assert_eq!(job.await.unwrap().outcome, Outcome::Stopped);
 }
 
@@ -79,11 +79,11 @@ fn replayed(dir: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_was_ordered_is_logged_replayed_and_in_force_under_the_next_supervisor() {
+async fn switch_order_is_journaled_and_restored_by_the_next_supervisor() {
     let dir = tempfile::tempdir().unwrap();
     let (launcher, control) = (FakeLauncher::new(), TraceControl::new(Mode::Native));
     let (handle, job) = running(builder(&launcher).trace(control.clone()).journal(dir.path()), &launcher).await;
-    let taken = handle.clone().acting_as("ann").switch_trace(STEPS, "rank 0 is slow").await.unwrap();
+    let taken = handle.clone().with_actor("ann").switch_trace(STEPS, "rank 0 is slow").await.unwrap();
     assert_eq!(taken.text, "recorded from now on: Step");
     handle.detach(Duration::from_secs(60)).await.unwrap();
     assert_eq!(job.await.unwrap().outcome, Outcome::Detached);
@@ -101,11 +101,11 @@ async fn what_was_ordered_is_logged_replayed_and_in_force_under_the_next_supervi
     assert_eq!(rank.on(), [false, true, false, false, false]);
     let status = handle.trace_status().unwrap();
     assert_eq!((status.by.unwrap().as_str(), status.ranks[0].rank), ("ann", Rank(0)));
-    handle.stop_now("seen").await;
+    handle.stop_now("seen").await.unwrap();
     job.await.unwrap();
     let text = replayed(dir.path());
     assert!(text.contains("order 1 of ann (rank 0 is slow): record Step"), "{text}");
-    assert!(text.contains("record Step for ann, if nothing newer was asked for"), "{text}");
+    assert!(text.contains("record Step for ann, unless a newer request exists"), "{text}");
 }
 
 #[tokio::test]
@@ -116,6 +116,6 @@ async fn without_a_control_an_order_is_answered_with_what_is_missing() {
     let unsupported = ControlError::Unsupported(sentence.into());
     assert_eq!(handle.switch_trace(STEPS, "").await, Err(unsupported.clone()));
     assert_eq!(handle.trace_status(), Err(unsupported));
-    handle.stop_now("seen").await;
+    handle.stop_now("seen").await.unwrap();
     job.await.unwrap();
 }

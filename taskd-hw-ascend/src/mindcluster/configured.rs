@@ -1,6 +1,6 @@
-//! What a job's configuration comes to, and the changes that it makes to a specification.
+//! Result of reading a job's configuration, and the changes that it makes to a specification.
 //!
-//! It starts nothing, and reads nothing.
+//! The module only edits data: it reads no source and starts nothing.
 
 use super::decision::{Decided, Forbidden, Wanted};
 use super::setting::{Warnings, shown};
@@ -9,15 +9,15 @@ use super::{Key, OperatorRetry, Setting, Warning};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{self, DetectorExt, FaultDetector, HangDetector, StallDetector};
+use taskd_core::detect::{self, FaultDetector, FaultDetectorExt, HangDetector, StallDetector};
 use taskd_core::job::{BudgetSpec, JobSpec, Name, Permission, Policy, REASON_BYTES_MAX};
 
-/// What a job's configuration comes to.
+/// The recovery settings that result from all sources of a MindCluster job's configuration.
 #[derive(Clone, Debug)]
 pub struct Configured {
     pub(super) decided: Decided,
     pub(super) wanted: Option<Wanted>,
-    /// Why only the whole job is restarted.
+    /// Reasons why only whole restarts are allowed; empty if process recovery is enabled.
     pub(super) off: Vec<String>,
     pub(super) forbidden: Forbidden,
     pub(super) recoveries: Option<(u32, Setting)>,
@@ -27,14 +27,15 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Puts it into the specification: permissions with their reasons, the recovery budget, the grace of stops, with how few ranks the
-    /// job may train on where it asks for elastic training (one), and the environment of ranks and services.
+    /// Applies the configuration to a job's specification: permissions of strategies with their reasons, recovery
+    /// budget, termination grace period, minimum number of ranks (one, if the job requests elastic training), and the
+    /// environment of ranks and services.
     ///
-    /// Permissions are only taken away. What the policy says itself stays: the permission of a strategy that it names (unless a
-    /// master switch is off), and a budget, a grace or a number of ranks that is not the default.
+    /// The configuration only withdraws permissions. Values that the specification's policy sets itself are kept: the
+    /// permission of a strategy that the policy names (unless a master switch is off), and a budget, grace period or
+    /// number of ranks that is not the default.
     ///
-    /// What somebody should look at is logged as well, each of the [warnings](Self::warnings) by itself: who applies a configuration is
-    /// about to start its job.
+    /// Also logs each of the [warnings](Self::warnings) as one line, since the caller is about to start the job.
     pub fn apply(&self, spec: &mut JobSpec) {
         self.warnings().iter().for_each(|warning| tracing::warn!(job = %spec.name, "{warning}"));
         if self.more_warnings() > 0 {
@@ -55,12 +56,12 @@ impl Configured {
         let asked = self.wanted.as_ref().map(|wanted| &wanted.named.asked);
         let shrinks =
             asked.is_some_and(|asked| [Asked::ElasticTraining, Asked::Downgrade].iter().any(|a| asked.contains(a)));
-        if shrinks && !self.restarts_only() && policy.ranks_min == usual.ranks_min {
-            policy.ranks_min = 1; // whoever names it asks for a smaller world
+        if shrinks && !self.restarts_only() && policy.min_ranks == usual.min_ranks {
+            policy.min_ranks = 1; // these strategies request a smaller world
         }
         let is_forced = self.decided.value(Key::FaultScheduling) == Some("force");
-        if is_forced && policy.stop_grace == usual.stop_grace {
-            policy.stop_grace = Duration::ZERO;
+        if is_forced && policy.termination_grace_period == usual.termination_grace_period {
+            policy.termination_grace_period = Duration::ZERO;
         }
         for program in std::iter::once(&mut spec.worker).chain(spec.services.values_mut()) {
             if !self.environment.is_empty() {
@@ -69,7 +70,7 @@ impl Configured {
         }
     }
 
-    /// What decided which strategies are allowed, in one line.
+    /// Returns a one-line summary: the settings of the job that decided which recovery strategies are allowed.
     #[must_use]
     pub fn summary(&self) -> String {
         if !self.off.is_empty() {
@@ -84,64 +85,66 @@ impl Configured {
         }
     }
 
-    /// Whether only the whole job is restarted.
+    /// Returns true if whole restarts of the job are the only allowed recovery.
     #[must_use]
     pub fn restarts_only(&self) -> bool {
         !self.off.is_empty()
     }
 
-    /// The value of a key that counts, and where it stands.
+    /// Returns the effective setting of a key: the value, with its source; `None` if no source has the key.
     #[must_use]
     pub fn setting(&self, key: Key) -> Option<&Setting> {
         self.decided.get(key)
     }
 
-    /// Why a strategy is not allowed; `None`: this configuration takes nothing from it.
+    /// Returns the reason why a strategy is not allowed, or `None` if this configuration does not forbid it.
     #[must_use]
     pub fn forbids(&self, strategy: &Name) -> Option<&str> {
         let Forbidden { switched_off, unnamed } = &self.forbidden;
         switched_off.get(strategy).or_else(|| unnamed.get(strategy)).map(String::as_str)
     }
 
-    /// How many recoveries the job may have, if it says so: for launchers that tell ranks, as torchrun does.
+    /// Returns the maximum number of recoveries, if the job's configuration sets one. Launchers can pass the number to
+    /// ranks, as torchrun does.
     #[must_use]
     pub fn recoveries(&self) -> Option<u32> {
         self.recoveries.as_ref().map(|(count, _)| *count)
     }
 
-    /// What ranks find in their environment.
+    /// Returns the environment variables that the configuration adds to ranks and services.
     #[must_use]
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.environment
     }
 
-    /// What somebody should look at, the 100 first.
+    /// Returns the first 100 warnings about the configuration.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         self.warnings.kept()
     }
 
-    /// How many warnings there are besides.
+    /// Returns the number of warnings beyond the first 100.
     #[must_use]
     pub fn more_warnings(&self) -> usize {
         self.warnings.more()
     }
 
-    /// HCCL's own retry of operators, if it is on.
+    /// Returns the parameters of HCCL's operator retry, with which HCCL itself repeats failed operators; `None` if it
+    /// is off.
     #[must_use]
     pub fn operator_retry(&self) -> Option<&OperatorRetry> {
         self.operator_retry.as_ref()
     }
 
-    /// A bound of a detector on how long nothing may happen, with the time on top that HCCL may take for its own retry: nobody
-    /// is blamed in it. When HCCL gives up it says so, and that starts a recovery.
+    /// Extends a detector's limit of inactivity by the longest pauses of HCCL's own operator retry, so that no rank is
+    /// blamed during these pauses. When HCCL's retry fails, HCCL reports an error, and that error starts a recovery.
     #[must_use]
     pub fn patience(&self, bound: Duration) -> Duration {
         bound + self.operator_retry.as_ref().map_or(Duration::ZERO, |retry| retry.pauses)
     }
 
-    /// The [usual detectors](detect::defaults), of which those that blame for standing still wait as long as HCCL's own retry may
-    /// take.
+    /// Returns the [default detectors](detect::defaults), in which the detectors for inactivity (`stall` and `hang`)
+    /// also wait for HCCL's own retry.
     #[must_use]
     pub fn detectors(&self) -> Vec<Box<dyn FaultDetector>> {
         let mut detectors = detect::defaults();

@@ -1,6 +1,7 @@
-//! From what the sources say to what is allowed: one value for each key, the master switches, and each strategy with its reason.
+//! Decides from all settings: the effective value of each key, the master switches, and the forbidden strategies with
+//! reasons.
 //!
-//! Pure. What ranks find in their environment is said by `environment`.
+//! Pure functions. The module `environment` determines the variables of ranks.
 
 use super::setting::{Warnings, is_unrendered, shown};
 use super::value::{Asked, Named, OperatorRetry, Tft, strategies};
@@ -8,26 +9,26 @@ use super::{Key, Setting, WarningKind};
 use std::collections::{BTreeMap, BTreeSet};
 use taskd_core::job::Name;
 
-/// What a job gets that asks MindCluster for no limit: torchrun's launcher is patched so.
+/// Number of recoveries of a job whose `max_restarts` is 0 (unlimited), as in MindCluster's patched torchrun launcher.
 const RESTARTS_UNLIMITED: u32 = 32_767;
 
-/// Strategies that need no process to live on.
+/// Strategies that need no surviving process.
 static WHOLE: [Name; 2] = [Name::new("restart"), Name::new("exit")];
 
-/// The deciding value of each key.
+/// The effective setting of each key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decided(BTreeMap<Key, Setting>);
 
 impl Decided {
-    /// `settings` in the order in which they count.
+    /// Keeps the first setting of each key; `settings` are sorted by precedence.
     pub(super) fn of(settings: Vec<Setting>, warnings: &mut Warnings) -> Decided {
         let mut decided = BTreeMap::<Key, Setting>::new();
         for setting in settings {
             match decided.get(&setting.key) {
                 None => drop(decided.insert(setting.key, setting)),
                 Some(first) if first.value != setting.value => {
-                    let other = format!("{} says {}", setting.place(), shown(&setting.value));
-                    warnings.add(WarningKind::Overruled, format!("{first}, which counts; {other}"));
+                    let other = format!("{} has {}", setting.place(), shown(&setting.value));
+                    warnings.add(WarningKind::Overruled, format!("{first}, which takes precedence; {other}"));
                 }
                 Some(_) => {}
             }
@@ -52,15 +53,16 @@ impl Decided {
     }
 }
 
-/// Which strategies the job names.
+/// The strategies that the job names.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) named: Named,
-    /// What names them; the first one is for messages.
+    /// The settings that name them; the first one is used in messages.
     pub(super) by: Vec<Setting>,
 }
 
-/// The strategies that are named, by whichever key names some: `recover-strategy` before what scripts are told.
+/// Returns the strategies that are named: by `recover-strategy` or, if that is not set, by the variables of the
+/// frameworks.
 pub(super) fn wanted(decided: &Decided, added: &[Name], warnings: &mut Warnings) -> Option<Wanted> {
     let in_place = decided.is(Key::EnableRestartFaultProcess, "on");
     let mut wanted = Wanted { named: Named::default(), by: Vec::new() };
@@ -81,17 +83,18 @@ pub(super) fn wanted(decided: &Decided, added: &[Name], warnings: &mut Warnings)
     }
     for unknown in &wanted.named.unknown {
         let setting = &wanted.by[0];
-        let text = format!("{setting}: nobody knows the strategy {}; known are {}", shown(unknown), Asked::known());
+        let text = format!("{setting}: the strategy {} is unknown; known are {}", shown(unknown), Asked::known());
         warnings.add(WarningKind::UnknownStrategy, text);
     }
     (!wanted.by.is_empty()).then_some(wanted)
 }
 
-/// Why only the whole job is restarted; empty: processes may be recovered. What decides stands first.
+/// Returns the reasons why only whole restarts are allowed, the decisive one first. Empty if processes may be
+/// recovered.
 pub(super) fn switched_off(decided: &Decided, names_strategies: bool) -> Vec<String> {
     let setting = |key| decided.get(key);
     let not_on = |key| setting(key).filter(|setting| setting.value != "on");
-    // One that a program was to fill in may have been meant to be off.
+    // A template placeholder that was not rendered may have been meant as off.
     let off = setting(Key::ProcessEnable).filter(|setting| setting.value == "off" || is_unrendered(&setting.value));
     let causes = [not_on(Key::ProcessRecoverEnable), not_on(Key::ProcessRecover), off];
     let causes: Vec<String> = causes.into_iter().flatten().map(ToString::to_string).collect();
@@ -99,22 +102,22 @@ pub(super) fn switched_off(decided: &Decided, names_strategies: bool) -> Vec<Str
     let theirs = decided.all().find(|setting| setting.key.configures_recovery());
     match theirs {
         Some(theirs) if causes.is_empty() && !is_on && !names_strategies => {
-            vec![format!("process-recover-enable is not set, in a job where {theirs}")]
+            vec![format!("process-recover-enable is not set, but {theirs}")]
         }
         _ => causes,
     }
 }
 
-/// What is not allowed, each with its reason.
+/// The forbidden strategies, each with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forbidden {
-    /// By a master switch: whatever the policy says.
+    /// Forbidden by a master switch, which overrides the policy.
     pub(super) switched_off: BTreeMap<Name, String>,
-    /// By what is named: unless the policy names it.
+    /// Forbidden because the job names other strategies; the policy can allow them.
     pub(super) unnamed: BTreeMap<Name, String>,
 }
 
-/// Which of the runtime's strategies are not allowed.
+/// Determines which of the runtime's strategies are forbidden.
 pub(super) fn forbidden(decided: &Decided, wanted: Option<&Wanted>, off: &[String], added: &[Name]) -> Forbidden {
     let mut forbidden = Forbidden::default();
     if let [first, ..] = off {
@@ -130,7 +133,7 @@ pub(super) fn forbidden(decided: &Decided, wanted: Option<&Wanted>, off: &[Strin
         forbidden.unnamed.extend(others.map(|name| (name.clone(), reason.clone())));
     }
     if let Some(setting) = decided.get(Key::FaultScheduling).filter(|setting| setting.value == "off") {
-        let reason = format!("the whole job is not started again: {setting}");
+        let reason = format!("the whole job is not restarted: {setting}");
         for name in ["restart", "dump"].map(Name::new).into_iter().filter(|name| added.contains(name)) {
             forbidden.unnamed.entry(name).or_insert_with(|| reason.clone());
         }
@@ -138,7 +141,7 @@ pub(super) fn forbidden(decided: &Decided, wanted: Option<&Wanted>, off: &[Strin
     forbidden
 }
 
-/// How many recoveries the job may have, if it says so; what says it stands beside.
+/// Returns the maximum number of recoveries and the setting that defines it, if there is one.
 pub(super) fn recoveries(decided: &Decided) -> Option<(u32, Setting)> {
     let number = |key| {
         let setting = decided.get(key)?;
@@ -151,7 +154,7 @@ pub(super) fn recoveries(decided: &Decided) -> Option<(u32, Setting)> {
     restarts.into_iter().chain(number(Key::FaultRetryTimes)).min_by_key(|(count, _)| *count)
 }
 
-/// HCCL's own retry, if it is on.
+/// Returns the parameters of HCCL's own retry, if it is on.
 pub(super) fn operator_retry(decided: &Decided, warnings: &mut Warnings) -> Option<OperatorRetry> {
     let value = |key| decided.value(key).unwrap_or("");
     let (enable, params) = (Key::HcclOpRetryEnable, Key::HcclOpRetryParams);
@@ -166,7 +169,7 @@ pub(super) fn operator_retry(decided: &Decided, warnings: &mut Warnings) -> Opti
     retry
 }
 
-/// Values that their keys do not have.
+/// Adds warnings for invalid values.
 pub(super) fn check_values(decided: &Decided, warnings: &mut Warnings) {
     for setting in decided.all() {
         let value = setting.value.as_str();
@@ -190,7 +193,7 @@ pub(super) fn check_values(decided: &Decided, warnings: &mut Warnings) {
                 (value.parse::<f64>().is_ok_and(|seconds| seconds > 0.0), "a number of seconds above 0")
             }
             Key::MsEnableTft => (Tft::read(value).unknown.is_empty(), Tft::FORM),
-            // Told where they are read.
+            // Checked where they are parsed.
             Key::RecoverStrategy | Key::HighAvailability | Key::HcclOpRetryEnable | Key::HcclOpRetryParams => continue,
         };
         if !is_known {

@@ -1,11 +1,11 @@
-//! Files that Kubernetes makes of a pod's labels and annotations (the downward API).
+//! Parser of downward-API files, which Kubernetes creates from a pod's labels and annotations.
 //!
-//! Two forms: all of them, a line `key="value"` each, as Go's `%q` writes a text; or one alone, in a file that is named like its
-//! key and holds its bare value. It judges no value.
+//! There are two formats: a file with all of them, one line `key="value"` each, quoted like Go's `%q`; and a file that
+//! has the name of one key and contains its bare value. Values are not interpreted.
 
 use super::{Key, Setting, Source};
 
-/// Reads such a file; `Err`: the line (from 1), and what is wrong with it.
+/// Parses such a file. On error, returns the line number (from 1) and the problem.
 pub(super) fn read(text: &str, name: Option<&str>, source: &Source) -> Result<Vec<Setting>, (usize, String)> {
     if let Some(key) = name.and_then(Key::named) {
         return Ok(vec![Setting::new(key, text, source)]);
@@ -23,7 +23,7 @@ pub(super) fn read(text: &str, name: Option<&str>, source: &Source) -> Result<Ve
     Ok(settings)
 }
 
-/// What Go's `strconv.Quote` was given.
+/// Returns the text that Go's `strconv.Quote` has quoted; `None` if the quotes or escapes are invalid.
 fn unquoted(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let (mut bytes, mut rest) = (Vec::new(), inner.chars());
@@ -48,7 +48,7 @@ fn escaped(rest: &mut std::str::Chars<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         'v' => 0x0b,
         '\\' => b'\\',
         '"' => b'"',
-        'x' => u8::try_from(hex(rest, 2)?).ok()?, // a byte that was no UTF-8
+        'x' => u8::try_from(hex(rest, 2)?).ok()?, // a byte that was not UTF-8
         'u' => return push(char::from_u32(hex(rest, 4)?)?, bytes),
         'U' => return push(char::from_u32(hex(rest, 8)?)?, bytes),
         _ => return None,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As Go writes it, for what needs no other escapes.
+    /// Returns the text in quotes as Go's `strconv.Quote` does, for text that needs no other escapes.
     fn quoted(text: &str) -> String {
         let mut out = String::from("\"");
         for c in text.chars() {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_has_escaped_is_as_it_was() {
+    fn go_escaped_text_is_unquoted_and_malformed_text_is_refused() {
         for (written, value) in [
             (r#""a\"b\\c""#, Some("a\"b\\c")),
             (r#""\tx\u00e9\U0001F600\x41""#, Some("\tx\u{e9}\u{1F600}A")),

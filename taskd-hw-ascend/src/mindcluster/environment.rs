@@ -1,6 +1,6 @@
-//! What ranks find in their environment: what the job says of its own, and what each strategy that it names needs besides.
+//! Environment variables of ranks: the job's own settings, and those that each named strategy needs.
 //!
-//! Pure. The table is that of MindCluster's operator.
+//! Pure functions. The mapping is the same as that of MindCluster's operator.
 
 use super::decision::{Decided, Wanted};
 use super::setting::Warnings;
@@ -8,7 +8,7 @@ use super::value::{Asked, Tft};
 use super::{Framework, Key, WarningKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which part of a script takes part in which strategy only with a flag.
+/// Flags that a script may require to take part in a strategy.
 const FLAGS: [(Asked, &str); 5] = [
     (Asked::Dump, "--enable-high-availability"),
     (Asked::Retry, "--enable-hbmfault-repair"),
@@ -17,7 +17,7 @@ const FLAGS: [(Asked, &str); 5] = [
     (Asked::ElasticTraining, "--enable-elastic-training"),
 ];
 
-/// The variables for ranks. `wanted`: what the job names, if processes may be recovered.
+/// Returns the variables of ranks. `wanted` contains the named strategies if processes may be recovered.
 pub(super) fn of_ranks(
     decided: &Decided,
     wanted: Option<&Wanted>,
@@ -44,7 +44,7 @@ pub(super) fn of_ranks(
     if asked.contains(&Asked::RecoverInPlace) {
         set("ENABLE_RESTART_FAULT_PROCESS", "on");
     }
-    let is_named_here = |key| wanted.by.iter().any(|setting| setting.key == key); // passed on as it stands
+    let is_named_here = |key| wanted.by.iter().any(|setting| setting.key == key); // passed on unchanged
     match framework {
         Some(Framework::PyTorch) => {
             set("HCCL_ASYNC_ERROR_HANDLING", "0");
@@ -61,14 +61,15 @@ pub(super) fn of_ranks(
         }
         None => {
             let text = "the job names strategies and no framework: neither HIGH_AVAILABILITY nor MS_ENABLE_TFT is set for its \
-                        ranks; say which one it is, or give the job the label framework: pytorch or mindspore";
+                        ranks; name the framework, or give the job the label framework: pytorch or mindspore";
             warnings.add(WarningKind::Hinders, text);
         }
     }
     env
 }
 
-/// In order, with what stands there already.
+/// Returns the value of the variable `HIGH_AVAILABILITY` for the strategies of the job, sorted and merged with the
+/// value that the job sets.
 fn high_availability(decided: &Decided, asked: &BTreeSet<Asked>) -> String {
     let there = decided.value(Key::HighAvailability).unwrap_or("");
     let mut all: BTreeSet<&str> = there.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -82,7 +83,8 @@ fn high_availability(decided: &Decided, asked: &BTreeSet<Asked>) -> String {
     all.into_iter().collect::<Vec<_>>().join(",")
 }
 
-/// In order, with what stands there already, which wins.
+/// Returns the value of the variable `MS_ENABLE_TFT` for the strategies of the job, sorted and merged with the value
+/// that the job sets, which takes precedence.
 fn tft(decided: &Decided, asked: &BTreeSet<Asked>, warnings: &mut Warnings) -> String {
     let mut tft = Tft::read(decided.value(Key::MsEnableTft).unwrap_or(""));
     let pods = (decided.value(Key::PodRescheduling) == Some("on")).then_some(("RSC", Asked::Rescheduling));
@@ -100,14 +102,14 @@ fn tft(decided: &Decided, asked: &BTreeSet<Asked>, warnings: &mut Warnings) -> S
         if *tft.options.entry(option).or_insert(1) == 0
             && let Some(setting) = decided.get(Key::MsEnableTft)
         {
-            let text = format!("{setting}: {} needs {option}:1, and will fail without", asked.name());
+            let text = format!("{setting}: {} needs {option}:1, and fails without it", asked.name());
             warnings.add(WarningKind::Hinders, text);
         }
     }
     tft.text()
 }
 
-/// What keeps strategies that the job names from working, as far as that can be seen from here.
+/// Adds warnings for settings that keep named strategies from working, where that is visible in the configuration.
 pub(super) fn check_needs(
     decided: &Decided,
     wanted: &Wanted,
@@ -126,8 +128,8 @@ pub(super) fn check_needs(
         let has = |flag: &str| words.iter().any(|word| word.split('=').next() == Some(flag));
         for (asked, flag) in FLAGS.into_iter().filter(|(of, flag)| asked.contains(of) && !has(flag)) {
             let text = format!(
-                "{} is allowed, and the program's arguments have no {flag}: a script that waits for this flag, and not for \
-                 HIGH_AVAILABILITY, takes no part in it",
+                "{} is allowed, and the program's arguments have no {flag}: a script that reads this flag, and not \
+                 HIGH_AVAILABILITY, does not take part",
                 asked.name()
             );
             warnings.add(WarningKind::MissingFlag, text);
@@ -139,12 +141,12 @@ pub(super) fn check_needs(
         warnings.add(WarningKind::Hinders, text);
     }
     if let Some(setting) = decided.get(Key::ElasticProcessRecoverEnable).filter(|setting| setting.value == "0") {
-        let text = format!("{setting}, which changes nothing here: PROCESS_RECOVER and recover-strategy do");
+        let text = format!("{setting}, which has no effect here: PROCESS_RECOVER and recover-strategy apply");
         warnings.add(WarningKind::NoEffect, text);
     }
 }
 
-/// The words of an argument, which may be a whole command for a shell.
+/// Splits an argument, which may be a whole shell command, into words.
 pub(super) fn words(argument: &str) -> impl Iterator<Item = &str> {
     argument
         .split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ';' | '&' | '|' | '\\'))

@@ -1,87 +1,87 @@
-//! Files of a job's configuration, read within a bound. It says of each what is wrong, where, and what to do.
+//! Configuration files of a job: reads them up to a size limit, and defines their errors.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use taskd_core::job::{NotText, document_text};
 
-/// Most bytes of such a file. What a cluster takes is smaller.
+/// Maximum size of a job's configuration file in bytes (1 MiB). Files that a cluster accepts are smaller.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a file of a job's configuration is not used.
+/// Reason why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigFileError {
-    /// The system says no.
+    /// The operating system returned an error when the file was read.
     #[error("{} cannot be read: {source}: correct the path, or leave the file out", path.display())]
     Io {
-        /// The file.
+        /// Path of the downward-API file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is longer than any such file.
+    /// The file is larger than [`FILE_BYTES_MAX`].
     #[error("{} has more than {FILE_BYTES_MAX} bytes: name the job's own file", path.display())]
     TooLong {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
     },
-    /// It is not UTF-8.
-    #[error("{} is no text in UTF-8 (byte {at}): name the job's own file", path.display())]
+    /// The file is not UTF-8.
+    #[error("{} is not UTF-8 text (byte {at}): name the job's own file", path.display())]
     NoText {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The first byte that is none.
+        /// Offset of the first invalid byte, from the start of the file.
         at: usize,
     },
-    /// It begins with a byte-order mark, or is a job's file with nothing in it.
+    /// The configuration file starts with a byte-order mark, or it is an empty job file.
     #[error("{} {what}", path.display())]
     NoDocument {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// What it is instead.
+        /// The defect of the file's content, such as a byte-order mark.
         what: NotText,
     },
-    /// A job in which places are left that a program is to fill in: what it says of the job is not known.
+    /// The job contains template placeholders, so its real values are unknown.
     #[error(
-        "{} is a template that was not rendered: {at} is {text:?}: name the file that the cluster is given",
+        "{} is a template that was not rendered: {at} is {text:?}: name the file submitted to the cluster",
         path.display()
     )]
     Unrendered {
-        /// The file.
+        /// Path of the job file.
         path: PathBuf,
-        /// Where: a line, or a path such as `$.metadata.labels`.
+        /// Place of the placeholder in the file: a line, or a path such as `$.metadata.labels`.
         at: String,
-        /// What stands there.
+        /// Text of the template placeholder.
         text: String,
     },
-    /// A job that is neither YAML nor JSON, or too much of it.
-    #[error("{} cannot be used, line {line}: {what}: name the file that the cluster is given", path.display())]
+    /// The content of the job file is not a job, is neither YAML nor JSON, or exceeds a limit.
+    #[error("{} cannot be used, line {line}: {what}: name the file submitted to the cluster", path.display())]
     NoJob {
-        /// The file.
+        /// Path of the job file.
         path: PathBuf,
-        /// From 1.
+        /// Number of the line with the problem, from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the problem in that line.
         what: String,
     },
-    /// Not what Kubernetes writes of labels or annotations.
+    /// The file does not have the format that Kubernetes writes for labels or annotations.
     #[error(
-        "{} cannot be used, line {line}: {what}: name a file that the downward API makes of metadata.labels or \
-         metadata.annotations, or one that is named like a key and holds its value",
+        "{} cannot be used, line {line}: {what}: name a file that the downward API writes for metadata.labels or \
+         metadata.annotations, or one that has a key's name and contains its value",
         path.display()
     )]
     NoDownward {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// From 1.
+        /// Number of the line with the problem, from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the problem in that line.
         what: String,
     },
 }
 
-/// What is wrong with a text of this file, if anything is.
+/// Returns an error if the bytes are not usable as text.
 pub(super) fn not_text(path: &Path, bytes: &[u8]) -> Option<ConfigFileError> {
     let path = path.to_owned();
     document_text(bytes).err().map(|what| match what {
@@ -90,16 +90,16 @@ pub(super) fn not_text(path: &Path, bytes: &[u8]) -> Option<ConfigFileError> {
     })
 }
 
-/// Whether a file is refused for having nothing in it.
+/// Returns true if the file was refused because it is empty.
 pub(super) const fn is_empty(error: &ConfigFileError) -> bool {
     matches!(error, ConfigFileError::NoDocument { what: NotText::Empty, .. })
 }
 
-/// The text of a file. It may be empty: such is a downward-API file of a pod without annotations.
+/// Reads the text of a file. It may be empty, as the downward-API file of a pod without annotations is.
 pub(super) fn text(path: &Path) -> Result<String, ConfigFileError> {
     let io = |source| ConfigFileError::Io { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return Err(io(io::Error::other("it is no file"))); // a pipe would be waited for
+        return Err(io(io::Error::other("it is not a regular file"))); // reading a pipe would block
     }
     let mut bytes = Vec::new();
     let length = File::open(path).map_err(io)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
@@ -109,5 +109,5 @@ pub(super) fn text(path: &Path) -> Result<String, ConfigFileError> {
     if let Some(error) = not_text(path, &bytes).filter(|error| !is_empty(error)) {
         return Err(error);
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned()) // it is UTF-8
+    Ok(String::from_utf8_lossy(&bytes).into_owned()) // checked to be UTF-8 above
 }

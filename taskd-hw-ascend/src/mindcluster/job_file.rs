@@ -1,36 +1,37 @@
-//! A job as it is given to the cluster: labels, annotations, and what its containers are started with.
+//! Reader of job files: labels, annotations, and the environment and arguments of containers.
 //!
-//! It looks for the parts that all kinds of jobs have in common, wherever they stand: `metadata.labels`, `metadata.annotations`,
-//! `containers[].env`, `.command` and `.args`. What stands further out counts first. It judges no value.
+//! The reader searches for the parts that all kinds of jobs have, at any depth: `metadata.labels`,
+//! `metadata.annotations`, `containers[].env`, `.command` and `.args`. Outer ones take precedence. Values are not
+//! interpreted.
 
 use super::setting::is_unrendered;
 use super::yaml::{self, NoYaml, Yaml};
 use super::{Framework, Key, Setting, Source};
 
-/// What the container is called that trains: by MindCluster's operator, which takes no other, and by others.
+/// Names of the training container: the only one that MindCluster's operator accepts, and those of other operators.
 const TRAINERS: [&str; 4] = ["ascend", "pytorch", "mindspore", "tensorflow"];
-/// What the names of devices begin with that a container asks for.
+/// Prefix of the resource names of NPUs that a container requests.
 const DEVICES: &str = "huawei.com/";
 
-/// What a job's file says.
+/// Content of a job file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobFile {
-    /// What counts first stands first.
+    /// Settings, the one with the highest precedence first.
     pub(super) settings: Vec<Setting>,
     pub(super) arguments: Vec<String>,
     pub(super) framework: Option<Framework>,
-    /// Variables that are set only where the job runs.
+    /// Variables whose values are known only inside the pod (`valueFrom`), with their paths.
     pub(super) elsewhere: Vec<(Key, String)>,
-    /// What stands in containers beside the one that trains, and which that is.
+    /// Settings of the other containers, with the path of the training container.
     pub(super) beside: Vec<(Setting, String)>,
 }
 
-/// Why a text is no job.
+/// Reason why a text is no usable job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoJob {
-    /// What is wrong, in this line, from 1.
+    /// The text is no valid job: `what` is the problem in the line with the number `line`, from 1.
     Wrong { line: usize, what: String },
-    /// A place is left that a program is to fill in.
+    /// The text contains a template placeholder that was not rendered: `text`, at the place `at`.
     Unrendered { at: String, text: String },
 }
 
@@ -43,7 +44,7 @@ impl From<NoYaml> for NoJob {
     }
 }
 
-/// Reads a text in YAML or JSON.
+/// Parses a job in YAML or JSON.
 pub(super) fn read(text: &str, source: &Source) -> Result<JobFile, NoJob> {
     let documents = yaml::read(text)?;
     let mut walk = Walk { source, found: Vec::new(), file: JobFile::default(), is_job: false, unrendered: None };
@@ -58,7 +59,7 @@ pub(super) fn read(text: &str, source: &Source) -> Result<JobFile, NoJob> {
     if !is_job {
         return Err(NoJob::Wrong { line: 1, what: "it has neither metadata nor containers".into() });
     }
-    found.sort_by_key(|(depth, _)| *depth); // stable: what stands first counts first
+    found.sort_by_key(|(depth, _)| *depth); // stable: the first one in the file takes precedence
     file.settings = found.into_iter().map(|(_, setting)| setting).collect();
     Ok(file)
 }
@@ -67,16 +68,16 @@ struct Walk<'a> {
     source: &'a Source,
     found: Vec<(usize, Setting)>,
     file: JobFile,
-    /// There is a part in it that jobs have.
+    /// True if the file has a part that jobs have: metadata or containers.
     is_job: bool,
-    /// The first place that a program is to fill in, and what stands there.
+    /// Place and text of the first template placeholder in the file.
     unrendered: Option<(String, String)>,
 }
 
 impl Walk<'_> {
-    /// Trees are bounded in depth by their reader.
+    /// Searches a part of the job file recursively for settings. The YAML reader bounds the depth of the tree.
     fn value(&mut self, value: &Yaml, at: &str, depth: usize) {
-        // In the place of a whole part of the job; elsewhere a text may be the program's own.
+        // Checked in the place of a whole part of the job only; elsewhere `{{` may belong to the program's own text.
         self.is_rendered_part(value, at);
         for (name, inner) in value.entries() {
             let inner_at = format!("{at}.{name}");
@@ -91,7 +92,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes a text that stands in the place of a list or map, and is to be filled in.
+    /// Records a template placeholder that stands in the place of a list or map.
     fn is_rendered_part(&mut self, part: &Yaml, at: &str) {
         if let Yaml::Text(text) = part
             && is_whole_place(text)
@@ -131,7 +132,7 @@ impl Walk<'_> {
             let at = format!("{at}[{index}]");
             self.is_rendered_part(container, &at);
             container.get("env").into_iter().for_each(|env| self.is_rendered_part(env, &format!("{at}.env")));
-            // Of a variable that is set twice the last one counts.
+            // If a variable is set twice, the last one applies.
             for variable in container.get("env").map_or(&[][..], Yaml::items).iter().rev() {
                 self.is_rendered_part(variable, &format!("{at}.env"));
                 let Some(name) = variable.text("name") else { continue };
@@ -167,8 +168,8 @@ impl Walk<'_> {
     }
 }
 
-/// Which of a pod's containers trains: by its name, else by the devices that it asks for. Else it is the first one, which is the one
-/// that kubectl takes.
+/// Returns the index of the training container: by name, otherwise by the devices that it requests, otherwise the first
+/// one, which is also kubectl's default.
 fn trainer(containers: &[Yaml]) -> usize {
     let named = |name: &&str| containers.iter().position(|one| one.text("name") == Some(name));
     let asks = |one: &Yaml| {
@@ -178,7 +179,7 @@ fn trainer(containers: &[Yaml]) -> usize {
     TRAINERS.iter().find_map(named).or_else(|| containers.iter().position(asks)).unwrap_or(0)
 }
 
-/// Whether a text is nothing but a place that is to be filled in.
+/// Returns true if the whole text is one template placeholder, such as `{{ .Values.labels }}`.
 fn is_whole_place(text: &str) -> bool {
     let text = text.trim();
     let ends = [("{{", "}}"), ("{%", "%}"), ("${", "}"), ("$(", ")")];

@@ -1,49 +1,51 @@
-//! The keys that are understood: their names, and what kind of thing each is. It reads no value.
+//! The keys of a MindCluster job's configuration: names and categories. Values are parsed elsewhere.
 
 use std::fmt;
 
-/// A key of a job's configuration.
+/// A key of a MindCluster job's configuration: the name of a label, annotation, environment variable or argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Key {
-    /// `recover-strategy`: the strategies that are allowed, by name, with commas between them.
+    /// `recover-strategy`: names of the allowed recovery strategies, separated by commas.
     RecoverStrategy,
-    /// `process-recover-enable`: `on`, `pause` or `off`.
+    /// `process-recover-enable`: `on`, `pause` or `off`; with a value other than `on`, only the whole job is restarted.
     ProcessRecoverEnable,
-    /// `fault-retry-times`: how many recoveries the job may have.
+    /// `fault-retry-times`: maximum number of recoveries of the job.
     FaultRetryTimes,
-    /// `fault-scheduling`: `grace`, `force` or `off`, which allows no restart of the whole job.
+    /// `fault-scheduling`: `grace`, `force` (processes are stopped without a grace period), or `off` (restarts of the
+    /// whole job are forbidden).
     FaultScheduling,
-    /// `pod-rescheduling`: `on` or `off`.
+    /// `pod-rescheduling`: `on` or `off`; with `on`, MindSpore ranks get the option `RSC:1`.
     PodRescheduling,
-    /// `subHealthyStrategy`: what is done about ranks on devices that are only ailing.
+    /// `subHealthyStrategy`: action for ranks on degraded devices; taskd does not act on it.
     SubHealthyStrategy,
-    /// `PROCESS_RECOVER`: `on` or `off`.
+    /// `PROCESS_RECOVER`: `on` or `off`; with a value other than `on`, only the whole job is restarted.
     ProcessRecover,
-    /// `TASKD_PROCESS_ENABLE`: `on` or `off`.
+    /// `TASKD_PROCESS_ENABLE`: `on` or `off`; with `off`, only the whole job is restarted.
     ProcessEnable,
-    /// `HIGH_AVAILABILITY`: what a PyTorch script turns on, by strategy, with commas between them.
+    /// `HIGH_AVAILABILITY`: recovery strategies that a PyTorch script enables, separated by commas.
     HighAvailability,
-    /// `MS_ENABLE_TFT`: what MindSpore turns on, such as `{TTP:1, HCCE:1}`.
+    /// `MS_ENABLE_TFT`: recovery options that MindSpore enables, such as `{TTP:1, HCCE:1}`.
     MsEnableTft,
-    /// `ELASTIC_PROCESS_RECOVER_ENABLE`: `1` or `0`.
+    /// `ELASTIC_PROCESS_RECOVER_ENABLE`: `1` or `0`; taskd passes the value on to the ranks.
     ElasticProcessRecoverEnable,
-    /// `ENABLE_RESTART_FAULT_PROCESS`: `on` or `off`; whether a process that is recovered stays where it was.
+    /// `ENABLE_RESTART_FAULT_PROCESS`: `on` or `off`; with `on`, a lost process is recovered in place, on its host.
     EnableRestartFaultProcess,
-    /// `HCCL_ASYNC_ERROR_HANDLING`: whether HCCL's watchdog ends processes: `0`, `1` or `2`.
+    /// `HCCL_ASYNC_ERROR_HANDLING`: `0`, `1` or `2`; with `1` or `2`, HCCL's watchdog ends processes.
     HcclAsyncErrorHandling,
-    /// `HCCL_OP_RETRY_ENABLE`: at which levels HCCL does an operator again by itself, such as `L0:0, L1:1, L2:1`.
+    /// `HCCL_OP_RETRY_ENABLE`: levels at which HCCL retries operators by itself, such as `L0:0, L1:1, L2:1`.
     HcclOpRetryEnable,
-    /// `HCCL_OP_RETRY_PARAMS`: how often and after which pauses, such as `MaxCnt:3, HoldTime:5000, IntervalTime:1000`.
+    /// `HCCL_OP_RETRY_PARAMS`: number and pauses of HCCL's own operator retries, such as
+    /// `MaxCnt:3, HoldTime:5000, IntervalTime:1000`.
     HcclOpRetryParams,
-    /// `max_restarts`: torchrun's number of restarts; `0` is MindCluster's 32767.
+    /// `max_restarts`: maximum number of restarts, as torchrun's argument; `0` means 32767, as in MindCluster.
     MaxRestarts,
-    /// `monitor_interval`: the seconds between torchrun's looks at its processes.
+    /// `monitor_interval`: seconds between torchrun's checks of its processes; taskd does not use it.
     MonitorInterval,
 }
 
 impl Key {
-    /// All of them.
+    /// All keys, in the order in which they are declared.
     pub const ALL: [Key; 17] = [
         Key::RecoverStrategy,
         Key::ProcessRecoverEnable,
@@ -64,7 +66,7 @@ impl Key {
         Key::MonitorInterval,
     ];
 
-    /// Its name, in every source.
+    /// Returns the name of the key, which is the same in every source of the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -88,7 +90,8 @@ impl Key {
         }
     }
 
-    /// The key of this name. torchrun's two have more names than one: `max-restarts` and `PET_MAX_RESTARTS` are the same.
+    /// Returns the key of this name. torchrun's two keys have aliases: `max-restarts` and `PET_MAX_RESTARTS` mean
+    /// `max_restarts`.
     #[must_use]
     pub fn named(name: &str) -> Option<Key> {
         match name {
@@ -98,7 +101,7 @@ impl Key {
         }
     }
 
-    /// Whether ranks find it in their environment.
+    /// Returns true if the key is an environment variable of the job's ranks.
     #[must_use]
     pub const fn is_for_ranks(self) -> bool {
         matches!(
@@ -114,8 +117,9 @@ impl Key {
         )
     }
 
-    /// Whether a job that sets it is configured for MindCluster, so that recovery within processes has to be turned on. Not the
-    /// settings of HCCL's own retry, which say nothing of ours, nor the master switch, which is on unless it is turned off.
+    /// Returns true if a job that sets this key counts as configured for MindCluster's recovery: then the job has to
+    /// enable process recovery explicitly. Excluded are the keys of HCCL's own retry, which is unrelated to taskd's
+    /// recovery, and the master switch `TASKD_PROCESS_ENABLE`, whose default is on.
     #[must_use]
     pub const fn configures_recovery(self) -> bool {
         !matches!(self, Key::HcclOpRetryEnable | Key::HcclOpRetryParams | Key::ProcessEnable)

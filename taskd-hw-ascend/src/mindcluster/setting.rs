@@ -1,23 +1,24 @@
-//! What a source says of a key, and where: data that every reader gives in one form.
+//! Settings: the value that a source has for a key, in the common form of all readers; and warnings.
 
 use super::Key;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Most characters of a value that a message shows.
+/// Maximum number of characters of a value in a message.
 const SHOWN_MAX: usize = 120;
 
-/// Where something was read. Of two the lesser one wins.
+/// Source of a setting of a job's configuration. Each variant takes precedence over the variants that are declared
+/// after it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The job's specification: its annotations, or its program's environment and arguments.
     JobSpec,
-    /// A job as it is given to the cluster, in YAML or JSON.
+    /// A job file as submitted to the cluster, in YAML or JSON; the field is its path.
     JobFile(Arc<PathBuf>),
-    /// A file that Kubernetes makes of the pod's labels or annotations.
+    /// A downward-API file, which Kubernetes creates from the pod's labels or annotations; the field is its path.
     Downward(Arc<PathBuf>),
-    /// The environment of this process.
+    /// Environment variables, usually those of the process that reads the configuration.
     Environment,
 }
 
@@ -32,23 +33,23 @@ impl fmt::Display for Source {
     }
 }
 
-/// One key's value in one source.
+/// The value that one source of a job's configuration has for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setting {
-    /// The key.
+    /// The key that has this value.
     pub key: Key,
-    /// Its value, without the white space around it, and with U+FFFD for NUL.
+    /// Value of the key, trimmed, with U+FFFD in the place of NUL.
     pub value: String,
-    /// Where it stands.
+    /// Source of the job's configuration that contains this value.
     pub source: Source,
-    /// Where in there, if that helps: `$.metadata.labels`.
+    /// Place of the value inside its source, such as `$.metadata.labels`, if the place helps to find the value.
     pub at: Option<String>,
 }
 
 impl Setting {
     pub(super) fn new(key: Key, value: &str, source: &Source) -> Setting {
-        let value = value.trim().replace('\0', "\u{fffd}"); // it may go into an environment, which has no NUL
+        let value = value.trim().replace('\0', "\u{fffd}"); // environment variables cannot contain NUL
         Setting { key, value, source: source.clone(), at: None }
     }
 
@@ -56,7 +57,7 @@ impl Setting {
         Setting { at: Some(at.into()), ..self }
     }
 
-    /// The source, and where in there.
+    /// Returns the source and the place inside it.
     pub(super) fn place(&self) -> String {
         match &self.at {
             Some(at) => format!("{} ({at})", self.source),
@@ -72,17 +73,17 @@ impl fmt::Display for Setting {
     }
 }
 
-/// How a place is marked that a program is to fill in: by Helm and Jinja, and by shells, envsubst and Kubernetes.
+/// Markers of template placeholders: of Helm and Jinja, and of shells, envsubst and Kubernetes.
 const PLACES: [&str; 4] = ["{{", "{%", "${", "$("];
 
-/// Whether a value is to be filled in by a program that makes files of templates. No value of a key has these characters.
+/// Returns true if a value contains a template placeholder. No valid value of a key contains these characters.
 pub(super) fn is_unrendered(value: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphabetic() || c == '_';
     PLACES.iter().any(|place| value.contains(place))
         || value.trim().strip_prefix('$').is_some_and(|name| name.starts_with(is_name))
 }
 
-/// A value in quotes, on one line, not longer than people read.
+/// Returns a value in quotes, escaped to one line and cut at a readable length.
 pub(super) fn shown(value: &str) -> String {
     match value.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{:?} and more", &value[..end]),
@@ -90,13 +91,13 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// Something about a job's configuration that somebody should look at. The job can be run.
+/// A warning about a job's configuration. The job can run nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
-    /// Of which kind.
+    /// Kind of the warning.
     pub kind: WarningKind,
-    /// What is to be looked at, where, and what comes of it.
+    /// Text of the warning: the setting, its source and the consequence.
     pub text: String,
 }
 
@@ -106,32 +107,33 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Kinds of warnings.
+/// Kinds of warnings about a job's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum WarningKind {
-    /// A value that the key does not have.
+    /// A key has a value that it does not accept.
     UnknownValue,
-    /// A strategy that nobody knows.
+    /// The configuration names a strategy that is unknown.
     UnknownStrategy,
-    /// A strategy that is allowed, and that the runtime was not given.
+    /// The configuration allows a recovery strategy that was not added to the job's runtime.
     NotAdded,
-    /// A strategy that a script takes part in only with a flag, which is not there.
+    /// The configuration allows a recovery strategy, but the program's arguments lack a flag that the training script
+    /// may need for it.
     MissingFlag,
-    /// Two places say different things.
+    /// Two sources have different values for one key; the value with the lower precedence is ignored.
     Overruled,
-    /// A setting that keeps an allowed strategy from working.
+    /// A setting prevents an allowed recovery strategy from working.
     Hinders,
-    /// A setting that changes nothing here.
+    /// A setting is valid, but has no effect in taskd.
     NoEffect,
 }
 
-/// Warnings in the order in which they were found, each once.
+/// Warnings in the order in which they were found, without duplicates; and the number of those that were not kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Warnings(Vec<Warning>, usize);
 
 impl Warnings {
-    /// Most that are kept: further ones are counted.
+    /// Maximum number of warnings that are kept; further ones are counted.
     const MAX: usize = 100;
 
     pub(super) fn add(&mut self, kind: WarningKind, text: impl Into<String>) {
@@ -147,7 +149,7 @@ impl Warnings {
     }
 
     pub(super) fn unknown_value(&mut self, setting: &Setting, expected: &str) {
-        self.add(WarningKind::UnknownValue, format!("{setting}, and is to be {expected}"));
+        self.add(WarningKind::UnknownValue, format!("{setting}, but must be {expected}"));
     }
 
     pub(super) fn kept(&self) -> &[Warning] {

@@ -1,4 +1,4 @@
-//! Collects what all places say of a job's configuration. It decides nothing before all of them are there.
+//! Collects the settings of all sources of a job's configuration. Decisions are made after all of them were added.
 
 use super::decision::{self, Decided};
 use super::job_file::NoJob;
@@ -12,8 +12,9 @@ use std::sync::Arc;
 use taskd_core::job::{JobSpec, Name};
 use taskd_core::recover::RecoveryStrategy;
 
-/// All places that say something of a job's configuration. They may be added in any order: which wins is a matter of the
-/// [place](Source).
+/// The sources of a MindCluster job's configuration. Sources of different kinds may be added in any order: the kind
+/// of a [source](Source) determines its precedence. Of two files of one kind, the one that was added first takes
+/// precedence.
 #[derive(Clone, Debug)]
 pub struct Sources {
     settings: Vec<Setting>,
@@ -21,15 +22,16 @@ pub struct Sources {
     framework: Option<Framework>,
     of_file: Option<Framework>,
     added: Vec<Name>,
-    has_dump_dir: bool,
-    /// Variables whose value is known only where the job runs.
+    has_checkpoint_dir: bool,
+    /// Variables whose values are known only inside the pod, each with its path in the job file.
     elsewhere: Vec<(Key, String)>,
-    /// Settings of containers that do not train, and where the one is that does.
+    /// Settings of containers that do not train, each with the path of the training container in the job file.
     beside: Vec<(Setting, String)>,
 }
 
 impl Sources {
-    /// The job's own specification, and the strategies that its runtime will be given.
+    /// Creates a collection whose first source is the job's specification. `strategies` are the recovery strategies
+    /// that the job's runtime will have.
     #[must_use]
     pub fn of(spec: &JobSpec, strategies: &[Box<dyn RecoveryStrategy>]) -> Sources {
         let mut sources = Sources {
@@ -38,7 +40,7 @@ impl Sources {
             framework: None,
             of_file: None,
             added: strategies.iter().map(|strategy| strategy.name()).collect(),
-            has_dump_dir: spec.policy.dump_dir.is_some(),
+            has_checkpoint_dir: spec.policy.checkpoint_dir.is_some(),
             elsewhere: Vec::new(),
             beside: Vec::new(),
         };
@@ -52,20 +54,21 @@ impl Sources {
         sources
     }
 
-    /// Adds a file that holds a job as it is given to the cluster.
+    /// Adds a job file to the sources, in the form in which it is submitted to the cluster.
     ///
     /// # Errors
-    /// It cannot be read, is empty or too long, is neither YAML nor JSON, is no job, or is a template that was not rendered.
+    /// The file cannot be read, is empty or too long, is neither YAML nor JSON, is no job, or is a template that was
+    /// not rendered.
     pub fn job_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
         let path = path.as_ref();
         let text = file::text(path)?;
         self.job_text(path, &text)
     }
 
-    /// The same of a text; `name` is for messages.
+    /// Adds the text of a job file to the sources; messages use `name` as the path of the file.
     ///
     /// # Errors
-    /// It is empty, neither YAML nor JSON, or too much of it; no job; or a template that was not rendered.
+    /// The text is empty or too long, is neither YAML nor JSON, is no job, or is a template that was not rendered.
     pub fn job_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
         if text.len() as u64 > file::FILE_BYTES_MAX {
@@ -88,20 +91,22 @@ impl Sources {
         Ok(self)
     }
 
-    /// Adds a file that the downward API makes of labels or annotations, or of one of them.
+    /// Adds a downward-API file of Kubernetes to the sources. The file contains all labels or all annotations of a pod,
+    /// or the value of a single one.
     ///
     /// # Errors
-    /// It cannot be read, is too long, or is none.
+    /// The file cannot be read, is too long, or is no downward-API file.
     pub fn downward_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
         let path = path.as_ref();
         let text = file::text(path)?;
         self.downward_text(path, &text)
     }
 
-    /// The same of a text; `name` is for messages, and names the key where the text is a bare value.
+    /// Adds the text of a downward-API file to the sources. Messages use `name` as the path of the file; if the text is
+    /// only a value, the file name in `name` is its key.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no downward-API file.
     pub fn downward_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
         let mark = file::not_text(&path, text.as_bytes());
@@ -115,7 +120,8 @@ impl Sources {
         Ok(self)
     }
 
-    /// Adds an environment, usually this process's: `std::env::vars_os()`. What is not UTF-8 is read as far as it is.
+    /// Adds environment variables to the sources, usually this process's: `std::env::vars_os()`. Invalid UTF-8 in
+    /// values is replaced.
     #[must_use]
     pub fn environment<K: Into<OsString>, V: Into<OsString>>(
         mut self,
@@ -130,19 +136,20 @@ impl Sources {
         self
     }
 
-    /// Says what the ranks' programs are written with. Otherwise the label `framework` in a job file does.
+    /// Sets the framework of the ranks' programs. Default: the label `framework` of a job file.
     #[must_use]
     pub const fn framework(mut self, framework: Framework) -> Sources {
         self.framework = Some(framework);
         self
     }
 
-    /// What all of this comes to.
+    /// Evaluates all sources and returns the resulting configuration.
     #[must_use]
     pub fn configured(self) -> Configured {
-        let Sources { mut settings, arguments, framework, of_file, added, has_dump_dir, elsewhere, beside } = self;
+        let Sources { mut settings, arguments, framework, of_file, added, has_checkpoint_dir, elsewhere, beside } =
+            self;
         let (framework, mut warnings) = (framework.or(of_file), Warnings::default());
-        settings.sort_by_key(rank); // stable: within a place as it was read
+        settings.sort_by_key(rank); // stable: the order of reading inside of a source
         let decided = Decided::of(settings, &mut warnings);
         decision::check_values(&decided, &mut warnings);
         let wanted = decision::wanted(&decided, &added, &mut warnings);
@@ -156,29 +163,29 @@ impl Sources {
             let missing =
                 wanted.named.asked.iter().flat_map(|asked| asked.strategies().iter().map(move |name| (asked, name)));
             for (asked, name) in missing.filter(|(_, name)| !added.contains(name)) {
-                let text = format!("{} is allowed, and the runtime was not given the strategy {name}", asked.name());
+                let text = format!("{} is allowed, but the runtime has no strategy {name}", asked.name());
                 warnings.add(WarningKind::NotAdded, text);
             }
-            if wanted.named.asked.contains(&super::Asked::Dump) && !has_dump_dir {
+            if wanted.named.asked.contains(&super::Asked::Dump) && !has_checkpoint_dir {
                 let text =
-                    "dump is allowed, and policy.dump_dir names no directory for its checkpoints: it will refuse";
+                    "dump is allowed, but policy.checkpoint_dir names no directory for its checkpoints: dump refuses";
                 warnings.add(WarningKind::Hinders, text);
             }
         }
         no_effect(&decided, &mut warnings);
         for (key, at) in elsewhere.into_iter().filter(|(key, _)| decided.get(*key).is_none()) {
-            let text = format!("{key} has no value in the job file ({at}): it is known only where the job runs");
+            let text = format!("{key} has no value in the job file ({at}): the value is known only where the job runs");
             warnings.add(WarningKind::NoEffect, text);
         }
         for (setting, trains) in beside {
-            let text = format!("{setting}, which changes nothing: the container that trains is {trains}");
+            let text = format!("{setting}, which has no effect: the container that trains is {trains}");
             warnings.add(WarningKind::NoEffect, text);
         }
         let recoveries = decision::recoveries(&decided);
         Configured { decided, wanted, off, forbidden, recoveries, operator_retry, environment, warnings }
     }
 
-    /// Arguments say what torchrun's two keys are, and which flags a script has.
+    /// Adds the settings of torchrun's two keys, and the script's flags, from command-line arguments.
     fn arguments_of(&mut self, arguments: Vec<String>, source: &Source, at: &str) {
         let words: Vec<&str> = arguments.iter().flat_map(|argument| environment::words(argument)).collect();
         for (index, word) in words.iter().enumerate() {
@@ -192,7 +199,8 @@ impl Sources {
     }
 }
 
-/// In which order settings count: files of one kind in the order in which they were added.
+/// Returns the precedence of a setting's source, 0 for the highest; files of one kind apply in the order in which they
+/// were added.
 fn rank(setting: &Setting) -> u8 {
     match setting.source {
         Source::JobSpec => 0,
@@ -202,14 +210,14 @@ fn rank(setting: &Setting) -> u8 {
     }
 }
 
-/// Settings that change nothing, whatever they say.
+/// Adds warnings for settings that never have an effect in taskd.
 fn no_effect(decided: &Decided, warnings: &mut Warnings) {
     if let Some(setting) = decided.get(Key::MonitorInterval) {
-        let text = format!("{setting}, which changes nothing here: deaths are told when they happen");
+        let text = format!("{setting}, which has no effect here: an exit is reported at once");
         warnings.add(WarningKind::NoEffect, text);
     }
     if let Some(setting) = decided.get(Key::SubHealthyStrategy).filter(|setting| setting.value != "ignore") {
-        let text = format!("{setting}, which changes nothing here: nobody acts on devices that only ail");
+        let text = format!("{setting}, which has no effect here: taskd does not act on sub-healthy devices");
         warnings.add(WarningKind::NoEffect, text);
     }
 }

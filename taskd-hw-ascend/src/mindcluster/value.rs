@@ -1,32 +1,40 @@
-//! What values mean: strategies by their names elsewhere, MindSpore's options, HCCL's own retry.
+//! Meaning of values: MindCluster's strategy names, MindSpore's options, and HCCL's own retry.
 //!
-//! Pure, and total: whatever stands there is read as far as it can be, and the rest is told.
+//! Pure functions that accept any text: they parse what they know and return the rest as unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use taskd_core::job::Name;
 
-/// A strategy as `recover-strategy` names it.
+/// A recovery strategy of MindCluster, as named in MindCluster's key `recover-strategy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Asked {
-    /// `retry`.
+    /// MindCluster's strategy `retry`: the ranks repeat the failed step. It corresponds to taskd's strategy `retry`.
     Retry,
-    /// `recover-in-place`.
+    /// MindCluster's strategy `recover-in-place`. It corresponds to taskd's strategy `recover-in-place`, which starts
+    /// lost ranks on their former hosts.
     RecoverInPlace,
-    /// `recover`.
+    /// MindCluster's strategy `recover`. It corresponds to taskd's strategy `recover`, which starts lost ranks on other
+    /// hosts.
     Recover,
-    /// `elastic-training`: `shrink` and `grow` here.
+    /// MindCluster's strategy `elastic-training`. It corresponds to taskd's strategies `shrink` and `grow`, which
+    /// continue with fewer ranks and later add them again.
     ElasticTraining,
-    /// `downgrade`: `shrink` here.
+    /// MindCluster's strategy `downgrade`. It corresponds to taskd's strategy `shrink`, which continues without the
+    /// lost ranks.
     Downgrade,
-    /// `upgrade`: `grow` here.
+    /// MindCluster's strategy `upgrade`. It corresponds to taskd's strategy `grow`, which starts the ranks again that
+    /// `shrink` has left out.
     Upgrade,
-    /// `dump`: `dump` and `dump-exit` here.
+    /// MindCluster's strategy `dump`. It corresponds to taskd's strategies `dump` and `dump-exit`, with which the
+    /// surviving ranks save a checkpoint.
     Dump,
-    /// `pod-rescheduling` and `job-rescheduling`: `restart` here.
+    /// MindCluster's strategies `pod-rescheduling` and `job-rescheduling`. They correspond to taskd's strategy
+    /// `restart`, which restarts the whole job.
     Rescheduling,
-    /// `exit`.
+    /// MindCluster's strategy `exit`. It corresponds to taskd's strategy `exit`, which stops all processes and ends the
+    /// job.
     Exit,
 }
 
@@ -48,18 +56,18 @@ impl Asked {
         Asked::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, asked)| asked)
     }
 
-    /// The names that can stand in `recover-strategy`, for messages.
+    /// Returns the names that `recover-strategy` accepts, for messages.
     pub(super) fn known() -> String {
         Asked::NAMES.map(|(name, _)| name).join(", ")
     }
 
-    /// Its name there.
+    /// Returns MindCluster's name of the strategy.
     #[must_use]
     pub fn name(self) -> &'static str {
         Asked::NAMES.into_iter().find(|(_, asked)| *asked == self).map_or("", |(name, _)| name)
     }
 
-    /// The strategies that it is here.
+    /// Returns the names of taskd's strategies that correspond to this strategy of MindCluster.
     #[must_use]
     pub const fn strategies(self) -> &'static [Name] {
         const SHRINK: Name = Name::new("shrink");
@@ -78,16 +86,16 @@ impl Asked {
     }
 }
 
-/// What a list of strategies names.
+/// Result of parsing a list of strategies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) asked: BTreeSet<Asked>,
-    /// By the names that they have here, of strategies that the runtime was given.
+    /// Strategies of the runtime, named by their taskd names.
     pub(super) own: BTreeSet<Name>,
     pub(super) unknown: Vec<String>,
 }
 
-/// Reads a list of strategies with commas between them.
+/// Parses a list of strategies that are separated by commas.
 pub(super) fn strategies(list: &str, added: &[Name]) -> Named {
     let mut named = Named::default();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -102,12 +110,12 @@ pub(super) fn strategies(list: &str, added: &[Name]) -> Named {
     named
 }
 
-/// What `MS_ENABLE_TFT` turns on and off.
+/// Result of parsing `MS_ENABLE_TFT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tft {
-    /// The value of each option that there is.
+    /// Values of the options that are set.
     pub(super) options: BTreeMap<&'static str, u8>,
-    /// What is no option, or no value of one.
+    /// Items that are no known option or have an invalid value.
     pub(super) unknown: Vec<String>,
 }
 
@@ -115,7 +123,7 @@ impl Tft {
     pub(super) const FORM: &'static str =
         "a list such as {TTP:1, HCCE:1}, of TTP, UCE, HCCE, ARF, TSP, TRE and RSC, each 1 or 0 (TRE: 2 as well)";
 
-    /// Reads `{TTP:1, HCCE:1}`, with or without white space, and with the quotes that shells and YAML files leave around it.
+    /// Parses `{TTP:1, HCCE:1}`, with or without white space and the quotes that shells and YAML files leave around it.
     pub(super) fn read(value: &str) -> Tft {
         let mut tft = Tft::default();
         let value = value.trim().trim_matches(['\'', '"']).trim();
@@ -139,36 +147,39 @@ impl Tft {
         tft
     }
 
-    /// As MindSpore wants it: in order, without quotes.
+    /// Formats the options as MindSpore expects them: sorted, without quotes.
     pub(super) fn text(&self) -> String {
         let items: Vec<String> = self.options.iter().map(|(name, number)| format!("{name}:{number}")).collect();
         format!("{{{}}}", items.join(","))
     }
 
-    /// What is on.
+    /// Returns the strategies whose options are on.
     pub(super) fn asked(&self) -> BTreeSet<Asked> {
         let on = |(name, _): (&&str, &u8)| match *name {
             "TTP" => vec![Asked::Dump],
             "UCE" | "HCCE" | "TRE" => vec![Asked::Retry],
-            "ARF" => vec![Asked::Recover, Asked::Dump], // MindSpore turns TTP on with it
+            "ARF" => vec![Asked::Recover, Asked::Dump], // MindSpore enables TTP together with it
             "RSC" => vec![Asked::Rescheduling],
-            _ => vec![], // TSP: a pause is no recovery
+            _ => vec![], // TSP: a pause, not a recovery
         };
         self.options.iter().filter(|(_, number)| **number > 0).flat_map(on).collect()
     }
 }
 
-/// HCCL's own retry of an operator, which nobody is to interfere with.
+/// Parameters of HCCL's operator retry, with which HCCL itself repeats failed operators. Detectors and strategies
+/// have to wait for this retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperatorRetry {
-    /// Where it is on: `L0` within a server, `L1` between servers, `L2` between super pods.
+    /// Levels at which HCCL retries operators: `L0` within a server, `L1` between servers, `L2` between super pods.
     pub levels: BTreeSet<&'static str>,
-    /// The longest that its pauses take, before the operator is told to have failed. What the attempts take comes on top.
+    /// Longest total duration of the pauses that HCCL makes before it reports the operator as failed; the duration of
+    /// the attempts themselves is not included.
     pub pauses: Duration,
 }
 
-/// Pairs such as `L0:0, L1:1`; what is no pair comes back whole, without a value.
+/// Splits a list of pairs such as `L0:0, L1:1` into names and numbers. Each result has the whole item too; an invalid
+/// item has no number.
 fn pairs(value: &str) -> impl Iterator<Item = (&str, Option<u32>, &str)> {
     let items = value.trim().trim_matches(['\'', '"']).split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| {
@@ -182,7 +193,8 @@ impl OperatorRetry {
     pub(super) const PARAMS_FORM: &'static str =
         "a list such as MaxCnt:3, HoldTime:5000, IntervalTime:1000, with MaxCnt 1 to 10 and the others 0 to 60000 ms";
 
-    /// Reads both variables; `None`: it is off. What is not understood is handed back.
+    /// Parses both variables. Returns `None` if the retry is off, and the items of each variable that could not be
+    /// parsed.
     pub(super) fn read(enable: &str, params: &str) -> (Option<OperatorRetry>, Vec<String>, Vec<String>) {
         let (mut levels, mut unknown_levels, mut unknown_params) = (BTreeSet::new(), Vec::new(), Vec::new());
         for (name, number, item) in pairs(enable) {
@@ -212,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_mindspore_are_read_with_space_and_quotes_and_written_without() {
+    fn mindspore_options_with_spaces_and_quotes_are_normalized() {
         for text in
             ["{TTP:1, HCCE:1}", "{TTP:1,HCCE:1}", "'{TTP:1, HCCE:1}'", "\"{ HCCE : 1 ,TTP:1,}\"", "TTP:1,HCCE:1"]
         {
@@ -227,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_retry_is_on_where_a_level_is_and_takes_as_long_as_its_pauses() {
+    fn operator_retry_is_on_if_a_level_is_and_lasts_as_its_pauses() {
         let (retry, levels, params) =
             OperatorRetry::read("L0:0, L1:1, L2:1", "MaxCnt:3, HoldTime:5000, IntervalTime:1000");
         let retry = retry.expect("it is on");

@@ -1,16 +1,16 @@
-//! YAML as a tree of texts, within bounds. JSON is YAML, too.
+//! YAML reader with limits, which returns a tree of strings. JSON is valid YAML, too.
 //!
-//! It gives scalars as they are written and resolves no type: Kubernetes' labels are texts, and `on` is one here, whatever a
-//! version of YAML makes of it.
+//! Scalars are returned as written and without type resolution: Kubernetes labels are strings, so `on` stays `on`,
+//! whatever a version of YAML resolves it to.
 
 use saphyr_parser::{Event, Parser, ScanError};
 use std::collections::BTreeMap;
 
-/// Most values of one file, those that aliases repeat included.
+/// Maximum number of values per file, including those that aliases repeat.
 const VALUES_MAX: usize = 100_000;
-/// How deep lists and maps may be nested.
+/// Maximum nesting depth of lists and maps.
 const DEPTH_MAX: usize = 64;
-/// The key whose maps are those that stand below it as well.
+/// The merge key, whose maps are included into the map that contains it.
 const MERGE: &str = "<<";
 
 /// One value.
@@ -18,17 +18,17 @@ const MERGE: &str = "<<";
 pub(super) enum Yaml {
     Text(String),
     List(Vec<Yaml>),
-    /// Of a key that is written twice the last value.
+    /// A map of keys to values. If a key occurs twice, the last value is kept.
     Map(BTreeMap<String, Yaml>),
 }
 
 impl Yaml {
-    /// The value of a key, if it is a map that has it.
+    /// Returns the value of a key if this is a map that contains it.
     pub(super) fn get(&self, key: &str) -> Option<&Yaml> {
         if let Yaml::Map(entries) = self { entries.get(key) } else { None }
     }
 
-    /// The text of a key.
+    /// Returns the value of a key if it is a string.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         match self.get(key) {
             Some(Yaml::Text(text)) => Some(text),
@@ -36,13 +36,13 @@ impl Yaml {
         }
     }
 
-    /// What stands in a map, if it is one, in the order of its keys.
+    /// Returns the entries of a map, sorted by key; empty for other values.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Yaml)> {
         let entries = if let Yaml::Map(entries) = self { Some(entries) } else { None };
         entries.into_iter().flatten().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// What stands in a list, if it is one.
+    /// Returns the items of a list; empty for other values.
     pub(super) fn items(&self) -> &[Yaml] {
         if let Yaml::List(items) = self { items } else { &[] }
     }
@@ -64,20 +64,20 @@ impl Yaml {
     }
 }
 
-/// Why a text is not read.
+/// Reason why a text could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoYaml {
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
     pub(super) what: String,
-    /// What stands there is to be put in place by a program that makes files of templates.
+    /// True if the problem is a template placeholder; `what` is then the line that contains it.
     pub(super) is_template: bool,
 }
 
-/// How a place is marked that a program is to fill in, in a text that is no value of its own: by Helm and Jinja.
+/// Markers of template placeholders of Helm and Jinja, as they occur outside of values.
 const PLACES: [&str; 2] = ["{{", "{%"];
 
-/// All documents of a text.
+/// Parses all documents of a text.
 pub(super) fn read(text: &str) -> Result<Vec<Yaml>, NoYaml> {
     let mut tree = Tree::default();
     for event in Parser::new_from_str(text) {
@@ -85,14 +85,14 @@ pub(super) fn read(text: &str) -> Result<Vec<Yaml>, NoYaml> {
         let line = span.start.line();
         tree.take(event).map_err(|what| NoYaml { line, what, is_template: false })?;
         if tree.has_map_as_key {
-            // Two braces that are not in quotes are a map whose only key is a map.
+            // An unquoted `{{` parses as a map whose only key is a map.
             return Err(NoYaml { line, what: at_line(text, line), is_template: true });
         }
     }
     Ok(tree.documents)
 }
 
-/// Where a parser stops, a template explains it, if the text is one.
+/// Converts an error of the YAML parser. If the text contains template placeholders, they are reported as the cause.
 fn not_read(text: &str, error: &ScanError) -> NoYaml {
     let place = text.lines().position(|line| PLACES.iter().any(|mark| line.contains(mark)));
     match place {
@@ -109,7 +109,7 @@ fn at_line(text: &str, line: usize) -> String {
 struct Open {
     anchor: usize,
     value: Yaml,
-    /// The key whose value comes next.
+    /// Key of the map whose value comes next; `None` if no value is awaited.
     key: Option<String>,
 }
 
@@ -130,10 +130,10 @@ impl Tree {
             Event::MappingStart(anchor, _) => self.begin(anchor, Yaml::Map(BTreeMap::new())),
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open { anchor, value, .. }) => self.add(anchor, value),
-                None => Err("an end without a beginning".into()),
+                None => Err("an end without a start".into()),
             },
             Event::Alias(anchor) => {
-                let value = self.anchors.get(&anchor).cloned().ok_or("an alias of what it is a part of")?;
+                let value = self.anchors.get(&anchor).cloned().ok_or("an alias of a value that contains it")?;
                 self.count(value.values())?;
                 self.is_not_too_deep(value.depth())?;
                 self.put(value);
@@ -163,11 +163,11 @@ impl Tree {
         if self.values <= VALUES_MAX { Ok(()) } else { Err(format!("there are more than {VALUES_MAX} values")) }
     }
 
-    /// A value is whole.
+    /// Adds a completed value to the list, map or document that is being read.
     fn add(&mut self, anchor: usize, value: Yaml) -> Result<(), String> {
         self.count(1)?;
         if anchor > 0 {
-            self.count(value.values())?; // it is kept once more
+            self.count(value.values())?; // the anchor keeps another copy
             self.anchors.insert(anchor, value.clone());
         }
         self.put(value);
@@ -181,7 +181,7 @@ impl Tree {
             (Yaml::List(items), _) => items.push(value),
             (Yaml::Map(_), None) => {
                 self.has_map_as_key |= matches!(value, Yaml::Map(_));
-                // A key that is no text is nobody's that is looked for.
+                // A key that is not a string is never looked up.
                 open.key = Some(if let Yaml::Text(key) = value { key } else { String::new() });
             }
             (Yaml::Map(entries), Some(key)) if key == MERGE => merge(entries, value),
@@ -190,7 +190,8 @@ impl Tree {
     }
 }
 
-/// Adds the entries of a map, or of each in a list, that are not there yet.
+/// Adds the entries that a merge key (`<<`) has as its value, a map or a list of maps, without replacing present
+/// entries.
 fn merge(entries: &mut BTreeMap<String, Yaml>, value: Yaml) {
     let maps = if let Yaml::List(items) = value { items } else { vec![value] };
     for map in maps {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_bounds_is_refused() {
+    fn yaml_beyond_size_or_depth_bounds_is_refused() {
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..9 {
             let many = vec![format!("*a{}", n - 1); 10].join(", ");

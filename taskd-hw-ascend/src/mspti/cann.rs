@@ -1,7 +1,7 @@
-//! The environment of CANN, as its own `set_env.sh` makes it.
+//! The environment of CANN, as produced by its `set_env.sh`.
 //!
-//! It runs that script in a shell of its own and reads what became of the environment; this process's stays as it is. Parsing the
-//! script would be guessing: it tests for files and calls others.
+//! The script runs in a separate shell, whose resulting environment is read; this process's environment does not
+//! change. The script is not parsed, since it tests for files and calls other scripts.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -12,71 +12,72 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// Where the vendor's installer puts the script.
+/// Path at which the vendor's installer puts CANN's `set_env.sh`, the script that sets the environment of CANN.
 pub const SET_ENV: &str = "/usr/local/Ascend/ascend-toolkit/set_env.sh";
-/// Bytes of an environment that are read.
+/// Maximum size in bytes of the environment that CANN's `set_env.sh` may produce (4 MiB).
 pub const VARIABLES_BYTES_MAX: usize = 4 << 20;
 
 /// Variables that a shell sets by itself.
 const OF_THE_SHELL: [&str; 4] = ["_", "PWD", "OLDPWD", "SHLVL"];
 
-/// The variables that CANN needs, those that differ from this process's.
+/// The environment variables that CANN, Ascend's toolkit, needs and that differ from those of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CannEnv(BTreeMap<String, String>);
 
-/// Why the environment of CANN cannot be had.
+/// Reason why the environment of CANN, Ascend's toolkit, is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannError {
-    /// There is no such script.
+    /// The script `set_env.sh` does not exist at this path.
     #[error("{} is not there: install CANN, or name its set_env.sh", .0.display())]
     Missing(PathBuf),
-    /// No shell could be started.
+    /// The shell that runs `set_env.sh` could not be started.
     #[error("bash cannot be started to read {}: {error}", path.display())]
     NoShell {
-        /// Which script.
+        /// Path of the script `set_env.sh`.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// It did not end in time, and was ended.
+    /// The script `set_env.sh` did not end in time and was killed.
     #[error("{} did not end within {within:?}: run it by hand and see what it waits for", path.display())]
     TooLate {
-        /// Which script.
+        /// Path of the script `set_env.sh`.
         path: PathBuf,
-        /// How long it had.
+        /// Time within which the script had to end.
         within: Duration,
     },
-    /// It failed.
+    /// The script `set_env.sh` ended with an error.
     #[error("{} failed: {told}", path.display())]
     Failed {
-        /// Which script.
+        /// Path of the script `set_env.sh`.
         path: PathBuf,
-        /// The end of what it has printed.
+        /// The last part of the output of `set_env.sh`.
         told: String,
     },
-    /// What came of it is no environment.
-    #[error("what {} makes of the environment cannot be read: {problem}", path.display())]
+    /// The environment that the script `set_env.sh` produced is invalid.
+    #[error("the environment from {} cannot be read: {problem}", path.display())]
     Unreadable {
-        /// Which script.
+        /// Path of the script `set_env.sh`.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem, such as a variable that is not UTF-8.
         problem: &'static str,
     },
 }
 
 impl CannEnv {
-    /// Runs the script, such as [`SET_ENV`], with this process's environment, and takes what it changes. It blocks, so long at
-    /// most.
+    /// Runs CANN's script, such as [`SET_ENV`], with this process's environment, and returns the variables that the
+    /// script changes. Blocks for at most `within`.
     ///
     /// # Errors
-    /// [`CannError`]: the job can be started without, where whoever starts it has set the environment already.
+    /// [`CannError`]. The job can start nevertheless if its launcher has set CANN's environment already.
     pub fn read(script: impl AsRef<Path>, within: Duration) -> Result<CannEnv, CannError> {
         let path = script.as_ref().to_owned();
         if !path.is_file() {
             return Err(CannError::Missing(path));
         }
-        // What the script prints goes to stderr; stdout is the environment's alone. `$1` keeps odd names from being read as code.
+        // The script's output goes to stderr; stdout contains only the environment. `$1` prevents that odd names are
+        // run as code.
         let mut bash = Command::new("bash");
         bash.args(["--noprofile", "--norc", "-c", "exec 3>&1 1>&2; source \"$1\" || exit; exec env -0 >&3", "bash"]);
         bash.arg(&path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -89,12 +90,12 @@ impl CannEnv {
         CannEnv::of_variables(&output.variables, inherited).map_err(|problem| CannError::Unreadable { path, problem })
     }
 
-    /// Of what `env -0` prints: those that differ from what is `inherited`.
+    /// Parses the output of `env -0`, and returns the variables that differ from the `inherited` ones.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the problem with the output.
     pub fn of_variables(printed: &[u8], inherited: impl Fn(&str) -> Option<String>) -> Result<CannEnv, &'static str> {
-        let Some((&0, printed)) = printed.split_last() else { return Err("it does not end where a variable does") };
+        let Some((&0, printed)) = printed.split_last() else { return Err("its last variable is cut off") };
         let mut variables = BTreeMap::new();
         for variable in printed.split(|byte| *byte == 0) {
             let variable = str::from_utf8(variable).map_err(|_| "a variable is not UTF-8")?;
@@ -102,7 +103,7 @@ impl CannEnv {
             if name.is_empty() {
                 return Err("a variable has no name");
             }
-            let is_function = name.ends_with("%%"); // as bash exports its own
+            let is_function = name.ends_with("%%"); // exported functions of bash
             let is_new = !is_function && !OF_THE_SHELL.contains(&name) && inherited(name).as_deref() != Some(value);
             if is_new {
                 variables.insert(name.to_owned(), value.to_owned());
@@ -111,21 +112,21 @@ impl CannEnv {
         Ok(CannEnv(variables))
     }
 
-    /// The variables by name.
+    /// Returns the variables by name.
     #[must_use]
     pub const fn variables(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 }
 
-/// What the shell has printed.
+/// Output of the shell.
 struct Printed {
     variables: Vec<u8>,
     told: String,
     is_success: bool,
 }
 
-/// Reads both streams to their ends; `None`, and nothing is left of the child, where that takes too long.
+/// Reads stdout and stderr of the child to their ends. On timeout, kills the child's process group and returns `None`.
 fn read_within(mut child: Child, within: Duration) -> Option<Printed> {
     let (send, receive) = channel();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -151,7 +152,7 @@ fn read_within(mut child: Child, within: Duration) -> Option<Printed> {
 fn all_of(stream: impl Read, limit: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut stream = stream.take(limit);
-    let _ = stream.read_to_end(&mut bytes); // what was read until then is looked at
+    let _ = stream.read_to_end(&mut bytes); // a failed read keeps the bytes until then
     bytes
 }
 
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_script_changes_is_taken_and_nothing_else() {
+    fn cann_environment_contains_only_variables_the_script_changed() {
         let (_dir, path) = script(
             "echo chatter; export ASCEND_HOME_PATH=/cann; export PATH=/cann/bin:$PATH; local_only=1; cd /; \
              export ODD=$'a\\nb=c'; f() { :; }; export -f f",
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_fails_hangs_or_is_not_there_is_told() {
+    fn cann_script_that_fails_hangs_or_is_missing_is_an_error() {
         let (_dir, path) = script("echo 'no such driver' >&2; return 3");
         let told = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
         assert!(told.ends_with("failed: no such driver"), "{told}");

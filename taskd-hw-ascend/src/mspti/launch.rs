@@ -1,59 +1,51 @@
-//! A launcher of ranks whose devices are recorded: any launcher, plus the libraries and the environment that this needs.
-//!
-//! It starts nothing itself and decides nothing.
+//! A launcher that wraps another one, and adds the libraries and the environment for recording devices to its ranks.
 
 use super::profile::{MsptiProfile, ProfileError};
 use async_trait::async_trait;
 use std::sync::Arc;
-use taskd_core::job::{InheritEnv, Name, WorkerSpec};
-use taskd_core::launch::{LaunchError, Launcher, LauncherInfo, StartBatch, StartOrder};
+use taskd_core::job::Name;
+use taskd_core::launch::{LaunchError, Launcher, LauncherInfo, PrepareOptions, StartBatch, StartOrder};
 
-/// Has the ranks of `L` record what their devices do.
+/// Launcher that wraps the launcher `L` and makes its ranks record the activity of their devices.
 ///
-/// Every rank gets libmspti.so, the probe and `libtaskd.so` in its `LD_PRELOAD`, behind what is preloaded already, and CANN's
-/// environment where the profile has it; services pass through unchanged. A launcher that completes ranks for a framework stands
-/// around this one or within it, as one likes. Without a profile everything passes through, and
-/// [`info`](Launcher::info) says why.
+/// Every rank gets libmspti.so (unless it is listed there already), the probe `libtaskd_mspti.so` and `libtaskd.so`
+/// in its `LD_PRELOAD`, after the libraries that are listed there already, and CANN's environment if the profile
+/// contains it. Ranks with `TASKD_HOOKS=0` and services are not changed. A launcher that adapts ranks to a
+/// framework may wrap this one or be wrapped by it. Without a profile, nothing is changed, and
+/// [`info`](Launcher::info) contains the reason.
 #[derive(Debug)]
 pub struct AscendLauncher<L> {
     inner: L,
     profile: Result<MsptiProfile, ProfileError>,
-    /// This process's, which ranks inherit.
+    /// Value of `LD_PRELOAD` in this process, which ranks inherit.
     preload: Option<String>,
 }
 
 impl<L: Launcher> AscendLauncher<L> {
-    /// Completes what passes through `inner`, by a profile such as [`MsptiProfile::find`] gives.
+    /// Wraps the launcher `inner`. Its ranks will load the libraries of `profile`, which is, for example, the result of
+    /// [`MsptiProfile::find`].
     pub fn new(inner: L, profile: Result<MsptiProfile, ProfileError>) -> AscendLauncher<L> {
         AscendLauncher { inner, profile, preload: std::env::var("LD_PRELOAD").ok() }
     }
 
-    /// The launcher that does the work.
+    /// Returns the wrapped launcher.
     pub const fn inner(&self) -> &L {
         &self.inner
     }
 
     fn all_completed(&self, batch: &StartBatch) -> StartBatch {
-        let orders = batch.orders.iter().map(|order| self.completed(order)).collect();
-        StartBatch { world: Arc::clone(&batch.world), orders }
+        let orders = batch.starts.iter().map(|order| self.completed(order)).collect();
+        StartBatch::new(Arc::clone(&batch.world), orders)
     }
 
     fn completed(&self, order: &StartOrder) -> StartOrder {
         let mut order = order.clone();
         if let (Ok(profile), Some(_)) = (&self.profile, order.proc.role.rank()) {
             let spec = Arc::make_mut(&mut order.spec);
-            let inherited = inherits(spec, "LD_PRELOAD").then(|| self.preload.clone()).flatten();
+            let inherited = spec.inherit.passes("LD_PRELOAD").then(|| self.preload.clone()).flatten();
             profile.complete(spec, |_| inherited.clone());
         }
         order
-    }
-}
-
-fn inherits(spec: &WorkerSpec, name: &str) -> bool {
-    match &spec.inherit {
-        InheritEnv::All => true,
-        InheritEnv::Nothing => false,
-        InheritEnv::Only(names) => names.contains(name),
     }
 }
 
@@ -66,10 +58,10 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
         info.name = Name::from(format!("ascend over {}", info.name));
         match &self.profile {
             Ok(profile) if profile.is_stand_in() => {
-                info.goes_without.push("an NPU: libmspti.so is a stand-in that makes up what it tells".to_owned());
+                info.limitations.push("an NPU: libmspti.so is a stand-in that generates its records".to_owned());
             }
             Ok(_) => (),
-            Err(why) => info.goes_without.push(format!("records of what NPUs do: {why}")),
+            Err(why) => info.limitations.push(format!("records of the activity of NPUs: {why}")),
         }
         info
     }
@@ -78,7 +70,7 @@ impl<L: Launcher> Launcher for AscendLauncher<L> {
         self.inner.start(&self.all_completed(batch)).await
     }
 
-    async fn prepare(&self, batch: &StartBatch, in_loop: bool) -> Result<(), LaunchError> {
-        self.inner.prepare(&self.all_completed(batch), in_loop).await
+    async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
+        self.inner.prepare(&self.all_completed(batch), options).await
     }
 }

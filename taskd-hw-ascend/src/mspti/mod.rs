@@ -1,38 +1,40 @@
-//! What NPUs do, as the vendor's mspti tells it within the training process.
+//! NPU activity recorded through mspti, the vendor's profiling interface inside of the training process.
 //!
-//! It has ranks load a probe, which brings mspti's records into the recorder of `taskd-core`; there they are switched, taken out,
-//! stored and exported like all others. It interprets none of them.
+//! Ranks load a probe that writes mspti's records into the recorder of `taskd-core`. There they are switched, read,
+//! stored and exported like all other records. The module does not interpret them.
 //!
-//! | file | its part |
+//! | file | content |
 //! |---|---|
-//! | `profile` | what a rank's environment needs, and where libmspti.so is looked for |
-//! | `launch` | a launcher that gives it to ranks |
+//! | `profile` | environment of ranks, and the search path of libmspti.so |
+//! | `launch` | a launcher that adds it to ranks |
 //! | `cann` | the environment of CANN's `set_env.sh` |
-//! | `source` | what the probes count and miss, as facts |
-//! | `probe` | the probe, a crate of its own that the build script makes a library of |
+//! | `source` | the probes' counters and missing records, as facts |
+//! | `probe` | the probe, a separate crate that the build script compiles into a library |
 //!
 //! # What is recorded
-//! | of mspti | becomes | while these kinds are on |
+//! | mspti's record | becomes | while these kinds are on |
 //! |---|---|---|
-//! | markers of domain `default`: `step <n>`, `dataloader`, `save_checkpoint`, `forward` | spans of the kind | that kind |
-//! | markers of domain `communication`, in both published forms | spans of `Communication` | `Communication` |
-//! | every other marker | spans and instants of `Marker` | `Marker` |
-//! | a marker's half on the device | the same kind, on device and stream; a step's number is its correlation | that kind |
+//! | markers of domain `default`: `step <n>`, `dataloader`, `save_checkpoint`, `forward` | spans of that kind | that kind |
+//! | markers of domain `communication`, in both published formats | spans of `Communication` | `Communication` |
+//! | all other markers | spans and instants of `Marker` | `Marker` |
+//! | the device half of a marker | the same kind, with device and stream; the number of a step is its correlation | that kind |
 //! | kernels | spans of `Kernel` | `Kernel` |
-//! | calls of the runtime | spans of `Api`, with the correlation of what they ask for | `Api` |
-//! | copies and fills of memory | spans of `Copy` | `Copy` |
-//! | communications of the device (the newer `COMMUNICATION`, else `HCCL`) | spans of `Communication` on device and stream | `Communication` and `Kernel` |
+//! | calls of the runtime | spans of `Api`, with the correlation of the work that they request | `Api` |
+//! | memory copies and fills | spans of `Copy` | `Copy` |
+//! | communication on the device (the newer `COMMUNICATION`, else `HCCL`) | spans of `Communication` with device and stream | `Communication` and `Kernel` |
 //!
-//! Kinds are switched while training runs; mspti is asked for what is on and for nothing else, and unsubscribed when all is off.
+//! Kinds can be switched during training. The probe enables in mspti exactly the kinds that are on, and unsubscribes
+//! when all are off.
 //!
-//! # What is missing
-//! mspti drops records without a word when it gets no buffer. There are 100 of 2 MiB: 3.7 million markers. The probe counts the
-//! requests that it could not serve, and tells all that it counts as figures among the records, as `mspti.records` and
-//! `mspti.refused_requests`; [`watch`] makes facts of them.
+//! # Missing records
+//! mspti drops records silently when it gets no buffer. There are 100 buffers of 2 MiB, room for 3.7 million markers.
+//! The probe counts the requests that it could not serve, and writes all of its counters among the records, such as
+//! `mspti.records` and `mspti.refused_requests`; [`reader`] turns them into facts.
 //!
-//! # What it was run on
-//! A stand-in for libmspti.so, compiled from C in this crate's tests. It proves the binding, the protocol and the parsing, and
-//! nothing of a device's time, a driver, or what mspti costs a real training. Production code says when it meets it.
+//! # Test coverage
+//! A stand-in for libmspti.so, compiled from C in this crate's tests. It covers the binding, the protocol and the
+//! parsing, but not device time stamps, a real driver, or mspti's overhead in a real training. Production code reports
+//! when it loads a stand-in.
 
 mod cann;
 mod launch;
@@ -42,4 +44,4 @@ mod source;
 pub use cann::{CannEnv, CannError, SET_ENV, VARIABLES_BYTES_MAX};
 pub use launch::AscendLauncher;
 pub use profile::{MsptiProfile, PROBE, ProfileError};
-pub use source::{FACTS_MAX, MsptiSink, MsptiSource, watch};
+pub use source::{FAMILY, MsptiSink, MsptiSource, UNAVAILABLE, reader};

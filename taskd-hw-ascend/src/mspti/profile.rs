@@ -1,31 +1,28 @@
-//! What a rank's environment needs for its device to be recorded.
+//! Environment of a rank whose device is recorded.
 //!
-//! It starts nothing and loads nothing: where a file is missing it says so, and the job runs without.
+//! The profile starts and loads nothing. A missing file is an error, and the job can run without the profile.
 
 use std::env;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use taskd_core::job::WorkerSpec;
 use taskd_core::worker::library::{self, Library};
 
 use super::cann::CannEnv;
 
-/// The probe: `libtaskd_mspti.so`.
+/// The probe `libtaskd_mspti.so`, a library that a rank loads to record the activity of its device through mspti.
 pub const PROBE: Library =
     Library::new("libtaskd_mspti", include_bytes!(concat!(env!("OUT_DIR"), "/libtaskd_mspti.so")));
 
-/// Where the vendor's installer puts CANN.
+/// Directory into which the vendor's installer puts CANN.
 const USUAL_HOME: &str = "/usr/local/Ascend/ascend-toolkit/latest";
-/// What stand-ins declare themselves by.
-const STAND_IN: &[u8] = b"taskd_standin_mspti\0";
-/// Bytes of a library that are looked at.
-const LIBRARY_BYTES_MAX: u64 = 256 << 20;
-/// What separates the names in `LD_PRELOAD`, so that no name can hold it.
+/// Symbol by which a library declares itself a stand-in.
+const STAND_IN: &str = "taskd_standin_mspti";
+/// Separators of the names in `LD_PRELOAD`, which no name can contain.
 const SEPARATORS: [char; 5] = [':', ' ', '\t', '\n', '\0'];
 
-/// The libraries that a rank loads, and the environment that they need.
+/// The libraries that a rank loads to record the activity of its device, and the environment that they need.
 #[derive(Clone, Debug)]
 pub struct MsptiProfile {
     mspti: String,
@@ -35,34 +32,34 @@ pub struct MsptiProfile {
     cann: CannEnv,
 }
 
-/// Why ranks cannot record what their devices do. Training goes on without.
+/// Reason why ranks cannot record their devices' activity. Training is unaffected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// There is no libmspti.so on this machine.
+    /// This machine has no libmspti.so.
     #[error(
         "mspti is unavailable: there is no libmspti.so (looked for: {}): install CANN, or name the file in TASKD_MSPTI_LIB",
         shown(looked_for)
     )]
     Unavailable {
-        /// Where it was looked for, in this order.
+        /// Paths at which libmspti.so was looked for, in this order.
         looked_for: Vec<PathBuf>,
     },
-    /// The library is there and cannot be read.
+    /// libmspti.so exists, but cannot be read.
     #[error("mspti is unavailable: {} cannot be read: {error}", path.display())]
     Unreadable {
-        /// Which file.
+        /// Path of libmspti.so.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A library stands where `LD_PRELOAD` cannot name it.
+    /// The path of a library contains a character that `LD_PRELOAD` does not allow.
     #[error("{path:?} cannot be named in LD_PRELOAD, as it holds a space or a colon: move or link it elsewhere")]
     Unnameable {
-        /// Which file.
+        /// Path of the library.
         path: PathBuf,
     },
-    /// The probe or `libtaskd.so` cannot be written to where ranks can load it.
+    /// The probe or `libtaskd.so` cannot be written to a place from which ranks can load it.
     #[error("a library of this program cannot be unpacked: {0}")]
     Unpacked(io::Error),
 }
@@ -72,12 +69,12 @@ fn shown(paths: &[PathBuf]) -> String {
 }
 
 impl MsptiProfile {
-    /// With the libmspti.so of this machine: the file that `TASKD_MSPTI_LIB` names and no other, else the first that is there of
-    /// `lib64/libmspti.so` below `ASCEND_HOME_PATH`, below `ASCEND_TOOLKIT_HOME`, and below
-    /// `/usr/local/Ascend/ascend-toolkit/latest`.
+    /// Creates a profile with this machine's libmspti.so: exactly the file that `TASKD_MSPTI_LIB` names; without this
+    /// variable, the first existing file `lib64/libmspti.so` below `ASCEND_HOME_PATH`, below `ASCEND_TOOLKIT_HOME`, and
+    /// below `/usr/local/Ascend/ascend-toolkit/latest`.
     ///
     /// # Errors
-    /// [`ProfileError`], when it or a library of this program cannot be had.
+    /// [`ProfileError`], if libmspti.so or a library of this program is unavailable.
     pub fn find() -> Result<MsptiProfile, ProfileError> {
         let places = places(|name| env::var_os(name).map(PathBuf::from));
         match places.iter().find(|place| place.is_file()) {
@@ -86,8 +83,8 @@ impl MsptiProfile {
         }
     }
 
-    /// With this libmspti.so, of which there has to be a file of that very name: frameworks emit their markers when they see it
-    /// in `LD_PRELOAD`.
+    /// Creates a profile with the libmspti.so at this path. The file name must be exactly `libmspti.so`: frameworks
+    /// emit their markers only if `LD_PRELOAD` contains this name.
     ///
     /// # Errors
     /// As for [`find`](Self::find).
@@ -96,8 +93,8 @@ impl MsptiProfile {
         if path.file_name() != Some(OsStr::new("libmspti.so")) || !path.is_file() {
             return Err(ProfileError::Unavailable { looked_for: vec![path.to_owned()] });
         }
-        let is_stand_in =
-            declares_stand_in(path).map_err(|error| ProfileError::Unreadable { path: path.to_owned(), error })?;
+        let is_stand_in = library::has_symbol(path, STAND_IN)
+            .map_err(|error| ProfileError::Unreadable { path: path.to_owned(), error })?;
         let unpacked = |library: &Library| nameable(&library.unpack().map_err(ProfileError::Unpacked)?);
         Ok(MsptiProfile {
             mspti: nameable(path)?,
@@ -108,22 +105,22 @@ impl MsptiProfile {
         })
     }
 
-    /// With the environment that CANN's `set_env.sh` makes.
+    /// Adds the environment of CANN's `set_env.sh` to the profile.
     #[must_use]
     pub fn with_cann(mut self, cann: CannEnv) -> MsptiProfile {
         self.cann = cann;
         self
     }
 
-    /// Whether the library says of itself that no device is behind it.
+    /// Returns true if the profile's libmspti.so declares itself a stand-in for machines without a device.
     #[must_use]
     pub const fn is_stand_in(&self) -> bool {
         self.is_stand_in
     }
 
-    /// Completes what a rank is started with. What the specification itself sets wins over CANN's environment;
-    /// `inherited` are the variables that it would get from the launcher's environment. A rank with `TASKD_HOOKS=0` stays as it
-    /// is.
+    /// Adds the profile's environment variables to the specification of a rank. Variables of the specification take
+    /// precedence over CANN's environment; `inherited` returns the variables that the rank would inherit from the
+    /// launcher. A rank with `TASKD_HOOKS=0` is not changed.
     pub fn complete(&self, spec: &mut WorkerSpec, inherited: impl Fn(&str) -> Option<String>) {
         if spec.env.get("TASKD_HOOKS").is_some_and(|hooks| hooks == "0") {
             return;
@@ -136,8 +133,8 @@ impl MsptiProfile {
         spec.env.entry("TASKD_MSPTI_LIB".into()).or_insert_with(|| self.mspti.clone());
     }
 
-    /// What is preloaded stays and stands first, as allocators have to; behind it the vendor's library, unless one is there; then
-    /// the probe, and the recorder.
+    /// Returns the value of `LD_PRELOAD`: first the libraries that are already there, since allocators have to come
+    /// first; then mspti unless it is there, the probe, and the recorder.
     fn preload(&self, before: &str) -> String {
         let mut names: Vec<&str> = before.split(SEPARATORS).filter(|name| !name.is_empty()).collect();
         let has_mspti = names.iter().any(|name| name.ends_with("libmspti.so"));
@@ -151,7 +148,8 @@ impl MsptiProfile {
     }
 }
 
-/// Where libmspti.so is looked for.
+/// Returns the paths at which libmspti.so is searched for, in order; `variable` returns the value of an environment
+/// variable.
 fn places(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let told = |name: &str| variable(name).filter(|path| !path.as_os_str().is_empty());
     if let Some(path) = told("TASKD_MSPTI_LIB") {
@@ -159,12 +157,6 @@ fn places(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     }
     let homes = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(told);
     homes.chain([PathBuf::from(USUAL_HOME)]).map(|home| home.join("lib64/libmspti.so")).collect()
-}
-
-fn declares_stand_in(path: &Path) -> io::Result<bool> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(LIBRARY_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes.windows(STAND_IN.len()).any(|window| window == STAND_IN))
 }
 
 fn nameable(path: &Path) -> Result<String, ProfileError> {
@@ -182,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_stays_first_and_nothing_is_there_twice() {
+    fn existing_preloads_stay_first_and_no_library_appears_twice() {
         let expected = [
             ("", "/cann/lib64/libmspti.so:/p.so:/t.so"),
             ("/jemalloc.so", "/jemalloc.so:/cann/lib64/libmspti.so:/p.so:/t.so"),
@@ -212,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_for_where_the_documentation_says() {
+    fn mspti_library_is_searched_in_the_documented_places() {
         let at = |told: &[(&str, &str)]| {
             let told: Vec<(String, PathBuf)> = told.iter().map(|(n, p)| ((*n).to_owned(), PathBuf::from(p))).collect();
             places(|name| told.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()))

@@ -1,32 +1,32 @@
-//! Tables of servers that are made from a list of nodes, or patched when a node was replaced.
+//! Creates server tables from a list of nodes, and patches them when a node is replaced.
 //!
-//! What comes out is checked by the rules of `servers`; it has none of its own.
+//! Results are checked by the rules of `servers`.
 
 use super::fields::Found;
 use super::servers::{Device, Server, ServerTable, SuperPod, Version};
 use super::{Other, Problems, RankTable, Status};
 
-/// A server that a table is made from, or that takes another one's place.
+/// A server for a new rank table, or the replacement for a server of an existing one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NewServer {
-    /// Its name in the table.
+    /// Name of the server in the table.
     pub server_id: String,
-    /// In the order of the ranks that they get.
+    /// Devices of the server, in the order of the ranks that they get.
     pub devices: Vec<NewDevice>,
-    /// For version 1.2: the super pod that it is in.
+    /// Name of the super pod to which the server belongs, for version 1.2.
     pub super_pod_id: Option<String>,
-    /// What else is to stand beside it: `host_ip`, for instance.
+    /// Further fields of the server, for example `host_ip`.
     pub other: Other,
 }
 
 /// A device of a [`NewServer`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NewDevice {
-    /// Its number on the server.
+    /// Number of the device on its server.
     pub device_id: u32,
-    /// Its address.
+    /// IP address of the device.
     pub device_ip: Option<String>,
-    /// For version 1.2: its number in the super pod.
+    /// Number of the device in its super pod; required in a rank table of version 1.2.
     pub super_device_id: Option<u32>,
 }
 
@@ -38,10 +38,11 @@ impl NewDevice {
 }
 
 impl ServerTable {
-    /// Makes a table in which the devices have the ranks 0 and up, in the order in which they stand here.
+    /// Creates a complete rank table of these servers. Their devices get consecutive ranks from 0, in the given order
+    /// of the servers and of the devices in each.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the resulting table.
     pub fn new(version: Version, servers: impl IntoIterator<Item = NewServer>) -> Result<ServerTable, Problems> {
         let mut table = ServerTable {
             status: Status::Completed,
@@ -71,12 +72,13 @@ impl ServerTable {
         }
     }
 
-    /// The table with one server in the place of another: its devices get that one's ranks, in their order. Nobody else's
-    /// rank changes. It stays in the same super pod unless it says which other one.
+    /// Returns a copy of the table in which server `new` takes the place of the server named `old`. Its devices get the
+    /// ranks of the old server's devices, in order; all other ranks stay the same. The new server belongs to the old
+    /// one's super pod unless it names another one.
     ///
     /// # Errors
-    /// There is no server of the old name, the new one has another number of devices, or what is wrong with the table
-    /// that comes out. The table stays as it was.
+    /// The table has no server named `old`, the two servers differ in their number of devices, or the resulting table
+    /// has problems. `self` is never changed.
     pub fn replaced(&self, old: &str, new: NewServer) -> Result<ServerTable, Problems> {
         let mut table = self.clone();
         let Some(at) = table.servers.iter().position(|server| server.server_id == old) else {
@@ -85,7 +87,7 @@ impl ServerTable {
         let server = &mut table.servers[at];
         let (has, gets) = (server.devices.len(), new.devices.len());
         if has != gets {
-            let what = format!("has {has} devices, and {:?}, which is to replace it, has {gets}", new.server_id);
+            let what = format!("has {has} devices, but its replacement {:?} has {gets}", new.server_id);
             return Err(Problems::one(&format!("$.server_list[{at}].device"), what));
         }
         let NewServer { server_id, devices, super_pod_id, other } = new;
@@ -106,18 +108,19 @@ impl ServerTable {
         found.unless_any(Some(table))
     }
 
-    /// The same table by the rules of another version. What that has no rule for is kept: a table that became one of version
-    /// 1.0 still names its super pods, which nobody reads there, and can become what it was.
+    /// Converts a copy of the table to another version of the rank table format. Fields that this version does not use
+    /// are kept: a table converted to version 1.0 still contains its super pods, which version 1.0 ignores, and can be
+    /// converted back.
     ///
     /// # Errors
-    /// What the other version needs and is not there: addresses in 1.0, super pods in 1.2.
+    /// Fields that the new version requires are missing: addresses in 1.0, super pods in 1.2.
     pub fn converted(&self, version: Version) -> Result<ServerTable, Problems> {
         let read = |error: serde_json::Error| Problems::one("$", error.to_string());
         let mut value = serde_json::to_value(self).map_err(read)?;
         value["version"] = serde_json::to_value(version).map_err(read)?;
         match RankTable::from_value(value)? {
             RankTable::Servers(table) => Ok(table),
-            _ => Err(Problems::one("$.group_list", "stands in a table of servers".into())),
+            _ => Err(Problems::one("$.group_list", "is not allowed in a table of servers".into())),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Reading JSON objects field by field: every problem is noted with its path, and what nobody asked for is kept.
+//! Reader of JSON objects, field by field: records every problem with its path, and keeps fields that were not
+//! requested.
 //!
-//! It knows no rule of rank tables.
+//! The module contains no rules of rank tables.
 
 use super::Other;
 use serde::Serializer;
@@ -9,15 +10,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// Most problems that are told of one table; further ones are counted.
+/// Maximum number of problems that are reported per table; further ones are counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// One thing that is wrong.
+/// One problem of a rank table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: `$.server_list[3].device[0].rank_id`.
+    /// JSON path of the wrong value in the rank table, for example `$.server_list[3].device[0].rank_id`.
     pub path: String,
-    /// What is wrong, and what is expected.
+    /// Description of the problem, and the expected value.
     pub what: String,
 }
 
@@ -27,13 +28,13 @@ impl Display for Problem {
     }
 }
 
-/// Everything that is wrong with a rank table: at least one problem.
+/// The problems that were found in a rank table; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", told(.all, *.more))]
 pub struct Problems {
-    /// In the order in which the table was read; at most 100.
+    /// The first problems of the rank table, at most 100, in the order in which they were found.
     pub all: Vec<Problem>,
-    /// How many more there are.
+    /// Number of further problems of the rank table, which are not in `all`.
     pub more: usize,
 }
 
@@ -51,7 +52,7 @@ impl Problems {
     }
 }
 
-/// Where problems are noted.
+/// Collector of problems.
 #[derive(Debug, Default)]
 pub(super) struct Found(RefCell<(Vec<Problem>, usize)>);
 
@@ -65,14 +66,14 @@ impl Found {
         }
     }
 
-    /// What was made, if nothing was noted meanwhile.
+    /// Returns the result if no problem was recorded.
     pub(super) fn unless_any<T>(self, made: Option<T>) -> Result<T, Problems> {
         let (all, more) = self.0.into_inner();
         made.filter(|_| all.is_empty()).ok_or(Problems { all, more })
     }
 }
 
-/// Where a value is: a chain on the stack, written out where somebody is to read it.
+/// JSON path of a value: a linked list on the stack, which is formatted only for a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Path<'a> {
     Root,
@@ -94,7 +95,7 @@ impl Display for Path<'_> {
     }
 }
 
-/// A JSON object that is being read. What is taken is gone from it; the rest has no rule.
+/// A JSON object that is being read. Reading a field removes it; the remaining fields have no rule.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     map: Other,
@@ -107,7 +108,7 @@ impl<'a> Fields<'a> {
         match value {
             Value::Object(map) => Some(Fields { map, at, found }),
             other => {
-                found.note(*at, format!("is {}, and is to be an object", kind(&other)));
+                found.note(*at, format!("is {}, but must be an object", kind(&other)));
                 None
             }
         }
@@ -117,7 +118,7 @@ impl<'a> Fields<'a> {
         self.found
     }
 
-    /// Notes what is wrong with a field.
+    /// Records a problem of a field.
     pub(super) fn wrong<T>(&self, name: &str, what: impl Into<String>) -> Option<T> {
         self.found.note(Path::Field(self.at, name), what);
         None
@@ -131,7 +132,7 @@ impl<'a> Fields<'a> {
         self.map.get(name).and_then(Value::as_str) == Some(text)
     }
 
-    /// A field that must be there.
+    /// Removes a required field from the JSON object and returns its value. Records a problem if the field is missing.
     fn take(&mut self, name: &str) -> Option<Value> {
         let value = self.map.remove(name);
         value.or_else(|| self.wrong(name, "is missing"))
@@ -140,44 +141,44 @@ impl<'a> Fields<'a> {
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
-            other => self.wrong(name, format!("is {}, and is to be a string", kind(&other))),
+            other => self.wrong(name, format!("is {}, but must be a string", kind(&other))),
         }
     }
 
-    /// A text that need not be there. The outer `None`: something else is.
-    #[expect(clippy::option_option, reason = "what is wrong is told, what is not there is not")]
+    /// Reads an optional string. The outer `None` means that the field has another type.
+    #[expect(clippy::option_option, reason = "an invalid field is a problem, a missing one is not")]
     pub(super) fn text_if_any(&mut self, name: &str) -> Option<Option<String>> {
         if self.has(name) { self.text(name).map(Some) } else { Some(None) }
     }
 
-    /// A number in quotes, as rank tables before 2.0 have all of theirs.
+    /// Reads a number in quotes, the form of all numbers in rank tables before 2.0.
     pub(super) fn quoted(&mut self, name: &str) -> Option<u32> {
         let text = match self.take(name)? {
             Value::String(text) => text,
-            other => return self.wrong(name, format!("is {}, and is to be a number in quotes", kind(&other))),
+            other => return self.wrong(name, format!("is {}, but must be a number in quotes", kind(&other))),
         };
         let number = text.parse().ok().filter(|number: &u32| number.to_string() == text);
-        number.or_else(|| self.wrong(name, format!("is {text:?}, and is to be a number such as \"3\"")))
+        number.or_else(|| self.wrong(name, format!("is {text:?}, but must be a number such as \"3\"")))
     }
 
-    /// A number in quotes that need not be there. The outer `None`: something else is.
-    #[expect(clippy::option_option, reason = "what is wrong is told, what is not there is not")]
+    /// Reads an optional number in quotes. The outer `None` means that the field is invalid.
+    #[expect(clippy::option_option, reason = "an invalid field is a problem, a missing one is not")]
     pub(super) fn quoted_if_any(&mut self, name: &str) -> Option<Option<u32>> {
         if self.has(name) { self.quoted(name).map(Some) } else { Some(None) }
     }
 
-    /// A number without quotes.
+    /// Reads a number without quotes.
     pub(super) fn number(&mut self, name: &str) -> Option<u32> {
         let value = self.take(name)?;
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.or_else(|| self.wrong(name, format!("is {}, and is to be a number without quotes", shown(&value))))
+        number.or_else(|| self.wrong(name, format!("is {}, but must be a number without quotes", shown(&value))))
     }
 
-    /// All items of a list; `None` where one of them is wrong.
+    /// Reads all items of a list. Returns `None` if one of them is invalid.
     pub(super) fn list<T>(&mut self, name: &str, read: impl Fn(Value, &Path<'_>) -> Option<T>) -> Option<Vec<T>> {
         let items = match self.take(name)? {
             Value::Array(items) => items,
-            other => return self.wrong(name, format!("is {}, and is to be a list", kind(&other))),
+            other => return self.wrong(name, format!("is {}, but must be a list", kind(&other))),
         };
         let at = Path::Field(self.at, name);
         let count = items.len();
@@ -186,7 +187,7 @@ impl<'a> Fields<'a> {
         (read.len() == count).then_some(read)
     }
 
-    /// The same of objects.
+    /// Reads a list of objects.
     pub(super) fn objects<T>(&mut self, name: &str, read: impl Fn(Fields<'_>) -> Option<T>) -> Option<Vec<T>> {
         let found = self.found;
         self.list(name, |item, at| read(Fields::of(item, at, found)?))
@@ -197,7 +198,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What a value is, for people.
+/// Returns the name of a value's JSON type, for messages.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -213,12 +214,12 @@ fn shown(value: &Value) -> String {
     if value.is_number() { value.to_string() } else { kind(value).to_owned() }
 }
 
-/// Writes a number in quotes.
+/// Serializes a number in quotes.
 pub(super) fn in_quotes<S: Serializer>(number: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(number)
 }
 
-/// The same of one that may not be there, where it is.
+/// Serializes an optional number in quotes.
 pub(super) fn in_quotes_if_any<S: Serializer>(number: &Option<u32>, to: S) -> Result<S::Ok, S::Error> {
     match number {
         Some(number) => to.collect_str(number),
@@ -226,7 +227,7 @@ pub(super) fn in_quotes_if_any<S: Serializer>(number: &Option<u32>, to: S) -> Re
     }
 }
 
-/// Notes values that stand in more than one place, at the second one.
+/// Records values that occur more than once, at the second place.
 #[derive(Debug)]
 pub(super) struct Unique<K>(BTreeMap<K, String>);
 
@@ -237,14 +238,14 @@ impl<K: Ord + Display> Unique<K> {
 
     pub(super) fn add(&mut self, key: K, at: Path<'_>, found: &Found) {
         if let Some(first) = self.0.get(&key) {
-            found.note(at, format!("is {key} a second time: {first} is as well"));
+            found.note(at, format!("is {key}, the same as {first}"));
         } else {
             self.0.insert(key, at.to_string());
         }
     }
 }
 
-/// Notes ranks that are not 0 to N - 1, each once.
+/// Records ranks that are not exactly 0 to N - 1, each once.
 #[derive(Debug)]
 pub(super) struct RanksOnce(Vec<bool>);
 
@@ -256,8 +257,8 @@ impl RanksOnce {
     pub(super) fn add(&mut self, rank: u32, at: Path<'_>, found: &Found) {
         let ranks = self.0.len();
         match self.0.get_mut(rank as usize) {
-            None => found.note(at, format!("is {rank}, and the ranks of {ranks} devices are 0 to {}", ranks - 1)),
-            Some(true) => found.note(at, format!("is {rank} a second time")),
+            None => found.note(at, format!("is {rank}, but the ranks of {ranks} devices are 0 to {}", ranks - 1)),
+            Some(true) => found.note(at, format!("is {rank}, which occurs twice")),
             Some(seen) => *seen = true,
         }
     }

@@ -1,6 +1,6 @@
-//! Rank tables as files: read within bounds, written so that nobody ever sees half of one.
+//! Rank table files: reads them up to a size limit, and replaces them atomically.
 //!
-//! A table lies beside a file `version`, a number that changes whenever the table does: whoever polls looks at that.
+//! Beside a table is a file `version` with a number that changes whenever the table does, for readers that poll.
 
 use super::packed::BYTES_MAX;
 use super::{Problems, RankTable};
@@ -9,41 +9,41 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Why a rank table could not be read or written.
+/// Reason why a rank table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system says no.
+    /// The operating system could not read or write the rank table, or the file `version` in the same directory.
     #[error("the rank table {} cannot be {action}: {source}", path.display())]
     Io {
-        /// The table or the file `version` beside it.
+        /// Path of the file that could not be read or written: the rank table, or the file `version` in its directory.
         path: PathBuf,
-        /// `read` or `written`.
+        /// Word for the failed action in the error message: `read` or `written`.
         action: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is longer than HCCL takes.
+    /// The file of the rank table is larger than 1 GB, the maximum that HCCL accepts.
     #[error("the rank table {} has more than {BYTES_MAX} bytes", path.display())]
     TooLong {
-        /// The file.
+        /// Path of the rank table.
         path: PathBuf,
     },
-    /// What is in it is wrong.
+    /// The file's content is no valid rank table.
     #[error("the rank table {} cannot be used: {problems}", path.display())]
     Wrong {
-        /// The file.
+        /// Path of the rank table.
         path: PathBuf,
-        /// Everything that is wrong.
+        /// All problems of the table.
         problems: Problems,
     },
 }
 
 impl RankTable {
-    /// Reads a table from a file, compressed or not.
+    /// Reads a rank table from a file that contains JSON, or gzip-compressed JSON in base64.
     ///
     /// # Errors
-    /// It cannot be read, is too long, or is wrong.
+    /// The file cannot be read, is too long, or contains an invalid table.
     pub fn read(path: impl AsRef<Path>) -> Result<RankTable, FileError> {
         let path = path.as_ref();
         let io = |source| FileError::Io { path: path.to_owned(), action: "read", source };
@@ -55,11 +55,12 @@ impl RankTable {
         RankTable::from_bytes(&bytes).map_err(|problems| FileError::Wrong { path: path.to_owned(), problems })
     }
 
-    /// Writes the table in one go, and then `version` into the file of that name beside it: whoever sees the new number
-    /// finds the new table. The operator takes the time in seconds as the number; it has to be another one than before.
+    /// Replaces the file of the rank table atomically, then writes the number `version` into the file named `version`
+    /// in the same directory: a reader that sees the new number also finds the new table. The number has to differ from
+    /// the previous one; MindCluster's operator uses the time in seconds.
     ///
     /// # Errors
-    /// One of them cannot be written: it is as it was, and so is the number.
+    /// One of the two files cannot be written. That file is unchanged, and so is the number.
     pub fn write(&self, path: impl AsRef<Path>, version: u64) -> Result<(), FileError> {
         let path = path.as_ref();
         let number = path.with_file_name("version");

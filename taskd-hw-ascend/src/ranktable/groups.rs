@@ -1,8 +1,8 @@
-//! The older form: groups of instances with their devices.
+//! The older format: groups of instances with their devices.
 //!
-//! There are two kinds. In one every instance is a device, and says its rank (`rank_id`; HCCL calls it that of a lab, and knows it
-//! by its `deploy_mode`); in the other an instance is a pod, and ranks follow from the order in which the devices stand. It knows
-//! nothing of the other forms but how to become one of version 1.0.
+//! There are two variants. In one, every instance is a single device and states its rank (`rank_id`; HCCL calls this
+//! variant the lab's and recognizes it by its `deploy_mode`). In the other, an instance is a pod, and ranks follow from
+//! the order of the devices. The module converts tables of this format into version 1.0.
 
 use super::fields::{Fields, Found, Path, RanksOnce, Unique, in_quotes, in_quotes_if_any};
 use super::servers::{Device, Server, ServerTable, Version, check_address};
@@ -10,90 +10,92 @@ use super::{Other, Problems, Status};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 
-/// Counts of a group that only repeat what stands below it, where they are said.
+/// Counters of a group that repeat the number of its devices and servers; checked if present.
 const COUNTS: [&str; 2] = ["device_num", "server_num"];
 
-/// A table of groups. `group_count` is written as there are groups.
+/// A rank table in the `group_list` format. In JSON, its field `group_count` is the number of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupTable {
-    /// How far it is.
+    /// Completion status of the table.
     pub status: Status,
-    /// `group_list`.
+    /// Groups of the table: `group_list`.
     pub groups: Vec<Group>,
-    /// What has no rule: `deploy_mode` and `para_plane_nic_name`, for instance.
+    /// Further fields of the table, kept unchanged, for example `deploy_mode` and `para_plane_nic_name`.
     pub other: Other,
 }
 
-/// A group, in `group_list`. `instance_count` is written as there are instances.
+/// A group of instances: an item of a rank table's `group_list`. In JSON, its field `instance_count` is the number
+/// of instances.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// `group_name`: often that of the job's task.
+    /// Name of the group, `group_name`; often the name of the job's task.
     pub group_name: String,
-    /// `device_count`, where it is said: the devices of all instances.
+    /// Total number of devices in the group's instances, if the table states it: `device_count`.
     pub device_count: Option<u32>,
-    /// `instance_list`.
+    /// Instances of the group: `instance_list`.
     pub instances: Vec<Instance>,
-    /// What has no rule.
+    /// Further fields of the group, kept unchanged.
     pub other: Other,
 }
 
-/// An instance, in `instance_list`: a pod, or a single device with its rank.
+/// An item of a group's `instance_list`: a pod with its devices, or a single device with its rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instance {
-    /// `devices`.
+    /// Devices of the instance: `devices`.
     pub devices: Vec<InstanceDevice>,
-    /// `rank_id`, where it is said: the rank of its one device.
+    /// Rank of the instance's only device, if present: `rank_id`.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
-    /// `server_id`.
+    /// Name of the server on which the instance runs: `server_id`.
     pub server_id: String,
-    /// What has no rule: `pod_name`, for instance.
+    /// Further fields of the instance, kept unchanged, for example `pod_name`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A device of an instance.
+/// A device (NPU) of an instance in a rank table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InstanceDevice {
-    /// `device_id`: its number on the server.
+    /// Number of the device on its server: `device_id`.
     #[serde(serialize_with = "in_quotes")]
     pub device_id: u32,
-    /// `device_ip`; it may be empty where there is one server.
+    /// IP address of the device, which may be empty if there is only one server: `device_ip`.
     pub device_ip: String,
-    /// `rank_id`, where it is said.
+    /// Rank of the device, if present: `rank_id`.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
-    /// What has no rule.
+    /// Further fields of the device, kept unchanged.
     #[serde(flatten)]
     pub other: Other,
 }
 
 impl GroupTable {
-    /// All devices with their servers, by rank.
+    /// Returns all devices of the table with the names of their servers, sorted by rank.
     pub fn devices(&self) -> impl Iterator<Item = (&str, &InstanceDevice)> {
         let mut all: Vec<(&Instance, &InstanceDevice)> = Vec::new();
         for instance in self.groups.iter().flat_map(|group| &group.instances) {
             all.extend(instance.devices.iter().map(|device| (instance, device)));
         }
-        all.sort_by_key(|(instance, device)| instance.rank_of(device)); // stable: in their order where no rank is said
+        all.sort_by_key(|(instance, device)| instance.rank_of(device)); // stable: without ranks, the order of the table
         all.into_iter().map(|(instance, device)| (instance.server_id.as_str(), device))
     }
 
-    /// The same ranks as a table of version 1.0. What stands beside an instance then stands beside its server.
+    /// Converts this `group_list` table into a rank table of version 1.0 with the same ranks. The fields in an
+    /// instance's `other` become fields of its server.
     ///
     /// # Errors
-    /// Where something would be lost: two instances on one server of which different things are said, several groups, or what
-    /// stands beside a group or a device.
+    /// The conversion would lose data: two instances on one server differ in their field `other`, the table has several
+    /// groups, or the field `other` of a group or a device contains data.
     pub fn to_servers(&self) -> Result<ServerTable, Problems> {
         let list = Path::Field(Path::ROOT, "group_list");
         let [group] = self.groups.as_slice() else {
-            let what = format!("has {} groups, and version 1.0 has none", self.groups.len());
+            let what = format!("has {} groups, but version 1.0 has none", self.groups.len());
             return Err(Problems::one(&list.to_string(), what));
         };
         let found = Found::default();
         let has_no_place = |other: &Other, at: &Path<'_>| {
             let names = other.keys().filter(|name| !COUNTS.contains(&name.as_str()));
-            names.for_each(|name| found.note(Path::Field(at, name), "has no place in version 1.0"));
+            names.for_each(|name| found.note(Path::Field(at, name), "has no equivalent in version 1.0"));
         };
         let at = Path::Item(&list, 0);
         has_no_place(&group.other, &at);
@@ -116,7 +118,7 @@ impl GroupTable {
                 }),
                 Some(server) if server.other == instance.other => server.devices.extend(here),
                 Some(_) => {
-                    let what = format!("is {} a second time, and other things stand beside it", instance.server_id);
+                    let what = format!("is {} a second time, with other further fields", instance.server_id);
                     found.note(Path::Field(&at, "server_id"), what);
                 }
             }
@@ -134,7 +136,7 @@ impl GroupTable {
         let groups = fields.objects("group_list", Group::read);
         let (count, groups) = (count?, groups?);
         if count as usize != groups.len() {
-            return fields.wrong("group_count", format!("is {count}, and there are {} groups", groups.len()));
+            return fields.wrong("group_count", format!("is {count}, but there are {} groups", groups.len()));
         }
         let found = fields.found();
         let table = GroupTable { status, groups, other: fields.rest() };
@@ -142,7 +144,7 @@ impl GroupTable {
         Some(table)
     }
 
-    /// Notes everything that is wrong with it.
+    /// Records all problems of the table.
     pub(super) fn check(&self, found: &Found) {
         let list = Path::Field(Path::ROOT, "group_list");
         if self.devices().next().is_none() {
@@ -158,7 +160,7 @@ impl GroupTable {
             group.check_counts(at, found);
             let has: usize = group.instances.iter().map(|instance| instance.devices.len()).sum();
             if let Some(count) = group.device_count.filter(|count| *count as usize != has) {
-                found.note(Path::Field(&at, "device_count"), format!("is {count}, and there are {has} devices"));
+                found.note(Path::Field(&at, "device_count"), format!("is {count}, but there are {has} devices"));
             }
             let instances = Path::Field(&at, "instance_list");
             for (index, instance) in group.instances.iter().enumerate() {
@@ -168,7 +170,7 @@ impl GroupTable {
                 }
                 let devices = Path::Field(&at, "devices");
                 if instance.rank_id.is_some() && instance.devices.len() != 1 {
-                    let what = format!("says the rank of one device, and there are {}", instance.devices.len());
+                    let what = format!("is the rank of one device, but there are {}", instance.devices.len());
                     found.note(Path::Field(&at, "rank_id"), what);
                 }
                 for (index, device) in instance.devices.iter().enumerate() {
@@ -183,7 +185,7 @@ impl GroupTable {
                     let said_at = if device.rank_id.is_some() { of_device } else { of_instance };
                     match instance.rank_of(device) {
                         Some(rank) => ranks.add(rank, said_at, found),
-                        None if says_ranks => found.note(said_at, "is missing, and other devices have one"),
+                        None if says_ranks => found.note(said_at, "is missing, but other devices have one"),
                         None => {}
                     }
                 }
@@ -200,19 +202,19 @@ impl Group {
         let instances = fields.objects("instance_list", Instance::read);
         let (group_name, device_count, count, instances) = (group_name?, device_count?, count?, instances?);
         if count as usize != instances.len() {
-            return fields.wrong("instance_count", format!("is {count}, and there are {} instances", instances.len()));
+            return fields.wrong("instance_count", format!("is {count}, but there are {} instances", instances.len()));
         }
         Some(Group { group_name, device_count, instances, other: fields.rest() })
     }
 
-    /// Notes counts that are not those of what stands below.
+    /// Records a problem for each count that the group states and that differs from the actual number.
     fn check_counts(&self, at: Path<'_>, found: &Found) {
         let devices: usize = self.instances.iter().map(|instance| instance.devices.len()).sum();
         let servers: BTreeSet<&str> = self.instances.iter().map(|instance| instance.server_id.as_str()).collect();
         for (name, has, of_what) in [(COUNTS[0], devices, "devices"), (COUNTS[1], servers.len(), "servers")] {
             let said = self.other.get(name).filter(|said| said.as_str() != Some(has.to_string().as_str()));
             if let Some(said) = said {
-                found.note(Path::Field(&at, name), format!("is {said}, and there are {has} {of_what}"));
+                found.note(Path::Field(&at, name), format!("is {said}, but there are {has} {of_what}"));
             }
         }
     }
@@ -225,7 +227,7 @@ impl Instance {
         Some(Instance { devices: devices?, rank_id: rank_id?, server_id: server_id?, other: fields.rest() })
     }
 
-    /// The rank of one of its devices, where it is said.
+    /// Returns the rank of a device of this instance, if the table states it.
     fn rank_of(&self, device: &InstanceDevice) -> Option<u32> {
         device.rank_id.or(self.rank_id)
     }

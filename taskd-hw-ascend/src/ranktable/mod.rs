@@ -1,21 +1,21 @@
-//! Rank tables: the JSON files that tell HCCL which device is which rank (`RANK_TABLE_FILE`).
+//! Rank tables: the JSON files that assign ranks to devices for HCCL (`RANK_TABLE_FILE`).
 //!
-//! | form | where | [`RankTable`] |
+//! | format | used by | [`RankTable`] |
 //! |---|---|---|
 //! | 1.0 | clusters of servers | [`Servers`](RankTable::Servers) |
 //! | 1.2 | super pods (Atlas 900 A3) | [`Servers`](RankTable::Servers), with super pods |
 //! | 2.0 | the 350, 850 and 950 generation | [`Ranks`](RankTable::Ranks) |
 //! | `group_list` | older operators, CCE | [`Groups`](RankTable::Groups) |
-//! | any, `initializing` | while the operator still waits for pods | [`Initializing`](RankTable::Initializing) |
+//! | any, `initializing` | the operator, while it waits for pods | [`Initializing`](RankTable::Initializing) |
 //!
-//! What is read is checked by all documented rules at once: every problem is told, with the JSON path of the value to look
-//! at. Fields that have no rule are kept as they are, those of other versions as well, so that a table that was read and
-//! written is the same table.
+//! Reading a table checks all documented rules at once and reports every problem with the JSON path of the value.
+//! Fields without a rule, including those of other versions, are kept, so that a table that is read and written stays
+//! the same.
 //!
-//! CCE delivers tables also [compressed](RankTable::from_bytes). Its plugin's argument `--rank-table-version=v2` means version
-//! 1.0 for a Job and 1.2 for a HyperJob, never 2.0: what a table is says the table alone.
+//! CCE also delivers tables [compressed](RankTable::from_bytes). Its plugin's argument `--rank-table-version=v2` means
+//! version 1.0 for a Job and 1.2 for a HyperJob, never 2.0. Only the table itself states its version.
 //!
-//! It starts nothing and asks no device: where addresses come from is its user's affair.
+//! The module queries no device: callers provide the addresses.
 //!
 //! ```
 //! use taskd_hw_ascend::ranktable::{NewDevice, NewServer, RankTable};
@@ -54,38 +54,38 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use taskd_core::job::document_text;
 
-/// The fields of a JSON object that have no rule: kept, and written as they were read.
+/// Fields of a JSON object in a rank table for which this module has no rule. They are kept and written unchanged.
 pub type Other = Map<String, Value>;
 
-/// How far a table is.
+/// Completion status of a rank table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Whole: it may be used.
+    /// The table is complete and may be used: status `completed`.
     Completed,
-    /// The same, as ClusterD's job summary spells it.
+    /// The table is complete and may be used: status `complete`, the spelling in ClusterD's job summary.
     Complete,
 }
 
-/// A rank table of any form.
+/// A rank table of any format.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum RankTable {
-    /// Not whole yet: whoever waits for it looks again later. What it holds already is kept, and not checked.
+    /// A rank table that the cluster has not completed yet: read it again later. Its fields are kept and not checked.
     Initializing(Other),
-    /// Versions 1.0 and 1.2.
+    /// A table of version 1.0 or 1.2, which lists servers with their devices.
     Servers(ServerTable),
-    /// Version 2.0.
+    /// A table of version 2.0, which lists ranks.
     Ranks(RankList),
-    /// The older form.
+    /// A table in the older `group_list` format.
     Groups(GroupTable),
 }
 
 impl RankTable {
-    /// Reads a table.
+    /// Parses a rank table from JSON and checks it.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the table.
     pub fn from_json(text: &str) -> Result<RankTable, Problems> {
         document_text(text.as_bytes()).map_err(|why| Problems::one("$", why.to_string()))?;
         let value = serde_json::from_str(text).map_err(|error| Problems::one("$", format!("no JSON: {error}")))?;
@@ -98,13 +98,13 @@ impl RankTable {
         found.unless_any(table)
     }
 
-    /// The table as JSON, in the order in which the operator writes it.
+    /// Returns the rank table as JSON. Its fields are in the order in which MindCluster's operator writes them.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() // strings for keys, and nothing that could fail
+        serde_json::to_string(self).unwrap_or_default() // string keys only, so it cannot fail
     }
 
-    /// How many ranks it has; `None` while it is not whole.
+    /// Returns the number of ranks in the table, or `None` while the table is not complete.
     #[must_use]
     pub fn ranks(&self) -> Option<usize> {
         match self {
@@ -115,10 +115,10 @@ impl RankTable {
         }
     }
 
-    /// Checks it by all rules of its form, as what was read is: after it was changed by hand.
+    /// Checks the table against all rules of its format, as `from_json` does. Call it after editing a table.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the table.
     pub fn check(&self) -> Result<(), Problems> {
         let found = Found::default();
         match self {
@@ -131,7 +131,7 @@ impl RankTable {
     }
 }
 
-/// `None`: something is wrong, and told.
+/// Parses a table from the fields of its JSON object. Returns `None` after a problem was recorded.
 fn read(mut fields: Fields<'_>) -> Option<RankTable> {
     let is_ranks = fields.is_text("version", "2.0");
     let status = match fields.text_if_any("status")?.as_deref() {
@@ -144,12 +144,12 @@ fn read(mut fields: Fields<'_>) -> Option<RankTable> {
         Some("complete") => Some(Status::Complete),
         None if is_ranks => None,
         None => return fields.wrong("status", "is missing"),
-        Some(other) => return fields.wrong("status", format!("is {other:?}, and is to be completed or initializing")),
+        Some(other) => return fields.wrong("status", format!("is {other:?}, but must be completed or initializing")),
     };
     match (status, fields.has("group_list"), is_ranks) {
         (status, false, true) => RankList::read(fields, status).map(RankTable::Ranks),
         (Some(status), true, false) => GroupTable::read(fields, status).map(RankTable::Groups),
         (Some(status), false, false) => ServerTable::read(fields, status).map(RankTable::Servers),
-        _ => fields.wrong("group_list", "stands in a table of version 2.0, which has a rank_list"),
+        _ => fields.wrong("group_list", "is not allowed in a table of version 2.0, which has a rank_list"),
     }
 }

@@ -1,6 +1,6 @@
-//! Rank tables as they are delivered in a value of a ConfigMap: as JSON, or that compressed with gzip and put into base64.
+//! Rank tables as values of a ConfigMap: as JSON, or as base64 of gzip-compressed JSON.
 //!
-//! It knows nothing of what is in them.
+//! The content is parsed elsewhere.
 
 use super::{Problems, RankTable};
 use base64::Engine as _;
@@ -10,14 +10,14 @@ use flate2::read::{GzDecoder, GzEncoder};
 use std::io::{self, Read as _};
 use taskd_core::job::{NotText, document_text};
 
-/// What comes out may not be longer: HCCL takes no more than 1 GB.
+/// Maximum size of the decompressed table in bytes: HCCL accepts no more than 1 GB.
 pub(super) const BYTES_MAX: u64 = 1_000_000_000;
 
 impl RankTable {
-    /// Reads a table from JSON, or from JSON that was compressed with gzip and put into base64.
+    /// Reads a rank table from JSON, or from base64 of gzip-compressed JSON.
     ///
     /// # Errors
-    /// It is neither, is empty or longer than a gigabyte, or is wrong.
+    /// The bytes are empty or have neither form, decompress to more than a gigabyte, or contain an invalid table.
     pub fn from_bytes(bytes: &[u8]) -> Result<RankTable, Problems> {
         let wrong = |what: String| Problems::one("$", what);
         if let Err(why @ (NotText::Empty | NotText::ByteOrderMark(_))) = document_text(bytes) {
@@ -25,7 +25,7 @@ impl RankTable {
         }
         let bytes = bytes.trim_ascii();
         if TEMPLATES.iter().any(|begin| bytes.starts_with(begin)) {
-            return Err(wrong("a template that was not rendered: name the file that the cluster is given".into()));
+            return Err(wrong("a template that was not rendered: name the file submitted to the cluster".into()));
         }
         let text = match bytes.first() {
             Some(b'{') => String::from_utf8(bytes.to_vec()).map_err(|error| wrong(format!("no JSON: {error}")))?,
@@ -34,7 +34,7 @@ impl RankTable {
         RankTable::from_json(&text)
     }
 
-    /// The table as JSON, compressed with gzip and put into base64.
+    /// Returns the rank table as base64 of gzip-compressed JSON.
     #[must_use]
     pub fn to_packed(&self) -> String {
         let mut packed = Vec::new();
@@ -45,7 +45,7 @@ impl RankTable {
     }
 }
 
-/// How the templates begin that programs make files of. No table begins so.
+/// Prefixes of templates that were not rendered. No table starts with them.
 const TEMPLATES: [&[u8]; 4] = [b"{{", b"{%", b"${", b"$("];
 
 fn unpacked(bytes: &[u8]) -> io::Result<String> {

@@ -1,6 +1,4 @@
-//! Rank table 2.0: a list of ranks, each with its addresses on every level of the network.
-//!
-//! It knows nothing of the other forms.
+//! Rank table 2.0: a list of ranks, each with its addresses on every layer of the network.
 
 use super::fields::{Fields, Found, Path, RanksOnce, Unique};
 use super::servers::check_address;
@@ -9,77 +7,79 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The highest level of the network that HCCL reads; in use are 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
+/// Highest network layer that HCCL reads. In use are 0 (inside the box), 1 (super pod), 2 (UBoE) and 3 (RoCE).
 const NET_LAYER_MAX: u32 = 7;
-/// What a level's network is, as HCCL's reader has it; documented are the first two. The last one is that of optical switches.
+/// Network types that HCCL's reader accepts. The first two are documented; the last one is for optical switches.
 const NET_TYPES: [&str; 7] = ["TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER", "OXC_Mesh"];
-/// What an address is. HCCL's reader takes the first three, in capitals only; MindCluster's operator writes the last one.
+/// Address types. HCCL's reader accepts the first three, in capitals only; MindCluster's operator writes the last one.
 const ADDRESS_KINDS: [(&str, AddressKind); 4] =
     [("EID", AddressKind::Eid), ("IPV4", AddressKind::Ipv4), ("IPV6", AddressKind::Ipv6), ("IP", AddressKind::Ip)];
-/// Longest text of ports in bytes.
+/// Maximum length of a `ports` item in bytes.
 const PORTS_BYTES_MAX: usize = 32;
 
-/// A rank table of version 2.0. `rank_count` is written as there are ranks.
+/// A rank table of version 2.0. In JSON, its field `rank_count` is the number of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankList {
-    /// How far it is, where it says so.
+    /// Completion status, if the table states one.
     pub status: Option<Status>,
-    /// `rank_list`, by rank.
+    /// Ranks of the table, sorted by number: `rank_list`.
     pub ranks: Vec<RankEntry>,
-    /// What has no rule.
+    /// Further fields of the table, kept unchanged.
     pub other: Other,
 }
 
-/// A rank, in `rank_list`.
+/// An item of a rank table's `rank_list`: a rank with its device and its network addresses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankEntry {
-    /// `rank_id`.
+    /// Number of the rank: `rank_id`.
     pub rank_id: u32,
-    /// `local_id`: its number among the devices of its host.
+    /// Number of the rank's device among those of its host: `local_id`.
     pub local_id: u32,
-    /// `device_id`.
+    /// Id of the rank's device: `device_id`.
     pub device_id: u32,
-    /// `level_list`.
+    /// Layers of the network on which the rank has addresses: `level_list`.
     #[serde(rename = "level_list")]
     pub levels: Vec<Level>,
-    /// What has no rule.
+    /// Further fields of the rank, kept unchanged.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A rank's place on one level of the network.
+/// Addresses of a rank on one layer of the network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Level {
-    /// `net_layer`: 0 in the box, 1 in the super pod, 2 UBoE, 3 RoCE.
+    /// Layer of the network, `net_layer`: 0 inside the box, 1 super pod, 2 UBoE, 3 RoCE.
     pub net_layer: u32,
-    /// `net_instance_id`: ranks with the same one reach each other there.
+    /// Name of a part of the network, `net_instance_id`: ranks with the same value reach each other on this layer.
     pub net_instance_id: String,
-    /// `net_type`: `TOPO_FILE_DESC`, `CLOS` or another that HCCL knows; empty where there are no addresses.
+    /// Type of the network, `net_type`: `TOPO_FILE_DESC`, `CLOS` or another type that HCCL knows; empty if there are no
+    /// addresses.
     pub net_type: String,
-    /// `rank_addr_list`.
+    /// Addresses of the rank on this layer: `rank_addr_list`.
     #[serde(rename = "rank_addr_list")]
     pub addresses: Vec<Address>,
-    /// What has no rule: `net_attr`, for instance.
+    /// Further fields of the layer, kept unchanged, for example `net_attr`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// An address of a rank.
+/// An address of a rank on one layer of the network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Address {
-    /// `addr_type`.
+    /// Type of the address: `addr_type`.
     #[serde(rename = "addr_type")]
     pub kind: AddressKind,
-    /// `addr`.
+    /// The address as text: `addr`.
     pub addr: String,
-    /// `ports`: each is `die/port`, several of them with commas between, or the name of a host's (`d2h`).
+    /// Ports of the address, `ports`: each item is the name of a host port (`d2h`), or one or several `die/port`,
+    /// separated by commas.
     pub ports: Vec<String>,
-    /// What has no rule: `plane_id`, for instance.
+    /// Further fields of the address, kept unchanged, for example `plane_id`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// What an address is.
+/// Type of the address of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum AddressKind {
@@ -98,10 +98,10 @@ pub enum AddressKind {
 }
 
 impl RankList {
-    /// Makes a table of these ranks.
+    /// Creates a complete rank table of version 2.0 from these ranks.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the resulting table.
     pub fn new(ranks: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
         let mut ranks: Vec<RankEntry> = ranks.into_iter().collect();
         let found = Found::default();
@@ -110,10 +110,11 @@ impl RankList {
         found.unless_any(Some(RankList { status: Some(Status::Completed), ranks, other: Other::new() }))
     }
 
-    /// The table with other devices in the place of those of the same ranks, after a node was replaced.
+    /// Returns a copy of the table in which each of `entries` replaces the entry with the same rank. Use it after a
+    /// node was replaced.
     ///
     /// # Errors
-    /// One of the ranks is not in the table, or what is wrong with the table that comes out. The table stays as it was.
+    /// One of the ranks is not in the table, or the resulting table has problems. `self` is never changed.
     pub fn replaced(&self, entries: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
         let mut table = self.clone();
         for entry in entries {
@@ -133,14 +134,14 @@ impl RankList {
         let ranks = fields.objects("rank_list", RankEntry::read);
         let (count, mut ranks) = (count?, ranks?);
         if count as usize != ranks.len() {
-            return fields.wrong("rank_count", format!("is {count}, and there are {} ranks", ranks.len()));
+            return fields.wrong("rank_count", format!("is {count}, but there are {} ranks", ranks.len()));
         }
-        check_all(&ranks, fields.found()); // ahead of the sorting: paths are those of the file
+        check_all(&ranks, fields.found()); // before sorting, so that paths are those of the file
         ranks.sort_by_key(|rank| rank.rank_id);
         Some(RankList { status, ranks, other: fields.rest() })
     }
 
-    /// Notes everything that is wrong with it.
+    /// Records all problems of the table.
     pub(super) fn check(&self, found: &Found) {
         check_all(&self.ranks, found);
     }
@@ -186,12 +187,12 @@ impl Level {
 
     fn check(&self, at: Path<'_>, found: &Found) {
         if self.net_layer > NET_LAYER_MAX {
-            let what = format!("is {}, and the layers are 0 to {NET_LAYER_MAX}", self.net_layer);
+            let what = format!("is {}, but the layers are 0 to {NET_LAYER_MAX}", self.net_layer);
             found.note(Path::Field(&at, "net_layer"), what);
         }
         let is_left_empty = self.net_type.is_empty() && self.addresses.is_empty();
         if !is_left_empty && !NET_TYPES.contains(&self.net_type.as_str()) {
-            let what = format!("is {:?}, and is to be {}", self.net_type, NET_TYPES.join(" or "));
+            let what = format!("is {:?}, but must be {}", self.net_type, NET_TYPES.join(" or "));
             found.note(Path::Field(&at, "net_type"), what);
         }
         let list = Path::Field(&at, "rank_addr_list");
@@ -207,14 +208,14 @@ impl Address {
         let kind = ADDRESS_KINDS.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
         let kind = kind.or_else(|| {
             let known: Vec<&str> = ADDRESS_KINDS.iter().map(|(known, _)| *known).collect();
-            fields.wrong("addr_type", format!("is {name:?}, and is to be {}, in capitals", known.join(" or ")))
+            fields.wrong("addr_type", format!("is {name:?}, but must be {}, in capitals", known.join(" or ")))
         });
         let addr = fields.text("addr");
         let found = fields.found();
         let ports = fields.list("ports", |port, at| match port {
             Value::String(port) => Some(port),
             _ => {
-                found.note(*at, "is no string, and is to be a port such as \"1/0\"");
+                found.note(*at, "is not a string, but must be a port such as \"1/0\"");
                 None
             }
         });
@@ -237,14 +238,14 @@ impl Address {
         let list = Path::Field(&at, "ports");
         for (index, ports) in self.ports.iter().enumerate() {
             if ports.len() > PORTS_BYTES_MAX || !ports.split(',').all(is_port) {
-                let what = format!("is {ports:?}, and is to be a port such as \"1/0\", or a host's such as \"d2h\"");
+                let what = format!("is {ports:?}, but must be a port such as \"1/0\", or a host's such as \"d2h\"");
                 found.note(Path::Item(&list, index), what);
             }
         }
     }
 }
 
-/// A port of a die, or one of a host by its name.
+/// Returns true if the text is a port of a die, such as `1/0`, or the name of a host port, such as `d2h`.
 fn is_port(text: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name =

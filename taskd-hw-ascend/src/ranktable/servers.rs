@@ -1,6 +1,4 @@
-//! Rank tables 1.0 and 1.2: servers with their devices and, in 1.2, the super pods that they are in.
-//!
-//! It knows nothing of the other forms.
+//! Rank tables 1.0 and 1.2: servers with their devices and, in 1.2, their super pods.
 
 use super::fields::{Fields, Found, Path, RanksOnce, Unique, in_quotes, in_quotes_if_any};
 use super::{Other, Status};
@@ -8,76 +6,77 @@ use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A server's name is shorter than this, in bytes.
+/// Exclusive limit for the length of a server's name in bytes.
 const SERVER_ID_BYTES: usize = 64;
 
-/// Which rules a table of servers follows.
+/// Version of a rank table that lists servers; it determines the rules for the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Version {
-    /// Every device has an address of its own, where there are several servers.
+    /// Version 1.0: every device has an IP address if the table has several servers.
     #[serde(rename = "1.0")]
     V1_0,
-    /// Servers stand in super pods, in which devices have numbers.
+    /// Version 1.2: every server belongs to a super pod, and every device has a number in its super pod.
     #[serde(rename = "1.2")]
     V1_2,
 }
 
-/// A rank table of version 1.0 or 1.2. `server_count` is written as there are servers.
+/// A rank table of version 1.0 or 1.2. In JSON, its field `server_count` is the number of servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerTable {
-    /// How far it is.
+    /// Completion status of the table.
     pub status: Status,
-    /// Which rules it follows.
+    /// Version of the table, which determines its rules.
     pub version: Version,
-    /// `server_list`.
+    /// Servers of the table: `server_list`.
     pub servers: Vec<Server>,
-    /// `super_pod_list`; of a table of version 1.0 none.
+    /// Super pods of the table, empty in version 1.0: `super_pod_list`.
     pub super_pods: Vec<SuperPod>,
-    /// What has no rule.
+    /// Further fields of the table, kept unchanged.
     pub other: Other,
 }
 
-/// A server, in `server_list`.
+/// A server with its devices: an item of a rank table's `server_list`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Server {
-    /// `device`.
+    /// Devices of the server: `device`.
     #[serde(rename = "device")]
     pub devices: Vec<Device>,
-    /// `server_id`: often an address, and no other server's.
+    /// Name of the server, unique and often an address: `server_id`.
     pub server_id: String,
-    /// What has no rule: `host_ip`, `container_ip`, `hardware_type`, for instance.
+    /// Further fields of the server, kept unchanged, for example `host_ip`, `container_ip` and `hardware_type`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A device, in a server's `device`.
+/// A device (NPU) with its rank: an item of a server's list `device`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Device {
-    /// `device_id`: its number on the server.
+    /// Number of the device on its server: `device_id`.
     #[serde(serialize_with = "in_quotes")]
     pub device_id: u32,
-    /// `device_ip`: an address if there are several servers in version 1.0, or several super pods in 1.2.
+    /// IP address of the device, `device_ip`: required in version 1.0 if the table has several servers, and in version
+    /// 1.2 if it has several super pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ip: Option<String>,
-    /// `rank_id`.
+    /// Rank of the device: `rank_id`.
     #[serde(serialize_with = "in_quotes")]
     pub rank_id: u32,
-    /// `super_device_id`: its number in the super pod; in version 1.0 none.
+    /// Number of the device in its super pod, `super_device_id`; none in version 1.0.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub super_device_id: Option<u32>,
-    /// What has no rule: `device_port`, `backup_device_ip`, for instance.
+    /// Further fields of the device, kept unchanged, for example `device_port` and `backup_device_ip`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A super pod, in `super_pod_list`.
+/// A super pod with its servers: an item of a rank table's `super_pod_list`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SuperPod {
-    /// `super_pod_id`.
+    /// Name of the super pod: `super_pod_id`.
     pub super_pod_id: String,
-    /// The `server_id`s in its `server_list`, each with what else stands beside it.
+    /// Servers of the super pod, `server_list`: the `server_id` of each server, and the other fields of its list item.
     pub servers: Vec<(String, Other)>,
-    /// What has no rule.
+    /// Further fields of the super pod, kept unchanged.
     pub other: Other,
 }
 
@@ -86,7 +85,7 @@ impl ServerTable {
         let version = match fields.text("version")?.as_str() {
             "1.0" => Version::V1_0,
             "1.2" => Version::V1_2,
-            other => return fields.wrong("version", format!("is {other:?}, and is to be 1.0, 1.2 or 2.0")),
+            other => return fields.wrong("version", format!("is {other:?}, but must be 1.0, 1.2 or 2.0")),
         };
         let count = fields.quoted("server_count");
         let servers = fields.objects("server_list", |server| Server::read(server, version));
@@ -96,7 +95,7 @@ impl ServerTable {
         };
         let (count, servers, super_pods) = (count?, servers?, super_pods?);
         if count as usize != servers.len() {
-            return fields.wrong("server_count", format!("is {count}, and there are {} servers", servers.len()));
+            return fields.wrong("server_count", format!("is {count}, but there are {} servers", servers.len()));
         }
         let found = fields.found();
         let table = ServerTable { status, version, servers, super_pods, other: fields.rest() };
@@ -104,7 +103,7 @@ impl ServerTable {
         Some(table)
     }
 
-    /// Notes everything that is wrong with it.
+    /// Records all problems of the table.
     pub(super) fn check(&self, found: &Found) {
         let list = Path::Field(Path::ROOT, "server_list");
         if self.servers.is_empty() {
@@ -127,7 +126,7 @@ impl ServerTable {
                 numbers.add(device.device_id, Path::Field(&at, "device_id"), found);
                 ranks.add(device.rank_id, Path::Field(&at, "rank_id"), found);
                 let address = device.device_ip.as_deref();
-                // One server needs no addresses. What stands there instead is an operator's error, unless it is nothing.
+                // A single server needs no addresses. Any text other than "" there is an error of the operator.
                 if needs_address || self.version == Version::V1_0 && address.is_some_and(|address| !address.is_empty())
                 {
                     check_address(address, Path::Field(&at, "device_ip"), found);
@@ -141,7 +140,8 @@ impl ServerTable {
         self.check_super_pods(found);
     }
 
-    /// In version 1.2 every server is in one super pod, in which its devices' numbers are nobody else's.
+    /// Checks, for version 1.2, that every server is in exactly one super pod, in which its devices' numbers are
+    /// unique.
     fn check_super_pods(&self, found: &Found) {
         let list = Path::Field(Path::ROOT, "super_pod_list");
         match (self.version, self.super_pods.is_empty()) {
@@ -199,7 +199,7 @@ impl Server {
         if bytes == 0 {
             found.note(at, "is empty");
         } else if bytes >= SERVER_ID_BYTES {
-            found.note(at, format!("has {bytes} bytes, and is to have less than {SERVER_ID_BYTES}"));
+            found.note(at, format!("has {bytes} bytes, but must have fewer than {SERVER_ID_BYTES}"));
         }
     }
 }
@@ -210,7 +210,7 @@ impl Device {
         let device_ip = fields.text_if_any("device_ip");
         let rank_id = fields.quoted("rank_id");
         let super_device_id = match version {
-            Version::V1_0 => Some(None), // what stands there has no rule
+            Version::V1_0 => Some(None), // has no rule there
             Version::V1_2 => fields.quoted_if_any("super_device_id"),
         };
         let (device_id, device_ip, rank_id) = (device_id?, device_ip?, rank_id?);
@@ -226,7 +226,7 @@ impl SuperPod {
     }
 }
 
-/// Notes what is no address: it is needed, and operators put an error's name there where they have none.
+/// Records an address that is missing or invalid. Operators write the name of an error there if they have no address.
 pub(super) fn check_address(address: Option<&str>, at: Path<'_>, found: &Found) {
     match address {
         None => found.note(at, "is missing"),

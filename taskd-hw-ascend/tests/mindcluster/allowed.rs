@@ -19,7 +19,7 @@ fn a_job_that_sets_nothing_has_every_strategy_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_says_nothing_of_recovery_takes_nothing_from_it() {
+fn settings_unrelated_to_recovery_leave_all_strategies_allowed() {
     for setting in
         [("TASKD_PROCESS_ENABLE", "on"), ("HCCL_OP_RETRY_ENABLE", "L1:1"), ("HCCL_OP_RETRY_PARAMS", "MaxCnt:2")]
     {
@@ -72,7 +72,7 @@ fn line(job: &JobSpec, sources: Sources) -> String {
 }
 
 #[test]
-fn each_master_switch_means_whole_restarts_only_and_the_start_line_says_which_one() {
+fn master_switch_off_allows_only_restarts_and_is_logged_at_start() {
     for (key, value, expected) in [
         ("process-recover-enable", "off", "process-recover-enable is \"off\""),
         ("process-recover-enable", "pause", "process-recover-enable is \"pause\""),
@@ -99,7 +99,7 @@ fn each_master_switch_means_whole_restarts_only_and_the_start_line_says_which_on
 }
 
 #[test]
-fn of_several_switches_that_are_off_all_are_told() {
+fn summary_with_several_switches_off_names_all_of_them() {
     let job = noted(&[("process-recover-enable", "pause")]);
     let configured =
         sources(&job).environment([("TASKD_PROCESS_ENABLE", "off"), ("PROCESS_RECOVER", "on")]).configured();
@@ -125,7 +125,7 @@ fn a_job_of_mindcluster_s_that_turns_nothing_on_has_whole_restarts_only() {
         assert_eq!(allowed(&configured_so), WHOLE, "{setting:?}");
         let (key, value) = setting;
         let expected = format!(
-            "whole restarts only: process-recover-enable is not set, in a job where {key} is \"{value}\" in the job's \
+            "whole restarts only: process-recover-enable is not set, but {key} is \"{value}\" in the job's \
              specification (annotations)"
         );
         assert_eq!(configured_so.summary(), expected);
@@ -138,7 +138,7 @@ fn a_job_of_mindcluster_s_that_turns_nothing_on_has_whole_restarts_only() {
 }
 
 #[test]
-fn where_no_annotation_names_strategies_what_scripts_are_told_does() {
+fn script_variables_allow_strategies_if_no_annotation_does() {
     let tft = ("MS_ENABLE_TFT", "{TTP:1, HCCE:1}");
     assert_eq!(allowed(&configured(&[tft])), ["retry", "dump", "restart", "dump-exit", "exit"]);
     assert_eq!(
@@ -165,11 +165,11 @@ fn without_fault_scheduling_nothing_starts_the_whole_job_again() {
     let only = configured(&[off]);
     assert_eq!(allowed(&only), ["exit"]);
     let reason = only.forbids(&Name::new("restart")).unwrap();
-    assert!(reason.starts_with("the whole job is not started again: fault-scheduling is \"off\""), "{reason}");
+    assert!(reason.starts_with("the whole job is not restarted: fault-scheduling is \"off\""), "{reason}");
 }
 
 #[test]
-fn the_specification_s_own_permissions_win_over_names_and_not_over_switches() {
+fn spec_permissions_override_named_strategies_but_not_switches() {
     let mut job = noted(&[("recover-strategy", "dump")]);
     job.policy.strategies.insert(Name::new("retry"), Permission::Ask);
     job.policy.strategies.insert(Name::new("dump"), Permission::Never);
@@ -222,9 +222,9 @@ fn recoveries_are_limited_by_the_smaller_number_and_none_comes_back() {
 fn forced_scheduling_stops_without_grace() {
     let grace = |value: &str, own: Option<u64>| {
         let mut job = noted(&[("fault-scheduling", value)]);
-        job.policy.stop_grace = own.map_or(job.policy.stop_grace, Duration::from_secs);
+        job.policy.termination_grace_period = own.map_or(job.policy.termination_grace_period, Duration::from_secs);
         sources(&job).configured().apply(&mut job);
-        job.policy.stop_grace.as_secs()
+        job.policy.termination_grace_period.as_secs()
     };
     assert_eq!((grace("force", None), grace("grace", None), grace("force", Some(60))), (0, 10, 60));
 }

@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_values_are_the_job_keeps_a_way_out(
+    fn arbitrary_values_never_forbid_exit(
         values in prop::collection::btree_map(
             prop::sample::select(Key::ALL.to_vec()),
             prop_oneof![

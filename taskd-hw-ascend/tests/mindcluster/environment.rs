@@ -49,7 +49,7 @@ fn several_strategies_are_one_list_in_order_each_once() {
 }
 
 #[test]
-fn pods_that_are_rescheduled_are_told_to_mindspore() {
+fn pod_rescheduling_is_passed_to_mindspore_only() {
     let named = [("recover-strategy", "dump"), ("pod-rescheduling", "on")];
     assert_eq!(environment(Framework::MindSpore, &named)["MS_ENABLE_TFT"], "{RSC:1,TTP:1}");
     let alone = [("pod-rescheduling", "on")];
@@ -58,7 +58,7 @@ fn pods_that_are_rescheduled_are_told_to_mindspore() {
 }
 
 #[test]
-fn what_a_job_says_itself_stays_and_lists_are_merged() {
+fn environment_set_by_the_job_is_preserved_and_lists_are_merged() {
     let said = [
         ("recover-strategy", "retry"),
         ("HIGH_AVAILABILITY", "dump, retry"),
@@ -70,7 +70,7 @@ fn what_a_job_says_itself_stays_and_lists_are_merged() {
     let configured = sources(&noted(&said)).framework(Framework::MindSpore).configured();
     assert_eq!(configured.environment()["MS_ENABLE_TFT"], "{HCCE:1,TTP:1,UCE:0}");
     let hinders = super::warned(&configured, WarningKind::Hinders);
-    assert!(hinders.iter().any(|text| text.ends_with("retry needs UCE:1, and will fail without")), "{hinders:?}");
+    assert!(hinders.iter().any(|text| text.ends_with("retry needs UCE:1, and fails without it")), "{hinders:?}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_list_that_names_the_strategies_is_passed_on_as_it_stands() {
 }
 
 #[test]
-fn nothing_is_told_where_nothing_is_named_or_a_switch_is_off() {
+fn environment_without_strategies_or_with_a_switch_off_is_empty() {
     for framework in [Framework::PyTorch, Framework::MindSpore] {
         assert_eq!(environment(framework, &[]), BTreeMap::new());
         assert_eq!(environment(framework, &[("process-recover-enable", "on")]), BTreeMap::new());
@@ -92,7 +92,7 @@ fn nothing_is_told_where_nothing_is_named_or_a_switch_is_off() {
 }
 
 #[test]
-fn the_framework_is_the_label_s_unless_the_launcher_says_it() {
+fn framework_is_read_from_the_label_unless_the_launcher_sets_it() {
     let of = |label: &str| {
         let yaml = format!("metadata: {{labels: {{framework: {label}}}, annotations: {{recover-strategy: dump}}}}");
         sources(&spec()).job_text("job.yaml", &yaml).unwrap()

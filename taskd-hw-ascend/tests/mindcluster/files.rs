@@ -70,10 +70,8 @@ fn an_ascend_job_is_understood() {
     let overruled = warned(&configured, WarningKind::Overruled);
     assert_eq!(
         overruled,
-        [
-            "fault-scheduling is \"grace\" in the job file job.yaml ($2.metadata.labels), which counts; the job file job.yaml \
-          ($2.spec.replicaSpecs.Worker.template.metadata.labels) says \"force\""
-        ]
+        ["fault-scheduling is \"grace\" in the job file job.yaml ($2.metadata.labels), which takes precedence; \
+          the job file job.yaml ($2.spec.replicaSpecs.Worker.template.metadata.labels) has \"force\""]
     );
     let flags = warned(&configured, WarningKind::MissingFlag);
     assert!(flags.len() == 1 && flags[0].contains("--enable-worker-reboot"), "{flags:?}");
@@ -81,14 +79,14 @@ fn an_ascend_job_is_understood() {
     assert_eq!(
         elsewhere,
         [
-            "PROCESS_RECOVER has no value in the job file ($2.spec.replicaSpecs.Master.template.spec.containers[0].env): it is \
-          known only where the job runs"
+            "PROCESS_RECOVER has no value in the job file ($2.spec.replicaSpecs.Master.template.spec.containers[0].env): the \
+          value is known only where the job runs"
         ]
     );
 }
 
 #[test]
-fn what_stands_further_out_counts_first_wherever_it_is_written() {
+fn outer_yaml_setting_wins_in_any_order() {
     let yaml = "spec: {template: {metadata: {labels: {fault-scheduling: force}}}}\nmetadata: {labels: {fault-scheduling: grace}}";
     let configured = sources(&spec()).job_text("job.yaml", yaml).unwrap().configured();
     assert_eq!(configured.setting(Key::FaultScheduling).unwrap().value, "grace");
@@ -146,9 +144,9 @@ fn a_bad_file_is_refused_with_its_path_the_line_and_what_to_do() {
     file(dir.path(), "bare-value", b"zone=1\n");
     for (name, expected) in [
         ("missing", "cannot be read: No such file or directory"),
-        ("", "cannot be read: it is no file"),
+        ("", "cannot be read: it is not a regular file"),
         ("long", "has more than 1048576 bytes: name the job's own file"),
-        ("binary", "is no text in UTF-8 (byte 5)"),
+        ("binary", "is not UTF-8 text (byte 5)"),
     ] {
         let of_job = sources(&spec()).job_file(path(name)).unwrap_err().to_string();
         let of_downward = sources(&spec()).downward_file(path(name)).unwrap_err().to_string();
@@ -158,7 +156,7 @@ fn a_bad_file_is_refused_with_its_path_the_line_and_what_to_do() {
     }
     let error = sources(&spec()).job_file(path("half")).unwrap_err().to_string();
     assert!(error.contains("half cannot be used, line ") && error.contains("no YAML: "), "{error}");
-    assert!(error.ends_with("name the file that the cluster is given"), "{error}");
+    assert!(error.ends_with("name the file submitted to the cluster"), "{error}");
     for (name, line, text) in [("prose", 2, "this is no label"), ("bare-value", 1, "zone=1")] {
         let error = sources(&spec()).downward_file(path(name)).unwrap_err().to_string();
         let expected =
@@ -174,7 +172,7 @@ fn pod(containers: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn what_a_container_beside_the_one_that_trains_sets_changes_nothing() {
+fn settings_of_a_sidecar_container_have_no_effect() {
     let sets = |value: &str| {
         format!("    env:|    - {{name: PROCESS_RECOVER, value: \"{value}\"}}|    args: [\"--max_restarts=1\"]")
     };
@@ -199,7 +197,7 @@ fn what_a_container_beside_the_one_that_trains_sets_changes_nothing() {
         assert!(!configured.restarts_only(), "{how}");
         let told = warned(&configured, WarningKind::NoEffect);
         let expected = containers.iter().enumerate().filter(|(at, _)| *at != trains).map(|(at, _)| {
-            format!("PROCESS_RECOVER is \"off\" in the job file job.yaml ($.spec.containers[{at}].env), which changes nothing: the \
+            format!("PROCESS_RECOVER is \"off\" in the job file job.yaml ($.spec.containers[{at}].env), which has no effect: the \
                      container that trains is $.spec.containers[{trains}]")
         });
         assert_eq!(told, expected.collect::<Vec<_>>(), "{how}");
@@ -258,14 +256,14 @@ fn a_template_that_was_not_rendered_is_refused_in_one_sentence() {
     for (text, at, said) in cases {
         let told = sources(&spec()).job_text("job.yaml", &text).map(|_| ()).expect_err(&text).to_string();
         let expected = format!(
-            "job.yaml is a template that was not rendered: {at} is {said:?}: name the file that the cluster is given"
+            "job.yaml is a template that was not rendered: {at} is {said:?}: name the file submitted to the cluster"
         );
         assert_eq!(told, expected, "{text}");
     }
 }
 
 #[test]
-fn what_only_looks_like_a_template_is_a_program_s_own() {
+fn template_like_text_in_commands_and_values_is_accepted() {
     let text = pod(&[(
         "ascend",
         "    command: [bash, -c, \"cd ${HOME} && docker ps --format '{{.ID}}' && python train.py $(hostname)\"]|    \
@@ -281,9 +279,8 @@ fn an_empty_file_a_byte_order_mark_and_what_is_no_job_are_named() {
     let utf16: Vec<u8> = "\u{feff}metadata: {}".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let marked = "\u{feff}metadata: {labels: {process-recover-enable: off}}\n".as_bytes();
     let mark = |of: &str| format!("begins with a byte-order mark of {of}: save it as UTF-8 without one");
-    let none =
-        "cannot be used, line 1: it has neither metadata nor containers: name the file that the cluster is given"
-            .to_owned();
+    let none = "cannot be used, line 1: it has neither metadata nor containers: name the file submitted to the cluster"
+        .to_owned();
     let empty = || "is empty".to_owned();
     for (name, bytes, expected) in [
         ("empty", &b""[..], empty()),
@@ -313,7 +310,7 @@ fn a_pipe_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-    assert!(sources(&spec()).job_file(&path).unwrap_err().to_string().contains("it is no file"));
+    assert!(sources(&spec()).job_file(&path).unwrap_err().to_string().contains("it is not a regular file"));
 }
 
 #[test]

@@ -110,14 +110,14 @@ fn of_places_that_differ_the_upper_one_wins_and_a_warning_names_both() {
             assert_eq!(overruled.len(), 5 - winner, "{key}: {overruled:?}");
             for (text, loser) in overruled.iter().zip(winner + 1..) {
                 assert!(text.starts_with(&setting.to_string()), "{text}");
-                assert!(text.ends_with(&format!("says \"value-{loser}\"")), "{text}");
+                assert!(text.ends_with(&format!("has \"value-{loser}\"")), "{text}");
             }
         }
     }
 }
 
 #[test]
-fn places_that_agree_are_nobody_s_trouble() {
+fn equal_values_in_two_places_cause_no_warning() {
     let job = spec().with_annotation("recover-strategy", "retry");
     let same = sources(&job).environment([("recover-strategy", " retry ")]).configured();
     assert_eq!(super::warned(&same, WarningKind::Overruled), Vec::<String>::new());
@@ -147,7 +147,7 @@ fn torchrun_s_keys_are_read_under_all_names_that_torchrun_has_for_them() {
 }
 
 #[test]
-fn a_setting_says_what_it_is_and_where() {
+fn setting_is_displayed_with_its_value_and_location() {
     let (_, first) = places(Key::ProcessRecover, "off").swap_remove(4);
     let configured = first.configured();
     assert_eq!(

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect;
 use taskd_core::job::*;
-use taskd_core::kernel::{Decision, Event, Input, Kernel, Plugins, Start, View};
+use taskd_core::kernel::Effect;
+use taskd_core::kernel::{Decision, Event, Input, Kernel, Plugins, Start};
 use taskd_core::launch::{Change, Listing, Phase, ProcStatus};
-use taskd_core::recover::{Action, Cost, Incident, Next, Output, Proposal, RecoveryStrategy, Run, Stage};
-use taskd_core::trace::{Ask, Fact, Signal};
+use taskd_core::recover::{
+    Action, Advance, Cost, Incident, PlanExecution, Proposal, RecoveryStrategy, RefusalError, Stage, TargetReply,
+};
+use taskd_core::state::View;
+use taskd_core::trace::{Fact, Probe, Signal};
 use taskd_hw_ascend::mindcluster::Sources;
 
 /// A strategy of this name that costs so many seconds, and never helps.
@@ -19,20 +23,20 @@ impl RecoveryStrategy for Named {
     fn name(&self) -> Name {
         Name::new(self.0)
     }
-    fn propose(&self, _: &Incident, _: &View) -> Result<Proposal, String> {
+    fn propose(&self, _: &Incident, _: &View) -> Result<Proposal, RefusalError> {
         let (what, within) = (Name::new("anything"), Duration::from_millis(10));
-        let ask = Ask { by: self.name(), tag: 1, what, about: vec![Domain::Job], within };
+        let ask = Probe::new(self.name(), what, vec![Domain::Job], within).with_tag(1);
         let look = Stage::new("look", Duration::from_secs(1), vec![Action::Collect(ask)]);
-        Ok(Proposal {
-            stages: vec![look.clone(), look],
-            touches: vec![Domain::Job],
-            cost: Cost::downtime(Duration::from_secs(self.1)),
-            counted: Counted::Yes,
-            reason: "it might help".into(),
-        })
+        Ok(Proposal::new(
+            vec![look.clone(), look],
+            vec![Domain::Job],
+            Cost::downtime(Duration::from_secs(self.1)),
+            Counted::Yes,
+            "it might help",
+        ))
     }
-    fn advance(&self, _: &Run, _: &View) -> Next {
-        Next::GiveUp(format!("{} did not help", self.0))
+    fn advance(&self, _: &PlanExecution, _: &View) -> Advance {
+        Advance::Fail(format!("{} did not help", self.0))
     }
 }
 
@@ -49,17 +53,17 @@ fn strategies() -> Vec<Box<dyn RecoveryStrategy>> {
 /// A job of one rank, which is killed: what is decided, until the job ends.
 fn decisions(mut spec: JobSpec, adjust: impl FnOnce(Sources) -> Sources) -> Vec<Decision> {
     adjust(Sources::of(&spec, &strategies())).configured().apply(&mut spec);
-    spec.policy.tries_max = 1;
+    spec.policy.max_attempts = 1;
     spec.ranks = 1;
     let mut kernel = Kernel::new(Plugins { detectors: detect::defaults(), strategies: strategies() });
     let (proc, mut now, mut decided) = (ProcId::rank(0, 1), JobTime::START, Vec::new());
     let told = |phase| {
-        let proc = ProcStatus { proc: proc.clone(), node: None, instance: Name::new("1"), pid: Some(1), phase };
+        let proc = ProcStatus::new(proc.clone(), "1", phase).with_pid(1);
         Input::Changed(Change::Proc(proc))
     };
     let killed = Exit::new(Termination::Signal { number: 9, core_dumped: false });
     let mut inputs = vec![
-        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, meets_at: None })),
+        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })),
         Input::Listed(Listing::default()),
         told(Phase::Running),
         told(Phase::Exited(Box::new(killed))),
@@ -75,14 +79,14 @@ fn decisions(mut spec: JobSpec, adjust: impl FnOnce(Sources) -> Sources) -> Vec<
             }
         };
         for command in kernel.step(now, &input) {
-            match command.action {
-                Action::Announce(event) => {
+            match command.effect {
+                Effect::Publish(event) => {
                     if let Event::Decided(decision) = *event {
                         decided.push(*decision);
                     }
                 }
-                Action::Collect(ask) => {
-                    let results = ask.about.into_iter().map(|domain| (domain, Ok(Output::Accepted))).collect();
+                Effect::Act(Action::Collect(ask)) => {
+                    let results = ask.about.into_iter().map(|domain| (domain, Ok(TargetReply::Accepted))).collect();
                     inputs.insert(0, Input::Answered { id: command.id, results });
                 }
                 _ => {}
@@ -102,13 +106,13 @@ fn refusal<'a>(decision: &'a Decision, strategy: &str) -> &'a str {
 }
 
 #[test]
-fn a_job_that_says_nothing_degrades_through_the_whole_ladder() {
+fn job_without_settings_degrades_through_the_whole_ladder() {
     let decided = decisions(noted(&[]), |sources| sources);
     assert_eq!(chosen(&decided), ["retry", "recover-in-place", "recover", "shrink", "grow", "dump", "restart", "exit"]);
 }
 
 #[test]
-fn every_combination_degrades_in_order_and_each_step_says_why() {
+fn strategy_combinations_degrade_in_order_with_reasons() {
     let ladder = ["retry", "recover-in-place", "recover", "elastic-training", "dump"];
     for combination in 0_u32..1 << ladder.len() {
         let picked: Vec<&str> =
@@ -149,24 +153,18 @@ fn blamed_after(mut spec: JobSpec) -> Option<Duration> {
     let configured = Sources::of(&spec, &strategies()).configured();
     spec.ranks = 1;
     let mut kernel = Kernel::new(Plugins { detectors: configured.detectors(), strategies: strategies() });
-    let proc = ProcStatus {
-        proc: ProcId::rank(0, 1),
-        node: None,
-        instance: Name::new("1"),
-        pid: Some(1),
-        phase: Phase::Running,
-    };
+    let proc = ProcStatus::new(ProcId::rank(0, 1), "1", Phase::Running).with_pid(1);
     let step = Fact::new(Domain::Process(Role::Rank(Rank(0))), Signal::Progress { step: 1 });
     let mut now = JobTime::START;
-    let start = Start { spec: Arc::new(spec), trace: None, meets_at: None };
+    let start = Start { spec: Arc::new(spec), trace: None, rendezvous_service: None };
     kernel.step(now, &Input::Start(Box::new(start)));
     kernel.step(now, &Input::Listed(Listing::default()));
     kernel.step(now, &Input::Changed(Change::Proc(proc)));
-    kernel.step(now, &Input::Observed(vec![step.observed(now)]));
+    kernel.step(now, &Input::Observed(vec![step.into_observation(now)]));
     while let Some(due) = kernel.deadline().filter(|due| due.since(JobTime::START) < Duration::from_secs(3600)) {
         now = now.max(due);
         for command in kernel.step(now, &Input::Deadline) {
-            if matches!(&command.action, Action::Announce(event) if matches!(**event, Event::Decided(_))) {
+            if matches!(&command.effect, Effect::Publish(event) if matches!(**event, Event::Decided(_))) {
                 return Some(now.since(JobTime::START));
             }
         }
@@ -175,7 +173,7 @@ fn blamed_after(mut spec: JobSpec) -> Option<Duration> {
 }
 
 #[test]
-fn nothing_is_decided_while_hccl_may_do_an_operator_again_by_itself() {
+fn stall_detection_waits_for_hccl_operator_retries() {
     let params = ("HCCL_OP_RETRY_PARAMS", "MaxCnt:10, HoldTime:60000, IntervalTime:60000"); // 660 s of pauses
     let after = |annotations: &[(&str, &str)]| blamed_after(noted(annotations)).expect("it stalls").as_secs();
     assert_eq!(after(&[params]), 600, "it is off: ten minutes without a step are a stall");

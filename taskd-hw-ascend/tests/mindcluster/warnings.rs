@@ -7,7 +7,7 @@ use taskd_core::recover;
 use taskd_hw_ascend::mindcluster::{Framework, Key, Sources, WarningKind};
 
 #[test]
-fn every_value_that_a_key_does_not_have_is_told_with_those_that_it_has() {
+fn unknown_value_of_a_key_is_warned_about_with_the_valid_ones() {
     for (key, value, expected) in [
         (Key::ProcessRecoverEnable, "yes", "on, pause or off"),
         (Key::FaultScheduling, "gentle", "grace, force or off"),
@@ -28,27 +28,24 @@ fn every_value_that_a_key_does_not_have_is_told_with_those_that_it_has() {
     ] {
         let configured = configured(&[(key.name(), value)]);
         let told = warned(&configured, WarningKind::UnknownValue);
-        let start = format!("{key} is {value:?} in the job's specification (annotations), and is to be {expected}");
+        let start = format!("{key} is {value:?} in the job's specification (annotations), but must be {expected}");
         assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
     }
 }
 
 #[test]
-fn a_strategy_that_nobody_knows_is_told_and_the_others_are_allowed() {
+fn unknown_strategy_is_warned_about_and_the_others_are_allowed() {
     for key in ["recover-strategy", "HIGH_AVAILABILITY"] {
         let configured = configured(&[(key, "retry,restrat,,migration")]);
         assert_eq!(allowed(&configured), ["retry", "restart", "exit"]);
         let told = warned(&configured, WarningKind::UnknownStrategy);
         assert_eq!(told.len(), 2);
-        assert!(
-            told[0].contains("nobody knows the strategy \"restrat\"; known are retry, recover-in-place"),
-            "{told:?}"
-        );
+        assert!(told[0].contains("the strategy \"restrat\" is unknown; known are retry, recover-in-place"), "{told:?}");
     }
 }
 
 #[test]
-fn a_strategy_that_lacks_its_flag_is_told() {
+fn strategy_without_its_flag_is_warned_about() {
     for (strategy, flag) in [
         ("dump", "--enable-high-availability"),
         ("retry", "--enable-hbmfault-repair"),
@@ -82,37 +79,37 @@ fn a_strategy_that_lacks_its_flag_is_told() {
 }
 
 #[test]
-fn a_strategy_that_the_runtime_does_not_have_is_told() {
+fn allowed_strategy_missing_from_the_runtime_is_warned_about() {
     let mut strategies = recover::defaults();
     strategies.retain(|strategy| !["shrink", "grow"].contains(&strategy.name().as_str()));
     let job = noted(&[("recover-strategy", "elastic-training")]);
     let told = warned(&Sources::of(&job, &strategies).configured(), WarningKind::NotAdded);
-    let expected = |name| format!("elastic-training is allowed, and the runtime was not given the strategy {name}");
+    let expected = |name| format!("elastic-training is allowed, but the runtime has no strategy {name}");
     assert_eq!(told, ["shrink", "grow"].map(expected));
 }
 
 #[test]
-fn what_keeps_an_allowed_strategy_from_working_is_told() {
+fn obstacles_to_an_allowed_strategy_are_warned_about() {
     let hinders = |annotations: &[(&str, &str)], framework| {
         warned(&sources(&noted(annotations)).framework(framework).configured(), WarningKind::Hinders)
     };
     let watchdog = hinders(&[("recover-strategy", "retry"), ("HCCL_ASYNC_ERROR_HANDLING", "1")], Framework::PyTorch);
     assert!(watchdog[0].contains("HCCL's watchdog ends processes that a recovery would keep"), "{watchdog:?}");
     let dump = hinders(&[("recover-strategy", "dump")], Framework::PyTorch);
-    assert!(dump[0].contains("policy.dump_dir names no directory"), "{dump:?}");
+    assert!(dump[0].contains("policy.checkpoint_dir names no directory"), "{dump:?}");
     let elastic = hinders(&[("recover-strategy", "elastic-training")], Framework::MindSpore);
     assert!(elastic[0].contains("MindSpore's ranks take no part in elastic-training"), "{elastic:?}");
     let mut job = noted(&[("recover-strategy", "dump")]);
-    job.policy.dump_dir = Some("/dumps".into());
+    job.policy.checkpoint_dir = Some("/dumps".into());
     let configured = sources(&job).framework(Framework::PyTorch).configured();
     assert_eq!(warned(&configured, WarningKind::Hinders).len(), 0);
 }
 
 #[test]
-fn what_changes_nothing_here_is_told() {
+fn settings_without_effect_are_warned_about() {
     for (key, value) in [("monitor_interval", "5"), ("subHealthyStrategy", "hotSwitch")] {
         let told = warned(&configured(&[(key, value), ("PROCESS_RECOVER", "on")]), WarningKind::NoEffect);
-        assert!(told.len() == 1 && told[0].contains("which changes nothing here"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("which has no effect here"), "{told:?}");
     }
     let elastic = configured(&[("ELASTIC_PROCESS_RECOVER_ENABLE", "0"), ("recover-strategy", "retry")]);
     assert_eq!(warned(&elastic, WarningKind::NoEffect).len(), 1);
@@ -167,7 +164,7 @@ impl tracing::Subscriber for Logged {
 }
 
 #[test]
-fn who_applies_a_configuration_has_its_warnings_in_the_log() {
+fn warnings_are_logged_when_a_configuration_is_applied() {
     let logged = Logged(Arc::default(), thread::current().id());
     tracing::subscriber::set_global_default(logged.clone()).expect("it is the only one here");
     let list: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();

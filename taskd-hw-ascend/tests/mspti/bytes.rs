@@ -150,7 +150,7 @@ fn no_environment_makes_it_panic() {
             assert!(env.variables().iter().all(|(name, value)| !name.is_empty() && !value.contains('\0')));
             "read"
         }
-        Err("it does not end where a variable does") => "no end",
+        Err("its last variable is cut off") => "no end",
         Err("a variable is not UTF-8") => "no UTF-8",
         Err("a variable has no value") => "no value",
         Err("a variable has no name") => "no name",

@@ -17,9 +17,9 @@ mod texts;
 mod own {
     pub(crate) mod cache;
     pub(crate) mod figures;
-    pub(crate) mod forms;
     pub(crate) mod joins;
     pub(crate) mod records;
     pub(crate) mod texts;
     pub(crate) mod translate;
+    pub(crate) use taskd_probe::{record as forms, slots};
 }

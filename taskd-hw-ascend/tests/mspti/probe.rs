@@ -134,7 +134,7 @@ kernel(b"k", 0, 0, 1, 1)
 }
 
 #[test]
-fn without_ld_preload_what_needs_it_is_an_exception_and_the_rest_is_recorded() {
+fn kinds_that_need_ld_preload_are_exceptions_without_it() {
     let probe = taskd_hw_ascend::mspti::PROBE.unpack().unwrap();
     let preload = [("LD_PRELOAD", probe.to_str().unwrap())];
     let program = "until(lambda: is_enabled(2)); kernel(b'k', 0, 0, 1, 1); say('done'); wait()";
@@ -148,7 +148,7 @@ fn without_ld_preload_what_needs_it_is_an_exception_and_the_rest_is_recorded() {
 }
 
 #[test]
-fn without_the_library_the_program_runs_and_it_is_said_why_nothing_is_recorded() {
+fn missing_library_is_reported_as_the_exception_of_each_kind() {
     let probe = taskd_hw_ascend::mspti::PROBE.unpack().unwrap();
     let env = [("LD_PRELOAD", probe.to_str().unwrap()), ("TASKD_MSPTI_LIB", "/nowhere/libmspti.so")];
     let mut rank = StandInRank::with("", "all", Path::new("/nowhere"), &env);
@@ -190,7 +190,7 @@ kernel(b"next", 0, 0, 1, 1)
 }
 
 #[test]
-fn a_forked_process_records_nothing_and_harms_nobody() {
+fn forked_process_records_nothing() {
     let program = r#"
 until(lambda: is_enabled(1))
 end(start(b"dataloader", b"default"))
@@ -209,7 +209,7 @@ end(start(b"forward", b"default"))
 }
 
 #[test]
-fn nothing_is_lost_at_a_rate_that_is_read() {
+fn records_at_a_sustainable_rate_are_not_lost() {
     let program = r#"
 until(lambda: is_enabled(1))
 say("ready"); wait()
@@ -227,7 +227,7 @@ say("done", recorded(), dropped(), from_callbacks())
 }
 
 #[test]
-fn what_nobody_reads_waits_within_bounds_and_what_is_dropped_beyond_them_is_counted() {
+fn unread_records_beyond_the_bound_are_dropped_and_counted() {
     let program = r#"
 until(lambda: is_enabled(1))
 ranges(b"forward", b"default", 2300000, 0)

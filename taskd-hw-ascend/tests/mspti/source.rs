@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use taskd_core::job::{Incarnation, Rank};
 use taskd_core::testing::conformance;
+use taskd_core::trace::probe_reader::FACTS_MAX;
 use taskd_core::trace::recorder::{Detail, Event, Kind};
-use taskd_core::trace::{
-    Fact, NameTable, Origin, RecordBatch, Signal, SourceError, TimedRecord, TraceSink, TraceSource,
-};
-use taskd_hw_ascend::mspti::{MsptiSink, watch};
+use taskd_core::trace::{Fact, NameTable, Origin, RecordBatch, Signal, TimedRecord, TraceSink, TraceSource};
+use taskd_hw_ascend::mspti::{FAMILY, MsptiSink, UNAVAILABLE, reader};
 
 fn batch(records: &[(&str, Event)]) -> Arc<RecordBatch> {
     let mut names = NameTable::default();
@@ -38,8 +37,9 @@ fn signals(facts: &[Fact]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn figures_losses_and_a_missing_library_are_told() {
-    let (mut sink, mut source) = watch(true);
+async fn metrics_losses_and_a_missing_library_are_reported() {
+    let (mut sink, source) = reader();
+    let mut source = source.with_stand_in();
     assert!(source.info().stand_in);
     sink.batch(&batch(&[figure("mspti.records", 10.0), figure("mspti.refused_requests", 0.0), figure("loss", 0.5)]));
     sink.batch(&batch(&[figure("mspti.refused_requests", 4.0), ("epoch 1", Event::Instant)]));
@@ -48,30 +48,31 @@ async fn figures_losses_and_a_missing_library_are_told() {
     let expected = [
         "mspti.records 10",
         "mspti.refused_requests 0",
-        "lost 4",
         "mspti.refused_requests 4",
-        "lost 5",
+        "lost 4",
         "mspti.refused_requests 9",
+        "lost 5",
     ];
     assert_eq!(signals(&told.facts), expected.map(|words| format!("rank 3 #Some(2) {words}")));
     sink.batch(&batch(&[("mspti is unavailable: there is no libmspti.so", Event::Instant)]));
-    let error = source.next().await.unwrap().unwrap_err();
-    assert_eq!(error, SourceError::Unavailable("mspti for rank 3: there is no libmspti.so".into()));
+    let told = source.next().await.unwrap().unwrap();
+    let Signal::Error(error) = &told.facts[0].signal else { panic!("{told:?}") };
+    assert_eq!((&error.family, &error.code, error.text.as_str()), (&FAMILY, &UNAVAILABLE, "there is no libmspti.so"));
     drop(sink);
     assert!(source.next().await.is_none());
 }
 
 #[tokio::test]
-async fn what_waits_to_be_told_is_bounded_and_what_went_is_told() {
-    let (mut sink, mut source) = watch(false);
-    let many = vec![figure("mspti.records", 1.0); taskd_hw_ascend::mspti::FACTS_MAX + 9];
+async fn pending_facts_are_bounded_and_dropped_facts_are_counted() {
+    let (mut sink, mut source) = reader();
+    let many = vec![figure("mspti.records", 1.0); FACTS_MAX + 9];
     sink.batch(&batch(&many));
-    assert_eq!(signals(&source.next().await.unwrap().unwrap().facts), ["plugin mspti #None lost 9"]);
-    assert_eq!(source.next().await.unwrap().unwrap().facts.len(), taskd_hw_ascend::mspti::FACTS_MAX);
+    let told = source.next().await.unwrap().unwrap().facts;
+    assert_eq!((told.len(), signals(&told[FACTS_MAX..])), (FACTS_MAX + 1, vec!["the job #None lost 9".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_keeps_the_contract_of_a_source() {
+async fn recorder_source_passes_the_conformance_suite() {
     let sinks: Arc<Mutex<Vec<MsptiSink>>> = Arc::default();
     let kept = Arc::clone(&sinks);
     let mut next = 0.0;
@@ -81,9 +82,9 @@ async fn it_keeps_the_contract_of_a_source() {
         sinks.lock().unwrap().iter_mut().for_each(|sink| sink.batch(&batch));
     };
     let make = async || {
-        let (sink, source) = watch(true);
+        let (sink, source) = reader();
         kept.lock().unwrap().push(sink);
-        source
+        source.with_stand_in()
     };
     #[allow(clippy::cast_possible_truncation)] // a count, which is whole
     let number = |fact: &Fact| match &fact.signal {

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use taskd_core::job::{Incarnation, Rank, WorkerSpec};
-use taskd_core::trace::recorder::{Event, Kind, RecorderConfig, Recording, Switches};
+use taskd_core::trace::recorder::{Event, Kind, RecorderConfig, RecorderReader, Switches};
 use taskd_core::trace::{Drain, NameTable, Origin, TimedRecord};
 use taskd_core::worker::library;
 use taskd_hw_ascend::mspti::MsptiProfile;
@@ -141,19 +141,19 @@ impl StandInRank {
         self.stdin.write_all(b"\n").unwrap();
     }
 
-    pub(crate) fn recording(&self) -> Recording {
-        Recording::look(self.memory.try_clone().unwrap()).unwrap()
+    pub(crate) fn recording(&self) -> RecorderReader {
+        RecorderReader::look(self.memory.try_clone().unwrap()).unwrap()
     }
 
     pub(crate) fn switch(&self, kinds: Switches) {
-        Recording::open(self.memory.try_clone().unwrap()).unwrap().switch(kinds);
+        RecorderReader::open(self.memory.try_clone().unwrap()).unwrap().switch(kinds);
     }
 
     /// Takes what is there.
     pub(crate) fn take(&mut self) {
         let drain = self.drain.get_or_insert_with(|| {
             let origin = Origin { rank: Rank(0), incarnation: Incarnation(1), pid: self.child.id() };
-            Drain::new(Recording::open(self.memory.try_clone().unwrap()).unwrap(), origin).unwrap()
+            Drain::new(RecorderReader::open(self.memory.try_clone().unwrap()).unwrap(), origin).unwrap()
         });
         loop {
             let drained = drain.take().unwrap();

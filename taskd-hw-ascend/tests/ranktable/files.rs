@@ -19,7 +19,7 @@ fn a_table_is_replaced_in_one_go_and_the_number_beside_it_after_that() {
 }
 
 #[test]
-fn what_cannot_be_read_or_written_says_which_file_and_why() {
+fn read_and_write_errors_name_the_file_and_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hccl.json");
     let missing = RankTable::read(&path).expect_err("it is not there").to_string();
@@ -27,7 +27,7 @@ fn what_cannot_be_read_or_written_says_which_file_and_why() {
     assert_eq!(missing, format!("the rank table {shown} cannot be read: No such file or directory (os error 2)"));
     fs::write(&path, r#"{"status": "done"}"#).unwrap();
     let wrong = RankTable::read(&path).expect_err("no such status").to_string();
-    let what = r#"$.status is "done", and is to be completed or initializing"#;
+    let what = r#"$.status is "done", but must be completed or initializing"#;
     assert_eq!(wrong, format!("the rank table {shown} cannot be used: {what}"));
     fs::create_dir(dir.path().join("version")).unwrap();
     let half = read(V1_0).write(&path, 3).expect_err("a directory is there").to_string();
@@ -39,7 +39,7 @@ fn what_cannot_be_read_or_written_says_which_file_and_why() {
 }
 
 #[test]
-fn of_two_who_write_at_once_nobody_sees_half() {
+fn concurrent_writers_never_expose_a_partial_rank_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hccl.json");
     let tables = [read(V1_0), read(V2_0)];

@@ -138,7 +138,7 @@ fn reason(pointer: &str, change: Change) -> Option<&'static str> {
 }
 
 #[test]
-fn every_single_change_is_refused_where_it_was_made_or_taken_for_a_stated_reason() {
+fn single_change_is_refused_at_its_path_or_accepted_for_a_reason() {
     let (mut taken, mut refused) = (0, 0);
     for (form, sample) in ALL {
         let valid = json(sample);

@@ -7,7 +7,7 @@ use serde_json::json;
 use taskd_hw_ascend::ranktable::*;
 
 #[test]
-fn what_was_read_is_written_as_it_was() {
+fn rank_table_that_was_read_is_written_unchanged() {
     for (form, text) in ALL {
         assert_eq!(json(&read(text).to_json()), json(text), "{form}");
     }
@@ -22,19 +22,19 @@ fn a_table_that_is_not_whole_is_kept_and_not_checked() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_problems_of_a_table_are_reported_at_once() {
     let mut table = json(V1_2);
     table["server_list"][0]["device"][0]["device_ip"] = json!("ERR_NO_IP");
     table["server_list"][0]["device"][1]["rank_id"] = json!("9");
     table["server_list"][1]["server_id"] = json!("a");
     let expected = [
         r#"$.server_list[0].device[0].device_ip is "ERR_NO_IP", which is no IP address"#,
-        "$.server_list[0].device[1].rank_id is 9, and the ranks of 3 devices are 0 to 2",
-        "$.server_list[1].server_id is a a second time: $.server_list[0].server_id is as well",
+        "$.server_list[0].device[1].rank_id is 9, but the ranks of 3 devices are 0 to 2",
+        "$.server_list[1].server_id is a, the same as $.server_list[0].server_id",
         r#"$.super_pod_list[1].server_list[0].server_id is "b", which is no server of server_list"#,
     ];
     assert_eq!(problems(&table), expected);
-    assert_eq!(problems(&json!([])), ["$ is a list, and is to be an object"]);
+    assert_eq!(problems(&json!([])), ["$ is a list, but must be an object"]);
     assert_eq!(problems(&json!({"version": "1.0"})), ["$.status is missing"]);
     let many = json!({"status": "completed", "version": "1.0", "server_count": "1", "server_list": [
         {"server_id": "a", "device": vec![json!({}); 200]}]});
@@ -43,22 +43,20 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn in_one_super_pod_nobody_needs_an_address() {
+fn devices_in_one_super_pod_need_no_address() {
     let mut table = json(V1_2);
     table["super_pod_list"] = json!([{"super_pod_id": "0", "server_list": [{"server_id": "a"}, {"server_id": "b"}]}]);
     table["server_list"][0]["device"][0]["device_ip"] = json!("");
     assert_eq!(
         problems(&table),
-        [
-            "$.server_list[1].device[0].super_device_id is 0 a second time: $.server_list[0].device[0].super_device_id is as well"
-        ]
+        ["$.server_list[1].device[0].super_device_id is 0, the same as $.server_list[0].device[0].super_device_id"]
     );
     table["server_list"][1]["device"][0]["super_device_id"] = json!("2");
     assert_eq!(json(&read(&table.to_string()).to_json()), table);
 }
 
 #[test]
-fn a_server_takes_the_place_of_another_and_nobody_elses_rank_changes() {
+fn replaced_server_leaves_other_ranks_unchanged() {
     let RankTable::Servers(table) = read(V1_2) else { panic!() };
     let device = |device_id, super_device_id| NewDevice {
         device_id,
@@ -80,7 +78,7 @@ fn a_server_takes_the_place_of_another_and_nobody_elses_rank_changes() {
         table.replaced("b", NewServer { devices: vec![device(0, 5)], super_pod_id: Some("0".into()), ..spare.clone() });
     assert_eq!(moved.unwrap().super_pods.len(), 1, "a super pod without a server is none");
     let why = table.replaced("b", spare.clone()).expect_err("two devices for one").to_string();
-    assert_eq!(why, r#"$.server_list[1].device has 1 devices, and "spare", which is to replace it, has 2"#);
+    assert_eq!(why, r#"$.server_list[1].device has 1 devices, but its replacement "spare" has 2"#);
     let why = table.replaced("c", spare.clone()).expect_err("it is not there").to_string();
     assert_eq!(why, r#"$.server_list has no server "c""#);
     let twice = NewServer { server_id: "b".into(), ..spare };
@@ -88,7 +86,7 @@ fn a_server_takes_the_place_of_another_and_nobody_elses_rank_changes() {
 }
 
 #[test]
-fn a_table_of_one_version_is_one_of_the_other_where_that_has_what_it_needs() {
+fn table_conversion_succeeds_if_required_fields_are_present() {
     let RankTable::Servers(super_pods) = read(V1_2) else { panic!() };
     let plain = super_pods.converted(Version::V1_0).unwrap();
     assert_eq!((plain.version, plain.super_pods.len()), (Version::V1_0, 0));
@@ -116,7 +114,7 @@ fn groups_become_servers_where_nothing_is_lost() {
 }
 
 #[test]
-fn where_groups_say_their_ranks_the_order_does_not() {
+fn explicit_group_ranks_override_the_order_of_the_list() {
     let RankTable::Groups(groups) = read(LAB) else { panic!() };
     let ranks = |groups: &GroupTable| -> Vec<_> {
         groups.devices().map(|(server, device)| (server.to_owned(), device.device_id)).collect()
@@ -142,19 +140,19 @@ fn where_groups_say_their_ranks_the_order_does_not() {
 }
 
 #[test]
-fn ranks_of_groups_are_all_of_them_or_none_each_once_and_each_of_one_device() {
+fn group_ranks_must_be_complete_unique_and_of_one_device_each() {
     let mut table = json(LAB);
     let list = "$.group_list[0].instance_list";
     table["group_list"][0]["instance_list"][0].as_object_mut().unwrap().remove("rank_id");
-    assert_eq!(problems(&table), [format!("{list}[0].rank_id is missing, and other devices have one")]);
+    assert_eq!(problems(&table), [format!("{list}[0].rank_id is missing, but other devices have one")]);
     let mut table = json(LAB);
     table["group_list"][0]["instance_list"][0]["rank_id"] = json!("1");
-    assert_eq!(problems(&table), [format!("{list}[1].rank_id is 1 a second time")]);
+    assert_eq!(problems(&table), [format!("{list}[1].rank_id is 1, which occurs twice")]);
     let mut table = json(GROUPS);
     table["group_list"][0]["instance_list"][0]["rank_id"] = json!("0");
     table["group_list"][0]["instance_list"][1]["rank_id"] = json!("1");
     let told = problems(&table);
-    assert_eq!(told[0], format!("{list}[0].rank_id says the rank of one device, and there are 2"));
+    assert_eq!(told[0], format!("{list}[0].rank_id is the rank of one device, but there are 2"));
 }
 
 #[test]
@@ -179,7 +177,7 @@ fn a_server_alone_needs_no_addresses() {
 }
 
 #[test]
-fn addresses_are_of_the_kind_that_is_said_in_hccls_words() {
+fn addresses_and_ports_outside_the_hccl_format_are_refused() {
     let at = "$.rank_list[0].level_list[2].rank_addr_list[0]";
     let changed = |field: &str, value: &str| {
         let mut table = json(V2_0_IP);
@@ -188,13 +186,13 @@ fn addresses_are_of_the_kind_that_is_said_in_hccls_words() {
     };
     assert_eq!(changed("addr", "fd00::3"), [format!(r#"{at}.addr is "fd00::3", which is no IPv4 address"#)]);
     assert_eq!(changed("addr_type", "IPV6"), [format!(r#"{at}.addr is "192.168.1.101", which is no IPv6 address"#)]);
-    let known = "and is to be EID or IPV4 or IPV6 or IP, in capitals";
+    let known = "but must be EID or IPV4 or IPV6 or IP, in capitals";
     assert_eq!(changed("addr_type", "IPv4"), [format!(r#"{at}.addr_type is "IPv4", {known}"#)]);
     for ports in ["", "0/", "/1", "0/1,", "0-1", "2h", "0/1,0/2,0/3,0/4,0/5,0/6,0/7,0/8,0/9"] {
         let mut table = json(V2_0_IP);
         table["rank_list"][0]["level_list"][2]["rank_addr_list"][0]["ports"] = json!([ports]);
         let expected =
-            format!(r#"{at}.ports[0] is {ports:?}, and is to be a port such as "1/0", or a host's such as "d2h""#);
+            format!(r#"{at}.ports[0] is {ports:?}, but must be a port such as "1/0", or a host's such as "d2h""#);
         assert_eq!(problems(&table), [expected]);
     }
     let mut table = json(V2_0_IP);
@@ -231,8 +229,8 @@ fn compressed_tables_are_read_like_others() {
     for (bytes, why) in [
         ("eyJzdGF0dXMiOiAiY29tcGxldGVkIn0=", "$ neither JSON nor gzip in base64: invalid gzip header"),
         ("nothing!", "$ neither JSON nor gzip in base64: Invalid symbol 33, offset 7."),
-        ("${RANK_TABLE}", "$ a template that was not rendered: name the file that the cluster is given"),
-        ("{{ .Values.table }}", "$ a template that was not rendered: name the file that the cluster is given"),
+        ("${RANK_TABLE}", "$ a template that was not rendered: name the file submitted to the cluster"),
+        ("{{ .Values.table }}", "$ a template that was not rendered: name the file submitted to the cluster"),
         ("", "$ is empty"),
         (" \n", "$ is empty"),
         ("\u{feff}{}", "$ begins with a byte-order mark of UTF-8: save it as UTF-8 without one"),
@@ -251,7 +249,7 @@ fn a_table_that_was_changed_by_hand_is_checked_again() {
     let RankTable::Servers(mut table) = read(V1_0) else { panic!() };
     table.servers[0].devices[0].rank_id = 2;
     let why = RankTable::Servers(table).check().expect_err("rank 2 is there twice").to_string();
-    assert_eq!(why, "$.server_list[1].device[0].rank_id is 2 a second time");
+    assert_eq!(why, "$.server_list[1].device[0].rank_id is 2, which occurs twice");
 }
 
 /// Servers of a random cluster; with super pods, if they are asked for.
@@ -278,7 +276,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_made_is_valid_and_comes_back(
+    fn server_table_made_from_servers_is_valid_and_reads_back(
         (version, servers) in prop::sample::select(vec![Version::V1_0, Version::V1_2])
             .prop_flat_map(|version| (Just(version), servers(version)))
     ) {

@@ -1,41 +1,38 @@
-//! What a process needs in its environment, so that the probe comes into it.
+//! Environment variables through which a process loads the probe.
 //!
-//! It starts nothing, and takes no place that somebody else has.
+//! The profile starts nothing, and never replaces another tool's variables.
 
 use super::PROBE;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use taskd_core::job::{InheritEnv, WorkerSpec};
+use taskd_core::job::WorkerSpec;
+use taskd_core::worker::library;
 
-/// Names the library that CUDA's driver loads.
+/// Variable that names the library that CUDA's driver loads.
 const INJECTION: &str = "CUDA_INJECTION64_PATH";
-/// Names the library that NVTX talks to.
+/// Variable that names the library that NVTX reports to.
 const NVTX: &str = "NVTX_INJECTION64_PATH";
-/// Where the probe looks for CUPTI.
+/// Variable that names the file of CUPTI for the probe.
 const CUPTI: &str = "TASKD_CUPTI_LIB";
 
-/// By this symbol a library says that it stands in for CUPTI.
-const STAND_IN: &[u8] = b"taskd_standin_cupti";
-/// A larger file is not searched for it.
-const STAND_IN_BYTES_MAX: u64 = 64 << 20;
+/// Symbol by which a library declares itself a stand-in for CUPTI.
+const STAND_IN: &str = "taskd_standin_cupti";
 
-/// Why a process cannot get the probe.
+/// Reason why a process cannot load the CUPTI probe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Another tool is to be loaded into the process.
-    #[error("{INJECTION} names {0} already, and CUDA loads one library only: leave that tool out, or this probe")]
+    /// The variable `CUDA_INJECTION64_PATH` of the process already names the library of another tool.
+    #[error("{INJECTION} names {0} already, and CUDA loads one library only: remove that tool, or this probe")]
     Taken(String),
-    /// The probe cannot be written to where processes could load it.
+    /// The probe's library cannot be written to a place from which processes can load it.
     #[error("the probe cannot be unpacked: {0}")]
     Unpack(#[from] std::io::Error),
-    /// A path that cannot be a variable's value.
-    #[error("{} is no path that a variable can hold: it is not UTF-8", .0.display())]
+    /// The path of the probe or of CUPTI is not UTF-8, so it cannot be the value of an environment variable.
+    #[error("the path {} is not UTF-8, so no variable can contain it", .0.display())]
     Path(PathBuf),
 }
 
-/// Puts the probe into processes.
+/// Configures training processes to load the CUPTI probe.
 ///
 /// ```
 /// use taskd_core::job::WorkerSpec;
@@ -51,24 +48,26 @@ pub struct CuptiProfile {
 }
 
 impl CuptiProfile {
-    /// A profile whose probe looks for CUPTI where it usually is: what the process has loaded, `libcupti.so.13`, `.12` and
-    /// `libcupti.so` where the loader looks, and below `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`.
+    /// Creates a profile whose probe looks for CUPTI in the usual places: a library that the process has loaded;
+    /// `libcupti.so.13`, `.12` and `libcupti.so` in the loader's search path; and below `CUDA_HOME`, `CUDA_PATH` and
+    /// `/usr/local/cuda`.
     #[must_use]
     pub fn new() -> CuptiProfile {
         CuptiProfile::default()
     }
 
-    /// The file of CUPTI. NVTX ranges are recorded with it only: NVTX has to be told the same file.
+    /// Sets the path of the CUPTI library. Required for NVTX ranges, since NVTX has to be configured with the same
+    /// file.
     #[must_use]
     pub fn with_library(mut self, path: impl Into<PathBuf>) -> CuptiProfile {
         self.library = Some(path.into());
         self
     }
 
-    /// Adds what the process needs to its environment.
+    /// Returns `spec` with the environment variables that make CUDA load the probe into the process.
     ///
     /// # Errors
-    /// [`ProfileError`]: why it cannot be.
+    /// [`ProfileError`]: the reason why the process cannot load the probe.
     pub fn apply(&self, spec: WorkerSpec) -> Result<WorkerSpec, ProfileError> {
         if let Some(other) = variable(&spec, INJECTION) {
             return Err(ProfileError::Taken(other));
@@ -80,23 +79,16 @@ impl CuptiProfile {
         Ok(if has_nvtx { spec } else { spec.with_env(NVTX, text(library)?) })
     }
 
-    /// Whether the file of CUPTI says that it stands in for NVIDIA's.
+    /// Returns true if the CUPTI library set by `with_library` declares itself a stand-in for CUPTI.
     #[must_use]
     pub fn is_stand_in(&self) -> bool {
-        let Some(path) = &self.library else { return false };
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(STAND_IN_BYTES_MAX).read_to_end(&mut bytes));
-        read.is_ok() && bytes.windows(STAND_IN.len()).any(|window| window == STAND_IN)
+        self.library.as_ref().is_some_and(|path| library::has_symbol(path, STAND_IN).unwrap_or(false))
     }
 }
 
-/// What the process would see of a variable.
+/// Returns the value of a variable that the process will have.
 fn variable(spec: &WorkerSpec, name: &str) -> Option<String> {
-    let inherited = || match &spec.inherit {
-        InheritEnv::All => std::env::var(name).ok(),
-        InheritEnv::Only(names) if names.iter().any(|known| known == name) => std::env::var(name).ok(),
-        InheritEnv::Only(_) | InheritEnv::Nothing => None,
-    };
+    let inherited = || std::env::var(name).ok().filter(|_| spec.inherit.passes(name));
     spec.env.get(name).cloned().or_else(inherited).filter(|value| !value.is_empty())
 }
 
@@ -107,6 +99,7 @@ fn text(path: &Path) -> Result<String, ProfileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use taskd_core::job::InheritEnv;
 
     fn spec() -> WorkerSpec {
         WorkerSpec::new(["true"]).with_inherit(InheritEnv::Nothing)

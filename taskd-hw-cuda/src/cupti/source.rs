@@ -1,30 +1,17 @@
-//! What the probes of a node say of themselves, read off the records that pass, as facts.
-//!
-//! It keeps no record and takes none out: [`Recordings`](taskd_core::launch::Recordings) does.
+//! Facts about a node's probes, extracted from the records that pass through a sink.
 
 use super::probe::figures;
-use async_trait::async_trait;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use taskd_core::job::{Domain, ErrorReport, Name, Role};
-use taskd_core::trace::recorder::{Event, Kind};
-use taskd_core::trace::{
-    Fact, Origin, RecordBatch, Signal, SourceError, SourceInfo, TraceBatch, TraceSink, TraceSource,
-};
-use tokio::sync::mpsc;
+use taskd_core::job::Name;
+use taskd_core::trace::probe_reader::{self, ProbeFormat, ProbeSink, ProbeSource};
 
-/// The family of what the probe says is wrong ([`ErrorReport::family`]).
+/// Family of the errors that the CUPTI probe reports
+/// ([`ErrorReport::family`](taskd_core::job::ErrorReport::family)).
 pub const FAMILY: Name = Name::new("cuda.cupti");
-/// There is nothing to be had from CUPTI in a process, and why.
+/// Code of the error that CUPTI is unavailable in a process; the error's text contains the reason.
 pub const UNAVAILABLE: Name = Name::new("unavailable");
 
-/// Most facts that wait for the source.
-const FACTS_MAX: usize = 4096;
-/// Most processes of which figures are remembered: one more forgets all.
-const PROCESSES_MAX: usize = 4096;
-
-/// A sink for the records of a node, and the source of what stands in them about the probes.
+/// Returns a sink for the trace records of a node's ranks, and a source. The source reports the facts about the
+/// ranks' CUPTI probes that these records contain.
 ///
 /// ```no_run
 /// # async fn run(launcher: taskd_core::launch::LocalLauncher) {
@@ -37,54 +24,16 @@ const PROCESSES_MAX: usize = 4096;
 /// ```
 #[must_use]
 pub fn reader() -> (CuptiSink, CuptiSource) {
-    let (sender, facts) = mpsc::channel(FACTS_MAX);
-    let dropped = Arc::new(AtomicU64::new(0));
-    let sink = CuptiSink { sender, dropped: Arc::clone(&dropped), lost: BTreeMap::new() };
-    (sink, CuptiSource { facts, dropped, info: SourceInfo::new("cupti") })
+    probe_reader::reader(ProbeFormat {
+        source: Name::new("cupti"),
+        metric: |name| figures::NAMES.iter().position(|known| *known == name).map(|at| METRICS[at].clone()),
+        losses: &["cupti.dropped", "cupti.given_up", "cupti.untimed", "cupti.unjoined"],
+        unavailable: figures::UNAVAILABLE,
+        error: (FAMILY, UNAVAILABLE),
+    })
 }
 
-/// Looks at records as they pass. Made by [`reader`].
-#[derive(Debug)]
-pub struct CuptiSink {
-    sender: mpsc::Sender<Fact>,
-    dropped: Arc<AtomicU64>,
-    /// Of each process, how many records CUPTI has dropped, or the probe could make nothing of.
-    lost: BTreeMap<Origin, [f64; 4]>,
-}
-
-impl CuptiSink {
-    fn figure(&mut self, origin: Origin, name: &str, value: f64) {
-        let Some(place) = figures::NAMES.iter().position(|known| *known == name) else { return };
-        let told = METRICS[place].clone();
-        self.tell(origin, Signal::Metric { name: told, value });
-        let losses = ["cupti.dropped", "cupti.given_up", "cupti.untimed", "cupti.unjoined"];
-        let Some(which) = losses.iter().position(|known| *known == name) else { return };
-        if self.lost.len() >= PROCESSES_MAX && !self.lost.contains_key(&origin) {
-            self.lost.clear();
-        }
-        let before = &mut self.lost.entry(origin).or_default()[which];
-        let count = whole(value - *before);
-        *before = before.max(value);
-        if count > 0 {
-            self.tell(origin, Signal::Lost { count });
-        }
-    }
-
-    fn tell(&self, origin: Origin, signal: Signal) {
-        let fact = Fact::new(Domain::Process(Role::Rank(origin.rank)), signal).of(origin.incarnation);
-        if self.sender.try_send(fact).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A difference of two counters; 0 for what is none.
-#[allow(clippy::cast_possible_truncation)] // a cast of a figure saturates, and of what is no number it is 0
-fn whole(figure: f64) -> u64 {
-    figure as u64
-}
-
-/// The figures' names as metrics, in their order.
+/// Metric names of the probe's counters, in the order of `figures::NAMES`.
 const METRICS: [Name; figures::NAMES.len()] = [
     Name::new("cupti.records_total"),
     Name::new("cupti.brought_total"),
@@ -98,67 +47,15 @@ const METRICS: [Name; figures::NAMES.len()] = [
     Name::new("cupti.stand_in_on"),
 ];
 
-impl TraceSink for CuptiSink {
-    fn batch(&mut self, batch: &Arc<RecordBatch>) {
-        for record in batch.records.iter().filter(|record| record.kind == Kind::Marker) {
-            let name = batch.names.get(record.name);
-            match record.event {
-                Event::Counter { value } if name.starts_with(figures::PREFIX) => self.figure(batch.origin, name, value),
-                Event::Instant => {
-                    let Some(why) = name.strip_prefix(figures::UNAVAILABLE) else { continue };
-                    let error = ErrorReport {
-                        family: FAMILY,
-                        code: UNAVAILABLE,
-                        text: why.to_owned(),
-                        follow_up: false,
-                        retry_free: false,
-                        step: None,
-                    };
-                    self.tell(batch.origin, Signal::Error(Box::new(error)));
-                }
-                _ => {}
-            }
-        }
-    }
-}
+/// Sink for the trace records of a node's ranks, which extracts facts about the CUPTI probes from them. Created by
+/// [`reader`].
+pub type CuptiSink = ProbeSink;
 
-/// What the probes of a node say of themselves. Made by [`reader`].
+/// Source of facts about the CUPTI probes in a node's ranks. Created by [`reader`].
 ///
-/// About each rank that uses CUDA: the probe's figures as metrics (`cupti.records_total`, ..., `cupti.stand_in_on`), when they
-/// change; what is missing as [`Signal::Lost`]; and that there is nothing to be had, with the reason, as an error of the family
-/// [`FAMILY`]. It ends when its sink is dropped.
-#[derive(Debug)]
-pub struct CuptiSource {
-    facts: mpsc::Receiver<Fact>,
-    dropped: Arc<AtomicU64>,
-    info: SourceInfo,
-}
-
-impl CuptiSource {
-    /// Says that the ranks' library stands in for CUPTI (see [`CuptiProfile::is_stand_in`](super::CuptiProfile::is_stand_in)).
-    #[must_use]
-    pub fn with_stand_in(mut self) -> CuptiSource {
-        self.info = self.info.with_stand_in();
-        self
-    }
-}
-
-#[async_trait]
-impl TraceSource for CuptiSource {
-    fn info(&self) -> SourceInfo {
-        self.info.clone()
-    }
-
-    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        let first = self.facts.recv().await?; // cancel-safe, and nothing is awaited after it
-        let mut facts = vec![first];
-        while let Ok(fact) = self.facts.try_recv() {
-            facts.push(fact);
-        }
-        let count = self.dropped.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            facts.push(Fact::new(Domain::Job, Signal::Lost { count }));
-        }
-        Some(Ok(TraceBatch::of(facts)))
-    }
-}
+/// For each rank that uses CUDA, the source reports: the probe's counters as metrics (`cupti.records_total`, ...,
+/// `cupti.stand_in_on`) when they change, missing records as [`Signal::Lost`](taskd_core::trace::Signal::Lost), and
+/// an unavailable CUPTI, with the reason, as an error of the family [`FAMILY`]. The source ends when its sink is
+/// dropped. `with_stand_in` declares that the ranks use a stand-in for CUPTI
+/// ([`CuptiProfile::is_stand_in`](super::CuptiProfile::is_stand_in)).
+pub type CuptiSource = ProbeSource;

@@ -1,6 +1,6 @@
-//! From what GPUs say to faults, with what NVIDIA says to do.
+//! The GPU fault detector: turns Xids and NVML metrics into faults, with the action that NVIDIA recommends.
 //!
-//! It reads no device and no clock, and does nothing about a fault: strategies decide from the damage.
+//! The detector reads neither devices nor clocks. It only reports faults; recovery strategies decide from the damage.
 
 mod rule;
 mod verdict;
@@ -17,52 +17,56 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{FaultDetector, Findings};
 use taskd_core::job::{Domain, ErrorReport, JobTime, Name, ProcId};
-use taskd_core::kernel::View;
-use taskd_core::trace::{Malformed, Observation, Signal};
+use taskd_core::state::View;
+use taskd_core::trace::{DecodeError, Observation, Signal};
 use watch::{Hold, Pending, Seen, Watch};
 
 const NAME: Name = Name::new("gpu");
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// Most devices and nodes that are watched. What is said of more is not judged, and that is told once, as a fault of this plugin.
+/// Maximum number of devices and nodes that the GPU detector watches. The detector ignores facts about further
+/// ones, and reports that once as a plugin fault.
 pub const DEVICES_MAX: usize = 1 << 17;
 
-/// An error that its application may survive, or end of by itself and with a report, is judged after this time.
+/// Time that a rank has after an application's Xid to end by itself with a report, or to complete a step. Then the
+/// GPU detector judges the Xid.
 pub const APP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Of two Xids of one event the second follows within this time.
+/// Maximum time between two Xids of the same event.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Blames GPUs that do not work, and tells of those that are in trouble.
+/// Blames GPUs that do not work, and reports those with problems that do not stop training.
 ///
 /// # Xids
-/// What is to be done stands in the [`XidTable`]. A GPU that does not work until somebody resets it or reboots its node
-/// (`reset-gpu`, `drain-and-reset`, `reboot-node`; also one that NVML calls lost or in need of a reset, and one for which the
-/// driver's own recovery action says so) is blamed for certain, class `device`, with process, state and device not sound:
-/// the built-in restart leaves such a host. If the job is known not to use the GPU, it is only told.
+/// The [`XidTable`] contains the recommended action for each Xid. A GPU that does not work until it is reset or its
+/// node is rebooted is blamed with certainty, class `device`, and process, state and device are marked faulty, so
+/// that the built-in restart moves ranks off that host. This covers the actions `reset-gpu`, `drain-and-reset` and
+/// `reboot-node`, GPUs that NVML reports as lost or in need of a reset, and GPUs for which the driver's recovery
+/// action requires one of these. If the job is known not to use the GPU, the Xid is reported without blame.
 ///
-/// An error after which the application is to be started again (`restart-app`: 13, 31, 94, ...) is never blamed on the GPU.
-/// The driver names the process; if that is a rank of the job, the rank has ten seconds ([`APP_WITHIN`]) to end by itself,
-/// with a report that says more, or to complete a step. If it does neither, the rank is blamed. A process that is none of the
-/// job's blames nobody.
+/// An error after which the application has to be restarted (`restart-app`: 13, 31, 94, ...) is never blamed on the
+/// GPU. The driver names the process. If that process is a rank of the job, the rank has ten seconds
+/// ([`APP_WITHIN`]) to end by itself, with a more precise report, or to complete a step. If it does neither, the
+/// detector blames the rank. If the process does not belong to the job, no fault results.
 ///
-/// What comes of something else (43, 45) blames nobody, and neither does information. Everything else, and an Xid that is
-/// not in the table, is *told*: a fault of a class of its own (`gpu-xid`) whose damage says that process and state are
-/// sound, so that it stands in the log with what NVIDIA says to do, and nobody is restarted for it.
+/// Consequences of other errors (43, 45) and informational Xids produce no fault. Every other Xid, also one without
+/// an entry, is *reported without blame*: as a fault of a separate class (`gpu-xid`) whose damage marks process and
+/// state as healthy. The fault is logged with NVIDIA's recommended action, and no rank is restarted for it.
 ///
-/// Which rank sits on which device is what the world says ([`Member::device`](taskd_core::job::Member)), by NVML's indices: jobs
-/// that name devices start with `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Of a rank whose device nobody knows any GPU of its host may be.
-/// Process ids are those of the kernel; in a container with a namespace of its own no rank is found by them, and what then
-/// ends or hangs is for other detectors to find.
+/// The world (the ranks that train together) states which rank uses which device
+/// ([`Member::device`](taskd_core::job::Member)), by NVML index, so jobs that assign devices have to start with
+/// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. A rank whose device is unknown may use any GPU of its host. Process ids are
+/// those of the initial pid namespace of Linux. If the container has its own pid namespace, they identify no rank,
+/// and other detectors handle ranks that end or hang.
 ///
-/// # Figures
-/// [`Rule`]s bound what is measured: so many of so many samples over a limit, or so much growth within a time. What they
-/// find is told in the same way, under the rule's name, and taken back when the figure has stayed below the limit by a
-/// margin for a while.
+/// # Metrics
+/// [`Rule`]s bound the metrics: k of n samples at or over a limit, or a minimum growth within a time. Violations
+/// are reported without blame as well, under the rule's name, and cleared when the metric has stayed below the
+/// limit by a margin for a while.
 ///
-/// # What takes blame back
-/// The device is another card, answers again after it was lost, has its counters back at the beginning (it was reset), or the
-/// driver asks for nothing any more.
+/// # When blame is cleared
+/// The detector clears the blame when the device is another card, answers again after it was lost, or has counters
+/// that restarted (it was reset), or when the driver no longer recommends an action.
 ///
 /// ```
 /// use taskd_core::detect::{FaultDetector, defaults};
@@ -82,9 +86,9 @@ pub struct GpuDetector {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     watches: BTreeMap<Domain, Watch>,
-    /// When the first thing that waits is to be judged.
+    /// Time at which the first of the Xids that wait to be judged is due.
     due: Option<JobTime>,
-    /// A bound was reached, and that was told.
+    /// True if a bound of the detector, such as the number of devices, was reached and reported.
     is_full: bool,
 }
 
@@ -95,20 +99,20 @@ impl Default for GpuDetector {
 }
 
 impl GpuDetector {
-    /// A detector with NVIDIA's table and the usual rules.
+    /// Creates a detector with NVIDIA's table of Xids and the default rules for metrics.
     #[must_use]
     pub fn new() -> GpuDetector {
         GpuDetector { table: Arc::new(XidTable::built_in()), rules: rule::usual().into(), state: State::default() }
     }
 
-    /// Judges Xids by another table.
+    /// Sets the table of recommended actions by which the detector judges Xids.
     #[must_use]
     pub fn with_table(mut self, table: XidTable) -> GpuDetector {
         self.table = Arc::new(table);
         self
     }
 
-    /// Judges figures by other rules ([`Rule::usual`] are those that there are). Of two with one name the last counts.
+    /// Sets the rules for metrics (default: [`Rule::usual`]). Of two rules with the same name the last one applies.
     #[must_use]
     pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> GpuDetector {
         let rules: BTreeMap<Name, Rule> = rules.into_iter().map(|rule| (rule.name.clone(), rule)).collect();
@@ -124,7 +128,7 @@ impl GpuDetector {
         Some(self.state.watches.entry(about.clone()).or_default())
     }
 
-    /// A bound is reached: something about this device is not judged.
+    /// Reports, once, that a bound of the detector is reached and that facts about this device are not judged.
     fn full(&mut self, about: &Domain, view: &View, out: &mut Findings) {
         if !std::mem::replace(&mut self.state.is_full, true) {
             out.blame(verdict::full(about, view.now));
@@ -140,7 +144,7 @@ impl GpuDetector {
         let seen = Seen { code, at, error: error.clone(), entry };
         let Some(entry) = &seen.entry else { return out.blame(verdict::told(&o.about, &seen, None, watch)) };
         if pending || entry.unless.is_some_and(|other| watch.has_seen(other, at, FOLLOWS_WITHIN)) {
-            return; // the other one is judged
+            return; // the other Xid is judged
         }
         if entry.unless.is_some() {
             let due = view.now + FOLLOWS_WITHIN;
@@ -149,7 +153,7 @@ impl GpuDetector {
         self.judge(&o.about, &seen, view, out);
     }
 
-    /// Judges an Xid of the table.
+    /// Judges an Xid that is in the table: blames the GPU, reports the Xid, waits, or does nothing.
     fn judge(&mut self, about: &Domain, seen: &Seen, view: &View, out: &mut Findings) {
         let Some(entry) = &seen.entry else { return };
         let action = match entry.action {
@@ -182,7 +186,7 @@ impl GpuDetector {
         }
     }
 
-    /// What NVML says of a device.
+    /// Handles an error that NVML reports about a device.
     fn nvml(&mut self, o: &Observation, error: &ErrorReport, view: &View, out: &mut Findings) {
         let action = match &error.code {
             code if *code == GPU_LOST => Action::RebootNode,
@@ -214,7 +218,7 @@ impl GpuDetector {
     }
 }
 
-/// The driver says what is to be done about a device.
+/// Handles the driver's recommended recovery action for a device.
 fn recovery_action(o: &Observation, value: f64, watch: &mut Watch, view: &View, out: &mut Findings) {
     let code = (0..=255_u32).find(|code| f64::from(*code) == value);
     let action = code.and_then(Action::of_driver);
@@ -225,14 +229,7 @@ fn recovery_action(o: &Observation, value: f64, watch: &mut Watch, view: &View, 
         return;
     }
     let text = format!("the GPU's recovery action is {value}");
-    let error = ErrorReport {
-        family: NVML,
-        code: Name::new("recovery-action"),
-        text,
-        follow_up: false,
-        retry_free: false,
-        step: None,
-    };
+    let error = ErrorReport::new(NVML, "recovery-action", text);
     let seen = Seen { code: 0, at: o.at.min(view.now), error, entry: None };
     match action {
         Some(action) if action.takes_the_gpu() => {
@@ -243,7 +240,7 @@ fn recovery_action(o: &Observation, value: f64, watch: &mut Watch, view: &View, 
     }
 }
 
-/// The rank of the job that runs as this process on the host of this device, where that can be.
+/// Returns the rank that runs as process `pid` on the host of this device, if it may use the device.
 fn rank_of(about: &Domain, pid: u32, view: &View) -> Option<ProcId> {
     let node = view.node_of(about)?;
     let is_here = |role: &taskd_core::job::Role| {
@@ -314,14 +311,14 @@ impl FaultDetector for GpuDetector {
         postcard::to_stdvec(&(SNAPSHOT_VERSION, &self.state)).ok().map(Bytes::from)
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), Malformed> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), DecodeError> {
         let state = match saved.split_first() {
             Some((&SNAPSHOT_VERSION, state)) => postcard::take_from_bytes(state),
-            _ => return Err(Malformed),
+            _ => return Err(DecodeError),
         };
         match state {
             Ok((state, [])) => self.state = state,
-            _ => return Err(Malformed),
+            _ => return Err(DecodeError),
         }
         Ok(())
     }

@@ -1,68 +1,71 @@
-//! Bounds for figures, as data: what is too much, for how long, and when it is over.
+//! Bounds for GPU metrics, as data: the limit, the samples or time that violate it, and the condition for the end.
 //!
-//! They name no class of fault that a strategy would act on.
+//! Violations have fault classes of their own, which no strategy acts on.
 
 use crate::health::metric;
 use std::fmt;
 use std::time::Duration;
 use taskd_core::job::Name;
 
-/// Most samples that one rule looks at.
+/// Maximum number of samples that one rule considers.
 pub(super) const SAMPLES_MAX: u32 = 64;
 
-/// What a figure is compared with.
+/// Limit with which a rule compares a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
-    /// This value.
+    /// A constant, in the unit of the metric.
     Value(f64),
-    /// Another figure of the same device, where the device has it, and it is above 0.
+    /// The value of another metric of the same device. The rule applies only if the device reports that metric with a
+    /// value above 0.
     Metric(Name),
 }
 
-/// How a figure is compared.
+/// Condition under which a metric violates its limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
-    /// It is at the limit or beyond in `least` of the last `of` samples.
+    /// The metric is at or above the limit in `least` of the last `of` samples.
     Level {
-        /// At least 1.
+        /// Number of samples at or above the limit that count as a violation; at least 1.
         least: u32,
-        /// At least `least`, at most 64.
+        /// Number of latest samples that are considered; at least `least`, at most 64.
         of: u32,
     },
-    /// It has grown by the limit or more within this time.
+    /// The metric has grown by at least the limit within the time `within`.
     Growth {
-        /// The time.
+        /// Time in which the metric has to grow by the limit.
         within: Duration,
     },
 }
 
-/// A bound for one figure of every GPU.
+/// A bound for one metric of every GPU, with advice for the case that a GPU violates it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Under which it is told; unique among the rules.
+    /// Name under which violations are reported; unique among the rules.
     pub name: Name,
-    /// What is bounded, one of [`metric::ALL`].
+    /// The bounded metric, one of [`metric::ALL`].
     pub metric: Name,
-    /// Where it begins.
+    /// Limit from which on the metric's level, or its growth, violates the rule.
     pub limit: Limit,
-    /// For how long.
+    /// Condition under which the metric violates the limit: its level, or its growth.
     pub way: Way,
-    /// It is over when a level has stayed below its limit by more than this, in the figure's unit ...
+    /// Distance below the limit, in the metric's unit. A violation by level ends once the metric has kept this distance
+    /// for `over_after`.
     pub margin: f64,
-    /// ... or growth has stayed away, for this time.
+    /// Time after which a violation ends if the level stays `margin` below the limit, or the growth stays zero.
     pub over_after: Duration,
-    /// What to do, as a sentence.
+    /// Action that is recommended to the operator, as a sentence.
     pub advice: String,
 }
 
 impl Rule {
-    /// The rules that there are unless somebody says otherwise.
+    /// Returns the default rules for the metrics of GPUs.
     #[must_use]
     pub fn usual() -> Vec<Rule> {
         usual()
     }
 
-    /// A level's usual way to be judged: three of five samples; over after half a minute.
+    /// Creates a rule for a metric's level. Three of five samples at or above the limit violate it; the violation ends
+    /// after half a minute at least `margin` below the limit.
     #[must_use]
     pub fn level(name: impl Into<Name>, metric: Name, limit: Limit, margin: f64, advice: &str) -> Rule {
         let way = Way::Level { least: 3, of: 5 };
@@ -70,7 +73,8 @@ impl Rule {
         Rule { name: name.into(), metric, limit, way, margin, over_after, advice: advice.into() }
     }
 
-    /// So much growth within a minute; over after five without.
+    /// Creates a rule for a metric's growth. Growth of `by` or more within a minute violates it; the violation ends
+    /// after five minutes without growth.
     #[must_use]
     pub fn growth(name: impl Into<Name>, metric: Name, by: f64, advice: &str) -> Rule {
         let way = Way::Growth { within: Duration::from_secs(60) };
@@ -95,7 +99,8 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Where NVIDIA's diagnostics draw a line (DCGM: replays over PCIe, NVLink's check sums and recoveries), it is drawn there.
+/// Returns the default rules. Limits are those of NVIDIA's diagnostics where DCGM defines them (PCIe replays, NVLink
+/// CRC errors and recoveries).
 pub(super) fn usual() -> Vec<Rule> {
     let once = |name: &'static str, metric: Name, advice: &str| {
         let rule = Rule::level(name, metric, Limit::Value(1.0), 0.0, advice);
@@ -116,13 +121,13 @@ pub(super) fn usual() -> Vec<Rule> {
         once(
             "gpu-rows-used-up",
             metric::ROW_REMAP_FAILED,
-            "no spare rows are left for bad memory: run NVIDIA's field diagnostic, and replace the card when it says so",
+            "no spare rows are left for bad memory: run NVIDIA's field diagnostic, and replace the card if it fails",
         ),
         Rule::growth(
             "gpu-memory-errors",
             metric::ECC_UNCORRECTED_VOLATILE,
             1.0,
-            "what held the bad memory was ended by the driver; reset the GPU when it is free",
+            "the driver ended the processes that used the bad memory; reset the GPU when it is free",
         ),
         Rule::growth("gpu-pcie-replays", metric::PCIE_REPLAY, 8.0, "check the card's seat and the PCIe slot"),
         Rule::growth("gpu-nvlink-recoveries", metric::NVLINK_RECOVERY, 1.0, "check NVLink (nvidia-smi nvlink -e)"),

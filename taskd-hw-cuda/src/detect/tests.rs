@@ -2,13 +2,13 @@ use super::*;
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use taskd_core::detect::{Fault, FaultClass, Finding, Sound};
+use taskd_core::detect::{Fault, FaultClass, Finding, Health};
 use taskd_core::job::{Incarnation, NodeId, Rank, Role};
 use taskd_core::launch::Phase;
 use taskd_core::testing::{Timeline, conformance};
 use taskd_core::trace::Ext;
 
-/// Ranks 0 to 3 sit on host-0 with a device each, the others on host-1.
+/// Ranks 0 to 3 run on host-0 with a device each, the others on host-1.
 struct Job {
     detector: GpuDetector,
     view: View,
@@ -24,8 +24,7 @@ fn rank(rank: u32) -> Domain {
 
 fn error(family: Name, code: impl ToString, text: &str) -> Signal {
     let code = Name::from(code.to_string());
-    let text = text.into();
-    Signal::Error(Box::new(ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }))
+    Signal::Error(Box::new(ErrorReport::new(family, code, text)))
 }
 
 fn xid(code: u32, text: &str) -> Signal {
@@ -40,7 +39,7 @@ impl Job {
     fn tell(&mut self, about: Domain, signal: Signal) -> Vec<Finding> {
         let at = self.view.now;
         let mut out = Findings::default();
-        let o = Observation { at, about, incarnation: None, generation: None, signal };
+        let o = Observation::new(at, about, signal);
         self.detector.observe(&o, &self.view, &mut out);
         out.drain().collect()
     }
@@ -49,7 +48,7 @@ impl Job {
         self.tell(device(1), Signal::Metric { name, value })
     }
 
-    /// Time passes, and what is due is judged.
+    /// Advances the time, and judges what is due.
     fn pass(&mut self, seconds: f64) -> Vec<Finding> {
         self.view.now = self.view.now + Duration::from_secs_f64(seconds);
         let mut out = Findings::default();
@@ -73,15 +72,15 @@ fn fault(findings: &[Finding]) -> &Fault {
 }
 
 fn class(findings: &[Finding]) -> String {
-    fault(findings).prime().class.to_string()
+    fault(findings).primary_suspect().class.to_string()
 }
 
 fn clue<'a>(fault: &'a Fault, what: &str) -> &'a str {
-    &fault.clues.iter().find(|clue| clue.what == what).unwrap_or_else(|| panic!("no clue {what}: {fault:?}")).text
+    &fault.evidence.iter().find(|clue| clue.what == what).unwrap_or_else(|| panic!("no clue {what}: {fault:?}")).text
 }
 
 #[test]
-fn a_gpu_that_fell_off_the_bus_is_blamed_with_what_nvidia_says_to_do() {
+fn gpu_off_the_bus_is_blamed_with_the_advice_of_nvidia() {
     let mut job = Job::new();
     let identity =
         GpuIdentity { uuid: "GPU-1".into(), pci: "0000:3c:00".into(), model: "H100".into(), ..GpuIdentity::default() };
@@ -89,7 +88,7 @@ fn a_gpu_that_fell_off_the_bus_is_blamed_with_what_nvidia_says_to_do() {
     assert_eq!(job.tell(device(1), xid(63, "Row Remapper: New row")), [], "information");
     let found = job.tell(device(1), xid(79, "GPU has fallen off the bus."));
     let fault = fault(&found);
-    let suspect = fault.prime();
+    let suspect = fault.primary_suspect();
     assert_eq!(
         (&suspect.domain, suspect.class.to_string().as_str(), suspect.is_certain()),
         (&device(1), "device", true)
@@ -97,7 +96,7 @@ fn a_gpu_that_fell_off_the_bus_is_blamed_with_what_nvidia_says_to_do() {
     let damage = suspect.damage;
     assert_eq!(
         [damage.process, damage.state, damage.device, damage.program],
-        [Sound::No, Sound::No, Sound::No, Sound::Unknown]
+        [Health::Faulty, Health::Faulty, Health::Faulty, Health::Unknown]
     );
     assert_eq!(clue(fault, "said"), "Xid 79, GPU has fallen off the bus: GPU has fallen off the bus.");
     assert!(clue(fault, "to_do").contains("reboot"));
@@ -107,13 +106,13 @@ fn a_gpu_that_fell_off_the_bus_is_blamed_with_what_nvidia_says_to_do() {
 }
 
 #[test]
-fn a_gpu_that_the_job_does_not_use_is_only_told() {
+fn xid_of_an_unused_gpu_is_reported_without_damage() {
     let mut job = Job::new();
     let found = job.tell(device(7), xid(79, "gone"));
     assert_eq!(class(&found), "gpu-xid");
-    assert!(fault(&found).prime().damage.still_trains());
+    assert!(fault(&found).primary_suspect().damage.is_still_training());
     let found = job.tell(Domain::Node(NodeId(Name::new("host-0"))), xid(79, "device 0000:99:00: gone"));
-    assert!(fault(&found).prime().damage.still_trains(), "of a device that is not watched");
+    assert!(fault(&found).primary_suspect().damage.is_still_training(), "of a device that is not watched");
 }
 
 #[test]
@@ -128,14 +127,14 @@ fn an_applications_error_never_blames_the_gpu() {
             for finding in found {
                 let Finding::Blame(fault) = finding else { panic!("{finding:?}") };
                 assert!(fault.suspects().iter().all(|suspect| suspect.domain == rank(1)), "Xid {code}: {fault:?}");
-                assert_ne!(fault.prime().damage.device, Sound::No);
+                assert_ne!(fault.primary_suspect().damage.device, Health::Faulty);
             }
         }
     }
 }
 
 #[test]
-fn a_rank_that_hangs_after_its_error_is_blamed_and_one_that_goes_on_or_ends_is_not() {
+fn rank_is_blamed_only_if_it_hangs_after_its_gpu_error() {
     let told = |job: &mut Job| {
         let text = format!("pid={}, name=python3, MMU Fault", job.pid(1));
         assert_eq!(job.tell(device(1), xid(31, &text)), []);
@@ -145,13 +144,16 @@ fn a_rank_that_hangs_after_its_error_is_blamed_and_one_that_goes_on_or_ends_is_n
     told(&mut job);
     let found = job.pass(1.1);
     let fault = fault(&found);
-    assert_eq!((&fault.prime().domain, fault.incarnation()), (&rank(1), Some(Incarnation(1))));
-    assert_eq!(fault.prime().class, FaultClass::Program);
-    assert_eq!((fault.prime().damage.process, fault.prime().damage.device), (Sound::No, Sound::Yes));
+    assert_eq!((&fault.primary_suspect().domain, fault.incarnation()), (&rank(1), Some(Incarnation(1))));
+    assert_eq!(fault.primary_suspect().class, FaultClass::Program);
+    assert_eq!(
+        (fault.primary_suspect().damage.process, fault.primary_suspect().damage.device),
+        (Health::Faulty, Health::Healthy)
+    );
     assert_eq!(fault.advice, Some(Name::new("restart")));
     assert!(clue(fault, "process").contains("10 s"));
 
-    let change = |change: fn(&mut taskd_core::kernel::Proc, JobTime)| {
+    let change = |change: fn(&mut taskd_core::state::Proc, JobTime)| {
         let mut job = Job::new();
         told(&mut job);
         let now = job.view.now;
@@ -186,8 +188,8 @@ fn a_double_bit_error_is_the_gpus_unless_it_was_contained() {
     job.tell(device(1), xid(48, "DBE"));
     assert_eq!(job.tell(device(1), xid(94, &contained)), []);
     let found = job.pass(11.0);
-    assert_eq!(fault(&found).prime().domain, rank(1), "its process only, which did not end");
-    assert_eq!(fault(&found).prime().class, FaultClass::Device, "not the program's own error");
+    assert_eq!(fault(&found).primary_suspect().domain, rank(1), "its process only, which did not end");
+    assert_eq!(fault(&found).primary_suspect().class, FaultClass::Device, "not the program's own error");
 
     let mut job = Job::new();
     job.tell(device(1), xid(94, "Contained"));
@@ -196,14 +198,14 @@ fn a_double_bit_error_is_the_gpus_unless_it_was_contained() {
 }
 
 #[test]
-fn unknown_xids_and_those_for_people_are_told_and_not_acted_upon() {
+fn unknown_and_manual_action_xids_are_reported_without_damage() {
     let mut job = Job::new();
     for (code, to_do) in
-        [(9999, "not acted upon"), (74, "NVLink"), (151, "virtual machine"), (54, "cables"), (167, "support")]
+        [(9999, "reported only"), (74, "NVLink"), (151, "virtual machine"), (54, "cables"), (167, "support")]
     {
         let found = job.tell(device(1), xid(code, "words"));
         let fault = fault(&found);
-        assert!(fault.prime().damage.still_trains() && fault.prime().is_cause(), "Xid {code}");
+        assert!(fault.primary_suspect().damage.is_still_training() && fault.primary_suspect().is_cause(), "Xid {code}");
         assert!(clue(fault, "to_do").contains(to_do), "Xid {code}: {}", clue(fault, "to_do"));
     }
     assert_eq!(class(&job.tell(Domain::Node(NodeId(Name::new("host-0"))), error(SXID, 28006, "switch"))), "gpu-xid");
@@ -247,7 +249,7 @@ fn a_gpu_is_well_again_when_it_answers_is_reset_or_is_another() {
 }
 
 #[test]
-fn heat_is_told_when_it_lasts_and_taken_back_when_it_is_over_for_a_while() {
+fn lasting_heat_is_reported_and_cleared_after_a_cool_period() {
     let mut job = Job::new();
     assert_eq!(job.figure(metric::TEMPERATURE, 200.0), [], "nobody has said what is too hot");
     job.figure(metric::TEMPERATURE_SLOWDOWN, 95.0);
@@ -265,9 +267,9 @@ fn heat_is_told_when_it_lasts_and_taken_back_when_it_is_over_for_a_while() {
     hot(&mut job, 97.0);
     let found = hot(&mut job, 98.0);
     let told = fault(&found);
-    assert_eq!(told.prime().class, FaultClass::Other(Name::new("gpu-hot")));
-    assert!(told.prime().damage.still_trains());
-    let figure = told.clues.iter().find(|clue| clue.what == metric::TEMPERATURE).unwrap();
+    assert_eq!(told.primary_suspect().class, FaultClass::Other(Name::new("gpu-hot")));
+    assert!(told.primary_suspect().damage.is_still_training());
+    let figure = told.evidence.iter().find(|clue| clue.what == metric::TEMPERATURE).unwrap();
     assert_eq!((figure.value, figure.usual), (Some(98.0), Some(95.0)));
     assert!(clue(told, "to_do").contains("air flow"));
     for _ in 0..20 {
@@ -282,7 +284,7 @@ fn heat_is_told_when_it_lasts_and_taken_back_when_it_is_over_for_a_while() {
     assert_eq!(found, [Finding::Clear(device(1), FaultClass::Other(Name::new("gpu-hot")))]);
 }
 
-/// A driver that knows no threshold may say 0.
+/// A driver without a threshold may report 0.
 #[test]
 fn a_limit_of_zero_is_none() {
     let mut job = Job::new();
@@ -296,7 +298,7 @@ fn a_limit_of_zero_is_none() {
 }
 
 #[test]
-fn growth_is_told_within_its_time_only() {
+fn counter_growth_is_reported_only_within_its_time_window() {
     let mut job = Job::new();
     assert_eq!(job.figure(metric::PCIE_REPLAY, 100.0), [], "what was before is not growth");
     for count in 1..20 {
@@ -316,14 +318,14 @@ fn growth_is_told_within_its_time_only() {
 }
 
 #[test]
-fn a_bound_that_is_reached_is_told_once() {
+fn device_bound_reached_is_reported_once() {
     let mut job = Job::new();
     let node = |n: usize| Domain::Device(NodeId(Name::from(format!("host-{n}"))), 0);
     let mut found = Vec::new();
     for n in 0..DEVICES_MAX + 3 {
         found.extend(job.tell(node(n), Signal::Metric { name: metric::POWER, value: 1.0 }));
     }
-    assert_eq!(fault(&found).prime().domain, Domain::Plugin(NAME));
+    assert_eq!(fault(&found).primary_suspect().domain, Domain::Plugin(NAME));
     assert_eq!(job.detector.state.watches.len(), DEVICES_MAX);
 }
 
@@ -342,7 +344,7 @@ fn a_users_rules_and_table_are_used_and_stand_in_the_configuration() {
     assert_eq!(class(&job.tell(device(1), xid(4242, ""))), "device");
 }
 
-/// What can be seen of GPUs, also what makes no sense.
+/// Possible observations about GPUs, including invalid ones.
 fn signal() -> impl Strategy<Value = Signal> {
     let codes = prop_oneof![0..180_u32, Just(999), any::<u32>()];
     let texts = prop_oneof![
@@ -362,7 +364,7 @@ fn signal() -> impl Strategy<Value = Signal> {
 }
 
 fn said(findings: &[Finding], detector: &GpuDetector) -> String {
-    format!("{findings:?} {:?}", detector.deadline()) // figures that are no numbers equal nothing but their text
+    format!("{findings:?} {:?}", detector.deadline()) // compared as text, since NaN is not equal to itself
 }
 
 proptest! {
@@ -404,7 +406,7 @@ proptest! {
 }
 
 #[test]
-fn the_detector_keeps_the_contract() {
+fn gpu_detector_passes_the_conformance_suite() {
     let mut timelines = VecDeque::new();
     for seed in 0..8_u32 {
         let mut timeline = Timeline::of_ranks(4).steady(Duration::from_secs(5));
@@ -434,6 +436,6 @@ fn the_detector_keeps_the_contract() {
 #[test]
 fn a_state_of_another_version_is_refused() {
     let mut detector = GpuDetector::new();
-    assert_eq!(detector.restore(&Bytes::from_static(&[9, 0, 0])), Err(Malformed));
-    assert_eq!(detector.restore(&[]), Err(Malformed));
+    assert_eq!(detector.restore(&Bytes::from_static(&[9, 0, 0])), Err(DecodeError));
+    assert_eq!(detector.restore(&[]), Err(DecodeError));
 }

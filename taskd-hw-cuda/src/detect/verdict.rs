@@ -1,37 +1,38 @@
-//! What is said: whom a fault blames, what is still sound there, and why.
+//! Builds the faults: suspect, damage and evidence.
 //!
-//! It keeps nothing.
+//! The functions keep no state.
 
 use super::rule::{Rule, Way};
 use super::watch::{Seen, Watch};
 use super::{APP_WITHIN, NAME};
 use crate::health::GpuIdentity;
 use crate::xid::{Action, XID};
-use taskd_core::detect::{Clue, Damage, Fault, FaultClass, Findings, Sound, Suspect};
+use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, Findings, Health, Suspect};
 use taskd_core::job::{Domain, JobTime, Name, ProcId};
-use taskd_core::kernel::View;
+use taskd_core::state::View;
 
-/// The class of what is told of an Xid and not acted upon.
+/// Class of an Xid that is reported and not acted upon.
 const XID_TOLD: Name = Name::new("gpu-xid");
 
-/// The strategy that starts ranks again.
+/// Name of the strategy that restarts ranks.
 const RESTART: Name = Name::new("restart");
 
-/// How sure one is of what is only told.
+/// Confidence of faults that are reported without blame.
 const TOLD_PERMILLE: u16 = 600;
 
-/// A process that has lost its device, with the device.
-const GONE: Damage = Damage { process: Sound::No, state: Sound::No, device: Sound::No, program: Sound::Unknown };
+/// Damage of a process whose device no longer works.
+const GONE: Damage =
+    Damage { process: Health::Faulty, state: Health::Faulty, device: Health::Faulty, program: Health::Unknown };
 
-/// Nothing is known that would keep the job from training.
+/// Damage of a fault that does not stop the job from training.
 const TRAINS: Damage =
-    Damage { process: Sound::Yes, state: Sound::Yes, device: Sound::Unknown, program: Sound::Unknown };
+    Damage { process: Health::Healthy, state: Health::Healthy, device: Health::Unknown, program: Health::Unknown };
 
-/// A device does not work.
+/// Blames a device that does not work.
 pub(super) fn broken(about: &Domain, seen: &Seen, action: Action, watch: &mut Watch, view: &View, out: &mut Findings) {
     if !is_used(about, view) {
         let fault = told(about, seen, Some(action), watch);
-        return out.blame(fault.because(Clue::text("use", "no rank of the job is known to use it")));
+        return out.blame(fault.with_evidence(Evidence::text("use", "no rank of the job is known to use it")));
     }
     watch.is_broken = true;
     watch.forget_applications();
@@ -39,8 +40,9 @@ pub(super) fn broken(about: &Domain, seen: &Seen, action: Action, watch: &mut Wa
     out.blame(explained(Fault::new(NAME, seen.at, suspect), seen, Some(action), watch));
 }
 
-/// Whether the job may use a device. A rank whose device nobody knows may use any of its host; a host without ranks is a
-/// spare, and to be left as well. What is said of a whole host is of a device that is not watched.
+/// Returns true if the job may use the device. A rank whose device is unknown may use any device of its host. A device
+/// on a host without ranks counts as used too, since that host is a spare that ranks should not move to. Reports about
+/// a whole host concern a device that is not watched, so they return false.
 fn is_used(about: &Domain, view: &View) -> bool {
     let Domain::Device(node, _) = about else { return false };
     let mut here = view.world.members().keys().filter(|rank| {
@@ -52,14 +54,14 @@ fn is_used(about: &Domain, view: &View) -> bool {
     may_use(*first) || here.any(|rank| may_use(*rank))
 }
 
-/// Something is said that somebody should look after, and that keeps nobody from training.
+/// Builds a fault that needs an operator's attention but does not stop training.
 pub(super) fn told(about: &Domain, seen: &Seen, action: Option<Action>, watch: &Watch) -> Fault {
     let class = FaultClass::Other(XID_TOLD);
-    let suspect = Suspect { domain: about.clone(), class, damage: TRAINS, confidence_permille: TOLD_PERMILLE };
+    let suspect = Suspect::new(about.clone(), class, TRAINS, TOLD_PERMILLE);
     explained(Fault::new(NAME, seen.at, suspect), seen, action, watch)
 }
 
-/// An application was to be started again, and has had the time to end by itself.
+/// Blames a rank that the driver named and that neither ended nor completed a step in time.
 pub(super) fn application(id: &ProcId, seen: &Seen, view: &View, out: &mut Findings) {
     let Some(proc) = view.proc(&id.role).filter(|p| p.incarnation == id.incarnation) else { return };
     let goes_on = proc.step.is_some() && proc.progress_at > seen.at;
@@ -68,17 +70,21 @@ pub(super) fn application(id: &ProcId, seen: &Seen, view: &View, out: &mut Findi
     }
     let is_own = seen.entry.as_ref().is_some_and(|entry| entry.application);
     let class = if is_own { FaultClass::Program } else { FaultClass::Device };
-    let damage = Damage { process: Sound::No, state: Sound::No, device: Sound::Yes, program: Sound::Unknown };
+    let damage =
+        Damage { process: Health::Faulty, state: Health::Faulty, device: Health::Healthy, program: Health::Unknown };
     let suspect = Suspect::certain(Domain::Process(id.role.clone()), class, damage);
     let text = format!(
         "the driver named its process, which neither ended nor completed a step within {} s",
         APP_WITHIN.as_secs()
     );
-    let fault = Fault::new(NAME, seen.at, suspect).of(Some(id.incarnation)).advising(RESTART);
-    out.blame(explained(fault, seen, Some(Action::RestartApp), &Watch::default()).because(Clue::text("process", text)));
+    let fault = Fault::new(NAME, seen.at, suspect).with_incarnation(Some(id.incarnation)).with_advice(RESTART);
+    out.blame(
+        explained(fault, seen, Some(Action::RestartApp), &Watch::default())
+            .with_evidence(Evidence::text("process", text)),
+    );
 }
 
-/// A figure is beyond its rule's limit.
+/// Builds a fault for a metric that violates its rule.
 pub(super) fn measured(
     about: &Domain,
     rule: &Rule,
@@ -88,28 +94,27 @@ pub(super) fn measured(
     identity: &GpuIdentity,
 ) -> Fault {
     let class = FaultClass::Other(rule.name.clone());
-    let suspect = Suspect { domain: about.clone(), class, damage: TRAINS, confidence_permille: TOLD_PERMILLE };
+    let suspect = Suspect::new(about.clone(), class, TRAINS, TOLD_PERMILLE);
     let text = match &rule.way {
         Way::Level { least, of } => {
             format!("{} is {found}, and at {limit} or beyond in {least} of {of} samples", rule.metric)
         }
         Way::Growth { within } => {
-            format!("{} has grown by {found} within {} s; {limit} is much", rule.metric, within.as_secs())
+            format!("{} has grown by {found} within {} s; the limit is {limit}", rule.metric, within.as_secs())
         }
     };
-    let fault = Fault::new(NAME, at, suspect).because(Clue::figure(rule.metric.clone(), found, limit, text));
-    who(fault.because(Clue::text("to_do", rule.advice.clone())), identity)
+    let fault = Fault::new(NAME, at, suspect).with_evidence(Evidence::figure(rule.metric.clone(), found, limit, text));
+    who(fault.with_evidence(Evidence::text("to_do", rule.advice.clone())), identity)
 }
 
-/// This detector has no room for more.
+/// Builds a fault that reports that the detector has no room for more devices.
 pub(super) fn full(about: &Domain, now: JobTime) -> Fault {
     let suspect = Suspect::certain(Domain::Plugin(NAME), FaultClass::Plugin, Damage::default());
-    let text =
-        format!("what is said of {about} is not judged, nor what is said of others beyond the detector's bounds");
-    Fault::new(NAME, now, suspect).because(Clue::text("bound", text))
+    let text = format!("reports about {about}, and about others beyond the detector's bounds, are ignored");
+    Fault::new(NAME, now, suspect).with_evidence(Evidence::text("bound", text))
 }
 
-/// A fault with its reasons.
+/// Adds the evidence for a fault: the Xid or error, the recommended action, and Xids that came before it.
 fn explained(fault: Fault, seen: &Seen, action: Option<Action>, watch: &Watch) -> Fault {
     let what = match &seen.entry {
         Some(entry) => format!("Xid {}, {}: {}", seen.code, entry.name, seen.error.text),
@@ -118,14 +123,15 @@ fn explained(fault: Fault, seen: &Seen, action: Option<Action>, watch: &Watch) -
         }
         None => format!("{} {}: {}", seen.error.family, seen.error.code, seen.error.text),
     };
-    let to_do = action.map_or("nothing is known to do: it is told, and not acted upon", Action::sentence);
-    let fault = fault.because(Clue::text("said", what)).because(Clue::text("to_do", to_do));
+    let to_do = action.map_or("no action is known: the error is reported only", Action::sentence);
+    let fault = fault.with_evidence(Evidence::text("said", what)).with_evidence(Evidence::text("to_do", to_do));
     let note = seen.entry.as_ref().map(|entry| entry.note.as_str()).filter(|note| !note.is_empty());
-    let fault = note.into_iter().fold(fault, |fault, note| fault.because(Clue::text("note", note)));
+    let fault = note.into_iter().fold(fault, |fault, note| fault.with_evidence(Evidence::text("note", note)));
     let before = watch.xids.iter().filter(|(code, at)| *code != seen.code && *at <= seen.at);
     let before: Vec<String> =
         before.map(|(code, at)| format!("{code} ({:.1} s before)", seen.at.since(*at).as_secs_f64())).collect();
-    let fault = if before.is_empty() { fault } else { fault.because(Clue::text("xids_before", before.join(", "))) };
+    let fault =
+        if before.is_empty() { fault } else { fault.with_evidence(Evidence::text("xids_before", before.join(", "))) };
     who(fault.with_error(Some(Box::new(seen.error.clone()))), &watch.identity)
 }
 
@@ -134,5 +140,5 @@ fn who(fault: Fault, identity: &GpuIdentity) -> Fault {
         return fault;
     }
     let GpuIdentity { uuid, pci, model, .. } = identity;
-    fault.because(Clue::text("card", format!("{model}, {uuid}, at {pci}")))
+    fault.with_evidence(Evidence::text("card", format!("{model}, {uuid}, at {pci}")))
 }

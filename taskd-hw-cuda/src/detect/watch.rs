@@ -1,6 +1,6 @@
-//! What is known of one device.
+//! State of one watched device.
 //!
-//! It keeps what verdicts need, within bounds, and says nothing by itself but that something is over.
+//! The state is bounded. The only findings that it produces by itself are violations of rules, and the ends of faults.
 
 use super::rule::{Limit, Rule, SAMPLES_MAX, Way};
 use super::verdict;
@@ -12,37 +12,38 @@ use std::time::Duration;
 use taskd_core::detect::{FaultClass, Findings};
 use taskd_core::job::{Domain, ErrorReport, JobTime, Name, ProcId};
 
-/// So many Xids of a device are remembered, for clues.
+/// Maximum number of Xids that are remembered per device, as evidence.
 const XIDS_KEPT_MAX: usize = 16;
 
-/// So many may wait to be judged, one for each process and Xid: a device has fewer of them. What comes beside is not judged.
+/// Maximum number of pending items per device, one per process and Xid: real devices have fewer. Further ones are not
+/// judged.
 const PENDING_MAX: usize = 64;
 
-/// So many changes of a counter are remembered within a rule's time.
+/// Maximum number of changes of a counter that are remembered within a rule's time.
 const CHANGES_KEPT_MAX: usize = 64;
 
-/// What is known of one device.
+/// State of one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Watch {
     pub(super) identity: GpuIdentity,
-    /// It was blamed, and nothing was seen since that would mend it.
+    /// True if the device was blamed, and nothing observed since then indicates a repair.
     pub(super) is_broken: bool,
-    /// NVML has called it lost, or in need of a reset.
+    /// True if NVML has reported the device as lost or in need of a reset.
     pub(super) is_lost: bool,
-    /// The driver's recovery action says so.
+    /// True while the driver's recovery action asks for a reset of the device or a reboot.
     pub(super) by_driver: bool,
-    /// The last Xids, oldest first.
+    /// Most recent Xids, oldest first.
     pub(super) xids: VecDeque<(u32, JobTime)>,
     pending: Vec<Pending>,
-    /// Figures that others are compared with.
+    /// Latest values of the metrics that serve as limits of other metrics.
     limits: BTreeMap<Name, f64>,
     levels: BTreeMap<Name, Level>,
 }
 
-/// An Xid, or what NVML said.
+/// An Xid, or an error that NVML reported.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// Its number; 0 for what is no Xid.
+    /// Xid number; 0 for other errors.
     pub(super) code: u32,
     pub(super) at: JobTime,
     pub(super) error: ErrorReport,
@@ -50,16 +51,16 @@ pub(super) struct Seen {
     pub(super) entry: Option<Entry>,
 }
 
-/// Why something waits.
+/// Reason why an item is pending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Hold {
-    /// Another Xid may follow and take its place.
+    /// Another Xid may follow and replace the pending one.
     Follower,
-    /// The process may end by itself.
+    /// The process that the Xid is about may end by itself.
     App(ProcId),
 }
 
-/// What is to be judged later.
+/// An item to be judged later.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pending {
     pub(super) due: JobTime,
@@ -67,21 +68,21 @@ pub(super) struct Pending {
     pub(super) hold: Hold,
 }
 
-/// How one rule stands.
+/// State of one rule.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Level {
-    /// Samples, the latest in the lowest bit: whether they were beyond the limit.
+    /// Latest samples of the metric as bits, the newest in the lowest bit: 1 if the sample was at or beyond the limit.
     samples: u64,
     count: u32,
-    /// The counter's value at each change.
+    /// Value of the metric at each change, with the time, for a rule about growth.
     changes: VecDeque<(JobTime, f64)>,
     is_told: bool,
-    /// Since when it is below its limit by more than the margin.
+    /// Time since which the metric is below its limit by at least the margin, or has not grown.
     calm_since: Option<JobTime>,
 }
 
 impl Watch {
-    /// An Xid has come. True: it takes the place of one that waits, and that has waited for it.
+    /// Records an Xid and drops the pending Xids that it replaces. Returns true if the same Xid is pending already.
     pub(super) fn arrived(&mut self, code: u32, at: JobTime) -> bool {
         if self.xids.len() >= XIDS_KEPT_MAX {
             self.xids.pop_front();
@@ -89,7 +90,7 @@ impl Watch {
         self.xids.push_back((code, at));
         let is_awaited = |p: &Pending| p.seen.entry.as_ref().and_then(|entry| entry.unless) == Some(code);
         self.pending.retain(|pending| !(matches!(pending.hold, Hold::Follower) && is_awaited(pending)));
-        // The same again while it waits is one.
+        // A repetition of a pending Xid is judged together with it.
         self.pending.iter().any(|pending| pending.seen.code == code && matches!(pending.hold, Hold::Follower))
     }
 
@@ -97,7 +98,7 @@ impl Watch {
         self.xids.iter().any(|(seen, at)| *seen == code && now.since(*at) <= within)
     }
 
-    /// Keeps something to be judged later, once. False: there is no room for it.
+    /// Adds a pending item unless it is there already. Returns false if there is no room for it.
     pub(super) fn hold(&mut self, pending: Pending) -> bool {
         let is_there = |p: &Pending| p.hold == pending.hold && p.seen.code == pending.seen.code;
         if self.pending.iter().any(is_there) {
@@ -110,7 +111,7 @@ impl Watch {
         has_room
     }
 
-    /// What waits for an application is explained by the device.
+    /// Drops the pending application errors: the fault of the device explains them.
     pub(super) fn forget_applications(&mut self) {
         self.pending.retain(|pending| matches!(pending.hold, Hold::Follower));
     }
@@ -123,7 +124,7 @@ impl Watch {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
-    /// The device says who it is.
+    /// Takes the device's identity: another card, or an answer after a loss, clears the blame.
     pub(super) fn identified(&mut self, identity: GpuIdentity, about: &Domain, out: &mut Findings) {
         let is_another = !self.identity.uuid.is_empty() && self.identity.uuid != identity.uuid;
         if is_another || self.is_lost {
@@ -135,7 +136,7 @@ impl Watch {
         self.identity = identity;
     }
 
-    /// Something was seen that mends it.
+    /// Clears the blame after an observation that indicates a repair.
     pub(super) fn is_well(&mut self, about: &Domain, out: &mut Findings) {
         (self.is_lost, self.by_driver) = (false, false);
         if std::mem::take(&mut self.is_broken) {
@@ -143,14 +144,14 @@ impl Watch {
         }
     }
 
-    /// Keeps a figure that others are compared with.
+    /// Stores the metric if it serves as the limit of another one.
     pub(super) fn figure(&mut self, name: &Name, value: f64, rules: &[Rule]) {
         if rules.iter().any(|rule| matches!(&rule.limit, Limit::Metric(other) if other == name)) {
             self.limits.insert(name.clone(), value);
         }
     }
 
-    /// A figure has come: of the rule's metric, or of another one, which says that time has passed.
+    /// Applies a rule to a new sample, which may be of another metric: that one shows that time has passed.
     pub(super) fn apply(
         &mut self,
         rule: &Rule,
@@ -162,7 +163,7 @@ impl Watch {
     ) {
         let limit = match &rule.limit {
             Limit::Value(limit) => Some(*limit),
-            Limit::Metric(other) => self.limits.get(other).copied().filter(|limit| *limit > 0.0), // 0: the driver knows none
+            Limit::Metric(other) => self.limits.get(other).copied().filter(|limit| *limit > 0.0), // 0: no limit
         };
         let is_mine = *name == rule.metric && !value.is_nan();
         let (Some(limit), true) = (limit, is_mine || self.levels.contains_key(&rule.name)) else { return };
@@ -176,7 +177,7 @@ impl Watch {
                 level.count = (level.count + 1).min(of);
                 level.samples = level.samples << 1 | u64::from(value >= limit);
                 let beyond = (level.samples & (u64::MAX >> (64 - of))).count_ones();
-                // With the margin, a limit of 1 for something that is 0 or 1 is still one.
+                // With a margin of 0, a value at the limit must not count as calm.
                 (beyond >= least.clamp(1, of), value < limit && value <= limit - rule.margin, value)
             }
             Way::Growth { within } => {
@@ -201,18 +202,18 @@ impl Watch {
 }
 
 impl Level {
-    /// How much the counter has grown within this time.
+    /// Returns the growth of the counter within this time.
     fn grown(&mut self, value: Option<f64>, at: JobTime, within: Duration) -> f64 {
         if let Some(value) = value {
             if self.changes.back().is_some_and(|(_, last)| value < *last) {
-                self.changes.clear(); // it has begun anew
+                self.changes.clear(); // the counter restarted
             }
             if self.changes.len() >= CHANGES_KEPT_MAX {
-                self.changes.remove(1); // the first is what growth is counted from
+                self.changes.remove(1); // the first one is the base of the growth
             }
             self.changes.push_back((at, value));
         }
-        // What was there at the beginning of the time is what it has grown from.
+        // The value at the start of the time is the base of the growth.
         while self.changes.get(1).is_some_and(|(next, _)| at.since(*next) >= within) {
             self.changes.pop_front();
         }
@@ -223,7 +224,7 @@ impl Level {
     }
 }
 
-/// An entry of the table by position: its own form leaves fields out, which is for people.
+/// Serializes a table entry as a tuple: its JSON form omits default values, which a positional format cannot read back.
 mod entry {
     use crate::xid::{Action, Entry};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,6 +1,6 @@
-//! How the source is set, and why it cannot be had.
+//! Configuration of the NVML source, and its errors.
 //!
-//! It opens nothing but at [`NvmlBuilder::open`].
+//! The builder opens nothing before [`NvmlBuilder::open`].
 
 use super::driver;
 use super::kernel_log::{self, KMSG, KernelLog};
@@ -14,40 +14,40 @@ use std::time::Duration;
 use taskd_core::job::NodeId;
 use tokio::sync::oneshot;
 
-/// How often the devices are read, unless somebody says otherwise.
+/// Default interval between two readings of the GPUs through NVML.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The least interval: a reading of a device takes milliseconds.
+/// Shortest accepted interval: reading one device takes milliseconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// Why the health of GPUs cannot be had.
+/// Reason why the health of GPUs cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// There is no NVML.
-    #[error("NVML cannot be loaded ({library}: {why}): install NVIDIA's driver, or say where its library is")]
+    /// NVML, NVIDIA's management library, is not installed.
+    #[error("NVML cannot be loaded ({library}: {why}): install NVIDIA's driver, or set the path of its library")]
     NoLibrary {
-        /// What was looked for.
+        /// Name or path of the library that was looked for.
         library: String,
-        /// What the loader says.
+        /// Error of the dynamic loader.
         why: String,
     },
-    /// NVML is there and the driver is not.
-    #[error("NVIDIA's driver is not loaded: nvidia-smi says more, and modprobe nvidia loads it")]
+    /// NVML is installed, but NVIDIA's driver is not loaded.
+    #[error("NVIDIA's driver is not loaded: see nvidia-smi, and load it with modprobe nvidia")]
     NoDriver,
-    /// Another version of the driver is loaded than of the library.
+    /// The loaded driver and the NVML library have different versions.
     #[error("NVIDIA's driver and its library have different versions: load the driver again, or reboot the node")]
     VersionMismatch,
-    /// The driver refuses.
+    /// NVIDIA's driver denies this process access to the GPUs.
     #[error("NVIDIA's driver refuses this user, or the container has no access to /dev/nvidia*")]
     NoPermission,
-    /// The driver is there, and none of the devices that are to be watched.
-    #[error("NVIDIA's driver lists {count} devices, and none of those that are to be watched")]
+    /// The driver is loaded, but lists none of the devices to watch.
+    #[error("NVIDIA's driver lists {count} devices, but none of those to watch")]
     NoDevice {
-        /// How many it lists.
+        /// Number of devices that the driver lists.
         count: u32,
     },
-    /// Something else.
+    /// NVML returned an error for which no other variant exists; the field is its text.
     #[error("NVML does not work: {0}")]
     Failed(String),
 }
@@ -66,7 +66,7 @@ impl Unavailable {
     }
 }
 
-/// What the threads are told.
+/// Settings that the source's threads share.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) node: NodeId,
@@ -76,7 +76,7 @@ pub(super) struct Settings {
     pub(super) events: bool,
 }
 
-/// Makes an [`NvmlSource`] (see [`NvmlSource::builder`]).
+/// Builder of an [`NvmlSource`] (see [`NvmlSource::builder`]).
 #[derive(Clone, Debug)]
 pub struct NvmlBuilder {
     settings: Settings,
@@ -89,57 +89,61 @@ impl NvmlBuilder {
         NvmlBuilder { settings, kernel_log: Some(KMSG.into()) }
     }
 
-    /// How often the devices are read; at least every 20 ms. Default: [`INTERVAL`].
+    /// Sets the interval between two readings of the devices, at least 20 ms. Default: [`INTERVAL`].
     #[must_use]
     pub fn with_interval(mut self, interval: Duration) -> NvmlBuilder {
         self.settings.interval = interval.max(INTERVAL_MIN);
         self
     }
 
-    /// The library to load, by path or by a name that the loader finds. Default: `libnvidia-ml.so.1`.
+    /// Sets the NVML library to load, as a path or as a name that the dynamic loader resolves. Default:
+    /// `libnvidia-ml.so.1`.
     #[must_use]
     pub fn with_library(mut self, library: impl Into<OsString>) -> NvmlBuilder {
         self.settings.library = Some(library.into());
         self
     }
 
-    /// The devices to watch, by NVML's index: the order on the PCI bus, which is CUDA's only with
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Default: all, at most [`DEVICES_MAX`].
+    /// Sets the devices to watch, by NVML index. NVML numbers devices in PCI bus order, which is CUDA's order only with
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Default: all devices, at most [`DEVICES_MAX`].
     #[must_use]
     pub fn with_devices(mut self, devices: impl IntoIterator<Item = u16>) -> NvmlBuilder {
         self.settings.devices = Some(devices.into_iter().take(usize::from(DEVICES_MAX)).collect());
         self
     }
 
-    /// Where the kernel's log is read: `/dev/kmsg` by default, or a file to which lines of it are appended.
+    /// Sets the path of the Linux kernel's log, from which Xids are read: a log device, or a file to which log lines
+    /// are appended. Default: `/dev/kmsg`.
     #[must_use]
     pub fn with_kernel_log(mut self, path: impl Into<PathBuf>) -> NvmlBuilder {
         self.kernel_log = Some(path.into());
         self
     }
 
-    /// The kernel's log is not read: Xids come by NVML only, without process and words.
+    /// Disables reading of the Linux kernel's log: Xids then arrive through NVML only, without the process and the
+    /// driver's text.
     #[must_use]
     pub fn without_kernel_log(mut self) -> NvmlBuilder {
         self.kernel_log = None;
         self
     }
 
-    /// The driver's events are not waited for: Xids come by the kernel's log only.
+    /// Disables the Xid events that the driver delivers through NVML: Xids then arrive through the Linux kernel's log
+    /// only.
     #[must_use]
     pub fn without_events(mut self) -> NvmlBuilder {
         self.settings.events = false;
         self
     }
 
-    /// Loads NVML and begins to watch. It waits for the driver, which can take seconds when no program uses a GPU.
+    /// Loads NVML and starts to watch the GPUs. The driver can take seconds to respond while no program uses a GPU.
     ///
     /// # Errors
-    /// [`Unavailable`]: why not, and what to do.
+    /// [`Unavailable`]: the reason, and what to do.
     pub async fn open(self) -> Result<NvmlSource, Unavailable> {
         let NvmlBuilder { settings, kernel_log } = self;
-        let (outbox, inbox) = Outbox::new(); // dropped with its threads, whenever nobody waits for this any more
-        let failed = |error: std::io::Error| Unavailable::Failed(format!("no thread for it: {error}"));
+        let (outbox, inbox) = Outbox::new(); // dropped with its threads if the caller drops this future
+        let failed = |error: std::io::Error| Unavailable::Failed(format!("its thread cannot be started: {error}"));
         let (opened, answer) = oneshot::channel();
         let (for_thread, box_of_thread) = (settings.clone(), outbox.clone());
         let thread = std::thread::Builder::new().name("taskd-nvml".into());

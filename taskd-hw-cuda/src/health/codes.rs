@@ -1,25 +1,26 @@
-//! What the source says beside figures and Xids: the codes of its errors.
-//!
-//! Names only.
+//! Codes of the errors that the source reports besides metrics and Xids.
 
 use taskd_core::job::{ErrorReport, Name, printable};
 use taskd_core::trace::Signal;
 
-/// The family of what NVML says of a device or of itself ([`ErrorReport::family`]).
+/// Family of the errors that NVML reports about a device or about itself ([`ErrorReport::family`]).
 pub const NVML: Name = Name::new("cuda.nvml");
-/// The device does not answer any more: it fell off the bus, or the driver gave it up.
+/// Code of the error that a device no longer answers: it fell off the bus, or the driver abandoned it.
 pub const GPU_LOST: Name = Name::new("gpu-lost");
-/// The device answers nothing until it is reset.
+/// Code of the error that a device answers no query until it is reset.
 pub const RESET_REQUIRED: Name = Name::new("reset-required");
-/// A counter is smaller than it was: the device was reset, or the driver loaded again.
+/// Code of the error that one of a device's counters is smaller than at the previous reading: the device was reset,
+/// or the driver was reloaded.
 pub const COUNTER_WENT_BACK: Name = Name::new("counter-went-back");
-/// The kernel's log cannot be read: Xids are known only by NVML, without process and words.
+/// Code of the error that the Linux kernel's log cannot be read: Xids arrive through NVML only, without the process
+/// and the driver's text.
 pub const KERNEL_LOG_UNAVAILABLE: Name = Name::new("kernel-log-unavailable");
-/// The driver gives no events: Xids are known only by the kernel's log.
+/// Code of the error that the driver delivers no Xid events through NVML: Xids arrive through the Linux kernel's
+/// log only.
 pub const XID_EVENTS_UNAVAILABLE: Name = Name::new("xid-events-unavailable");
 
-/// An error in words.
+/// Builds an error signal from a text.
 pub(super) fn error(family: Name, code: Name, text: String) -> Signal {
     let text = printable(&text).into_owned();
-    Signal::Error(Box::new(ErrorReport { family, code, text, follow_up: false, retry_free: false, step: None }))
+    Signal::Error(Box::new(ErrorReport::new(family, code, text)))
 }

@@ -1,6 +1,6 @@
-//! The thread that asks NVML: it may block, so nobody else does.
+//! The thread that queries NVML. These calls may block, so the source itself makes none.
 //!
-//! It reads, and comes back after the driver went away. It changes nothing.
+//! The thread only reads. It opens NVML again after the driver went away.
 
 use super::builder::{Settings, Unavailable};
 use super::codes::{GPU_LOST, NVML, RESET_REQUIRED, error};
@@ -19,17 +19,17 @@ use taskd_core::job::Domain;
 use taskd_core::trace::{Ext, Fact, Signal};
 use tokio::sync::oneshot;
 
-/// How long to wait before the driver is tried again.
+/// Time to wait before NVML is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What is known once NVML has been opened for the first time.
+/// Result of opening NVML for the first time.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) stand_in: bool,
     pub(super) devices: Vec<(u16, Option<PciAddress>)>,
 }
 
-/// One device that is watched.
+/// One watched device.
 pub(super) struct Watched<'nvml> {
     pub(super) index: u16,
     pub(super) device: Device<'nvml>,
@@ -47,8 +47,8 @@ pub(super) fn run(settings: &Settings, outbox: &Outbox, opened: oneshot::Sender<
         outbox.doing("loading NVML".into());
         let why = match open(settings) {
             Err(why) => match first.take() {
-                Some(opened) => return drop(opened.send(Err(why))), // nobody is there to hear more
-                None => None,                                       // told when it went away
+                Some(opened) => return drop(opened.send(Err(why))), // `open` returns the error
+                None => None,                                       // reported when the driver went away
             },
             Ok(nvml) => {
                 let watched = watch(settings, &nvml);
@@ -93,12 +93,13 @@ fn open(settings: &Settings) -> Result<Nvml, Unavailable> {
     Ok(nvml)
 }
 
-/// The indices of so many devices.
+/// Returns the NVML indices of `count` devices, at most [`DEVICES_MAX`].
 fn indices(count: u32) -> impl Iterator<Item = u16> {
     0..u16::try_from(count).unwrap_or(u16::MAX).min(DEVICES_MAX)
 }
 
-/// Reads all devices again and again. Why that is over; `None` at the end of the source.
+/// Reads all devices at every interval until NVML no longer works or the source is dropped. Returns the reason why NVML
+/// no longer works, or `None` if the source was dropped.
 fn session(settings: &Settings, outbox: &Outbox, nvml: &Nvml, mut watched: Vec<Watched<'_>>) -> Option<String> {
     let driver = nvml.sys_driver_version().unwrap_or_default();
     let (over, handles) = (AtomicBool::new(false), events::Handles::of(&watched));
@@ -107,7 +108,7 @@ fn session(settings: &Settings, outbox: &Outbox, nvml: &Nvml, mut watched: Vec<W
             let thread = std::thread::Builder::new().name("taskd-nvml-xid".into());
             let run = || events::run(settings, outbox, nvml, &handles, &over);
             if let Err(error) = thread.spawn_scoped(scope, run) {
-                events::unavailable(settings, outbox, &format!("no thread for them: {error}"));
+                events::unavailable(settings, outbox, &format!("their thread cannot be started: {error}"));
             }
         }
         let why = rounds(settings, outbox, &mut watched, &driver);
@@ -122,7 +123,7 @@ fn watch<'nvml>(settings: &Settings, nvml: &'nvml Nvml) -> Vec<Watched<'nvml>> {
     let count = nvml.device_count().unwrap_or(0);
     let mut watched = Vec::new();
     for index in indices(count).filter(wanted) {
-        // A device that cannot be had is not watched: its Xids are told about the node, with its place.
+        // A device that cannot be opened is not watched: its Xids are reported about the node, with its PCI address.
         let Ok(device) = nvml.device_by_index(u32::from(index)) else { continue };
         let pci = device.pci_info().ok().and_then(|pci| pci.bus_id.parse().ok());
         let about = Domain::Device(settings.node.clone(), index);
@@ -140,7 +141,7 @@ fn rounds(settings: &Settings, outbox: &Outbox, watched: &mut [Watched<'_>], dri
                 Ok(facts) if facts.is_empty() => {}
                 Ok(facts) => {
                     if !outbox.offer(What::Facts(facts)) {
-                        device.forget(); // what changed is to be told when there is room
+                        device.forget(); // report the changed values again when there is room
                     }
                 }
                 Err(why) => return Some(why),
@@ -151,7 +152,7 @@ fn rounds(settings: &Settings, outbox: &Outbox, watched: &mut [Watched<'_>], dri
         }
         outbox.offer(What::Beat);
         outbox.doing("waiting for the next reading".into());
-        // A reading that takes longer than the interval is followed by a pause all the same.
+        // A reading that takes longer than the interval is still followed by a pause.
         next = (next + settings.interval).max(Instant::now() + settings.interval / 4);
         if outbox.stop.wait(next.saturating_duration_since(Instant::now())) {
             return None;
@@ -166,10 +167,10 @@ impl Watched<'_> {
         self.mute = None;
     }
 
-    /// What is to be told of the device.
+    /// Reads the device and returns the facts to report.
     ///
     /// # Errors
-    /// Why NVML works for no device any more.
+    /// The reason why NVML no longer works for any device.
     fn read(&mut self, driver: &str) -> Result<Vec<Fact>, String> {
         match self.memory.read(&self.device, &self.about) {
             Ok(mut facts) => {
@@ -194,7 +195,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Who the device is, if that is to be told.
+    /// Returns the identity of the device, if it has not been reported since the device last answered again.
     fn who(&self, driver: &str) -> Option<GpuIdentity> {
         if self.identity.is_some() {
             return None;

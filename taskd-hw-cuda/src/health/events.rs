@@ -1,6 +1,6 @@
-//! The thread that waits for the driver's events: Xids, the moment they happen.
+//! The thread that waits for the driver's events: reports Xids at the moment they happen.
 //!
-//! It reads no figure. Where the driver gives no events, it says so once and ends.
+//! If the driver delivers no events, the thread reports that once and ends.
 
 use super::builder::Settings;
 use super::codes::{NVML, XID_EVENTS_UNAVAILABLE, error};
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 use taskd_core::job::Domain;
 use taskd_core::trace::Fact;
 
-/// How long one wait for events lasts at most; so late it is seen that the source was dropped.
+/// Maximum duration of one wait for events, which bounds the delay until a dropped source is noticed.
 const WAIT_MS: u32 = 500;
 
-/// A wait that comes back sooner without an event is followed by a pause: the driver would be asked without end.
+/// A wait that ends sooner without an event is followed by a pause, so that the driver is not queried in a busy loop.
 const TOO_SOON: Duration = Duration::from_millis(50);
 
-/// So many waits may fail in a row before the events are given up.
+/// Number of waits that may fail in a row before the thread stops waiting for events.
 const FAILURES_MAX: u32 = 20;
 
-/// What NVML calls an Xid whose number it does not know.
+/// Number that NVML gives an Xid whose real number it does not know.
 const NO_NUMBER: u32 = 999;
 
-/// The devices whose events are waited for, with their handles.
+/// Devices whose events are awaited, with their NVML handles.
 pub(super) struct Handles(Vec<(u16, usize)>);
 
 impl Handles {
@@ -42,7 +42,7 @@ impl Handles {
     }
 }
 
-/// Runs until `over`, the end of the source, or that of the events.
+/// Runs until `over` is set, the source is dropped, or events become unavailable.
 pub(super) fn run(settings: &Settings, outbox: &Outbox, nvml: &Nvml, handles: &Handles, over: &AtomicBool) {
     let set = match register(nvml, handles) {
         Ok(set) => set,
@@ -60,7 +60,7 @@ pub(super) fn run(settings: &Settings, outbox: &Outbox, nvml: &Nvml, handles: &H
                     XidError::Unknown => NO_NUMBER,
                 };
                 let place = handles.index(&event.device).map_or(Place::Unknown, Place::Device);
-                let text = "as the driver's event says, without its words".to_owned();
+                let text = "reported by an event of the driver, without text".to_owned();
                 outbox.put(Instant::now(), What::Xid(Xid { via: Via::Nvml, place, code, text }));
             }
             Err(NvmlError::Timeout) => {
@@ -80,7 +80,7 @@ pub(super) fn run(settings: &Settings, outbox: &Outbox, nvml: &Nvml, handles: &H
     }
 }
 
-/// A set in which all devices are that have Xid events.
+/// Creates an event set of NVML with all devices that support Xid events.
 fn register<'nvml>(nvml: &'nvml Nvml, handles: &Handles) -> Result<EventSet<'nvml>, String> {
     let fresh = || nvml.create_event_set().map_err(|error| error.to_string());
     let has_them = |index: &u16| {
@@ -88,7 +88,7 @@ fn register<'nvml>(nvml: &'nvml Nvml, handles: &Handles) -> Result<EventSet<'nvm
         types.is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
     };
     let mut wanted: Vec<u16> = handles.0.iter().map(|(index, _)| *index).filter(has_them).collect();
-    let mut why = "no device has them".to_owned();
+    let mut why = "no device supports them".to_owned();
     'anew: while !wanted.is_empty() {
         let mut set = fresh()?;
         for (place, index) in wanted.iter().enumerate() {
@@ -97,7 +97,7 @@ fn register<'nvml>(nvml: &'nvml Nvml, handles: &Handles) -> Result<EventSet<'nvm
                 Ok(same) => set = same,
                 Err(error) => {
                     why = error.to_string();
-                    wanted.remove(place); // the set is lost with the device that refuses
+                    wanted.remove(place); // the refused call has consumed the set
                     continue 'anew;
                 }
             }
@@ -107,9 +107,9 @@ fn register<'nvml>(nvml: &'nvml Nvml, handles: &Handles) -> Result<EventSet<'nvm
     Err(why)
 }
 
-/// Says that the driver gives no events.
+/// Reports that the driver delivers no events.
 pub(super) fn unavailable(settings: &Settings, outbox: &Outbox, why: &str) {
-    let text = format!("the driver gives no Xid events ({why}): Xids are known by the kernel's log only");
+    let text = format!("the driver sends no Xid events ({why}): Xids come from the kernel's log only");
     let fact = Fact::new(Domain::Node(settings.node.clone()), error(NVML, XID_EVENTS_UNAVAILABLE, text));
     outbox.put(Instant::now(), What::Facts(vec![fact]));
 }

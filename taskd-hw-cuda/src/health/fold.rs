@@ -1,32 +1,32 @@
-//! One Xid that comes by two ways, or again and again, is told once.
+//! Deduplicates Xids: one that arrives through both channels, or repeatedly, is reported once.
 //!
-//! It knows no clock: times are arguments.
+//! The module reads no clock: callers pass times.
 
 use super::news::{Via, Xid};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use taskd_core::job::Domain;
 
-/// An Xid of one device that was told is not told again for so long; how often it came again is counted.
+/// After an Xid of a device was reported, repetitions within this time are counted but not reported.
 pub(super) const FOLD_WITHIN: Duration = Duration::from_secs(2);
 
-/// NVML says less than the kernel's log, and may be the first: its word waits so long for the log's.
+/// NVML's event has less detail than the kernel log and may arrive first, so it waits this long for the log line.
 pub(super) const LOG_WITHIN: Duration = Duration::from_millis(200);
 
-/// Most Xids that are remembered: one more forgets all.
+/// Maximum number of Xids that are remembered. If all of them are recent, one more clears the whole memory.
 const REMEMBERED_MAX: usize = 4096;
 
 type Key = (Domain, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct Fold {
-    /// When each was told last.
+    /// Time at which each Xid was last reported, by domain and Xid number.
     told: BTreeMap<Key, Instant>,
-    /// By NVML, waiting for the log's words.
+    /// Xids from NVML that wait for the line of the kernel log about the same error.
     held: Vec<(Instant, Key, Xid)>,
-    /// Whether the log can be read.
+    /// True if the kernel log is readable.
     log_is_read: bool,
-    /// How many came again.
+    /// Number of repetitions that were not reported.
     pub(super) folded: u64,
 }
 
@@ -35,7 +35,7 @@ impl Fold {
         Fold { log_is_read, ..Fold::default() }
     }
 
-    /// Takes one; what is to be told now is returned.
+    /// Takes one Xid and returns what to report now.
     pub(super) fn take(&mut self, at: Instant, about: Domain, xid: Xid) -> Option<(Instant, Domain, Xid)> {
         let key = (about, xid.code);
         if self.told.get(&key).is_some_and(|told| at.saturating_duration_since(*told) < FOLD_WITHIN) {
@@ -59,12 +59,12 @@ impl Fold {
         }
     }
 
-    /// When the first of those that wait has waited long enough.
+    /// Returns the time at which the first waiting Xid has to be released.
     pub(super) fn due(&self) -> Option<Instant> {
         self.held.iter().map(|(at, ..)| *at + LOG_WITHIN).min()
     }
 
-    /// Those that have waited long enough.
+    /// Returns the Xids that have waited long enough.
     pub(super) fn release(&mut self, now: Instant) -> Vec<(Instant, Domain, Xid)> {
         let is_due = |(at, ..): &mut (Instant, Key, Xid)| *at + LOG_WITHIN <= now;
         let due: Vec<_> = self.held.extract_if(.., is_due).collect();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn by_both_ways_it_is_told_once_and_in_the_logs_words() {
+    fn xid_received_both_ways_is_reported_once_with_the_log_text() {
         for log_first in [true, false] {
             let (mut fold, t) = (Fold::new(true), Instant::now());
             let (first, second) = if log_first { (Via::KernelLog, Via::Nvml) } else { (Via::Nvml, Via::KernelLog) };
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nvml_alone_is_told_when_the_log_says_nothing_or_cannot_be_read() {
+    fn nvml_xid_is_reported_if_the_log_is_silent_or_unreadable() {
         let (mut fold, t) = (Fold::new(true), Instant::now());
         assert_eq!(fold.take(t, device(), xid(Via::Nvml, 48)), None);
         assert_eq!(fold.due(), Some(t + LOG_WITHIN));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_told_every_two_seconds_and_counted() {
+    fn xid_flood_is_reported_every_two_seconds_and_counted() {
         let (mut fold, t) = (Fold::new(true), Instant::now());
         let told = (0..50).filter_map(|i| fold.take(t + ms(i * 100), device(), xid(Via::KernelLog, 13))).count();
         assert_eq!((told, fold.folded), (3, 47));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn remembered_xids_are_bounded() {
         let (mut fold, t) = (Fold::default(), Instant::now());
         for code in 0..10_000 {
             assert!(fold.take(t, device(), xid(Via::KernelLog, code)).is_some());

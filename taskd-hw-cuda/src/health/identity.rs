@@ -1,26 +1,24 @@
-//! Which card a device is: the index alone is another card's after a repair.
-//!
-//! Plain data.
+//! Identity of the card behind a device index, since after a repair the same index may be another card.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use taskd_core::job::Name;
 use taskd_core::trace::Extension;
 
-/// Who a GPU is, as a fact about its [`Domain::Device`](taskd_core::job::Domain).
+/// Identity of a GPU, as a fact about its [`Domain::Device`](taskd_core::job::Domain).
 ///
-/// Told at the beginning, and again when the device answers after it did not.
+/// Reported at the start, and when the device answers again after a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuIdentity {
-    /// The card's own name, the same in every machine: `GPU-...`.
+    /// NVML's UUID of the card, the same in every machine: `GPU-...`.
     pub uuid: String,
-    /// Where it sits: `0000:3b:00`.
+    /// Address of the GPU on the PCI bus: `0000:3b:00`.
     pub pci: String,
-    /// What it is, such as `NVIDIA H100 80GB HBM3`.
+    /// Model of the GPU, such as `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// The driver's version.
+    /// Version of NVIDIA's driver.
     pub driver: String,
-    /// The names of what the card or its driver does not measure: they are never told.
+    /// Names of the metrics that the card or its driver does not support; they are never reported.
     pub not_measured: Vec<String>,
 }
 
@@ -28,7 +26,7 @@ impl Extension for GpuIdentity {
     const NAME: Name = Name::new("cuda.gpu");
 
     fn encode(&self) -> Bytes {
-        serde_json::to_vec(self).map(Bytes::from).unwrap_or_default() // strings always can
+        serde_json::to_vec(self).map(Bytes::from).unwrap_or_default() // strings always serialize
     }
 
     fn decode(body: &[u8]) -> Option<GpuIdentity> {

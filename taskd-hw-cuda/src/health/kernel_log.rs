@@ -1,6 +1,6 @@
-//! The thread that reads the kernel's log: `/dev/kmsg`, or a file into which somebody else writes it.
+//! The thread that reads the kernel log: `/dev/kmsg`, or a file to which another program writes the log.
 //!
-//! It only reads, from the log's end on: what was there before is no news.
+//! Reading starts at the end of the log, so earlier messages are not reported.
 
 use super::builder::Settings;
 use super::codes::{KERNEL_LOG_UNAVAILABLE, NVML, error};
@@ -16,32 +16,33 @@ use std::time::{Duration, Instant};
 use taskd_core::job::{Domain, printable};
 use taskd_core::trace::Fact;
 
-/// Where Linux shows its log.
+/// Device through which Linux exposes its log.
 pub(super) const KMSG: &str = "/dev/kmsg";
 
-/// A record of `/dev/kmsg` is smaller.
+/// Size of the read buffer; a record of `/dev/kmsg` is always smaller.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// A longer line is cut: what is behind is no line of NVIDIA's driver.
+/// Bytes kept of one line; the driver's lines are shorter, so the cut part cannot matter.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// How long one wait lasts at most; so late it is seen that the source was dropped.
+/// Maximum duration of one wait, which bounds the delay until a dropped source is noticed.
 const WAIT: Duration = Duration::from_millis(250);
 
-/// So long nothing is read after a record that could not be: whatever the device is, it is not asked without end.
+/// Pause after a record that could not be read, so that a broken device is not read in a busy loop.
 const TOO_LATE: Duration = Duration::from_millis(1);
 
-/// An older record was not written since the log was opened, whatever its time says.
+/// A record cannot be older than this, since reading starts at the log's end; a larger age from its time stamp is
+/// ignored.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A log that is open.
+/// An open kernel log.
 pub(super) struct KernelLog {
     fd: OwnedFd,
     is_kmsg: bool,
 }
 
 impl KernelLog {
-    /// Opens a log at its end.
+    /// Opens a log and moves to its end.
     pub(super) fn open(path: &Path) -> Result<KernelLog, String> {
         let told = |error: Errno| format!("{}: {error}", path.display());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -59,16 +60,16 @@ impl KernelLog {
     }
 }
 
-/// Says that the log cannot be read.
+/// Builds the fact that the log cannot be read.
 pub(super) fn unavailable(settings: &Settings, why: &str) -> Fact {
     let text = format!(
-        "the kernel's log cannot be read ({why}): Xids are known by NVML only, without process and words; run with \
+        "the kernel's log cannot be read ({why}): Xids come from NVML only, without process and text; run with \
          CAP_SYSLOG, give the container /dev/kmsg, or name a file with the log"
     );
     Fact::new(Domain::Node(settings.node.clone()), error(NVML, KERNEL_LOG_UNAVAILABLE, text))
 }
 
-/// Runs until the end of the source.
+/// Runs until the source is dropped.
 pub(super) fn run(settings: &Settings, outbox: &Outbox, log: &KernelLog) {
     let told = match if log.is_kmsg { records(outbox, log) } else { lines(outbox, log) } {
         Ok(()) => return,
@@ -77,7 +78,7 @@ pub(super) fn run(settings: &Settings, outbox: &Outbox, log: &KernelLog) {
     outbox.put(Instant::now(), What::Facts(vec![unavailable(settings, &told)]));
 }
 
-/// `/dev/kmsg`: one record a read.
+/// Reads `/dev/kmsg`: each read returns one record.
 fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let (mut next, mut lines) = (None, Lines::default());
@@ -92,7 +93,7 @@ fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
                     Err(error) => return Err(error),
                 }
             }
-            // Overwritten before it was read, or too long: the next record's number says how many.
+            // Overwritten before it was read, or too long: the next record's sequence number shows how many were lost.
             Err(Errno::PIPE | Errno::INVAL) => {
                 outbox.stop.wait(TOO_LATE);
                 continue;
@@ -114,7 +115,7 @@ fn records(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The moment of a record's time.
+/// Converts the time of a record, in microseconds of the monotonic clock, into an `Instant`.
 fn seen_at(at_us: u64) -> Instant {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
     let now_us = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000)
@@ -124,7 +125,7 @@ fn seen_at(at_us: u64) -> Instant {
     now.checked_sub(age).unwrap_or(now)
 }
 
-/// A file that grows, line by line.
+/// Reads the lines that are appended to a log file.
 fn lines(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let (mut splitter, mut lines) = (Splitter::default(), Lines::default());
@@ -134,7 +135,7 @@ fn lines(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
                 outbox.stop.wait(WAIT / 5);
             }
             Ok(read) => splitter.take(&buffer[..read], |text| {
-                // A file may hold records as /dev/kmsg has them, or lines as syslog writes them.
+                // A file may hold records in the format of /dev/kmsg, or lines in the format of syslog.
                 let message = Record::parse(text).map_or(text, |record| record.message);
                 if let Some(line) = lines.take(message) {
                     outbox.put(Instant::now(), What::Xid(Xid::of(line)));
@@ -147,7 +148,7 @@ fn lines(outbox: &Outbox, log: &KernelLog) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Cuts what is read into lines, however it comes.
+/// Splits a byte stream into lines, independent of how the reads divide it.
 #[derive(Debug, Default)]
 struct Splitter {
     begun: Vec<u8>,
@@ -204,7 +205,7 @@ mod tests {
         assert!(seen_at(u64::MAX).elapsed() < Duration::from_secs(1));
     }
 
-    /// What this machine's kernel has written, where it may be read.
+    /// Reads this machine's kernel log, where that is permitted.
     #[test]
     fn every_record_of_a_real_log_is_read() {
         let Ok(log) = KernelLog::open(Path::new(KMSG)) else { return };
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_refused_with_its_path() {
+    fn kernel_log_at_an_invalid_path_is_refused_with_the_path() {
         let told = |path: &str| KernelLog::open(Path::new(path)).map(|_| ()).expect_err("no log");
         assert!(told("/no/such/log").contains("/no/such/log"));
         assert!(told("/proc").contains("neither"));

@@ -1,18 +1,21 @@
-//! The health of a node's GPUs: what NVML and the kernel's log say of them, as facts.
+//! Health of a node's GPUs: reports NVML readings and the kernel log as facts.
 //!
-//! It judges nothing (that is the [`GpuDetector`](crate::detect::GpuDetector)'s part) and changes nothing on a device.
+//! The source only reads devices. Judging the facts is the [`GpuDetector`](crate::detect::GpuDetector)'s part.
 //!
-//! # What it tells
-//! About [`Domain::Device`](taskd_core::job::Domain), with the index that NVML gives the device:
-//! - figures as [`Signal::Metric`](taskd_core::trace::Signal), by the names in [`metric`]: gauges every interval, counters and
-//!   states at the beginning and when they change. What a card does not have is not told, and stands in [`GpuIdentity`];
-//! - Xid errors as [`Signal::Error`](taskd_core::trace::Signal) of the family [`xid::XID`](crate::xid::XID), code the number,
-//!   text the driver's own words. One that comes by NVML and by the kernel's log is told once;
-//! - what happened to a device as errors of the family [`NVML`]: it is lost, it needs a reset, a counter went back;
-//! - who it is, as [`GpuIdentity`]: at the beginning, and when it answers again after it did not.
+//! # Reported facts
+//! About [`Domain::Device`](taskd_core::job::Domain), with the device's NVML index:
+//! - Readings as [`Signal::Metric`](taskd_core::trace::Signal), with the names in [`metric`]. Gauges are reported at
+//!   every interval, counters and states at the start and when they change. Metrics that a card does not support are
+//!   not reported; [`GpuIdentity`] lists them.
+//! - Xid errors as [`Signal::Error`](taskd_core::trace::Signal) of the family [`xid::XID`](crate::xid::XID). The code
+//!   is the Xid number, the text is the driver's. An Xid that arrives both through NVML and in the kernel log is
+//!   reported once.
+//! - Device events as errors of the family [`NVML`]: the device is lost, needs a reset, or one of its counters
+//!   decreased.
+//! - The identity of the card as [`GpuIdentity`]: at the start, and when the device answers again after a failure.
 //!
-//! About the node: an Xid of a device that NVML does not list, an NVSwitch's SXid, and what cannot be had (the kernel's log,
-//! the driver's events).
+//! About the node: an Xid of a device that NVML does not list, an SXid of an NVSwitch, and sources that are unavailable
+//! (the kernel log, the driver's events).
 
 mod builder;
 mod codes;
@@ -23,7 +26,7 @@ mod identity;
 mod kernel_log;
 pub mod metric;
 mod news;
-#[allow(unsafe_code)] // looks a symbol up in a library that is loaded already, and compares handles
+#[allow(unsafe_code)] // looks a symbol up in a library that is already loaded, and compares handles
 mod raw;
 mod reading;
 mod source;

@@ -1,6 +1,4 @@
-//! What the threads that may block hand over to the source that must not.
-//!
-//! It holds nothing back and orders nothing.
+//! Channel from the threads that may block to the source that must not block.
 
 use crate::xid::PciAddress;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,34 +8,34 @@ use taskd_core::trace::Fact;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// Most pieces of news that wait for the source; one reading of one device is one.
+/// Maximum number of items that wait for the source; one reading of one device is one item.
 const NEWS_MAX: usize = 1024;
 
-/// One piece of news.
+/// One item from a thread.
 #[derive(Debug)]
 pub(super) struct News {
-    /// When it was seen.
+    /// Time at which it was seen.
     pub(super) at: Instant,
     pub(super) what: What,
 }
 
 #[derive(Debug)]
 pub(super) enum What {
-    /// Facts, ready to be told.
+    /// Facts about devices that are ready to be reported.
     Facts(Vec<Fact>),
-    /// An Xid, which may come by another way as well.
+    /// An Xid from NVML or from the kernel log, which may arrive through the other one as well.
     Xid(Xid),
-    /// So many were lost where they come from.
+    /// Number of records of the kernel log that were lost before they could be read.
     Lost(u64),
-    /// Nothing can be had any more, and why. Told once, until it can again.
+    /// NVML no longer works; the field is the reason. Sent once, until NVML works again.
     Gone(String),
-    /// All is well, and there is nothing to tell.
+    /// NVML has answered, and there is nothing to report.
     Beat,
-    /// The devices that are watched, with their places.
+    /// The devices that are watched, by NVML index, with their PCI addresses.
     Devices(Vec<(u16, Option<PciAddress>)>),
 }
 
-/// An Xid error, by one of its ways.
+/// An Xid error as one of the two channels delivered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Xid {
     pub(super) via: Via,
@@ -56,24 +54,24 @@ pub(super) enum Via {
 pub(super) enum Place {
     Device(u16),
     Pci(PciAddress),
-    /// An NVSwitch.
+    /// An NVSwitch, with its PCI address if it is known.
     Switch(Option<PciAddress>),
     Unknown,
 }
 
-/// Where threads put their news.
+/// The threads' end of the channel.
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
     sender: mpsc::Sender<News>,
     shared: Arc<Shared>,
 }
 
-/// What threads and source both see.
+/// State that the threads share with the source.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Facts for which there was no room.
+    /// Number of facts for which the channel had no room.
     pub(super) dropped: AtomicU64,
-    /// What is being done, for whoever wonders why nothing comes.
+    /// The operation in progress, for the error about a silent NVML.
     pub(super) doing: Mutex<String>,
     pub(super) stop: Stop,
 }
@@ -93,7 +91,8 @@ impl Outbox {
         (Outbox { sender, shared: Arc::clone(&shared) }, Inbox { news, shared })
     }
 
-    /// For what comes again: it is counted when there is no room. Whether it was taken.
+    /// Sends an item that recurs: if there is no room, it is dropped and its facts are counted. Returns true if it was
+    /// sent.
     pub(super) fn offer(&self, what: What) -> bool {
         match self.sender.try_send(News { at: Instant::now(), what }) {
             Ok(()) => return true,
@@ -106,20 +105,20 @@ impl Outbox {
         false
     }
 
-    /// For what happens once: waits for room.
+    /// Sends an item that happens once: waits for room.
     pub(super) fn put(&self, at: Instant, what: What) {
         if self.sender.blocking_send(News { at, what }).is_err() {
             self.stop.now();
         }
     }
 
-    /// Says what is being done.
+    /// Records the operation in progress.
     pub(super) fn doing(&self, what: String) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 }
 
-/// Where the source finds its threads' news. They end when it is dropped.
+/// The source's end of the channel. Dropping it ends the threads.
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) news: mpsc::Receiver<News>,
@@ -132,7 +131,7 @@ impl Drop for Inbox {
     }
 }
 
-/// How threads are told to end, and how they wait.
+/// Stop request for the threads, and the interruptible wait that they use.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     is_over: Mutex<bool>,
@@ -149,7 +148,7 @@ impl Stop {
         *self.is_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for so long, or until the end. True: it is the end.
+    /// Waits for this time or until the stop request. Returns true if the stop was requested.
     pub(super) fn wait(&self, within: Duration) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(is_over, within, |over| !*over);

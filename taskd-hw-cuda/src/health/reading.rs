@@ -1,6 +1,4 @@
-//! One reading of one device: what NVML says now, and what of it is new.
-//!
-//! It reads and compares; it judges nothing.
+//! One reading of one device: reads the values from NVML, and selects those to report.
 
 use super::codes::{COUNTER_WENT_BACK, NVML, error};
 use super::metric as m;
@@ -15,39 +13,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use taskd_core::job::{Domain, Name};
 use taskd_core::trace::{Fact, Signal};
 
-/// Most NVLinks of one card that are looked at.
+/// Maximum number of NVLinks that are read per card.
 const LINKS_MAX: u32 = 64;
 
-/// How a figure is told.
+/// How often a value is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Every time.
+    /// The value is reported at every reading.
     Gauge,
-    /// When it changes; it never gets smaller by itself.
+    /// The value is reported when it changes. It decreases only after a reset of the device or a reload of the driver.
     Counter,
-    /// When it changes.
+    /// The value is reported when it changes, in either direction.
     State,
 }
 
-/// Why a device says nothing.
+/// Reason why a device does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mute {
-    /// It fell off the bus.
+    /// The device fell off the bus.
     Lost,
-    /// It wants to be reset.
+    /// The device needs a reset.
     ResetRequired,
 }
 
-/// Why a reading came to nothing.
+/// Reason why a reading failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Device(Mute),
-    /// NVML itself does not work any more, in its words.
+    /// NVML itself no longer works; the field is the text of its error.
     Driver(String),
 }
 
 impl Trouble {
-    /// What an error means for the device or for all of them; `None` for one that is about a single figure.
+    /// Classifies an error: it affects the device, or all of NVML, or (`None`) a single value only.
     pub(super) fn of(error: &NvmlError) -> Option<Trouble> {
         match error {
             NvmlError::GpuLost => Some(Trouble::Device(Mute::Lost)),
@@ -61,7 +59,7 @@ impl Trouble {
     }
 }
 
-/// What one reading found.
+/// Result of one reading.
 #[derive(Debug, Default)]
 struct Found {
     values: Vec<(Name, Kind, f64)>,
@@ -81,7 +79,7 @@ impl Found {
     fn failed(&mut self, name: Name, error: &NvmlError) {
         match Trouble::of(error) {
             Some(trouble) => self.trouble = Some(trouble),
-            // InvalidArg is how older drivers say that they do not know a sensor or a threshold.
+            // InvalidArg is how older drivers report that they do not know a sensor or a threshold.
             None if matches!(
                 error,
                 NvmlError::NotSupported
@@ -100,30 +98,30 @@ impl Found {
     }
 }
 
-/// The text of a constant name.
+/// Returns the text of a constant name.
 fn fixed(name: &'static Name) -> &'static str {
     name.as_str()
 }
 
-/// What a device was last told to be.
+/// Values that were last reported for a device.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     last: BTreeMap<Name, f64>,
     read_errors: u64,
-    /// What the card does not have, after its first reading.
+    /// Metrics that the card does not support, as of the last reading.
     pub(super) missing: BTreeSet<&'static str>,
 }
 
 impl Memory {
-    /// Everything is to be told again.
+    /// Forgets all reported values, so that the next reading reports everything.
     pub(super) fn forget(&mut self) {
         self.last.clear();
     }
 
-    /// Reads the device; returns what is to be told of it.
+    /// Reads the device and returns the facts to report.
     ///
     /// # Errors
-    /// Why there is nothing.
+    /// The reason why the device or NVML does not answer.
     pub(super) fn read(&mut self, device: &Device<'_>, about: &Domain) -> Result<Vec<Fact>, Trouble> {
         let mut found = Found::default();
         for part in [temperatures, power, clocks, memory, ecc, fields] {
@@ -140,7 +138,7 @@ impl Memory {
         Ok(self.news(found.values, about))
     }
 
-    /// What of these values is to be told.
+    /// Selects the values that have to be reported, and returns them as facts about the device.
     fn news(&mut self, values: Vec<(Name, Kind, f64)>, about: &Domain) -> Vec<Fact> {
         let mut facts = Vec::new();
         for (name, kind, value) in values {
@@ -148,7 +146,7 @@ impl Memory {
             if kind == Kind::Counter && before.is_some_and(|before| value < before) {
                 let before = before.unwrap_or_default();
                 let text =
-                    format!("{name} went from {before} to {value}: the GPU was reset, or the driver loaded again");
+                    format!("{name} went from {before} to {value}: the GPU was reset, or the driver was reloaded");
                 facts.push(Fact::new(about.clone(), error(NVML, COUNTER_WENT_BACK, text)));
             }
             if kind == Kind::Gauge || before != Some(value) {
@@ -160,7 +158,7 @@ impl Memory {
 }
 
 fn whole(value: u64) -> f64 {
-    value as f64 // beyond 2^53 the last digits are of no interest
+    value as f64 // beyond 2^53 the lowest digits do not matter
 }
 
 fn temperatures(device: &Device<'_>, found: &mut Found) {
@@ -199,7 +197,7 @@ fn clocks(device: &Device<'_>, found: &mut Found) {
     ] {
         found.take(name, Kind::State, Ok(f64::from(u8::from(reasons.contains(reason)))));
     }
-    // These two are judged by how long they last, so they are told every time.
+    // These two are judged by how long they last, so they are reported at every reading.
     for (name, reason) in [
         (m::THROTTLE_HW_THERMAL, ThrottleReasons::HW_THERMAL_SLOWDOWN),
         (m::THROTTLE_POWER_BRAKE, ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
@@ -237,7 +235,7 @@ fn ecc(device: &Device<'_>, found: &mut Found) {
     }
 }
 
-/// What NVML has no call of its own for.
+/// Reads the values that NVML provides as numbered fields, without a function for each.
 fn fields(device: &Device<'_>, found: &mut Found) {
     let fields = [
         (m::MEMORY_TEMPERATURE, Kind::Gauge, f::NVML_FI_DEV_MEMORY_TEMP),
@@ -295,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_when_they_change_and_when_they_go_back() {
+    fn counters_are_reported_on_change_and_on_decrease() {
         let mut memory = Memory::default();
         assert_eq!(told(&mut memory, 3.0, Kind::Counter).len(), 1);
         assert_eq!(told(&mut memory, 3.0, Kind::Counter), Vec::<String>::new());
@@ -308,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn gauges_are_told_every_time() {
+    fn gauges_are_reported_every_time_and_states_on_change() {
         let mut memory = Memory::default();
         assert_eq!([0, 1, 2].map(|_| told(&mut memory, 5.0, Kind::Gauge).len()), [1, 1, 1]);
         assert_eq!([0, 1, 2].map(|_| told(&mut memory, 6.0, Kind::State).len()), [1, 0, 0]);
     }
 
     #[test]
-    fn what_a_card_does_not_have_is_left_out_and_what_fails_is_counted() {
+    fn unsupported_metrics_are_omitted_and_failures_are_counted() {
         let mut found = Found::default();
         found.take(m::ECC_CORRECTED_VOLATILE, Kind::Counter, Err(NvmlError::NotSupported));
         found.take(m::POWER, Kind::Gauge, Err(NvmlError::Unknown));

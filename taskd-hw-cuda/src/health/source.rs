@@ -1,6 +1,6 @@
-//! The source: what its threads found, in order, told once.
+//! The NVML source: merges what its threads found, in order of time and without duplicates.
 //!
-//! It never blocks: whatever may, does so on a thread of its own.
+//! The source never blocks: calls that may block run on threads of their own.
 
 use super::builder::{NvmlBuilder, Settings};
 use super::codes::error;
@@ -16,21 +16,21 @@ use std::time::{Duration, Instant};
 use taskd_core::job::{Domain, NodeId};
 use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource, WhenFull};
 
-/// Most devices of one node.
+/// Maximum number of GPUs that an NVML source watches on its node.
 pub const DEVICES_MAX: u16 = 64;
 
-/// Most facts of one batch.
+/// Maximum number of facts per batch.
 const BATCH_FACTS_MAX: usize = 1024;
 
-/// NVML has not answered for so many intervals, and at least for [`SILENT_MIN`]: that is told.
+/// Number of intervals without an answer after which NVML is reported as silent, but not before [`SILENT_MIN`].
 const SILENT_INTERVALS: u32 = 6;
 const SILENT_MIN: Duration = Duration::from_secs(20);
 
-/// The health of a node's GPUs (see the [module](super)).
+/// Source of a node's GPU health (see the [module](super)).
 ///
-/// NVML's calls can block, some for good, when a driver is in trouble: they run on threads of their own. When no answer
-/// has come for some intervals the source says so, as an error and once, with what was being read; so it does when the
-/// driver goes away, which it then tries again every few seconds.
+/// NVML calls can block, some of them forever, when a driver is in trouble, so they run on separate threads. If NVML
+/// has not answered for several intervals, the source reports one error that names the reading in progress. It also
+/// reports an error when the driver goes away, and then tries to open NVML again every few seconds.
 ///
 /// ```
 /// use taskd_core::job::{Name, NodeId};
@@ -53,7 +53,7 @@ pub struct NvmlSource {
     devices: Vec<(u16, Option<PciAddress>)>,
     fold: Fold,
     folded_told: u64,
-    /// Seen, and not returned yet.
+    /// Facts that were received and not returned yet.
     seen: Vec<(Instant, Fact)>,
     failed: Option<SourceError>,
     heard: Instant,
@@ -61,7 +61,7 @@ pub struct NvmlSource {
 }
 
 impl NvmlSource {
-    /// A source for the GPUs of this machine, which the job knows as `node`.
+    /// Returns a builder of a source for the GPUs of this machine, whose name in the job is `node`.
     #[must_use]
     pub fn builder(node: NodeId) -> NvmlBuilder {
         NvmlBuilder::new(node)
@@ -106,7 +106,7 @@ impl NvmlSource {
                     let told = self.fold.take(at, about, xid);
                     self.seen.extend(told.map(tell));
                 }
-                return; // comes by other threads
+                return; // sent by other threads, so no sign that NVML answers
             }
             What::Lost(count) => {
                 let fact = Fact::new(self.node(), Signal::Lost { count });
@@ -114,7 +114,7 @@ impl NvmlSource {
                 return;
             }
             What::Gone(why) => {
-                let text = format!("NVML does not work any more: {why}; it is tried again every few seconds");
+                let text = format!("NVML stopped working: {why}; it is retried every few seconds");
                 self.failed = Some(SourceError::Unavailable(text));
             }
             What::Devices(devices) => self.devices = devices,
@@ -124,14 +124,14 @@ impl NvmlSource {
         self.is_silent = false;
     }
 
-    /// Whom an Xid is about; `None` for a device that is not to be watched.
+    /// Returns the domain that an Xid is about, or `None` if its device is not to be watched.
     fn about(&self, xid: &Xid) -> Option<Domain> {
         let device = |index| Some(Domain::Device(self.settings.node.clone(), index));
         match xid.place {
             Place::Device(index) => device(index),
             Place::Pci(pci) => match self.devices.iter().find(|(_, place)| *place == Some(pci)) {
                 Some((index, _)) => device(*index),
-                // One of those that are wanted may be a device that NVML does not give, and this its Xid.
+                // A wanted device may be missing from NVML's list, and this may be its Xid.
                 None if self.settings.devices.as_ref().is_some_and(|all| all.len() == self.devices.len()) => None,
                 None => Some(self.node()),
             },
@@ -139,7 +139,7 @@ impl NvmlSource {
         }
     }
 
-    /// What is to be returned now, if anything is.
+    /// Returns the next batch or error, or `None` if there is nothing to return yet.
     fn ready(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         let dropped = self.inbox.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -156,7 +156,7 @@ impl NvmlSource {
         self.seen.sort_by_key(|(at, _)| *at);
         let count = self.seen.len().min(BATCH_FACTS_MAX);
         let now = Instant::now();
-        let facts = self.seen.drain(..count).map(|(at, fact)| fact.aged(now.saturating_duration_since(at)));
+        let facts = self.seen.drain(..count).map(|(at, fact)| fact.with_age(now.saturating_duration_since(at)));
         Some(Ok(TraceBatch::of(facts.collect())))
     }
 
@@ -170,7 +170,7 @@ impl NvmlSource {
     }
 }
 
-/// An Xid as a fact.
+/// Converts an Xid, with its time and domain, into a fact.
 fn tell((at, about, xid): (Instant, Domain, Xid)) -> (Instant, Fact) {
     let (family, text) = match xid.place {
         Place::Switch(Some(pci)) => (SXID, format!("switch {pci}: {}", xid.text)),
@@ -188,7 +188,7 @@ impl TraceSource for NvmlSource {
     }
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        // Whatever is received is kept in `self` until it is returned, so nothing is lost with a call that is dropped.
+        // Whatever is received stays in `self` until it is returned, so a call that is dropped loses nothing.
         loop {
             while let Ok(news) = self.inbox.news.try_recv() {
                 self.take(news);

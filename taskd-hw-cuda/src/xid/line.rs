@@ -1,41 +1,41 @@
-//! Messages of the kernel's log, in one line or several: which Xid, of which GPU, by which process.
+//! Parser for kernel log messages, of one line or several: extracts the Xid, the GPU and the process.
 //!
-//! It takes what other programs wrote: every line is an Xid error or none, and no line is an error of ours.
+//! Input is arbitrary text from other programs: a line is either an Xid error or none, and parsing never fails.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Most bytes of a line's own words that are kept.
+/// Maximum length, in bytes, to which the text of a line of the Linux kernel's log is cut.
 pub const LINE_TEXT_BYTES_MAX: usize = 512;
 
 const MARK: &str = "Xid (";
 const FALLEN: &str = "fallen off the bus";
-/// How the driver begins when it says so over three lines, of which the last one is [`FALLEN`] and more.
+/// Start of the driver's message when it spans three lines, the last of which contains [`FALLEN`].
 const THE_GPU: &str = "NVRM: The NVIDIA GPU ";
-/// So many lines after that the message is over, whatever they were.
+/// Number of lines after which such a message counts as over.
 const MESSAGE_LINES_MAX: usize = 8;
-/// How a line's end within a message is written where one has to fit into a line: by `/dev/kmsg`, and by rsyslog.
+/// Escaped line breaks inside of a message: `/dev/kmsg` writes the first form, rsyslog the second.
 const ENDS: [&str; 2] = ["\\x0a", "#012"];
-/// Longest name of a process in bytes (`TASK_COMM_LEN` without its NUL).
+/// Maximum length of a process name in bytes (`TASK_COMM_LEN` without its NUL).
 const PROCESS_BYTES_MAX: usize = 15;
 
-/// Who reports.
+/// Family of errors in the kernel log, named after the kind of device that reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// A GPU.
+    /// Xid errors, which a GPU reports.
     Xid,
-    /// An NVSwitch.
+    /// SXid errors, which an NVSwitch reports.
     Sxid,
 }
 
-/// Where a device sits on the PCI bus, without its function.
+/// Address of a device on the PCI bus, without the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
-    /// The PCI domain.
+    /// Number of the PCI domain.
     pub domain: u32,
-    /// The bus in the domain.
+    /// Number of the bus in its domain.
     pub bus: u8,
-    /// The device on the bus.
+    /// Number of the device on its bus.
     pub device: u8,
 }
 
@@ -45,15 +45,15 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// A text that is no address on the PCI bus.
+/// Error for a text that is no PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no address on the PCI bus: write domain, bus and device in hexadecimal, such as 0000:3b:00")]
+#[error("not a PCI address: write domain, bus and device in hexadecimal, such as 0000:3b:00")]
 pub struct NoAddress;
 
 impl FromStr for PciAddress {
     type Err = NoAddress;
 
-    /// Takes `0000:3b:00` and longer domains (`00000000:3B:00`), with a function behind it or without.
+    /// Parses an address such as `0000:3b:00`, also with a longer domain (`00000000:3B:00`) or a function at the end.
     fn from_str(text: &str) -> Result<PciAddress, NoAddress> {
         let mut parts = text.splitn(3, ':');
         let mut next = || parts.next().filter(|part| !part.is_empty()).ok_or(NoAddress);
@@ -64,7 +64,7 @@ impl FromStr for PciAddress {
             None => rest,
         };
         let hex = |part: &str| {
-            // `from_str_radix` takes a sign, which is none of an address
+            // `from_str_radix` accepts a sign, which an address does not have
             if part.bytes().all(|b| b.is_ascii_hexdigit()) { u32::from_str_radix(part, 16).ok() } else { None }
         };
         let byte = |part: &str| hex(part).and_then(|n| u8::try_from(n).ok());
@@ -76,7 +76,7 @@ impl FromStr for PciAddress {
     }
 }
 
-/// What one line of the kernel's log says.
+/// An Xid or SXid error, as parsed from a line of the kernel log.
 ///
 /// ```
 /// use taskd_hw_cuda::xid::Line;
@@ -88,24 +88,25 @@ impl FromStr for PciAddress {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Who reports.
+    /// Family of the error, which names the kind of device that reports it.
     pub family: Family,
-    /// Where it sits, where the line says so in a form that is known.
+    /// Address of the device, if the line has one in a known format.
     pub pci: Option<PciAddress>,
-    /// The number of the error.
+    /// Number of the Xid or SXid, such as 79.
     pub code: u32,
-    /// The process that the driver was working for, in the namespace of the kernel: in a container it may have another one.
+    /// Id of the process that the driver was working for, in the initial pid namespace of Linux; inside its container
+    /// the process may have another pid.
     pub pid: Option<u32>,
-    /// That process's name.
+    /// Name of the process with the id `pid`.
     pub process: Option<String>,
-    /// What stands behind the number, at most [`LINE_TEXT_BYTES_MAX`] bytes, without control characters.
+    /// Text of the line after the error number, at most [`LINE_TEXT_BYTES_MAX`] bytes, without control characters.
     pub text: String,
 }
 
 impl Line {
-    /// Reads one message; `None` for one that says nothing of an Xid. What stands before `NVRM:` is skipped, so lines of
-    /// `dmesg`, of syslog and of the journal will do. A message may span several lines, with real ends or escaped ones: what is
-    /// said first counts. For one of which the lines come one by one see [`Lines`].
+    /// Parses the first Xid or SXid in a message of the kernel log; returns `None` if the message contains no such
+    /// error. Text before `NVRM:` is skipped, so lines of `dmesg`, syslog and the journal are accepted. A message may
+    /// span several lines, with real or escaped line breaks. For messages whose lines arrive one by one see [`Lines`].
     #[must_use]
     pub fn parse(message: &str) -> Option<Line> {
         let mut lines = Lines::default();
@@ -130,14 +131,14 @@ impl Line {
         Some(Line { family, pci: address(place), code, pid, process, text })
     }
 
-    /// The driver says this also without a number, in words of its own.
+    /// Parses the driver's messages about a lost GPU that contain no Xid number.
     fn fallen(line: &str) -> Option<Line> {
         let (_, said) = line.split_once("NVRM: ")?;
         if !said.contains(FALLEN) {
             return None;
         }
         let pci = said.split_whitespace().find_map(|word| address(word.trim_end_matches(':')));
-        // Without an address it is the driver's only where it is the end of a message whose beginning has it.
+        // Without an address, only the last line of a multi-line message qualifies; its first line has the address.
         if pci.is_none() && !said.starts_with(FALLEN) {
             return None;
         }
@@ -146,14 +147,14 @@ impl Line {
         Some(Line { family: Family::Xid, pci, code: 79, pid, process, text })
     }
 
-    /// The process in the words behind a number ([`Line::text`]).
+    /// Extracts the process id from the text of a line ([`Line::text`]).
     #[must_use]
     pub fn pid_in(text: &str) -> Option<u32> {
         who(text).0
     }
 
-    /// What Xid 154 says is to be done now: the number of the driver's recovery action, from `... to 0x2 (Node Reboot
-    /// Required)`.
+    /// Extracts the number of the driver's recommended recovery action from the text of Xid 154, such as `... to 0x2
+    /// (Node Reboot Required)`.
     #[must_use]
     pub fn recovery_action_in(text: &str) -> Option<u32> {
         let (_, to) = text.rsplit_once(" to 0x")?;
@@ -162,8 +163,8 @@ impl Line {
     }
 }
 
-/// Puts together what comes line by line: the driver says that a GPU has fallen off the bus over three lines as well, of which the
-/// first one says which.
+/// Parser for messages of the kernel log that arrive line by line. For a GPU that has fallen off the bus, the
+/// driver may write a message of three lines; only the first contains the GPU's address.
 ///
 /// ```
 /// use taskd_hw_cuda::xid::Lines;
@@ -176,13 +177,13 @@ impl Line {
 /// ```
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// Which GPU a message is about that has begun, and how many lines ago.
+    /// Address of the GPU in a message of several lines that has begun, and the number of lines since then.
     begun: Option<(PciAddress, usize)>,
 }
 
 impl Lines {
-    /// The next line or message; what it says of an Xid, together with those before it. Of a message that began ahead of the first
-    /// line that is read here nobody knows which GPU it is about.
+    /// Processes the next line or message, and returns the Xid that it completes. Earlier lines may contain the first
+    /// part of the Xid's message; if that part was never read, the Xid's GPU is unknown.
     pub fn take(&mut self, message: &str) -> Option<Line> {
         let parts = message.lines().flat_map(|line| line.split(ENDS[0])).flat_map(|line| line.split(ENDS[1]));
         let mut found = None;
@@ -211,7 +212,8 @@ impl Lines {
     }
 }
 
-/// The first word of what stands in the brackets, such as `PCI:0000:3b:00` or `PCI:0000:3b:00 GPU-I:02` (an instance).
+/// Parses the PCI address at the start of the text inside the brackets, such as `PCI:0000:3b:00` or
+/// `PCI:0000:3b:00 GPU-I:02` (an instance).
 fn address(place: &str) -> Option<PciAddress> {
     let word = place.split_whitespace().next()?;
     word.strip_prefix("PCI:").unwrap_or(word).parse().ok()
@@ -231,8 +233,8 @@ fn who(text: &str) -> (Option<u32>, Option<String>) {
     (number.filter(digits).and_then(|value| value.parse().ok()), behind("name=").and_then(|rest| known(process(rest))))
 }
 
-/// The name of a process, of what stands behind `name=`. It may have commas in it, and white space behind them: it is over where the
-/// driver's own words follow, which begin in capitals or with a number.
+/// Returns the process name at the start of the text after `name=`. The name may contain commas followed by white
+/// space. It ends where the driver's own text follows, which starts with a capital letter or a digit.
 fn process(rest: &str) -> &str {
     let begins =
         |text: &str| text.is_empty() || text.starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
@@ -244,7 +246,7 @@ fn process(rest: &str) -> &str {
     }
 }
 
-/// One line, no control characters, no longer than is kept.
+/// Removes control characters and line breaks, and cuts the text at [`LINE_TEXT_BYTES_MAX`] bytes.
 pub(crate) fn tidy(text: &str) -> String {
     let mut kept = String::new();
     for c in text.trim().chars() {
@@ -257,19 +259,20 @@ pub(crate) fn tidy(text: &str) -> String {
     kept
 }
 
-/// One record of `/dev/kmsg`.
+/// One record of `/dev/kmsg`, the kernel log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its number in the kernel's log.
+    /// Sequence number of the record in the kernel log.
     pub sequence: u64,
-    /// When it was written, in microseconds of the system's monotonic clock.
+    /// Time of the record, in microseconds of the system's monotonic clock.
     pub at_us: u64,
-    /// The line.
+    /// First line of the record's text.
     pub message: &'a str,
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record, `level,sequence,microseconds,flags;message` with further lines behind it. `None`: it is none.
+    /// Parses a record of `/dev/kmsg`, `level,sequence,microseconds,flags;message`; further lines may follow the
+    /// message. Returns `None` if the text has another format.
     #[must_use]
     pub fn parse(record: &'a str) -> Option<Record<'a>> {
         let (head, rest) = record.split_once(';')?;

@@ -1,7 +1,6 @@
-//! Xid errors: what NVIDIA's driver writes into the kernel's log when something is wrong with a GPU, and what NVIDIA says to
-//! do about each.
+//! Xid errors: parses the driver's messages in the kernel log, and provides NVIDIA's recommended action per Xid.
 //!
-//! It reads lines and tables, and watches nothing.
+//! The module parses lines and tables; it does not watch the log.
 
 mod line;
 mod table;
@@ -11,8 +10,8 @@ pub use table::{Action, ENTRIES_MAX, Entry, Problem, TableError, XidTable};
 
 use taskd_core::job::Name;
 
-/// The family under which a GPU's Xid errors travel ([`ErrorReport::family`](taskd_core::job::ErrorReport)).
+/// Family of the errors that report a GPU's Xids ([`ErrorReport::family`](taskd_core::job::ErrorReport)).
 pub const XID: Name = Name::new("cuda.xid");
 
-/// The family under which an NVSwitch's SXid errors travel.
+/// Family of the errors that report an NVSwitch's SXids.
 pub const SXID: Name = Name::new("cuda.sxid");

@@ -1,87 +1,89 @@
-//! What NVIDIA says to do about each Xid: a table as data, which users extend.
+//! NVIDIA's recommended action for each Xid: a table as data, which users can extend.
 //!
-//! It holds what is documented, and decides nothing.
+//! The table contains documented facts only; the detector decides.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use taskd_core::job::document_text;
 
-/// What is built in; see its `source`.
+/// The built-in table; its `source` field names the origin.
 const BUILT_IN: &str = include_str!("table.json");
 
-/// Most entries of one table.
+/// Maximum number of entries of one table of Xids.
 pub const ENTRIES_MAX: usize = 4096;
 
-/// Largest table that is read, in bytes.
+/// Maximum size of a table document in bytes.
 const BYTES_MAX: usize = 4 << 20;
 
-/// What NVIDIA says to do at once.
+/// Action that NVIDIA recommends immediately after an Xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Action {
-    /// Nothing: it is information.
+    /// No action: the Xid is informational.
     Ignore,
-    /// It comes of something else: do what that one's action is.
+    /// Take the action that is recommended for the error that caused this Xid.
     FollowOther,
-    /// Start the application again; the GPU works.
+    /// Restart the application; the GPU works.
     RestartApp,
     /// Stop all work on the GPU and reset it.
     ResetGpu,
-    /// Stop all work on the GPU and on those that share its links, then reset it.
+    /// Stop all work on the GPU and on the GPUs that share its links, then reset it.
     DrainAndReset,
-    /// Stop all work on the node and start it again.
+    /// Stop all work on the node and reboot it.
     RebootNode,
-    /// Start the virtual machine again.
+    /// Restart the virtual machine.
     RestartVm,
-    /// Do as the driver says in the GPU's recovery action.
+    /// Follow the driver's recommended recovery action for the GPU.
     RecoveryAction,
-    /// Look after NVLink: the line says which link, and the driver's recovery action what to do.
+    /// Check NVLink: the log line names the link, and the driver's recovery action says what to do.
     CheckFabric,
-    /// Look after cables, power and seat.
+    /// Check cables, power and whether the card sits firmly in its slot.
     CheckHardware,
-    /// Look after the versions of driver and firmware.
+    /// Check the versions of driver and firmware.
     UpdateSoftware,
-    /// Nothing is documented but to ask NVIDIA.
+    /// Contact NVIDIA: nothing else is documented.
     ContactSupport,
 }
 
 impl Action {
-    /// What to do, as a sentence for whoever has to do it.
+    /// Returns the action as a sentence for an operator.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
-            Action::Ignore => "nothing is to be done: it is information",
-            Action::FollowOther => "it comes of another error: do what is said of that one",
+            Action::Ignore => "no action is needed: it is information",
+            Action::FollowOther => "it follows from another error: act on that one",
             Action::RestartApp => "restart the application; the GPU can be used again at once",
             Action::ResetGpu => "stop all work on the GPU and reset it (nvidia-smi --gpu-reset)",
             Action::DrainAndReset => {
                 "stop all work on the GPU and on those that share its NVLinks, then reset it (nvidia-smi --gpu-reset)"
             }
-            Action::RebootNode => "drain the node and reboot it; if it comes back, have the GPU and its seat checked",
+            Action::RebootNode => {
+                "drain the node and reboot it; if the error returns, have the GPU and its seat checked"
+            }
             Action::RestartVm => "restart the virtual machine",
-            Action::RecoveryAction => "do what the GPU's recovery action says (nvidia-smi -q)",
+            Action::RecoveryAction => "follow the GPU's recovery action (nvidia-smi -q)",
             Action::CheckFabric => "check NVLink and its fabric (nvidia-smi nvlink -e, the fabric manager's log)",
             Action::CheckHardware => "check the GPU's power cables and its seat",
             Action::UpdateSoftware => "update driver and firmware",
-            Action::ContactSupport => "nothing is documented but to contact NVIDIA's support",
+            Action::ContactSupport => "contact NVIDIA's support: no other action is documented",
         }
     }
 
-    /// Whether the GPU does not work until somebody has done it.
+    /// Returns true if the GPU does not work until this action has been carried out.
     #[must_use]
     pub const fn takes_the_gpu(self) -> bool {
         matches!(self, Action::ResetGpu | Action::DrainAndReset | Action::RebootNode)
     }
 
-    /// What the driver means by the number of its recovery action (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); `None` for one
-    /// that is not known here.
+    /// Converts NVML's number of the recovery action that the driver recommends
+    /// (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); returns `None` if the number is unknown.
     #[must_use]
     pub const fn of_driver(code: u32) -> Option<Action> {
         Some(match code {
             0 => Action::Ignore,
-            1 | 6 => Action::ResetGpu, // 6: by its bus
+            1 | 6 => Action::ResetGpu, // 6: reset through the bus
             2 | 7 => Action::RebootNode,
             3 => Action::CheckFabric, // drain peer-to-peer traffic
             4 => Action::DrainAndReset,
@@ -110,23 +112,23 @@ impl fmt::Display for Action {
     }
 }
 
-/// What is known of one Xid.
+/// Entry of one Xid in a table of recommended actions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its number.
+    /// Number of the Xid.
     pub xid: u32,
-    /// NVIDIA's words for it.
+    /// NVIDIA's name for the Xid.
     pub name: String,
-    /// What to do at once.
+    /// Action that is recommended immediately after the Xid.
     pub action: Action,
-    /// The application's own error as a rule: the GPU is not suspected.
+    /// True if the error is usually the application's own: the GPU is not suspected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub application: bool,
-    /// Another Xid that takes the place of this one when it follows within moments, as 94 (contained) does of 48.
+    /// Number of another Xid that replaces this one if it follows within moments, as 94 (contained) replaces 48.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unless: Option<u32>,
-    /// What else is to be known: where sources differ, or are not certain.
+    /// Further remarks about the entry, for example where sources differ or are uncertain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
@@ -139,11 +141,11 @@ struct Document {
     xids: Vec<Entry>,
 }
 
-/// What to do about each Xid, by its number.
+/// Recommended actions by Xid number.
 ///
-/// What is built in was made of NVIDIA's *Xid catalog* (docs.nvidia.com/deploy/xid-errors, state of October 2025, its column
-/// "Resolution Bucket (Immediate Action)") for Ampere and newer GPUs. A table of a user's own has the same form, and its
-/// entries take the place of those with the same number:
+/// The built-in table is derived from NVIDIA's *Xid catalog* (docs.nvidia.com/deploy/xid-errors, as of October 2025,
+/// column "Resolution Bucket (Immediate Action)") for Ampere and newer GPUs. A user's table has the same format, and
+/// its entries replace those with the same number:
 ///
 /// ```
 /// use taskd_hw_cuda::xid::{Action, XidTable};
@@ -161,26 +163,26 @@ pub struct XidTable {
     source: String,
 }
 
-/// What is wrong with one place of a table.
+/// A problem of one value in a table of Xids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, such as `$.xids[3].name`.
+    /// JSON path of the wrong value, such as `$.xids[3].name`.
     pub path: String,
-    /// What, and what to do.
+    /// Description of the problem, and what to do.
     pub what: String,
 }
 
-/// Why a table was refused; nothing of it was taken.
+/// Reason why a table of Xids was refused. No entry of it was used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// It is no document of this form.
+    /// The document does not have the format of a table; the field is the reason.
     #[error("no table of Xids: {0}")]
     Form(String),
-    /// Some of its entries cannot be.
+    /// Some entries of the table are invalid; the field lists the problems.
     #[error("the table of Xids has {} problems, the first at {}: {}", .0.len(), .0[0].path, .0[0].what)]
     Entries(Vec<Problem>),
-    /// It cannot be read.
+    /// The file of the table cannot be read; the field is the reason.
     #[error("the table of Xids cannot be read: {0}")]
     Io(String),
 }
@@ -192,25 +194,25 @@ impl Default for XidTable {
 }
 
 impl XidTable {
-    /// What NVIDIA documents.
+    /// Returns the built-in table of NVIDIA's documented actions.
     #[must_use]
     pub fn built_in() -> XidTable {
         let mut table = XidTable::empty();
-        // Whether what is built in can be read is a test's question: here it is not worth a panic.
+        // A test checks that the built-in table is valid; a defect is not worth a panic here.
         let _ = table.extend_from(BUILT_IN);
         table
     }
 
-    /// A table in which nothing is known.
+    /// Returns a table without entries.
     #[must_use]
     pub const fn empty() -> XidTable {
         XidTable { entries: BTreeMap::new(), source: String::new() }
     }
 
-    /// Takes the entries of a document; those with a number that is there already replace it. All or nothing.
+    /// Adds the entries of a JSON document, replacing entries with the same number. Adds all of them or none.
     ///
     /// # Errors
-    /// [`TableError`]: what is wrong and where; the table is as it was.
+    /// [`TableError`]: the problems and their places; the table is unchanged.
     pub fn extend_from(&mut self, document: &str) -> Result<(), TableError> {
         if document.len() > BYTES_MAX {
             return Err(TableError::Form(format!("it has {} bytes, and at most {BYTES_MAX} are read", document.len())));
@@ -232,10 +234,10 @@ impl XidTable {
         Ok(())
     }
 
-    /// Takes the entries of a file.
+    /// Adds the entries of a JSON file, replacing entries with the same number. Adds all of them or none.
     ///
     /// # Errors
-    /// [`TableError`]: why nothing was taken.
+    /// [`TableError`]: the reason why nothing was added.
     pub fn extend_from_file(&mut self, path: &std::path::Path) -> Result<(), TableError> {
         use std::io::Read;
         let told = |e: std::io::Error| TableError::Io(format!("{}: {e}", path.display()));
@@ -252,24 +254,24 @@ impl XidTable {
         self.extend_from(text)
     }
 
-    /// What is known of an Xid.
+    /// Returns the entry of the Xid with this number.
     #[must_use]
     pub fn get(&self, xid: u32) -> Option<&Entry> {
         self.entries.get(&xid)
     }
 
-    /// All entries by their numbers.
+    /// Iterates over all entries by number.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// Where the latest document says that it is from.
+    /// Returns the origin of the table's data: the field `source` of the latest document that states it.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// A number for what the table says: equal tables have the same, also in another process.
+    /// Returns a hash of the entries: equal tables have equal hashes, also in different processes.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let text = serde_json::to_string(&self.entries.values().collect::<Vec<_>>()).unwrap_or_default();
@@ -277,7 +279,7 @@ impl XidTable {
     }
 }
 
-/// One problem for each thing that is wrong.
+/// Returns a problem for each defect of the entries of a document.
 fn check(entries: &[Entry]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut seen = BTreeMap::new();
@@ -289,16 +291,16 @@ fn check(entries: &[Entry]) -> Vec<Problem> {
             problem("xid", "0 is no Xid: their numbers begin at 1".into());
         }
         if let Some(first) = seen.insert(entry.xid, i) {
-            problem("xid", format!("Xid {} stands at $.xids[{first}] already: leave one of the two", entry.xid));
+            problem("xid", format!("Xid {} is already at $.xids[{first}]: remove one of the two", entry.xid));
         }
         if entry.name.trim().is_empty() {
-            problem("name", "a name is for people, and must not be empty".into());
+            problem("name", "a name must not be empty".into());
         }
         if entry.unless == Some(entry.xid) {
-            problem("unless", "an Xid cannot take its own place".into());
+            problem("unless", "an Xid cannot replace itself".into());
         }
         if entry.application && entry.action.takes_the_gpu() {
-            let what = format!("an application's error does not take the GPU away, as {} would", entry.action);
+            let what = format!("an application's error cannot have the action {}, which takes the GPU", entry.action);
             problem("application", what);
         }
     }

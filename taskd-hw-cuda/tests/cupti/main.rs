@@ -33,12 +33,12 @@ macro_rules! tests {
 }
 
 tests! {
-    what_a_gpu_does_is_in_the_nodes_records,
+    gpu_activity_is_in_the_node_records,
     nothing_is_lost_that_is_not_counted,
     kinds_are_switched_while_the_process_runs,
-    without_cupti_it_says_so_and_harms_nobody,
-    in_a_process_that_does_not_record_it_does_nothing,
-    the_source_keeps_the_contract,
+    missing_cupti_is_reported_and_training_continues,
+    probe_in_a_process_without_recorder_does_nothing,
+    nvml_source_passes_the_conformance_suite,
 }
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn what_a_gpu_does_is_in_the_nodes_records() {
+async fn gpu_activity_is_in_the_node_records() {
     let begun = rank::unix_nanos();
     let rank = Rank::start(&["all"], &[("TASKD_TRACE", "all")], None).await;
     assert_eq!(rank.exit().await, Termination::Code(0));
@@ -128,7 +128,7 @@ async fn kinds_are_switched_while_the_process_runs() {
     assert_eq!(names, ["while on"]);
 }
 
-async fn without_cupti_it_says_so_and_harms_nobody() {
+async fn missing_cupti_is_reported_and_training_continues() {
     let rank = Rank::start(&[], &[("TASKD_TRACE", "all"), ("TASKD_CUPTI_LIB", "/no/such/libcupti.so")], None).await;
     assert_eq!(rank.exit().await, Termination::Code(0));
     let told = rank.end().await;
@@ -141,7 +141,7 @@ async fn without_cupti_it_says_so_and_harms_nobody() {
     assert!(why.contains("/no/such/libcupti.so") && why.contains("TASKD_CUPTI_LIB"), "{why}");
 }
 
-async fn in_a_process_that_does_not_record_it_does_nothing() {
+async fn probe_in_a_process_without_recorder_does_nothing() {
     let mut trainer = std::process::Command::new(rank::trainer());
     let probe = cupti::PROBE.unpack().unwrap();
     trainer.env_clear().env("CUDA_INJECTION64_PATH", probe).env("TASKD_CUPTI_LIB", rank::library());
@@ -151,7 +151,7 @@ async fn in_a_process_that_does_not_record_it_does_nothing() {
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
-async fn the_source_keeps_the_contract() {
+async fn nvml_source_passes_the_conformance_suite() {
     let make = async || {
         let (mut sink, source) = cupti::reader();
         (1..=9).for_each(|n| rank::tell(&mut sink, "cupti.records", f64::from(n)));

@@ -49,7 +49,7 @@ impl Rank {
         let member = Member { incarnation: Incarnation(1), node: None, device: None };
         let world = Arc::new(World::first(BTreeMap::from([(Number(0), member)])));
         let proc = ProcId::rank(0, 1);
-        let order = StartOrder { proc: proc.clone(), place: Place::anywhere(), spec: Arc::new(spec) };
+        let order = StartOrder::new(proc.clone(), Place::anywhere(), Arc::new(spec));
         let (batches, facts) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let (sink, source) = cupti::reader();
         let kept = Arc::clone(&batches);
@@ -59,7 +59,7 @@ impl Rank {
             recordings = recordings.control(control);
         }
         let readers = [read(recordings, None), read(source, Some(Arc::clone(&facts)))];
-        launcher.start(&StartBatch { world, orders: vec![order] }).await.unwrap();
+        launcher.start(&StartBatch::new(world, vec![order])).await.unwrap();
         Rank { dir, launcher, proc, batches, facts, readers, profile_is_stand_in: profile.is_stand_in() }
     }
 
@@ -170,7 +170,7 @@ pub(crate) fn tell(sink: &mut CuptiSink, name: &str, value: f64) {
 /// What the source makes of it.
 pub(crate) fn fact(name: &'static str, value: f64) -> Fact {
     let signal = Signal::Metric { name: Name::new(name), value };
-    Fact::new(Domain::Process(Role::Rank(Number(0))), signal).of(Incarnation(1))
+    Fact::new(Domain::Process(Role::Rank(Number(0))), signal).with_incarnation(Incarnation(1))
 }
 
 /// The calendar.

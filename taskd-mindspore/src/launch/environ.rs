@@ -1,6 +1,6 @@
 //! msrun's environment for scheduler and workers, variable by variable.
 //!
-//! Pure: what it needs of this process's own environment was read when the launcher was made.
+//! The functions are pure: the needed parts of this process's own environment were read when the launcher was created.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use taskd_core::job::{ErrorReport, Name, Role, Termination, World};
-use taskd_core::launch::python::{Failure, Framework, Order, PythonFile, Seat, host_of};
+use taskd_core::launch::python::{Failure, Framework, LaunchContext, PythonFile, WorkerRanks, host_of};
 
 use super::SCHEDULER;
 use super::files::PYTHON_FILES;
 use crate::error::report;
 
-/// SIGTERM, with which MindSpore's workers end themselves when they have lost their scheduler.
+/// SIGTERM, with which MindSpore's workers end themselves after losing their scheduler.
 const SIGTERM: i32 = 15;
 
-/// What is known of MindSpore, and what its processes' variables are made from besides the world.
+/// The MindSpore framework: its properties, and the settings for the environment variables and logs of its processes.
 #[derive(Clone, Debug)]
 pub struct MindSpore {
     sched_host: Option<String>,
-    /// For how long scheduler and workers wait for each other, in seconds.
+    /// Time that scheduler and workers wait for each other, in seconds.
     cluster_time_out_s: u32,
     log_dir: Option<PathBuf>,
     worker_log_name: String,
@@ -35,8 +35,9 @@ impl Default for MindSpore {
 }
 
 impl MindSpore {
-    /// Puts what processes print into this directory, too, under msrun's names: `scheduler.log`, `worker_3.log`. Those of an
-    /// earlier life are kept beside them as `.1`. Default: only the launcher below keeps it.
+    /// Also writes the output of MindSpore's processes to files in this directory, with msrun's names: `scheduler.log`,
+    /// `worker_3.log`. The files of a process's earlier incarnation are kept there with the suffix `.1`. Default: only
+    /// the underlying launcher keeps the output.
     #[must_use]
     pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> MindSpore {
         let dir = dir.into();
@@ -45,36 +46,37 @@ impl MindSpore {
         self
     }
 
-    /// How the log of a worker is called, without `.log` (msrun's `--worker_log_name`): `${rank}` and `${local_rank}` are
-    /// replaced. Default: `worker_${rank}`.
+    /// Sets the name of a worker's log file, without `.log` (msrun's `--worker_log_name`). The worker's numbers replace
+    /// `${rank}` and `${local_rank}`. Default: `worker_${rank}`.
     #[must_use]
     pub fn worker_log_name(mut self, name: impl Into<String>) -> MindSpore {
         self.worker_log_name = name.into();
         self
     }
 
-    /// What processes see as `MS_SCHED_HOST`, in place of what follows from the world. MindSpore wants an address, not a name.
+    /// Sets the processes' `MS_SCHED_HOST`, in place of the one derived from the hosts of the job's ranks. MindSpore
+    /// requires an address, not a name.
     #[must_use]
     pub fn sched_host(mut self, address: impl Into<String>) -> MindSpore {
         self.sched_host = Some(address.into());
         self
     }
 
-    /// For how long scheduler and workers wait for each other before they give up by themselves (`MS_TOPO_TIMEOUT`, msrun's
-    /// `--cluster_time_out`). Default: 600 s.
+    /// Sets the time that scheduler and workers wait for each other before they abort by themselves (`MS_TOPO_TIMEOUT`,
+    /// msrun's `--cluster_time_out`). Default: 600 s.
     #[must_use]
     pub fn cluster_time_out(mut self, time: Duration) -> MindSpore {
         self.cluster_time_out_s = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         self
     }
 
-    /// What scheduler and workers have in common.
-    fn cluster(&self, order: &Order<'_>, own: &[(&str, &dyn Display)]) -> BTreeMap<String, String> {
+    /// Returns the environment variables that the scheduler and the workers have in common.
+    fn cluster(&self, order: &LaunchContext<'_>, own: &[(&str, &dyn Display)]) -> BTreeMap<String, String> {
         let ranks = order.world.places().count();
         let world: [(&str, &dyn Display); 5] = [
             ("MS_WORKER_NUM", &ranks),
             ("RANK_SIZE", &ranks),
-            ("MS_SCHED_HOST", &self.meets_at(order.world)),
+            ("MS_SCHED_HOST", &self.rendezvous_host(order.world)),
             ("MS_SCHED_PORT", &order.port),
             ("MS_TOPO_TIMEOUT", &self.cluster_time_out_s),
         ];
@@ -88,17 +90,17 @@ impl Framework for MindSpore {
     }
 
     fn files(&self) -> &[PythonFile] {
-        &PYTHON_FILES
+        PYTHON_FILES
     }
 
-    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
-        // As msrun has it: a host has a number only where there are several.
+    fn rank_env(&self, seat: &WorkerRanks, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
+        // As in msrun: a host has a number only if there are several.
         let node: &dyn Display = if seat.group_world_size > 1 { &seat.group_rank } else { &-1 };
         self.cluster(
             order,
             &[
                 ("MS_ROLE", &"MS_WORKER"),
-                ("MS_NODE_ID", &seat.rank), // without it ranks would be numbered as they come
+                ("MS_NODE_ID", &seat.rank), // without it, ranks would be numbered in order of arrival
                 ("MS_NODE_RANK", node),
                 ("RANK_ID", &seat.rank),
                 ("DEVICE_ID", &seat.local_rank),
@@ -106,15 +108,15 @@ impl Framework for MindSpore {
         )
     }
 
-    fn owns(&self, service: &Name) -> bool {
+    fn manages_service(&self, service: &Name) -> bool {
         *service == SCHEDULER
     }
 
-    fn service(&self, order: &Order<'_>) -> BTreeMap<String, String> {
+    fn service_env(&self, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
         self.cluster(order, &[("MS_ROLE", &"MS_SCHED"), ("RANK_ID", &0)])
     }
 
-    fn meets_at(&self, world: &World) -> String {
+    fn rendezvous_host(&self, world: &World) -> String {
         self.sched_host.clone().unwrap_or_else(|| host_of(world))
     }
 
@@ -122,7 +124,7 @@ impl Framework for MindSpore {
         Some("MS_SCHED_HOST")
     }
 
-    fn log(&self, role: &Role, seat: Option<&Seat>) -> Option<PathBuf> {
+    fn log_path(&self, role: &Role, seat: Option<&WorkerRanks>) -> Option<PathBuf> {
         let name = match (role, seat) {
             (Role::Service(_), _) => "scheduler".to_owned(),
             (Role::Rank(_), Some(seat)) => {
@@ -134,7 +136,7 @@ impl Framework for MindSpore {
         Some(self.log_dir.as_ref()?.join(format!("{name}.log")))
     }
 
-    fn says_why(&self, how: Termination) -> bool {
+    fn is_explained(&self, how: Termination) -> bool {
         matches!(how, Termination::Code(_) | Termination::Signal { number: SIGTERM, .. })
     }
 
@@ -163,10 +165,10 @@ mod tests {
 
     fn of(mindspore: &MindSpore, world: &World, proc: &ProcId) -> BTreeMap<String, String> {
         let (spec, environment) = (WorkerSpec::new(["python"]), Inherited::default());
-        let order = Order::new(proc, &spec, world, 8_118, Path::new("/errors/it.json"), &environment);
+        let order = LaunchContext::new(proc, &spec, world, 8_118, Path::new("/errors/it.json"), &environment);
         match proc.role.rank() {
-            Some(rank) => mindspore.rank(&seats(world)[&rank], &order),
-            None => mindspore.service(&order),
+            Some(rank) => mindspore.rank_env(&seats(world)[&rank], &order),
+            None => mindspore.service_env(&order),
         }
     }
 
@@ -220,8 +222,8 @@ mod tests {
         let seat = seats(&world)[&Rank(1)];
         let logging = MindSpore { log_dir: Some("logs".into()), ..MindSpore::default() };
         let (rank, scheduler) = (Role::Rank(Rank(1)), Role::Service(SCHEDULER));
-        assert_eq!(logging.log(&rank, Some(&seat)), Some("logs/worker_1.log".into()));
-        assert_eq!(logging.log(&scheduler, None), Some("logs/scheduler.log".into()));
-        assert_eq!(MindSpore::default().log(&rank, Some(&seat)), None);
+        assert_eq!(logging.log_path(&rank, Some(&seat)), Some("logs/worker_1.log".into()));
+        assert_eq!(logging.log_path(&scheduler, None), Some("logs/scheduler.log".into()));
+        assert_eq!(MindSpore::default().log_path(&rank, Some(&seat)), None);
     }
 }

@@ -1,6 +1,6 @@
-//! A launcher of MindSpore's processes: any launcher, plus msrun's contract with scheduler and workers.
+//! The launcher of MindSpore processes: any launcher, plus msrun's contract with scheduler and workers.
 //!
-//! What every framework needs is taskd-core's ([`PythonLauncher`]); here is what only MindSpore has.
+//! taskd-core provides what every framework needs ([`PythonLauncher`]); this module adds what is specific to MindSpore.
 
 mod environ;
 mod files;
@@ -13,10 +13,11 @@ use taskd_core::launch::python::PythonLauncher;
 pub use environ::MindSpore;
 pub use files::PYTHON_FILES;
 
-/// The service that is MindSpore's scheduler.
+/// Name of the service in which MindSpore's scheduler runs.
 pub const SCHEDULER: Name = Name::new("scheduler");
 
-/// The job with MindSpore's scheduler as its service: the same program, as msrun has it, which stays in `init()` there.
+/// Adds MindSpore's scheduler to the job as a service. As in msrun, the service runs the workers' program, which in
+/// the scheduler's process stays in MindSpore's `init()`.
 #[must_use]
 pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
     let program = (*spec.worker).clone().with_affinity(Affinity::Inherit);
@@ -24,32 +25,35 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
     spec
 }
 
-/// Makes the processes of `L` MindSpore's scheduler and workers, as msrun would start them.
+/// A launcher that runs the processes of `L` as MindSpore's scheduler and workers, in the way of msrun.
 ///
-/// - Every rank, and the service [`SCHEDULER`], gets msrun's environment; what the order itself sets wins. Ranks are pinned
-///   (`MS_NODE_ID`). `${local_rank}` in their arguments is replaced.
-/// - Each generation has an `MS_SCHED_PORT` of its own, so that no generation ever meets the leftovers of another. The port
-///   is kept from other programs for as long as the generation lasts: the launcher listens there until right before the scheduler does, which
-///   can take no listener of another's.
-/// - The helper stands on PYTHONPATH: lifeline, heartbeat, progress and records of what the program does, without a change to
-///   it. The heartbeat comes from a thread that needs no interpreter's lock, which MindSpore keeps for seconds, and in its
-///   scheduler for ever: it says that the process is not stopped. `TASKD_HOOKS=0` in the order's environment turns all of it off.
-/// - A failed exit carries its error: the exception, or that the process has lost its peers. So that no decision is taken
-///   without it, an end by exit code, or by SIGTERM, with which workers end themselves when their scheduler is gone, is told
-///   once, by the exit; that of a killed process is told early, as always.
+/// - Every rank, and the service [`SCHEDULER`], gets msrun's environment variables; those of the start order take
+///   precedence. Rank numbers are fixed (`MS_NODE_ID`). `${local_rank}` in a process's arguments is replaced.
+/// - Each generation has an `MS_SCHED_PORT` of its own, so that no generation ever connects to the leftovers of
+///   another. The port is reserved for as long as the generation lasts: the launcher listens there until
+///   immediately before the scheduler does, since the scheduler cannot take over a listener.
+/// - taskd's Python helper is on PYTHONPATH: it adds lifeline, heartbeat, progress and records to an unmodified
+///   program. The heartbeat's thread needs no interpreter lock, which MindSpore holds for seconds, and in its
+///   scheduler permanently; it shows that the process is not stopped. `TASKD_HOOKS=0` in the start order's
+///   environment turns the helper off.
+/// - The exit of a failed process is reported with its error: the exception, or that the process has lost its
+///   peers. So that no decision is made without the error, an end by exit code, or by the SIGTERM with which
+///   workers end themselves when their scheduler is gone, is reported once, by the exit. The death of a killed
+///   process is reported early, as always.
 ///
-/// The ranks of a world are numbered from 0 without gaps in their order. With several hosts `MS_SCHED_HOST` is the name of the
-/// first rank's host, where the service runs, unless [told otherwise](MindSpore::sched_host), and the port is only likely to be free
-/// there.
+/// The ranks of a world are numbered from 0 without gaps in their order. With several hosts `MS_SCHED_HOST` is the
+/// name of the first rank's host, where the scheduler runs, unless [set explicitly](MindSpore::sched_host), and the
+/// port is only likely to be free there.
 ///
 /// # Files
-/// They are below the directory that is given to [`new`](PythonLauncher::new); one launcher at a time uses it.
+/// The launcher's files are below the directory that is passed to [`new`](PythonLauncher::new), which only one
+/// launcher at a time may use.
 ///
-/// | path | what |
+/// | path | content |
 /// |---|---|
 /// | `python/sitecustomize.py`, `python/taskd/` | the helper |
-/// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
-/// | `port.sock` | where the scheduler has the launcher close its listener of that port |
+/// | `errors/rank-3.2.json` | the failure that incarnation 2 of rank 3 recorded |
+/// | `port.sock` | socket on which the scheduler makes the launcher close its listener at the generation's port |
 /// | `port` | the newest generation and its port, for a later owner |
 ///
 /// # Example

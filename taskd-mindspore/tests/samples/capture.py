@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes MindSpore's cluster fail and keeps what a process of it then says: how the samples in the directories beside this file were
-made.
+"""Makes MindSpore's cluster fail and keeps what a process of it then says: how the samples in the directories beside
+this file were made.
 
     PYTHON_WITH_MINDSPORE capture.py DIRECTORY [CASE ...]
 
-For each case CASE.stderr.txt has the last 4096 bytes of stderr of the process that the case observes. Paths of the machine are
-replaced.
+For each case CASE.stderr.txt has the last 4096 bytes of stderr of the process that the case observes. Paths of the
+machine are replaced.
 """
 
 import os

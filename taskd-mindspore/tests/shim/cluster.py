@@ -35,6 +35,7 @@ for step, (x, y) in enumerate(batches.create_tuple_iterator(num_epochs=1), 1):
 told = broadcast((Tensor(np.full(3, rank, np.float32)),))[0].asnumpy()
 sha = hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in optimizer.get_parameters())).hexdigest()
 gradients = len(net.trainable_params())
-marks = 2 if hasattr(ms.save_checkpoint, "__wrapped__") else 1  # MindSpore 2.10 marks a save twice, one range within the other
+# MindSpore 2.10 marks a save twice, one range within the other
+marks = 2 if hasattr(ms.save_checkpoint, "__wrapped__") else 1
 did = {"step": STEPS, "data loader": STEPS, "save": marks * STEPS // 2, "communication": STEPS * gradients + 1}
 print(json.dumps({"sha": sha, "losses": losses, "told": told.tolist(), "did": did}), flush=True)

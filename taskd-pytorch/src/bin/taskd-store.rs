@@ -1,4 +1,4 @@
-//! A store for torch's clients, as a process of its own. Started by a launcher, or by hand with `--control PATH`.
+//! A store for torch's clients, as a process of its own, started by a launcher or manually with `--control PATH`.
 
 use std::process::ExitCode;
 

@@ -1,49 +1,49 @@
-//! What kind of error an exception's text tells of: a table of rules, the first that fits decides.
+//! Classifies an exception by its text with a table of rules, of which the first match decides.
 //!
-//! It knows texts only. What a vendor's own error codes mean for a device is for the hardware crates to say.
+//! This module knows texts only. The hardware crates interpret vendors' error codes of a device.
 
 use super::memory;
 use taskd_core::launch::python::type_name;
 
-/// What an exception is a sign of.
+/// The cause of a rank's failure, as the rank's exception indicates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The program failed by itself. Everything that no rule knows.
+    /// The training program itself caused the failure. Also the default if no rule for known exceptions matches.
     Program,
-    /// A connection or a collective failed: somebody else was first.
+    /// A connection or a collective failed because another process failed first.
     PeerLost,
-    /// The port of the rendezvous store was taken by another process: a race, nobody's fault.
+    /// Another process took the port of the rendezvous store: a race that is not the program's fault.
     PortInUse,
     /// Memory of the host or of a device ran out.
     OutOfMemory,
-    /// Somebody asked the program to stop.
+    /// The program was asked to stop.
     Interrupted,
 }
 
-/// When a rule fits.
+/// Condition of a rule.
 enum If {
-    /// The exception has this type, whatever its module.
+    /// The exception has this type, whatever its module is.
     Type(&'static str),
-    /// Its text holds all of these.
+    /// The text of the exception contains all of these strings.
     Says(&'static [&'static str]),
-    /// It says that memory ran out.
+    /// The exception means that memory ran out.
     ShortOfMemory,
 }
 
 use ErrorKind::{Interrupted, OutOfMemory, PeerLost, PortInUse, Program};
 use If::{Says, ShortOfMemory, Type};
 
-/// Where a text comes from stands behind it: *captured* from torch 2.9.1 and 2.15.0 (the samples are among the tests), or
-/// the source that prints it.
+/// The rules, in order. The comment after a text gives its origin: *captured* from torch 2.9.1 and 2.15.0 (the samples
+/// are in the tests), or the source that prints it.
 const RULES: &[(ErrorKind, If)] = &[
     // The store of rank 0 cannot listen. Captured; torch 2.1 words it "failed to bind to ... (errno: 98 - Address ...)".
     (PortInUse, Says(&["The server socket has failed to", "ddress already in use"])),
     (OutOfMemory, ShortOfMemory),
-    // Somebody's wish.
+    // A stop was requested.
     (Interrupted, Type("KeyboardInterrupt")),
     (Interrupted, Type("SignalException")), // torch/distributed/elastic/multiprocessing/api.py
-    // A collective that was called wrongly is the program's own fault, whoever reports it.
+    // A collective with wrong arguments is the program's own fault, whichever rank reports it.
     (Program, Says(&["ncclInvalidUsage"])), // torch/csrc/distributed/c10d/NCCLUtils.cpp
     (Program, Says(&["ncclInvalidArgument"])), // the same
     (Program, Says(&["EI0003"])),           // CANN: bad argument of a collective
@@ -53,7 +53,7 @@ const RULES: &[(ErrorKind, If)] = &[
     (PeerLost, Type("DistNetworkError")),
     (PeerLost, Type("DistStoreError")),
     (PeerLost, Type("DistBackendError")),
-    (PeerLost, Type("StepAborted")), // ours: a step that was given up, where the program has not caught it
+    (PeerLost, Type("StepAborted")), // ours: an aborted step whose exception the program did not catch
     // Python's own types for connections.
     (PeerLost, Type("ConnectionResetError")),
     (PeerLost, Type("ConnectionRefusedError")),
@@ -82,7 +82,7 @@ const RULES: &[(ErrorKind, If)] = &[
     (PeerLost, Says(&["hccl fftsplus task timeout"])),
 ];
 
-/// The kind of an exception, given as its type, a colon and its text.
+/// Classifies an exception, given as its type, a colon and its text.
 ///
 /// ```
 /// use taskd_pytorch::error::{ErrorKind, classify};
@@ -106,7 +106,7 @@ pub fn classify(exception: &str) -> ErrorKind {
 mod tests {
     use super::*;
 
-    /// Texts that could not be made to happen here, as their sources print them.
+    /// Checks texts that could not be reproduced here, as the sources of the libraries print them.
     #[test]
     fn texts_from_sources() {
         let texts = [

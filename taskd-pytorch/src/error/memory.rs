@@ -1,12 +1,14 @@
-//! What exceptions say when memory of the host or of a device ran out.
+//! Exception texts that mean that memory of the host or of a device ran out.
 //!
-//! It is two lists, which `python/taskd/_passing.py` has as well: there a step is done again of which the exception says so.
+//! `python/taskd/torch/out_of_memory.py` has the same two lists, to decide if a step is retried after such an
+//! exception.
 
-/// Types, whatever their module: torch's (`torch.cuda.OutOfMemoryError` before 2.5), Python's own, and NumPy's, which is shown by
-/// a name of its own.
+/// Exception types, in any module: torch's (`torch.cuda.OutOfMemoryError` before 2.5), Python's own, and NumPy's, which
+/// is shown under its own name.
 pub(super) const TYPES: &[&str] = &["OutOfMemoryError", "MemoryError", "_ArrayMemoryError"];
 
-/// Texts that hold all of a line's words. Where they come from stands behind them: *captured*, or the source that prints it.
+/// Texts: a line matches if the exception contains all its strings. The comment after a line gives its origin:
+/// *captured*, or the source that prints it.
 pub(super) const SAYS: &[&[&str]] = &[
     &["DefaultCPUAllocator: can't allocate memory"], // captured
     &["DefaultCPUAllocator: not enough memory"],     // c10/core/impl/alloc_cpu.cpp, where there is no posix_memalign
@@ -29,7 +31,7 @@ pub(super) const SAYS: &[&[&str]] = &[
     &["std::bad_alloc"],                    // C++'s own, which reaches Python as a RuntimeError
 ];
 
-/// Whether an exception, of a type of this name, says so.
+/// Returns true if an exception, with this type name, means that memory ran out.
 pub(super) fn ran_out(type_name: &str, exception: &str) -> bool {
     TYPES.contains(&type_name) || SAYS.iter().any(|words| words.iter().all(|word| exception.contains(word)))
 }
@@ -38,7 +40,7 @@ pub(super) fn ran_out(type_name: &str, exception: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// All texts of a tuple of Python's, line by line.
+    /// Returns the strings of the Python tuple with this name in a source text, grouped by line.
     fn tuple<'a>(source: &'a str, name: &str) -> Vec<Vec<&'a str>> {
         let start = source.find(&format!("\n{name} = (")).expect(name);
         let lines = source[start + 1..].lines();
@@ -50,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_rank_and_the_supervisor_have_the_same_lists() {
-        let source = include_str!("../../python/taskd/_passing.py");
+        let source = include_str!("../../python/taskd/torch/out_of_memory.py");
         assert_eq!(tuple(source, "TYPES"), [TYPES]);
         assert_eq!(tuple(source, "SAYS"), SAYS);
     }

@@ -1,6 +1,6 @@
-//! What a rank says about its failure: its error file, the end of its stderr, and what kind of error that is.
+//! Interprets a rank's failure: its error file, the end of its stderr, and the kind of the error.
 //!
-//! It never decides what follows from an error, and looks at no process.
+//! This module only classifies: it makes no recovery decision and looks at no process.
 
 mod kind;
 mod memory;
@@ -11,29 +11,29 @@ pub use taskd_core::launch::python::{ErrorFileError, ErrorRecord, FAMILY, RECORD
 use taskd_core::job::ErrorReport;
 use taskd_core::launch::python;
 
-/// The last exception that these lines show to have ended a program: its type, a colon and its text.
+/// Returns the last exception in a program's stderr that ended the program: its type, a colon and its text.
 ///
-/// The lines may begin anywhere and may carry torch's `[rank3]: ` in front.
+/// `stderr_tail` is the end of stderr; it may begin anywhere. Its lines may have torch's prefix `[rank3]: `.
 #[must_use]
 pub fn exception_in(stderr_tail: &str) -> Option<String> {
     let lines: Vec<&str> = stderr_tail.lines().map(without_rank).collect();
     python::exception_in(&lines.join("\n"))
 }
 
-/// Python's first line of a traceback.
+/// First line of a Python traceback.
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// Takes away what torch puts before every line of an uncaught exception once a process group exists.
+/// Removes the prefix that torch puts before every line of an uncaught exception once a process group exists.
 ///
-/// The first of these lines may stand behind a progress bar.
+/// The first of these lines may follow a progress bar on the same line.
 fn without_rank(line: &str) -> &str {
     let behind = if line.ends_with(TRACEBACK) { line.find("[rank") } else { Some(0) };
     let rest = behind.and_then(|at| line[at..].strip_prefix("[rank")).and_then(|rest| rest.split_once("]: "));
     rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
 }
 
-/// The report of a failure, from the record that the program wrote or else from the end of its stderr; `None` where
-/// neither names an exception.
+/// Returns the error report of a rank's failure. Its source is the record that the program wrote, or else the end
+/// of the program's stderr; `None` if neither names an exception.
 ///
 /// ```
 /// use taskd_pytorch::error::report;
@@ -47,12 +47,12 @@ pub fn report(record: Option<&ErrorRecord>, stderr_tail: &str) -> Option<ErrorRe
     let from_stderr = || exception_in(stderr_tail);
     let exception = record.map(|record| record.message.clone()).filter(|text| !text.is_empty()).or_else(from_stderr)?;
     let kind = classify(&exception);
-    Some(ErrorReport {
-        follow_up: kind == ErrorKind::PeerLost,
-        retry_free: kind == ErrorKind::PortInUse,
-        step: record.and_then(|record| record.step),
-        ..python::report_of(&exception)
-    })
+    Some(
+        python::report_of(&exception)
+            .with_follow_up(kind == ErrorKind::PeerLost)
+            .with_retry_free(kind == ErrorKind::PortInUse)
+            .with_step(record.and_then(|record| record.step)),
+    )
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn torchs_prefix_is_taken_away() {
+    fn torch_rank_prefix_is_removed_from_the_exception() {
         let cases = [
             (
                 "KeyError: 1\n\n[rank0]: Traceback (most recent call last):\n[rank0]:   File\n[rank0]: RuntimeError: two\n\

@@ -1,28 +1,31 @@
 //! torchrun's worker environment, variable by variable.
 //!
-//! Pure: what it needs of this process's own environment was read when the launcher was made.
+//! The functions are pure: the needed parts of this process's own environment were read when the launcher was created.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
 use taskd_core::job::{ErrorReport, World};
-use taskd_core::launch::python::{Failure, Framework, Meeting, Order, PythonFile, Seat, Standbys, host_of};
+use taskd_core::launch::python::{
+    Failure, Framework, LaunchContext, PythonFile, Rendezvous, Standbys, WorkerRanks, host_of,
+};
 
 use super::files::PYTHON_FILES;
 use super::meeting::StoreMeeting;
 use crate::error::report;
 
-/// torchrun's name for workers that were given none.
+/// torchrun's role name for workers without one.
 const ROLE: &str = "default";
 
 const THREADS: &str = "OMP_NUM_THREADS";
-/// How glibc gets memory. A process that has imported torch and has its state in huge pages gives them back in a fraction of the
-/// time when it dies, and until then nobody can take its place. Where the system never uses such pages it changes nothing.
+/// Makes glibc allocate in huge pages. A process that has imported torch and has its state in huge pages frees them in
+/// a fraction of the time when it dies, and its replacement has to wait for that. On systems that never use such pages
+/// this has no effect.
 const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-/// What every program of PyTorch's imports sooner or later.
+/// Modules that almost every PyTorch program imports.
 const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data"];
-/// The variables of torchrun's contract that are each rank's own, or each generation's.
+/// The variables of torchrun's contract that differ between ranks or generations.
 const LATE: [&str; 12] = [
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
@@ -37,13 +40,13 @@ const LATE: [&str; 12] = [
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_ERROR_FILE",
 ];
-/// Of these the same for all ranks of a world.
+/// Those of them that are the same for all ranks of a world.
 const SHARED: [&str; 5] = ["LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR"];
-/// Where this host would show that torch has an accelerator to use, whose context no fork survives.
+/// Device files whose presence shows that torch has an accelerator here, whose context does not survive a fork.
 const ACCELERATORS: [&str; 3] = ["/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager"];
 const ERROR_HANDLING: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
-/// What is known of PyTorch, and what its ranks' variables are made from besides the world.
+/// The PyTorch framework: its properties, and the settings for the environment variables of its ranks.
 #[derive(Clone, Debug)]
 pub struct Torch {
     run_id: String,
@@ -58,21 +61,23 @@ impl Default for Torch {
 }
 
 impl Torch {
-    /// What ranks see as `TORCHELASTIC_RUN_ID`. Default: `none`, as torchrun's.
+    /// Sets the environment variable `TORCHELASTIC_RUN_ID` of the ranks. Default: `none`, as in torchrun.
     #[must_use]
     pub fn run_id(mut self, id: impl Into<String>) -> Torch {
         self.run_id = id.into();
         self
     }
 
-    /// What ranks see as `TORCHELASTIC_MAX_RESTARTS`, for programs that look at it; nothing is decided by it. Default: 10.
+    /// Sets the environment variable `TORCHELASTIC_MAX_RESTARTS` of the ranks, for programs that read it; taskd makes
+    /// no decision from it. Default: 10.
     #[must_use]
     pub const fn max_restarts(mut self, restarts: u32) -> Torch {
         self.max_restarts = restarts;
         self
     }
 
-    /// What ranks see as `MASTER_ADDR`, in place of what follows from the world.
+    /// Sets the environment variable `MASTER_ADDR` of the ranks, in place of the one derived from the hosts of the
+    /// job's ranks.
     #[must_use]
     pub fn master_addr(mut self, addr: impl Into<String>) -> Torch {
         self.master_addr = Some(addr.into());
@@ -86,14 +91,15 @@ impl Framework for Torch {
     }
 
     fn files(&self) -> &[PythonFile] {
-        &PYTHON_FILES
+        PYTHON_FILES
     }
 
-    fn inherits(&self) -> &[&'static str] {
+    fn inherited_variables(&self) -> &[&'static str] {
         &[THREADS, ERROR_HANDLING, MALLOC.0]
     }
 
-    /// A template where there is no accelerator; where there is one, that is the user's to choose.
+    /// Returns warm standbys from a template process if this host has no accelerator; otherwise none, and the user has
+    /// to choose.
     fn standbys(&self) -> Standbys {
         let is_there = |path: &&str| Path::new(path).exists();
         if ACCELERATORS.iter().any(is_there) { Standbys::none() } else { Standbys::template() }
@@ -103,15 +109,15 @@ impl Framework for Torch {
         &IMPORTS
     }
 
-    fn late(&self) -> &[&'static str] {
+    fn per_rank_env(&self) -> &[&'static str] {
         &LATE
     }
 
-    fn shared(&self) -> &[&'static str] {
+    fn per_world_env(&self) -> &[&'static str] {
         &SHARED
     }
 
-    fn rank(&self, seat: &Seat, order: &Order<'_>) -> BTreeMap<String, String> {
+    fn rank_env(&self, seat: &WorkerRanks, order: &LaunchContext<'_>) -> BTreeMap<String, String> {
         let ranks = order.world.places().count();
         let values: [(&str, &dyn Display); 17] = [
             ("LOCAL_RANK", &seat.local_rank),
@@ -123,19 +129,19 @@ impl Framework for Torch {
             ("ROLE_RANK", &seat.rank),
             ("ROLE_WORLD_SIZE", &ranks),
             ("ROLE_NAME", &ROLE),
-            ("MASTER_ADDR", &self.meets_at(order.world)),
+            ("MASTER_ADDR", &self.rendezvous_host(order.world)),
             ("MASTER_PORT", &order.port),
             ("TORCHELASTIC_RESTART_COUNT", &order.world.restarts()),
             ("TORCHELASTIC_MAX_RESTARTS", &self.max_restarts),
             ("TORCHELASTIC_RUN_ID", &self.run_id),
             ("TORCHELASTIC_ERROR_FILE", &order.error_file.display()), // for torch's own `@record`
-            // torch compares with exactly `True`; anything else lets rank 0's worker host the store.
+            // torch compares with exactly `True`; any other value makes rank 0's worker host the store.
             ("TORCHELASTIC_USE_AGENT_STORE", if order.is_served { &"True" } else { &"False" }),
             (ERROR_HANDLING, &order.inherited(ERROR_HANDLING).unwrap_or("1")),
         ];
         let mut env: BTreeMap<_, _> =
             values.into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect();
-        // What torchrun sets only where nobody else has.
+        // Variables that torchrun sets only if they are not set yet.
         if seat.local_world_size > 1 && order.inherited(THREADS).is_none() {
             env.insert(THREADS.to_owned(), "1".to_owned());
         }
@@ -145,11 +151,11 @@ impl Framework for Torch {
         env
     }
 
-    fn meeting(&self) -> Option<&dyn Meeting> {
+    fn rendezvous(&self) -> Option<&dyn Rendezvous> {
         Some(&StoreMeeting)
     }
 
-    fn meets_at(&self, world: &World) -> String {
+    fn rendezvous_host(&self, world: &World) -> String {
         self.master_addr.clone().unwrap_or_else(|| host_of(world))
     }
 
@@ -188,8 +194,8 @@ mod tests {
         environment: &Inherited,
     ) -> BTreeMap<String, String> {
         let proc = ProcId::rank(rank, 1);
-        let order = Order::new(&proc, spec, world, 29_501, Path::new("/errors/it.json"), environment);
-        torch.rank(&seats(world)[&Rank(rank)], &order)
+        let order = LaunchContext::new(&proc, spec, world, 29_501, Path::new("/errors/it.json"), environment);
+        torch.rank_env(&seats(world)[&Rank(rank)], &order)
     }
 
     fn of(world: &World, rank: u32) -> BTreeMap<String, String> {
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_in_a_shrunk_world_has_its_own_place_and_restarts_are_counted() {
+    fn rank_in_a_shrunk_world_has_its_own_number_and_restart_count() {
         let world = world(&[None; 4]).successor(Counted::Yes, |members| drop(members.remove(&Rank(1))));
         let env = of(&world, 3);
         assert_eq!((&*env["RANK"], &*env["WORLD_SIZE"], &*env["LOCAL_RANK"]), ("3", "4", "3"));
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_is_reached_over_loopback_unless_told_otherwise() {
+    fn master_address_on_one_host_is_loopback_unless_configured() {
         let world = world(&[Some("a"), Some("a")]);
         assert_eq!(of(&world, 0)["MASTER_ADDR"], "127.0.0.1");
         let told = Torch { master_addr: Some("10.0.0.1".into()), ..Torch::default() };
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inherited_is_kept_as_far_as_it_is_inherited() {
+    fn variables_are_inherited_as_the_specification_permits() {
         let set = Inherited::from_iter([(THREADS, "8"), (ERROR_HANDLING, "3"), (MALLOC.0, "glibc.malloc.check=3")]);
         let all = WorkerSpec::new(["python"]);
         let nothing = all.clone().with_inherit(InheritEnv::Nothing);

@@ -1,6 +1,5 @@
-//! The job's store: a service of the job, and how it is told of a generation.
-//!
-//! What it speaks with ranks is `store`'s.
+//! The job's store as a service of the job, and how it receives a generation. The module `store` implements its
+//! protocol with ranks.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,38 +8,39 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use taskd_core::job::{Generation, JobSpec, Name, WorkerSpec};
-use taskd_core::launch::python::Meeting;
+use taskd_core::launch::python::Rendezvous;
 
 use crate::store::{self, ControlError, StoreControl, StoreProgram};
 
-/// The service that is the job's store.
+/// Name of the service in which the job's rendezvous store runs.
 pub const STORE: Name = Name::new("store");
 
-/// The job with a store of its own, a process that the guard starts and watches, in the place of rank 0's.
+/// Adds a rendezvous store to the job: a process that the guard starts and watches, in place of rank 0's store.
 ///
-/// No rank's death takes it along; each generation has a port and keys of its own in it. Its own death is a fault like another:
-/// ranks in a step loop of taskd's join anew, with a new store, and none is started again; a script without one trains on, and
-/// is started again when it asks the store that is gone.
+/// The death of a rank does not end the store. Each generation has its own port and keys in the store. The store's
+/// own death is handled as any other fault: ranks in a taskd step loop rejoin with a new store, and no rank is
+/// restarted; a script without a step loop trains on, and is restarted once it queries the dead store.
 ///
-/// The store runs where the launcher is: ranks on other hosts reach it by the first rank's host, so the launcher must be there.
+/// The store runs on the launcher's host. Ranks on other hosts reach it by the name of the first rank's host, so
+/// the launcher must run on that host.
 ///
-/// With [`StoreProgram::ReexecSelf`] this program's `main` calls [`store::init`] first; where it has not, no runtime is
+/// With [`StoreProgram::ReexecSelf`] this program's `main` must call [`store::init`] first; otherwise no runtime is
 /// [built](taskd_core::runtime::RuntimeBuilder::build) for the job.
 ///
 /// # Errors
-/// The store's program has no name that can be given.
+/// The path of the store's program cannot be expressed in a command line.
 pub fn with_store(mut spec: JobSpec, program: &StoreProgram) -> io::Result<JobSpec> {
     spec.services.insert(STORE, Arc::new(WorkerSpec::new(program.command(None)?)));
-    spec.meeting = Some(STORE);
+    spec.rendezvous_service = Some(STORE);
     Ok(spec)
 }
 
-/// How the store is told of a generation.
+/// The rendezvous that registers each generation with the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreMeeting;
 
 #[async_trait]
-impl Meeting for StoreMeeting {
+impl Rendezvous for StoreMeeting {
     fn service(&self) -> Name {
         STORE
     }

@@ -1,6 +1,6 @@
-//! A launcher of PyTorch ranks: any launcher, plus torchrun's contract with a worker.
+//! The launcher of PyTorch ranks: any launcher, plus torchrun's contract with a worker.
 //!
-//! What every framework needs is taskd-core's ([`PythonLauncher`]); here is what only PyTorch has.
+//! taskd-core provides what every framework needs ([`PythonLauncher`]); this module adds what is specific to PyTorch.
 
 mod environ;
 mod files;
@@ -14,42 +14,47 @@ pub use environ::Torch;
 pub use files::PYTHON_FILES;
 pub use meeting::{STORE, with_store};
 
-/// Makes the ranks of `L` PyTorch workers, as torchrun would start them.
+/// A launcher that runs the ranks of `L` as PyTorch workers, in the way of torchrun.
 ///
-/// - Every rank gets torchrun's whole worker environment; what the order itself sets wins. `${local_rank}` in its
-///   arguments is replaced. Services pass through unchanged.
-/// - What glibc's `malloc` gets is in huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), unless the variable is set: the memory
-///   of a rank that dies is given back in a fraction of the time, and its successor waits for that. `glibc.malloc.hugetlb=0` turns it off.
+/// - Every rank gets torchrun's complete worker environment; variables that the order itself sets take precedence.
+///   `${local_rank}` in its arguments is replaced. Services pass through unchanged.
+/// - glibc's `malloc` allocates in huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), unless the variable is set:
+///   the memory of a rank that dies is freed in a fraction of the time, and its replacement waits for that.
+///   `glibc.malloc.hugetlb=0` turns it off.
 /// - Each generation has a `MASTER_PORT` of its own, and rank 0's worker hosts the store there
-///   (`TORCHELASTIC_USE_AGENT_STORE=False`), so that no generation ever meets the leftovers of another. The port is kept
-///   from other programs for as long as the generation lasts: the launcher listens there until rank 0's torch takes the listener over
-///   (`master_listen_fd`). A program that makes its store by another name of the host, or by a torch that takes none, has the launcher's
-///   listener closed right before. Ranks that are no Python's need `TASKD_HOOKS=0`: then the port is only bound, and where the race for it is
-///   lost, the exit's error is `retry_free`.
-/// - The helper stands on the ranks' `PYTHONPATH`: lifeline, heartbeat, progress and records of what the program does,
-///   without a change to it. `TASKD_HOOKS=0` in the order's environment turns it off.
-/// - A failed rank's exit carries its error: the record that it wrote to `TORCHELASTIC_ERROR_FILE` (`TASKD_ERROR_FILE` is the same), else the exception
-///   that its stderr ends with. So that no decision is taken without it, the death of a rank that ended with an exit code
-///   is told once, by its exit; that of a killed rank is told early, as always.
-/// - Ranks have warm [standbys](taskd_core::launch::python::Standbys) from a template, where this host has no accelerator: a restart does
-///   not wait for Python and torch. `.standbys(Standbys::none())` turns them off.
+///   (`TORCHELASTIC_USE_AGENT_STORE=False`), so that no generation ever sees the leftovers of another. The port is
+///   reserved for as long as the generation lasts: the launcher listens there until rank 0's torch takes the listener
+///   over (`master_listen_fd`). For a program that creates its store under another name of the host, or with a torch
+///   that accepts no listener, the launcher's listener is closed immediately before. Ranks that are not Python programs
+///   need `TASKD_HOOKS=0`: the port is then only bound, and if another process wins the race for it, the exit's error
+///   is `retry_free`.
+/// - The helper is on the ranks' `PYTHONPATH`: lifeline, heartbeat, progress and records of an unmodified program.
+///   `TASKD_HOOKS=0` in the order's environment turns it off.
+/// - A failed rank's exit carries its error: the record that it wrote to `TORCHELASTIC_ERROR_FILE` (`TASKD_ERROR_FILE`
+///   is the same), else the exception at the end of its stderr. So that no decision is made without it, the death of a
+///   rank that ended with an exit code is reported once, by its exit; the death of a killed rank is reported early, as
+///   always.
+/// - Ranks have warm [standbys](taskd_core::launch::python::Standbys) from a template if this host has no accelerator:
+///   a restart does not wait for Python and torch. `.standbys(Standbys::none())` turns them off.
 ///
-/// The ranks of a world are numbered from 0 without gaps in their order (`RANK`), whatever a shrunk world calls them. A
-/// rank without a host counts as being on one host with all others like it. With several hosts `MASTER_ADDR` is the name
-/// of the first rank's host, and the port is only likely to be free there.
+/// The ranks of a world are numbered from 0 without gaps in their order (`RANK`), whatever their numbers in a shrunk
+/// world. Ranks without a host count as being together on one host. With several hosts `MASTER_ADDR` is the name of the
+/// first rank's host, and the port is only likely to be free there.
 ///
 /// # Files
-/// They are below the directory that is given to [`new`](PythonLauncher::new); one launcher at a time uses it.
+/// They are below the directory that is passed to [`new`](PythonLauncher::new), which only one launcher at a time may
+/// use.
 ///
-/// | path | what |
+/// | path | content |
 /// |---|---|
 /// | `python/sitecustomize.py` | the helper |
-/// | `python/taskd/` | the package that records, and that a program may import to mark what it does |
-/// | `errors/rank-3.2.json` | what incarnation 2 of rank 3 recorded about its failure |
-/// | `port.sock` | where rank 0 asks for the listener of that port |
+/// | `python/taskd/` | the package that records, and that a program may import to mark its own phases |
+/// | `errors/rank-3.2.json` | the failure that incarnation 2 of rank 3 recorded |
+/// | `port.sock` | socket on which rank 0 requests the listener of that port |
 /// | `port` | the newest generation and its port, for a later owner |
 ///
-/// What cannot be written the job does without; [`info`](taskd_core::launch::Launcher::info) says what.
+/// The job runs without files that cannot be written; [`info`](taskd_core::launch::Launcher::info) lists what is
+/// missing.
 ///
 /// # Example
 /// ```no_run

@@ -1,4 +1,4 @@
-//! Tables of this crate's Python that must be equal to the core's: operations, types, kinds of failures.
+//! Tests that tables in this crate's Python equal those of the core: operations, types, kinds of failures.
 
 use serde_json::json;
 use taskd_core::launch::FailureKind;
@@ -8,7 +8,7 @@ use taskd_core::trace::recorder::{DataType, Op};
 
 use super::files::PYTHON_FILES;
 
-/// A module in the place of torch that has nothing: only tables are read.
+/// An empty module in place of torch: only tables are read.
 const WITHOUT_TORCH: &str = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n";
 
 #[test]
@@ -16,7 +16,7 @@ fn operations_and_types_have_the_numbers_of_the_recorder() {
     let ops: Vec<Op> = (0..=u8::MAX).map(Op::of_code).filter(|op| *op != Op::Other).collect();
     let names: Vec<String> = ops.iter().map(|op| op.name().to_uppercase()).collect();
     let program = format!(
-        "{WITHOUT_TORCH}from taskd import _group_calls as g\n\
+        "{WITHOUT_TORCH}from taskd.torch.process_group import operations as g\n\
          print(json.dumps([[getattr(g, name) for name in {names:?}], g.TYPE_NAMES, list(g.WIDTHS), g.OTHER_TYPE]))"
     );
     let types: Vec<DataType> = (1..=u8::MAX).map(DataType::of_code).filter(|one| *one != DataType::Other).collect();
@@ -30,7 +30,7 @@ fn operations_and_types_have_the_numbers_of_the_recorder() {
         (name, _) => name.to_owned(),
     };
     assert_eq!(
-        evaluated(&PYTHON_FILES, &program),
+        evaluated(PYTHON_FILES, &program),
         json!([
             ops.iter().map(|op| op.code()).collect::<Vec<_>>(),
             types.iter().map(|one| in_torch(one.name())).collect::<Vec<_>>(),
@@ -41,10 +41,10 @@ fn operations_and_types_have_the_numbers_of_the_recorder() {
 }
 
 #[test]
-fn every_failure_that_a_rank_tells_of_is_of_a_kind_that_the_supervisor_reads() {
+fn failure_kinds_sent_by_ranks_are_known_to_the_supervisor() {
     let kinds = variants::<FailureKind>();
     let mut told = 0;
-    for file in NEUTRAL_FILES.iter().chain(&PYTHON_FILES) {
+    for file in NEUTRAL_FILES.iter().chain(PYTHON_FILES) {
         for at in file.text.split("session.failed(\"").skip(1) {
             let kind = at.split('"').next().unwrap_or_default();
             assert!(kinds.contains(kind), "{}: {kind} is none of {kinds:?}", file.path);

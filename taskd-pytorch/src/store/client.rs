@@ -1,6 +1,6 @@
-//! One connection: what it has begun to send, and what it has not read.
+//! One client connection: its unfinished input and its unread answers.
 //!
-//! It knows no key. Whether it goes on is the server's to say.
+//! This module knows no keys. The server decides if the connection continues.
 
 use super::outbox::Outbox;
 use super::poller::Interest;
@@ -19,16 +19,16 @@ pub(super) struct Client {
     /// Index of its generation.
     pub(super) host: usize,
     pub(super) decoder: Decoder,
-    /// A request whose end has not arrived, or requests that wait until answers are read.
+    /// A request that has not fully arrived, or requests that wait until answers are read.
     pub(super) input: Vec<u8>,
-    /// Answers that it did not take at once.
+    /// Answers that the socket did not accept at once.
     pub(super) outbox: Option<Box<Outbox>>,
     pub(super) interest: Interest,
-    /// It is not listened to until it has read.
+    /// True while its requests are not read, until it has read its answers.
     pub(super) is_paused: bool,
-    /// What of it was counted as held.
+    /// Number of bytes that were counted for it as held.
     pub(super) held: u64,
-    /// On which other host it is.
+    /// Address of its host, if that is another one.
     pub(super) remote: Option<IpAddr>,
 }
 
@@ -48,12 +48,12 @@ impl Client {
         }
     }
 
-    /// Bytes of memory for what is on its way.
+    /// Returns the bytes of memory for its data in transit.
     pub(super) fn holds(&self) -> u64 {
         (self.input.capacity() + self.outbox.as_ref().map_or(0, |outbox| outbox.held())) as u64
     }
 
-    /// What it should be waiting for.
+    /// Returns the events to wait for.
     pub(super) const fn wants(&self) -> Interest {
         match (self.outbox.is_some(), self.is_paused) {
             (false, _) => Interest::Input,
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Sends what it takes of its own outbox; how much.
+    /// Sends as much of its own outbox as the socket accepts; returns the number of bytes.
     pub(super) fn flush(&mut self) -> Result<u64, Errno> {
         let Some(outbox) = &mut self.outbox else { return Ok(0) };
         let sent = send(&self.socket, outbox)?;
@@ -73,7 +73,7 @@ impl Client {
     }
 }
 
-/// Sends as much as the system takes; how much.
+/// Sends as much as the system accepts; returns the number of bytes.
 ///
 /// # Errors
 /// The connection is broken.

@@ -1,10 +1,11 @@
-//! Becoming a store: how its process is started, what it is told, and its main loop.
+//! The store as a process: how it is started, its options, and its main loop.
 //!
-//! It serves nothing until a call at its control socket asks for it, prints why it cannot start and which bounds it reaches, and ends by SIGTERM.
+//! It serves nothing until a call on its control socket requests it, prints why it cannot start and which bounds it
+//! reaches, and ends on SIGTERM.
 
 use super::control::Controllers;
 use super::inherited;
-use super::limits::{Limits, LimitsError, NotALimit};
+use super::limits::{Limits, LimitsError, ParseLimitError};
 use super::server::{NewError, Server};
 use rustix::fs::Mode;
 use rustix::process::Resource;
@@ -17,25 +18,23 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first argument of a process that is to become a store, with the version of what follows it.
+/// First argument of a process that is to become a store; it contains the version of the arguments that follow.
 pub(crate) const BECOME: &str = "taskd-store/1";
 
 static INIT_WAS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this program can be its own store.
+/// Returns true if this program can be its own store, that is, if it has called `init`.
 pub(crate) fn init_was_called() -> bool {
     INIT_WAS_CALLED.load(Ordering::Relaxed)
 }
 
-/// The name of the inherited control socket in `LISTEN_FDNAMES`.
-pub const CONTROL_NAME: &str = "taskd-store-control";
-/// Longest path of a socket, in bytes: `sun_path` without its end.
+/// Maximum length of a socket's path, in bytes: `sun_path` without its terminator.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Which program is the store.
+/// Selects the program that runs as the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreProgram {
-    /// This program itself, whose `main` first calls [`init`].
+    /// The program that runs now, started a second time as the store. Its `main` must call [`init`] first.
     #[default]
     ReexecSelf,
     /// The `taskd-store` binary at this path.
@@ -43,13 +42,14 @@ pub enum StoreProgram {
 }
 
 impl StoreProgram {
-    /// The command line of a store: the `argv` of its service.
+    /// Returns the command line (`argv`) that starts the store as a service.
     ///
-    /// With `control` it makes its control socket there. Without, whoever starts it passes a Unix socket that listens:
-    /// `LISTEN_FDS=1` and `LISTEN_FDNAMES=`[`CONTROL_NAME`] in its environment, the socket as descriptor 3.
+    /// With `control`, the store creates its control socket at that path. Without it, the process that starts the store
+    /// passes it a listening Unix socket, and the number of its descriptor in the environment variable
+    /// `TASKD_LISTEN_FD`, as a taskd guard does.
     ///
     /// # Errors
-    /// The path of this program is not known, or a path is not UTF-8.
+    /// The path of this program is unknown, or a path is not UTF-8.
     pub fn command(&self, control: Option<&Path>) -> io::Result<Vec<String>> {
         let text = |path: &Path| {
             let refused = || io::Error::other(format!("the path {} is not UTF-8: choose another", path.display()));
@@ -66,44 +66,45 @@ impl StoreProgram {
     }
 }
 
-/// Why a store cannot start.
+/// Reasons why a store cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its command line.
+    /// The command line of the store is invalid.
     #[error("{what}\nusage: taskd-store [--control PATH] [--limit NAME=NUMBER]...")]
     Usage {
-        /// What is wrong with it.
+        /// The problem with the command line.
         what: String,
     },
-    /// A limit of its command line.
+    /// A limit on the store's command line has an unknown name or an invalid value.
     #[error(transparent)]
-    NotALimit(#[from] NotALimit),
-    /// Limits that cannot be kept.
+    NotALimit(#[from] ParseLimitError),
+    /// The store's limits are inconsistent or too small.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// Nobody could tell it anything.
+    /// There is no control socket, so the store could not receive any call.
     #[error(
-        "no control socket: pass one (LISTEN_FDS=1, LISTEN_FDNAMES={CONTROL_NAME}), or name its path with --control"
+        "no control socket: pass one, with its descriptor's number in {}, or name its path with --control",
+        inherited::VARIABLE
     )]
     NoControl,
-    /// What it was passed is no control socket.
+    /// The descriptor that was passed to the store is not a control socket.
     #[error("descriptor {number} was passed as the control socket, and cannot be used: {source}")]
     Inherited {
-        /// Its number.
+        /// The number of the descriptor.
         number: i32,
-        /// Why not.
+        /// The error that shows that the descriptor cannot be used.
         source: io::Error,
     },
-    /// Its socket cannot be made.
-    #[error("the control socket {} cannot be made: {source}", .path.display())]
+    /// The store's control socket cannot be created.
+    #[error("the control socket {} cannot be created: {source}", .path.display())]
     Bind {
-        /// Where.
+        /// The path of the control socket.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The system refuses.
+    /// A system call that the store needs has failed.
     #[error("the store cannot wait for clients: {0}")]
     System(#[from] io::Error),
 }
@@ -117,10 +118,11 @@ impl From<NewError> for StartError {
     }
 }
 
-/// To be called first in a program's `main`, before threads are started or anything is opened.
+/// Runs the store if this process was started as the store. Call it first in a program's `main`, before the program
+/// starts threads or opens anything.
 ///
-/// It returns at once, unless this process was started with the command of [`StoreProgram::ReexecSelf`]: then it is the
-/// store, and never returns.
+/// It returns at once, unless this process was started with the command of [`StoreProgram::ReexecSelf`]: then the
+/// process is the store, and the call never returns.
 pub fn init() {
     INIT_WAS_CALLED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -129,14 +131,14 @@ pub fn init() {
     }
 }
 
-/// All of the program `taskd-store`.
+/// The main function of the program `taskd-store`.
 pub fn main() -> ExitCode {
     init();
     let code = run_or_say(std::env::args_os().skip(1));
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// Comes back only if it cannot go on; the exit code, after its reason was printed.
+/// Runs the store. It returns only if the store cannot continue: prints the reason and returns the exit code.
 fn run_or_say(arguments: impl Iterator<Item = OsString>) -> i32 {
     let Err(error) = run(arguments);
     eprintln!("taskd-store: {error}");
@@ -144,9 +146,8 @@ fn run_or_say(arguments: impl Iterator<Item = OsString>) -> i32 {
 }
 
 fn run(arguments: impl Iterator<Item = OsString>) -> Result<std::convert::Infallible, StartError> {
-    // First, while nothing else can have the number that it is passed by.
-    let variable = |name: &str| std::env::var(name).ok();
-    let passed = inherited::descriptor(variable, std::process::id(), CONTROL_NAME);
+    // First, while no other descriptor can have the passed number.
+    let passed = inherited::descriptor(std::env::var(inherited::VARIABLE).ok().as_deref());
     let passed =
         passed.map(|number| inherited::adopt(number).map_err(|source| StartError::Inherited { number, source }));
     let (control, limits) = options(arguments)?;
@@ -158,14 +159,14 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<std::convert::Infall
     };
     let mut controllers = Controllers::new(listener, &server)?;
     raise_open_files();
-    let _ = rustix::thread::set_name(c"taskd-store"); // for those who look: nothing depends on it
+    let _ = rustix::thread::set_name(c"taskd-store"); // for diagnosis only: nothing depends on it
     let mut reached = BTreeSet::new();
     loop {
         server.turn(None)?;
         for bound in server.new_bounds(&mut reached) {
             let action = bound.action();
             eprintln!(
-                "taskd-store: at a bound, {bound}: {action} (store::Limits names it; it is counted, and not said again)"
+                "taskd-store: a bound is reached, {bound}: {action} (see store::Limits; further cases are only counted)"
             );
         }
         for number in server.take_outside() {
@@ -182,13 +183,14 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<(Option<Path
         match name.to_str() {
             Some("--control") => control = Some(PathBuf::from(value()?)),
             Some("--limit") => limits.set(&value()?.to_string_lossy())?,
-            _ => return Err(StartError::Usage { what: format!("{} is no option", name.display()) }),
+            _ => return Err(StartError::Usage { what: format!("{} is not an option", name.display()) }),
         }
     }
     Ok((control, limits))
 }
 
-/// Makes the control socket, for this user alone; takes over from a dead store, never from a living one.
+/// Creates the store's control socket, for this user alone; it replaces the socket of a dead store, never of a live
+/// one.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let bytes = path.as_os_str().len();
     if bytes > PATH_BYTES_MAX {
@@ -200,21 +202,26 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => (),
         Err(error) => return Err(error),
         Ok(there) if !there.file_type().is_socket() => {
-            return Err(io::Error::other("something else is there: choose another path, or remove it"));
+            return Err(io::Error::other(
+                "a file that is not a socket is there: choose another path, or remove the file",
+            ));
         }
         Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => return Err(io::Error::other("another process serves it: stop that one, or choose another path")),
+            Ok(_) => {
+                return Err(io::Error::other("another process serves it: stop that process, or choose another path"));
+            }
             Err(_) => std::fs::remove_file(path)?,
         },
     }
-    // The mask holds from the first moment on; this process has one thread.
+    // The mask applies from the socket's creation on; this process has one thread.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
     listener
 }
 
-/// Every client is an open file: as many as this process may have. With fewer, `Bound::OpenFiles` is counted.
+/// Raises this process's limit of open files to the maximum, since every client is one. If that is too low,
+/// `Bound::OpenFiles` is counted.
 fn raise_open_files() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -237,15 +244,15 @@ mod tests {
         bind(&path).unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(bind(&file).unwrap_err().to_string().contains("something else is there"));
+        assert!(bind(&file).unwrap_err().to_string().contains("a file that is not a socket is there"));
         let long = dir.path().join("x".repeat(200));
         assert!(bind(&long).unwrap_err().to_string().contains("choose a shorter one"));
     }
 
     #[test]
-    fn what_is_wrong_with_a_command_line_is_said() {
+    fn invalid_command_line_is_refused_with_the_reason() {
         let said = |words: &[&str]| options(words.iter().map(OsString::from)).unwrap_err().to_string();
-        assert!(said(&["--contrl"]).starts_with("--contrl is no option\nusage:"));
+        assert!(said(&["--contrl"]).starts_with("--contrl is not an option\nusage:"));
         assert!(said(&["--control"]).starts_with("--control needs a value\n"));
         assert!(said(&["--limit", "kays=1"]).contains("kays=1"));
         let (control, limits) =

@@ -1,45 +1,49 @@
-//! Every bound of the store, with its default, and what happens there.
-//!
-//! It counts nothing itself: [`Stats`](super::Stats) does.
+//! All bounds of the store, with their defaults and consequences. [`Stats`](super::Stats) counts how often they are
+//! reached.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The bounds of one server. All byte counts are of what is held in memory, or would have to be.
+/// The bounds of one store server. All byte counts measure data in the server's memory, or data that a request
+/// would bring into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Longest key, in bytes: 8 KiB, as with torch's libuv server.
+    /// Maximum length of a key, in bytes. Default: 8 KiB, as in torch's libuv server.
     pub key_bytes: usize,
-    /// Longest value in one request, in bytes: 8 MiB, as with torch's libuv server.
+    /// Maximum length of a value in one request, in bytes. Default: 8 MiB, as in torch's libuv server.
     pub value_bytes: usize,
-    /// Longest value that `append` may grow, in bytes: 64 MiB.
+    /// Maximum length to which `append` may grow a value, in bytes. Default: 64 MiB.
     pub appended_bytes: usize,
-    /// Most names in one request: 131,072, as with torch's libuv server.
+    /// Maximum number of keys in one request. Default: 131,072, as in torch's libuv server.
     pub names: u64,
-    /// Longest request, in bytes: 32 MiB. (`multi_set` has no such bound: its pairs are taken one by one.)
+    /// Maximum length of a request, in bytes. Default: 32 MiB. It does not bound `multi_set`, whose pairs are handled
+    /// one by one.
     pub request_bytes: usize,
-    /// Most keys of one generation, those that are only waited for and queues included: 1,048,576.
+    /// Maximum number of keys of one generation, including queues, and keys for which clients only wait. Default:
+    /// 1,048,576.
     pub keys: usize,
-    /// Most bytes of keys, values and what the server needs to find them, over all generations: 1 GiB.
+    /// Maximum number of bytes of keys, values and their index, over all generations. Default: 1 GiB.
     pub store_bytes: u64,
-    /// Most clients, over all generations: 65,536.
+    /// Maximum number of clients, over all generations. Default: 65,536.
     pub clients: usize,
-    /// Most clients of one other host, over all generations: 16,384.
+    /// Maximum number of clients from one remote host, over all generations. Default: 16,384.
     pub clients_of_host: usize,
-    /// Most connections that have not shown yet that they are of a client: 1,024. For a new one the oldest is closed.
+    /// Maximum number of connections that have not identified themselves as clients yet. Default: 1,024. If a new
+    /// connection exceeds this maximum, the server closes the oldest of them.
     pub silent: usize,
-    /// How long a connection may take to show it, in milliseconds: 10,000.
+    /// Time within which a connection has to identify itself as a client, in milliseconds. Default: 10,000.
     pub silent_ms: u64,
-    /// A client with so many bytes of answers that it has not read is not listened to until it has read them: 256 KiB.
+    /// Number of bytes of unread answers above which the server reads no further request of the client. It continues
+    /// when the client has read enough of them. Default: 256 KiB.
     pub unread_bytes: usize,
-    /// Most bytes of memory that one client's unread answers may take: 64 MiB.
+    /// Maximum number of bytes of memory for one client's unread answers. Default: 64 MiB.
     pub answer_bytes: usize,
-    /// Most bytes of unfinished requests and unread answers, over all clients: 1 GiB.
+    /// Maximum number of bytes of unfinished requests and unread answers, over all clients. Default: 1 GiB.
     pub buffer_bytes: u64,
-    /// Most generations at one time: 16.
+    /// Maximum number of generations that the server serves at one time. Default: 16.
     pub generations: usize,
-    /// Most control connections at one time: 16.
+    /// Maximum number of control connections at one time. Default: 16.
     pub controllers: usize,
 }
 
@@ -66,9 +70,9 @@ impl Default for Limits {
     }
 }
 
-/// Bounds that no server can keep.
+/// Error for a limit of the store that is too small for a server to work with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store's limit {name} is {given}, and must be {least} at least{because}")]
+#[error("the store's limit {name} is {given}, but must be at least {least}{because}")]
 pub struct LimitsError {
     name: &'static str,
     given: u64,
@@ -77,10 +81,10 @@ pub struct LimitsError {
 }
 
 impl Limits {
-    /// Whether a server can keep them.
+    /// Checks that a server can work with these limits.
     ///
     /// # Errors
-    /// The first that is too small, and how much it must be.
+    /// The first limit that is too small, and its minimum.
     pub fn check(&self) -> Result<(), LimitsError> {
         let bytes = |n: usize| n as u64;
         let compare_set = bytes(self.key_bytes).saturating_add(bytes(self.value_bytes).saturating_mul(2));
@@ -102,7 +106,7 @@ impl Limits {
             ("silent", bytes(self.silent), 1, ""),
             ("silent_ms", self.silent_ms, 1, ""),
             ("unread_bytes", bytes(self.unread_bytes), 1, ""),
-            ("answer_bytes", bytes(self.answer_bytes), bytes(self.unread_bytes), ", what may be unread"),
+            ("answer_bytes", bytes(self.answer_bytes), bytes(self.unread_bytes), ", the most unread bytes"),
             ("buffer_bytes", self.buffer_bytes, bytes(self.answer_bytes), ", the answers of one client"),
             ("generations", bytes(self.generations), 1, ""),
             ("controllers", bytes(self.controllers), 1, ""),
@@ -114,18 +118,19 @@ impl Limits {
     }
 }
 
-/// A limit that was to be set by its name, and could not be.
+/// Error for a text that is no limit of the store: its name is unknown, or its value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no limit of the store: give one as NAME=NUMBER, with a name of store::Limits")]
-pub struct NotALimit(String);
+#[error("{0:?} is not a limit of the store: write NAME=NUMBER, with a name of store::Limits")]
+pub struct ParseLimitError(String);
 
 impl Limits {
-    /// Sets one by its name, as `key_bytes=1024`: what the program `taskd-store` is told with `--limit`.
+    /// Sets one limit from the text `NAME=NUMBER`, such as `key_bytes=1024`. The option `--limit` of the program
+    /// `taskd-store` has the same form.
     ///
     /// # Errors
-    /// There is no such limit, or what follows is no number.
-    pub fn set(&mut self, text: &str) -> Result<(), NotALimit> {
-        let wrong = || NotALimit(text.to_owned());
+    /// There is no such limit, or its value is not a number.
+    pub fn set(&mut self, text: &str) -> Result<(), ParseLimitError> {
+        let wrong = || ParseLimitError(text.to_owned());
         let (name, number) = text.split_once('=').ok_or_else(wrong)?;
         let number: u64 = number.parse().map_err(|_| wrong())?;
         let bytes = usize::try_from(number).map_err(|_| wrong())?;
@@ -152,60 +157,62 @@ impl Limits {
     }
 }
 
-/// What was reached.
+/// A bound of the store: one of its limits, or the operating system's limit of open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Bound {
-    /// [`Limits::key_bytes`]
+    /// The length of a key: [`Limits::key_bytes`].
     KeyBytes,
-    /// [`Limits::value_bytes`]
+    /// The length of a value in one request: [`Limits::value_bytes`].
     ValueBytes,
-    /// [`Limits::appended_bytes`]
+    /// The length of a value that `append` grows: [`Limits::appended_bytes`].
     AppendedBytes,
-    /// [`Limits::names`]
+    /// The number of keys in one request: [`Limits::names`].
     Names,
-    /// [`Limits::request_bytes`]
+    /// The length of a request: [`Limits::request_bytes`].
     RequestBytes,
-    /// [`Limits::keys`]
+    /// The number of keys of one generation: [`Limits::keys`].
     Keys,
-    /// [`Limits::store_bytes`]
+    /// The number of bytes of keys and values: [`Limits::store_bytes`].
     StoreBytes,
-    /// [`Limits::clients`]
+    /// The number of clients: [`Limits::clients`].
     Clients,
-    /// [`Limits::clients_of_host`]
+    /// The number of clients from one remote host: [`Limits::clients_of_host`].
     ClientsOfHost,
-    /// [`Limits::silent`]
+    /// The number of connections that have not identified themselves as clients: [`Limits::silent`].
     Silent,
-    /// [`Limits::silent_ms`]
+    /// The time for a connection to identify itself as a client: [`Limits::silent_ms`].
     SilentMs,
-    /// [`Limits::unread_bytes`]
+    /// The number of bytes of answers that a client has not read: [`Limits::unread_bytes`].
     UnreadBytes,
-    /// [`Limits::answer_bytes`]
+    /// The memory for one client's unread answers: [`Limits::answer_bytes`].
     AnswerBytes,
-    /// [`Limits::buffer_bytes`]
+    /// The memory for unfinished requests and unread answers of all clients: [`Limits::buffer_bytes`].
     BufferBytes,
-    /// [`Limits::generations`]
+    /// The number of generations at one time: [`Limits::generations`].
     Generations,
-    /// [`Limits::controllers`]
+    /// The number of control connections at one time: [`Limits::controllers`].
     Controllers,
-    /// The system's own: open files of this process (`RLIMIT_NOFILE`) or of the machine.
+    /// The operating system's limit of open files, of this process (`RLIMIT_NOFILE`) or of the machine.
     OpenFiles,
 }
 
-/// What happens at a bound.
+/// The consequence of reaching a bound of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtBound {
-    /// The client whose request would go beyond is closed; nothing of that request is done. What it set before stays.
+    /// The client whose request would exceed the bound is closed; no part of that request is carried out. Keys that the
+    /// client set before stay.
     CloseClient,
-    /// Whoever would be one too many is closed as soon as it connects; the others notice nothing.
+    /// A connection beyond the bound is closed as soon as it connects; other clients are not affected.
     RefuseConnection,
-    /// A connection that has shown nothing yet is closed.
+    /// The store closes a connection that has not identified itself as a client.
     CloseSilent,
-    /// The client's requests wait, in the system's buffers and then in its own, until it has read its answers.
+    /// The store stops reading the client's requests until the client has read its answers. The requests wait in the
+    /// system's buffers, then in the client's own.
     PauseClient,
-    /// The call is refused with its reason.
+    /// The store refuses a call over its control socket and returns the reason.
     RefuseCall,
 }
 
@@ -215,14 +222,14 @@ impl fmt::Display for AtBound {
             AtBound::CloseClient => "the client is closed",
             AtBound::RefuseConnection => "further connections are closed",
             AtBound::CloseSilent => "connections that have sent nothing are closed",
-            AtBound::PauseClient => "the client is not listened to until it has read",
+            AtBound::PauseClient => "the client's requests wait until it has read its answers",
             AtBound::RefuseCall => "the call is refused",
         })
     }
 }
 
 impl Bound {
-    /// What happens there.
+    /// Returns the consequence of reaching this bound.
     #[must_use]
     pub const fn action(self) -> AtBound {
         match self {
@@ -282,7 +289,7 @@ mod tests {
         let said = limits.check().unwrap_err().to_string();
         assert_eq!(
             said,
-            "the store's limit request_bytes is 1000, and must be 16785440 at least, for a compare_set of the longest values"
+            "the store's limit request_bytes is 1000, but must be at least 16785440, for a compare_set of the longest values"
         );
         let mut limits = Limits::default();
         limits.set("keys=7").unwrap();

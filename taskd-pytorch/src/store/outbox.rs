@@ -1,17 +1,19 @@
-//! What a client has not read yet, in order: small answers together, large values where they are.
+//! The answers that a client has not read yet, in order: small answers are copied together, large values are shared.
 //!
-//! It sends nothing itself.
+//! This module only queues; sending is done elsewhere.
 
 use super::value::Value;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Values up to this are copied, so that an answer is one `send`; larger ones are shared.
+/// Maximum length of values that are copied, so that an answer is one `send`; larger ones are shared.
 const COPIED_BYTES_MAX: usize = 4096;
-/// What a shared value costs the one who waits for it.
+/// Cost of a shared value to the client that waits for it, in bytes.
 const SHARED_BYTES: usize = size_of::<Piece>();
+/// Cost of bytes after a shared value in addition to themselves: their place in the queue, and the minimum allocation.
+const COPIED_BYTES: usize = size_of::<Piece>() + 32;
 
-/// Memory that an empty outbox keeps.
+/// Capacity that an empty outbox keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -29,17 +31,17 @@ impl Piece {
     }
 }
 
-/// Answers on their way to one client.
+/// Answers in transit to one client.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// Before all pieces: most answers are nothing else.
+    /// Bytes that are sent before all pieces: most outboxes have nothing else.
     first: Vec<u8>,
     pieces: VecDeque<Piece>,
-    /// How much was sent of what stands first.
+    /// Number of bytes of the front part that were sent already.
     sent: usize,
-    /// Bytes to send.
+    /// Number of bytes that are still to be sent.
     unread: usize,
-    /// Bytes of memory.
+    /// Number of bytes of memory that the outbox uses, without shared values.
     held: usize,
 }
 
@@ -48,12 +50,12 @@ impl Outbox {
         self.unread == 0
     }
 
-    /// Bytes that are still to be sent.
+    /// Returns the number of bytes that are still to be sent.
     pub(super) const fn unread(&self) -> usize {
         self.unread
     }
 
-    /// Bytes of memory that it takes, shared values aside.
+    /// Returns the bytes of memory that it uses, without shared values.
     pub(super) const fn held(&self) -> usize {
         self.held
     }
@@ -64,6 +66,7 @@ impl Outbox {
             Some(Piece::Copied(last)) => last,
             Some(Piece::Shared(_)) => {
                 self.pieces.push_back(Piece::Copied(bytes.to_vec()));
+                self.held += COPIED_BYTES;
                 self.count(bytes.len());
                 return;
             }
@@ -76,7 +79,7 @@ impl Outbox {
         self.put(&number.to_le_bytes());
     }
 
-    /// A value as the protocol has it: its length and its bytes.
+    /// Appends a value in the form of the protocol: its length and its bytes.
     pub(super) fn put_value(&mut self, value: &Rc<Value>) {
         let bytes = value.bytes();
         self.put(&(bytes.len() as u64).to_le_bytes());
@@ -94,13 +97,13 @@ impl Outbox {
         self.put(bytes);
     }
 
-    /// What comes next.
+    /// Returns the bytes to send next.
     pub(super) fn front(&self) -> &[u8] {
         let piece = if self.first.is_empty() { self.pieces.front().map_or(&[][..], Piece::bytes) } else { &self.first };
         piece.get(self.sent..).unwrap_or_default()
     }
 
-    /// So much of [`Outbox::front`] was sent.
+    /// Removes this many bytes of [`Outbox::front`], which were sent.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
         self.unread -= bytes;
@@ -111,7 +114,7 @@ impl Outbox {
             if self.first.is_empty() {
                 let piece = self.pieces.pop_front();
                 self.held -= piece.map_or(0, |piece| match piece {
-                    Piece::Copied(bytes) => bytes.len(),
+                    Piece::Copied(bytes) => COPIED_BYTES + bytes.len(),
                     Piece::Shared(_) => SHARED_BYTES,
                 });
             } else {
@@ -122,7 +125,7 @@ impl Outbox {
     }
 
     pub(super) fn clear(&mut self) {
-        self.first.clear(); // keeps its memory, if it is little: the server's own outbox is used again and again
+        self.first.clear(); // keeps little memory: the server's own outbox is used again and again
         if self.first.capacity() > KEPT_BYTES {
             self.first = Vec::new();
         }
@@ -140,6 +143,21 @@ impl Outbox {
 mod tests {
     use super::super::value::Ledger;
     use super::*;
+
+    /// Checks that a client that requests many large values and reads none is bounded by all the memory that this
+    /// takes.
+    #[test]
+    fn the_memory_of_small_pieces_between_shared_values_is_counted() {
+        let large = Rc::new(Value::new(&[9; COPIED_BYTES_MAX + 1], &Ledger::default()));
+        let mut outbox = Outbox::default();
+        for _ in 0..1000 {
+            outbox.put_value(&large);
+        }
+        assert!(outbox.held() >= 999 * (SHARED_BYTES + COPIED_BYTES + 8), "{}", outbox.held());
+        outbox.advance(outbox.front().len());
+        outbox.clear();
+        assert_eq!(outbox.held(), 0);
+    }
 
     #[test]
     fn everything_comes_out_in_order_however_little_is_read() {

@@ -1,7 +1,7 @@
-//! The user of the process at the other end of a connection, when that process is on this host.
+//! Identifies the user of the process at the other end of a connection, if that process is on this host.
 //!
-//! torch's client can present nothing that proves an identity. Where it is on this host the system knows the user of its socket
-//! (`sock_diag(7)`, or `/proc/net/tcp` where there is no such), and the store serves its own user and root.
+//! torch's client can present no proof of identity. On this host the system knows the user of its socket
+//! (`sock_diag(7)`, or `/proc/net/tcp` where that is unavailable), and the store serves its own user and root.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, netlink};
@@ -10,21 +10,22 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What is known of the process that has connected.
+/// Identity of a process that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// A process of this user, on this host.
+    /// A process on this host, with the id of its user.
     User(u32),
-    /// A process on another host.
+    /// A process on another host, with the address of that host.
     Remote(IpAddr),
-    /// A process on this host, of a user that is not known: it has closed its socket, or the system does not report it.
+    /// A process on this host of an unknown user: it has closed its socket, or the system does not report it.
     Unknown,
 }
 
 /// Looks up the users of connections.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// None where the system has no such sockets, or they do not work.
+    /// Socket for queries to the Linux kernel about connections (`sock_diag`); `None` if the system has no such
+    /// sockets, or they do not work.
     diag: Option<OwnedFd>,
     sequence: u32,
 }
@@ -37,7 +38,7 @@ impl Peers {
         Peers { diag, sequence: 0 }
     }
 
-    /// The process at the other end of a connected socket.
+    /// Identifies the process at the other end of a connected socket.
     pub(super) fn of(&mut self, socket: impl AsFd) -> Peer {
         let ours = rustix::net::getsockname(&socket).ok();
         let theirs = rustix::net::getpeername(&socket).ok().flatten();
@@ -51,11 +52,12 @@ impl Peers {
         if !is_here(theirs, ours.ip()) {
             return Peer::Remote(from.ip());
         }
-        // The tables are long where there are many connections: they are read only where the kernel cannot be asked.
+        // The tables are long if there are many connections: they are read only if the kernel cannot be asked.
         told.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
     }
 
-    /// The user of the socket with these ends; `Some(None)`: there is none any more. `None`: the kernel cannot be asked.
+    /// Returns the user of the socket with these two addresses; `Some(None)`: there is no such socket any more. `None`:
+    /// the Linux kernel cannot be asked.
     fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> Option<Option<u32>> {
         let diag = self.diag.as_ref()?;
         self.sequence = self.sequence.wrapping_add(1);
@@ -63,7 +65,7 @@ impl Peers {
         rustix::net::send(diag, &request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).ok()?;
         let mut answer = [0; 512];
         loop {
-            // The kernel answers within the call that asks.
+            // The kernel answers within the call that sends the request.
             let (_, length) = rustix::net::recv(diag, answer.as_mut_slice(), RecvFlags::DONTWAIT).ok()?;
             let answer = answer.get(..length)?;
             if word(answer, 8)? == self.sequence {
@@ -73,21 +75,21 @@ impl Peers {
     }
 }
 
-/// An address of IPv4 as such, also where a socket for both has it.
+/// Converts an IPv4-mapped address of a dual-stack socket to plain IPv4.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns true unless the system reports that the address is not one of this host.
+/// Returns true unless the system reports that the address `theirs` is not one of this host.
 fn is_here(theirs: SocketAddr, ours: IpAddr) -> bool {
-    let mut address = theirs; // with the interface, which an address of one link is not known without
+    let mut address = theirs; // with the interface, without which a link-local address is not recognised
     address.set_port(0);
     let from = plain(theirs).ip();
     from.is_loopback() || ours.is_loopback() || from == ours || may_be_ours(UdpSocket::bind(address).map(drop))
 }
 
-/// Interprets the result of binding an address: only EADDRNOTAVAIL shows that it is not this host's. Another user can bring about other errors
-/// (no free port, no descriptor), so these prove nothing.
+/// Returns true unless the result of binding an address shows that it is not this host's, which only EADDRNOTAVAIL
+/// does. Another user can cause other errors (no free port, no descriptor), so these prove nothing.
 fn may_be_ours(bound: io::Result<()>) -> bool {
     bound.map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |()| true)
 }
@@ -105,7 +107,7 @@ const HEAD_BYTES: usize = 16;
 const REQUEST_BYTES: u32 = 16 + 56;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// Where `idiag_uid` and `idiag_inode` are in `inet_diag_msg`.
+/// Offsets of `idiag_uid` and `idiag_inode` in `inet_diag_msg`.
 const UID_AT: usize = HEAD_BYTES + 64;
 const INODE_AT: usize = HEAD_BYTES + 68;
 
@@ -117,7 +119,7 @@ fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     bytes.extend(sequence.to_ne_bytes());
     bytes.extend(0_u32.to_ne_bytes()); // the kernel
     bytes.extend([if own.is_ipv4() { AF_INET } else { AF_INET6 }, TCP, 0, 0]);
-    bytes.extend(u32::MAX.to_ne_bytes()); // in whatever state
+    bytes.extend(u32::MAX.to_ne_bytes()); // in any state
     bytes.extend(own.port().to_be_bytes());
     bytes.extend(other.port().to_be_bytes());
     for address in [own.ip(), other.ip()] {
@@ -128,7 +130,7 @@ fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
         }
         bytes.extend(room);
     }
-    bytes.extend(0_u32.to_ne_bytes()); // whatever interface
+    bytes.extend(0_u32.to_ne_bytes()); // any interface
     bytes.extend(NO_COOKIE);
     bytes
 }
@@ -137,15 +139,16 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Whether an answer says which socket it is, or that there is none; other errors are the system's (no such family, not permitted).
+/// Returns true if an answer of the Linux kernel identifies the socket, or states that there is none; other errors are
+/// the system's (no such family, not permitted).
 fn is_final(answer: &[u8]) -> bool {
     let kind = answer.get(4..6).and_then(|bytes| Some(u16::from_ne_bytes(bytes.try_into().ok()?)));
     let error = word(answer, HEAD_BYTES).map(u32::cast_signed);
     kind == Some(SOCK_DIAG_BY_FAMILY) || (kind == Some(NLMSG_ERROR) && error == Some(-Errno::NOENT.raw_os_error()))
 }
 
-/// The user of the socket that an answer is about, if that socket is a connection's end and is open. One that was
-/// closed belongs to root, as far as the system says.
+/// Returns the user of the socket in an answer of the Linux kernel, if that socket is an end of the connection and is
+/// open. The system reports a closed socket as owned by root.
 fn user_in(answer: &[u8], own: SocketAddr) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let port = u16::from_be_bytes(answer.get(HEAD_BYTES + 4..HEAD_BYTES + 6)?.try_into().ok()?);
@@ -172,7 +175,7 @@ fn user_listed(table: &str, own: SocketAddr, other: SocketAddr) -> Option<u32> {
     })
 }
 
-/// `0100007F:1F90`: words of four bytes, each in the machine's order.
+/// Parses an address of `/proc/net/tcp` such as `0100007F:1F90`: words of four bytes, each in the machine's order.
 fn address_in(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let words: Option<Vec<u32>> =
@@ -232,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_another_hosts_only_where_the_system_says_that_it_is_not_ours() {
-        let remote: SocketAddr = "192.0.2.7:4000".parse().unwrap(); // of documentation (RFC 5737)
+    fn address_is_foreign_only_if_the_system_cannot_assign_it() {
+        let remote: SocketAddr = "192.0.2.7:4000".parse().unwrap(); // an address for documentation (RFC 5737)
         assert!(!is_here(remote, "192.0.2.8".parse().unwrap()));
         assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "nobody else reaches loopback");
         for (errno, may_be) in
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_cut_or_are_about_something_else_name_nobody() {
+    fn cut_or_unrelated_socket_answers_name_no_user() {
         let own: SocketAddr = "127.0.0.1:80".parse().unwrap();
         let mut answer = request(1, own, "127.0.0.1:81".parse().unwrap());
         answer.resize(HEAD_BYTES + 72, 0);
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_no_such_socket_is_an_answer_and_other_errors_are_none() {
+    fn missing_socket_is_a_final_answer_and_other_errors_are_not() {
         let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
         let mut peers = Peers::new();
         if peers.diag.is_some() {

@@ -1,6 +1,6 @@
-//! One place to wait at: Linux's epoll, level-triggered, with a number for whatever is ready.
+//! The single wait point of the server: Linux's epoll, level-triggered, with a token for each ready descriptor.
 //!
-//! It owns no descriptor but its own; who is closed is forgotten by the system.
+//! It owns only its own descriptor; the system forgets watched descriptors that are closed.
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -9,19 +9,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Most that are told at once.
+/// Maximum number of events returned at once.
 const READY_MAX: usize = 512;
-/// How long it looks for more before it sleeps: whoever sends something to a sleeper has to wake it, which takes longer than to send.
+/// Time that it polls for more events before it sleeps: a sender has to wake a sleeping thread, which takes longer than
+/// sending.
 const LOOK: Duration = Duration::from_micros(30);
 
 #[derive(Debug)]
 pub(super) struct Poller {
     epoll: OwnedFd,
-    /// None where there is one processor, which the others need to send.
+    /// Time for which the poller polls for events before it sleeps; zero on a single processor, which the senders need.
     look: Duration,
 }
 
-/// Who was ready when it was last waited.
+/// The events of the last wait.
 #[derive(Default)]
 pub(super) struct Events(Vec<Event>);
 
@@ -37,14 +38,14 @@ impl fmt::Debug for Events {
     }
 }
 
-/// What somebody waits for.
+/// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// To read.
+    /// Wait until the descriptor is readable.
     Input,
-    /// To write.
+    /// Wait until the descriptor is writable.
     Output,
-    /// Either.
+    /// Wait until the descriptor is readable or writable.
     Both,
 }
 
@@ -58,12 +59,12 @@ impl Interest {
     }
 }
 
-/// Who is ready: to be read from, if nothing else is said.
+/// A ready descriptor: readable, unless a field states otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) token: u64,
     pub(super) output: bool,
-    /// The connection is broken.
+    /// True if the connection is broken.
     pub(super) broken: bool,
 }
 
@@ -86,8 +87,8 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd); // it is closed next, which does the same
     }
 
-    /// Waits until somebody is ready, so long at most. What `events` held is gone; if it held something there is more to come
-    /// soon, most likely.
+    /// Waits for events for `timeout` at most, and replaces the content of `events`. If that had events, it polls
+    /// briefly first, since more are likely to follow soon.
     pub(super) fn wait(&self, timeout: Option<Duration>, Events(events): &mut Events) -> io::Result<()> {
         let look =
             if events.is_empty() { Duration::ZERO } else { timeout.map_or(self.look, |most| most.min(self.look)) };
@@ -104,7 +105,7 @@ impl Poller {
     }
 
     fn ready_within(&self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        // Whole milliseconds, up: the form that Linux 4.18 has.
+        // Rounded up to whole milliseconds, the resolution of Linux 4.18.
         let timeout = timeout.map(|timeout| {
             let millis = i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).min(86_400_000);
             Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 }

@@ -1,4 +1,4 @@
-//! What a server has done and what it holds: counts for people, and for tests that something was counted.
+//! Statistics of a server, for people to read and for tests to check.
 
 use super::limits::Bound;
 use super::wire::{Query, Violation};
@@ -6,87 +6,89 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use taskd_core::job::Generation;
 
-/// What a server has done since it began, and what it holds now.
+/// Statistics of a store server: counters since its start, and its present generations, clients and memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What is served now.
+    /// The generations of ranks that the server serves now.
     pub generations: Vec<GenerationStats>,
-    /// Generations that were retired.
+    /// Number of generations that were retired.
     pub retired: u64,
-    /// Clients that are connected, over all generations.
+    /// Number of connected clients, over all generations.
     pub clients: u64,
-    /// Connections that were taken.
+    /// Number of connections that the server has accepted.
     pub accepted: u64,
-    /// Clients that closed their connection.
+    /// Number of clients that closed their connection.
     pub left: u64,
-    /// Clients whose connection broke: a process that was killed with answers unread, a host that is gone.
+    /// Number of clients whose connection broke, for example because their process was killed before it read its
+    /// answers, or because their host is gone.
     pub lost: u64,
-    /// Clients that were closed because their generation was retired.
+    /// Number of clients that were closed because their generation was retired.
     pub retired_clients: u64,
-    /// Connections whose first bytes were not those of a client; they were closed.
+    /// Number of connections closed because they did not start with a client's first request, `Query::Validate`.
     pub not_validated: u64,
-    /// Connections of other users' processes of this host, or of processes that ended before their user was known; they were closed.
+    /// Number of connections closed because they came from other users' processes on this host, or from processes that
+    /// ended before their user was known.
     pub foreign: u64,
-    /// Clients that sent a query that there is not; they were closed.
+    /// Number of clients closed because they sent a request of an unknown type.
     pub unknown_queries: u64,
-    /// Clients that added to what is no number; they were closed.
+    /// Number of clients closed because they requested to add to a value that is not a number.
     pub not_numbers: u64,
-    /// Processes of other users that wanted to control the store; they were refused.
+    /// Number of connections to the control socket that were refused because they came from another user's process.
     pub strangers: u64,
-    /// How often each bound was reached; [`Bound::action`] says what happened then.
+    /// Number of times that each bound was reached; [`Bound::action`] describes the consequence.
     pub at_bound: BTreeMap<Bound, u64>,
-    /// Requests that were carried out. Each pair of a `multi_set` is one.
+    /// Number of requests that were carried out, by type. Each pair of a `multi_set` counts as one request.
     pub requests: BTreeMap<Query, u64>,
-    /// Waits that were not over at once, and were over later.
+    /// Number of waits for keys that did not end at once, and that ended later because the keys were present.
     pub woken: u64,
-    /// Bytes that were received.
+    /// Number of bytes received from clients.
     pub bytes_in: u64,
-    /// Bytes that were sent.
+    /// Number of bytes sent to clients.
     pub bytes_out: u64,
-    /// Bytes of keys, values, and what finds them.
+    /// Number of bytes of memory for keys, values, and the index that finds them.
     pub store_bytes: u64,
-    /// Bytes of unfinished requests and of answers that were not read yet.
+    /// Number of bytes of memory for unfinished requests and for answers that clients have not read yet.
     pub buffer_bytes: u64,
 }
 
-/// What is held of one generation.
+/// The state of one generation of ranks in a store server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GenerationStats {
-    /// Which.
+    /// The generation that is served.
     pub generation: Generation,
-    /// The address that its listener is bound to.
+    /// The address that the generation's listener is bound to.
     pub address: String,
-    /// Clients that are connected.
+    /// Number of connected clients of this generation.
     pub clients: u64,
-    /// Keys that have a value.
+    /// Number of keys of this generation that have a value.
     pub keys: u64,
-    /// Clients that wait for a key.
+    /// Number of clients of this generation that wait for a key.
     pub waits: u64,
 }
 
 impl Stats {
-    /// How often this bound was reached.
+    /// Returns the number of times that this bound was reached.
     #[must_use]
     pub fn reached(&self, bound: Bound) -> u64 {
         self.at_bound.get(&bound).copied().unwrap_or(0)
     }
 
-    /// How many requests of this kind were carried out.
+    /// Returns the number of requests of this kind that were carried out.
     #[must_use]
     pub fn requested(&self, query: Query) -> u64 {
         self.requests.get(&query).copied().unwrap_or(0)
     }
 }
 
-/// What a server counts as it goes.
+/// The counters of a running server.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Without what is held now.
+    /// The sums, without the figures of the current state.
     pub(super) sums: Stats,
-    /// By the number of the query: one of these is counted for every request.
+    /// By query number: one counter is incremented for every request.
     pub(super) requests: [u64; Query::ALL.len()],
 }
 

@@ -1,16 +1,15 @@
-//! Values that are kept once however many wait to read them, and what all of them weigh.
-//!
-//! It looks into no value.
+//! Values that are stored once however many clients wait to read them, and the account of their memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What an entry costs besides its key and its values, roughly: the map's share, the counts, an allocation or two.
+/// Approximate cost of an entry in addition to its key and its values, in bytes: its share of the map, the counts, one
+/// or two allocations.
 pub(super) const ENTRY_BYTES: usize = 160;
-/// What a value costs besides its bytes: counts, lengths, the allocation itself.
+/// Cost of a value in addition to its bytes: counts, lengths, the allocation itself.
 const VALUE_BYTES: usize = 64;
 
-/// How much memory all keys and values of a server take; shared by everything that is counted.
+/// The memory used by all keys and values of a server, shared by everything that is counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger(Rc<Cell<u64>>);
 
@@ -28,12 +27,12 @@ impl Ledger {
     }
 }
 
-/// The bytes of a value. It counts for as long as anybody holds it: also one that was set anew while a slow client still
-/// reads the old one.
+/// The bytes of a value. They are counted for as long as the value is held, also after the key was set again while a
+/// slow client still reads the old value.
 #[derive(Debug)]
 pub(super) struct Value {
     bytes: Vec<u8>,
-    /// What of it was counted.
+    /// Number of bytes that the ledger counts for this value: its length and a fixed cost.
     counted: usize,
     ledger: Ledger,
 }
@@ -49,12 +48,12 @@ impl Value {
         &self.bytes
     }
 
-    /// What a value of so many bytes costs.
+    /// Returns the cost of a value of this length.
     pub(super) const fn cost(bytes: usize) -> usize {
         VALUE_BYTES + bytes
     }
 
-    /// The bytes as they are to be, without a new allocation where the old one serves.
+    /// Replaces the bytes, without a new allocation if the old one is suitable.
     pub(super) fn replace(&mut self, bytes: &[u8]) {
         if self.bytes.capacity() > bytes.len().saturating_mul(2).max(64) {
             self.bytes = bytes.to_vec(); // a small value must not hold the memory of a large one
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_counts_until_nobody_holds_it() {
+    fn value_is_counted_until_its_last_reader_drops_it() {
         let ledger = Ledger::default();
         let value = Rc::new(Value::new(&[7; 1000], &ledger));
         let reader = Rc::clone(&value);

@@ -40,7 +40,11 @@ def of_group(group):
         "class": lambda: (type(group), type(group).__name__, type(group).__module__),
         "text": lambda: repr(group),
         "is one": lambda: isinstance(group, dist.ProcessGroup),
-        "type": lambda: (type(group) == dist.ProcessGroup, type(group) in (int, dist.ProcessGroup), dist.ProcessGroup == type(group)),
+        "type": lambda: (
+            type(group) == dist.ProcessGroup,
+            type(group) in (int, dist.ProcessGroup),
+            dist.ProcessGroup == type(group),
+        ),
         "is no other": lambda: (type(group) != dist.ProcessGroup, type(group) == dist.Store, type(group) == type),
         "backend": lambda: type(group._get_backend(cpu)),
         "backend is": lambda: isinstance(group._get_backend(cpu), dist.ProcessGroupGloo),
@@ -58,7 +62,9 @@ def of_group(group):
         "pg_config": lambda: dist.distributed_c10d._get_pg_config(group),
         "tag": lambda: c10d._get_group_tag(group),
         "resolved": lambda: c10d._resolve_process_group(group.group_name) is group,
-        "found": lambda: c10d._find_pg_by_ranks_and_tag(c10d._get_group_tag(group), dist.get_process_group_ranks(group)) is group,
+        "found": lambda: (
+            c10d._find_pg_by_ranks_and_tag(c10d._get_group_tag(group), dist.get_process_group_ranks(group)) is group
+        ),
         "unboxed": lambda: dist.ProcessGroup.unbox(group.boxed()) is group,
         "pickled": lambda: pickle.dumps(group),
         "copied": lambda: copy.copy(group),
@@ -85,7 +91,9 @@ def collectives(rank, world, group):
         "all_reduce max": lambda: dist.all_reduce(t(me), op=dist.ReduceOp.MAX, group=group) or out[0],
         "all_reduce async": lambda: dist.all_reduce(t(me), group=group, async_op=True).wait() and out[0],
         "future": lambda: dist.all_reduce(t(me), group=group, async_op=True).get_future().wait()[0],
-        "then": lambda: dist.all_reduce(t(me), group=group, async_op=True).get_future().then(lambda f: f.value()[0] * 2).wait(),
+        "then": lambda: (
+            dist.all_reduce(t(me), group=group, async_op=True).get_future().then(lambda f: f.value()[0] * 2).wait()
+        ),
         "all_reduce_coalesced": lambda: dist.all_reduce_coalesced([t(me), me.clone()], group=group) or out[0],
         "broadcast": lambda: dist.broadcast(t(me), last, group=group) or out[0],
         "reduce": lambda: dist.reduce(t(me), first, group=group) or (out[0] if mine == 0 else "not the root"),
@@ -93,17 +101,23 @@ def collectives(rank, world, group):
         "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(flat, me, group=group) or flat,
         "all_gather_coalesced": lambda: dist.all_gather_coalesced([each], [me], group=group) or torch.cat(each),
         "gather": lambda: dist.gather(me, each if mine == 0 else None, first, group=group) or torch.cat(each),
-        "scatter": lambda: dist.scatter(t(me), [me + i for i in range(size)] if mine == 0 else None, first, group=group) or out[0],
+        "scatter": lambda: (
+            dist.scatter(t(me), [me + i for i in range(size)] if mine == 0 else None, first, group=group) or out[0]
+        ),
         "reduce_scatter": lambda: dist.reduce_scatter(t(me), [me + i for i in range(size)], group=group) or out[0],
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(t(me), me.repeat(size), group=group) or out[0],
         "all_to_all_single": lambda: dist.all_to_all_single(flat, me.repeat(size) + mine, group=group) or flat,
         "all_to_all": lambda: dist.all_to_all(each, [me + i for i in range(size)], group=group) or torch.cat(each),
         "barrier": lambda: dist.barrier(group=group),
         "barrier async": lambda: dist.barrier(group=group, async_op=True).wait(),
-        "monitored_barrier": lambda: dist.monitored_barrier(group=group, timeout=timedelta(seconds=100), wait_all_ranks=True),
+        "monitored_barrier": lambda: dist.monitored_barrier(
+            group=group, timeout=timedelta(seconds=100), wait_all_ranks=True
+        ),
         "all_gather_object": lambda: objects(dist.all_gather_object, [None] * size, {"rank": rank}, group),
         "broadcast_object_list": lambda: objects(dist.broadcast_object_list, [rank, "x"], first, group),
-        "scatter_object_list": lambda: dist.scatter_object_list(got, list("abcd")[:size] if mine == 0 else None, first, group) or got,
+        "scatter_object_list": lambda: (
+            dist.scatter_object_list(got, list("abcd")[:size] if mine == 0 else None, first, group) or got
+        ),
         "gather_object": lambda: dist.gather_object(rank, [None] * size if mine == 0 else None, first, group),
         "functional all_reduce": lambda: functional.all_reduce(me, "sum", group) + 0,
         "functional all_gather": lambda: functional.all_gather_tensor(me, 0, group) + 0,
@@ -122,7 +136,9 @@ def collectives(rank, world, group):
         "raw": lambda: group.allreduce(t(me)).wait() and out[0],
         "raw, with an operation": lambda: group.allreduce(t(me), dist.ReduceOp.MIN).wait() and out[0],
         "raw, by names": lambda: group.allreduce(tensors=[t(me)], opts=dist.AllreduceOptions()).wait() and out[0],
-        "raw, in another order": lambda: group.allreduce(opts=dist.AllreduceOptions(), tensors=[t(me)]).wait() and out[0],
+        "raw, in another order": lambda: (
+            group.allreduce(opts=dist.AllreduceOptions(), tensors=[t(me)]).wait() and out[0]
+        ),
         "raw, no tensor": lambda: group.allreduce([t(me), "no tensor"]),
         "raw broadcast": lambda: group.broadcast(t(me), 0).wait() and out[0],
         "raw gather": lambda: group.allgather([each], [me]).wait() and torch.cat(each),
@@ -217,7 +233,10 @@ def groups(rank, world):
     first = dist.new_group([0])  # of which most are no members
     answers["no member"] = tried(dist.all_reduce, torch.ones(1), dist.ReduceOp.SUM, first), tried(dist.get_rank, first)
     answers["between two"] = between_two(rank, world)
-    answers["count"] = dist.get_pg_count() if hasattr(dist, "get_pg_count") else 0, sorted(map(str, c10d._world.pg_names.values()))
+    answers["count"] = (
+        dist.get_pg_count() if hasattr(dist, "get_pg_count") else 0,
+        sorted(map(str, c10d._world.pg_names.values())),
+    )
     answers["backends"] = sorted(map(str, c10d._world.pg_backend_config.values()))
     answers["tags"] = {str(tag): len(all_of) for tag, all_of in sorted(c10d._world.tags_to_pg.items())}
     dist.destroy_process_group(half)

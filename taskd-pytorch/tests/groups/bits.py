@@ -12,7 +12,9 @@ STEPS = {"ddp": 200, "fsdp2": 200 if ranks.SOAK else 50}
 
 
 def model():
-    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    return torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 8)
+    )
 
 
 def main(rank, world, native):

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import ranks
-from taskd._group_names import with_members
+from taskd.torch.process_group.names import with_members
 
 STEPS = 4
 
@@ -20,7 +20,11 @@ def model():
     torch.manual_seed(0)
     # Batch norm has buffers, which DDP broadcasts; two buckets, which it rebuilds.
     return torch.nn.Sequential(
-        torch.nn.Linear(32, 600), torch.nn.BatchNorm1d(600), torch.nn.ReLU(), torch.nn.Linear(600, 600), torch.nn.Linear(600, 8)
+        torch.nn.Linear(32, 600),
+        torch.nn.BatchNorm1d(600),
+        torch.nn.ReLU(),
+        torch.nn.Linear(600, 600),
+        torch.nn.Linear(600, 8),
     )
 
 

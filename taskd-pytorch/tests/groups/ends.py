@@ -1,4 +1,5 @@
-"""When the ranges of asynchronous work end, and that a process with work in flight ends as it would without the hook."""
+"""When the ranges of asynchronous work end, and that a process with work in flight ends as it would without the
+hook."""
 
 import atexit
 import gc
@@ -137,7 +138,12 @@ def foreign(rank, native):
     group = dist.new_group([0, 1], backend="foreign")
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=group)
-    return {"class": type(group).__name__, "sum": tensor.item(), "called": group.called, "said": native.exceptions.get(5)}
+    return {
+        "class": type(group).__name__,
+        "sum": tensor.item(),
+        "called": group.called,
+        "said": native.exceptions.get(5),
+    }
 
 
 def failing(rank, native):
@@ -191,16 +197,16 @@ def forks(rank, world, native):
 
 
 def programs():
-    """An older torch (seen with 2.1 and 2.4) ends some of these in its own way, without the hook as with it. It waits for a
-    group's threads with the interpreter's lock in its hands, and they wait for that: it hangs where a group goes that has
-    work in flight. And where a peer has ended, a thread of its own now and then aborts the process on its way out."""
+    """An older torch (seen with 2.1 and 2.4) ends some of these in its own way, without the hook as with it. It waits
+    for a group's threads with the interpreter's lock in its hands, and they wait for that: it hangs where a group goes
+    that has work in flight. And where a peer has ended, a thread of its own now and then aborts the process on its way
+    out."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     return (exits_in_flight,) + ((destroys_in_flight, forks) if version >= (2, 9) else ())
 
 
 if __name__ == "__main__":
     exits = {
-        main.__name__: {hook: ranks.exit_codes(main, 2, hook) for hook in (ranks.OFF, ranks.ON)}
-        for main in programs()
+        main.__name__: {hook: ranks.exit_codes(main, 2, hook) for hook in (ranks.OFF, ranks.ON)} for main in programs()
     }
     ranks.report({"ends": ranks.run(main, 2, ranks.ON), "exits": exits})

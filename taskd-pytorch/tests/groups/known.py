@@ -1,5 +1,5 @@
-"""What the installed torch has that this package does not know of: methods of process groups and their backends, and public functions
-of torch.distributed. And whether all of its collective operations are recorded, each under its own."""
+"""What the installed torch has that this package does not know of: methods of process groups and their backends, and
+public functions of torch.distributed. And whether all of its collective operations are recorded, each under its own."""
 
 import inspect
 import warnings
@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 import ranks
-from taskd._group_calls import CALLS
-from taskd._groups import MAKERS, OWN
+from taskd.torch.process_group.operations import CALLS
+from taskd.torch.process_group.wrapper import MAKERS, OWN
 
 warnings.simplefilter("ignore")
 
-# Methods that are no operation between ranks, or none that a hook has to know of: questions, settings, and what ends a group.
+# Methods that are no operation between ranks, or none that a hook has to know of: questions, settings, and what ends a
+# group.
 METHODS = set(
     """CUSTOM GLOO MPI NCCL UCC UNDEFINED XCCL NONE HCCL
     _add_ephemeral_timeout _backend_id _device_types _enable_collectives_timing _end_coalescing _get_backend _get_backend_name
@@ -28,8 +29,8 @@ METHODS = set(
     create_device eager_connect_single_device get_error mem_allocator memory_stats resume suspend supports_coalescing supports_shrinking
     supports_splitting supports_tensor_alloc supports_time_estimate""".split()
 )
-# Operations that are not recorded: one-sided windows and what changes a group's members, which gloo has not; and a sparse sum, which
-# only a backend is asked for, by its group's `allreduce`.
+# Operations that are not recorded: one-sided windows and what changes a group's members, which gloo has not; and a
+# sparse sum, which only a backend is asked for, by its group's `allreduce`.
 UNRECORDED = {"new_window", "reconfigure", "merge", "shrink", "split", "allreduce_sparse"}
 
 # Public functions that are no operation between ranks.
@@ -59,7 +60,8 @@ def calls(rank):
         "all_to_all_single": lambda: dist.all_to_all_single(torch.zeros(8), torch.ones(8)),
         "barrier": dist.barrier,
         "batch_isend_irecv": lambda: [
-            one.wait() for one in dist.batch_isend_irecv([dist.P2POp(dist.isend, me, peer), dist.P2POp(dist.irecv, each[0], peer)])
+            one.wait()
+            for one in dist.batch_isend_irecv([dist.P2POp(dist.isend, me, peer), dist.P2POp(dist.irecv, each[0], peer)])
         ],
         "broadcast": lambda: dist.broadcast(me, 0),
         "broadcast_object_list": lambda: dist.broadcast_object_list([rank], 0),
@@ -109,7 +111,9 @@ def is_function(what):
 
 def unknown(kind):
     known = set(CALLS) | MAKERS | OWN | METHODS | UNRECORDED
-    return sorted("%s.%s" % (kind.__name__, name) for name in dir(kind) if not name.startswith("__") and name not in known)
+    return sorted(
+        "%s.%s" % (kind.__name__, name) for name in dir(kind) if not name.startswith("__") and name not in known
+    )
 
 
 if __name__ == "__main__":

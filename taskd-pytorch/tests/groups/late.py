@@ -1,4 +1,5 @@
-"""A thread of gloo's that is late to let go of what it has worked at: how processes end whose group is gone meanwhile."""
+"""A thread of gloo's that is late to let go of what it has worked at: how processes end whose group is gone
+meanwhile."""
 
 import os
 import sys
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import _taskd_warm
+import _taskd_standby_framework
 import ranks
 
 TENSORS = 2000  # each of them asks for the interpreter's lock again, where Python is not the last that has it
@@ -37,14 +38,15 @@ def outlives():
 
 
 def imported_early():
-    for name in _taskd_warm.BEFORE_A_GROUP:  # else they would keep the group, as the default of an argument
+    # else they would keep the group, as the default of an argument
+    for name in _taskd_standby_framework.BEFORE_A_GROUP:
         __import__(name)
     outlives()
 
 
 def warmed():
     """As in a standby that has no hook."""
-    _taskd_warm.warm()
+    _taskd_standby_framework.warm()
     outlives()
     time.sleep(LATE_SECONDS)  # all that could help torch at the interpreter's own end
 

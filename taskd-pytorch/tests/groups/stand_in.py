@@ -44,8 +44,9 @@ class Native:
 def install(on):
     """Puts the group hook in place, with its kind switched on or off."""
     import torch.distributed.distributed_c10d as module
-    from taskd import _framework, _groups  # noqa: F401  (the first tells torch's compiler, as it does in a rank)
+    from taskd.torch import framework  # noqa: F401  (it tells torch's compiler, as it does in a rank)
+    from taskd.torch.process_group import wrapper
 
     native = Native(on)
-    _groups.install(module, native)
+    wrapper.install(module, native)
     return native

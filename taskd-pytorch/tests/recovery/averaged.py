@@ -1,9 +1,10 @@
-"""Replicas until step 20; from then on each rank trains by itself, and parameters are averaged at times (local SGD). LOCAL says how:
-`ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `flat`: so too, in one operation, as the
-parameters are, `quiet`: as `ddp`, and nothing else is asked of a group, `always`: under `no_sync` from the first step on, with averages
-where checksums are taken anyway, `hook`: by torch's own hook, optimizer and averager; `power`: no local SGD, but
-gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a log. Ranks are killed as in `torch_training.rs`;
-`HOLD`: at that step a rank that lives completes the step after it was given up."""
+"""Replicas until step 20; from then on each rank trains by itself, and parameters are averaged at times (local SGD).
+LOCAL says how: `ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `flat`: so too, in
+one operation, as the parameters are, `quiet`: as `ddp`, and nothing else is asked of a group, `always`: under `no_sync`
+from the first step on, with averages where checksums are taken anyway, `hook`: by torch's own hook, optimizer and
+averager; `power`: no local SGD, but gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a
+log. Ranks are killed as in `torch_training.rs`; `HOLD`: at that step a rank that lives completes the step after it was
+given up."""
 
 import hashlib
 import os
@@ -32,7 +33,9 @@ if how == "hook":
     averager = PeriodicModelAverager(period=4, warmup_steps=20)
     optimizer = PostLocalSGDOptimizer(optimizer, averager)
 elif how == "power":
-    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.1)
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.1
+    )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 

@@ -1,5 +1,5 @@
-"""A rank is lost when its commit window is open, or seems to be: who comes in its place does that step beforehand, and it has to be
-as if it had not where the others have not completed it, or where the step fails.
+"""A rank is lost when its commit window is open, or seems to be: who comes in its place does that step beforehand, and
+it has to be as if it had not where the others have not completed it, or where the step fails.
 """
 
 import os
@@ -19,13 +19,15 @@ def under_way():
     """The step that this process does beforehand, if it does one."""
     from taskd import _session
 
-    beforehand = _session.current.loop.beforehand
+    newcomer = _session.current.loop.recovery.newcomer
+    beforehand = None if newcomer is None else newcomer.replay
     return beforehand.step if beforehand is not None and beforehand.is_under_way else None
 
 
 def ending():
-    """Random numbers are drawn ahead of the commit window and in it, and batches come from a loader that shuffles. The victim dies
-    at the end of its window, or (EARLY) in the last bucket of its backward pass, and has said by then that its window is open."""
+    """Random numbers are drawn ahead of the commit window and in it, and batches come from a loader that shuffles. The
+    victim dies at the end of its window, or (EARLY) in the last bucket of its backward pass, and has said by then that
+    its window is open."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net(256), bucket_cap_mb=0.02, broadcast_buffers=False)
@@ -75,11 +77,14 @@ def lost(undisturbed, verdict, parked, kind=StandIn, **befalls):
             world.host_of[VICTIM] = 1 - world.host_of[VICTIM]
         phases = [world.recover([VICTIM])]
         found = world.finish()
-        return dict(verdict(reference, found, phases, world), done=[one["done"] for one in found], step=phases[0]["step"])
+        return dict(
+            verdict(reference, found, phases, world), done=[one["done"] for one in found], step=phases[0]["step"]
+        )
 
 
 def tried(*of, **befalls):
-    """The same, until something is done beforehand: what the supervisor says comes first, and may on busy cores be there already."""
+    """The same, until something is done beforehand: what the supervisor says comes first, and may on busy cores be
+    there already."""
     for _ in range(TRIES):
         found = lost(*of, **befalls)
         if any(found["done"]):

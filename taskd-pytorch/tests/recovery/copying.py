@@ -1,4 +1,5 @@
-"""How fast `taskd._copy` carries bytes from one process to another: on one machine, and between two network namespaces."""
+"""How fast `taskd._copy` carries bytes from one process to another: on one machine, and between two network
+namespaces."""
 
 import ctypes
 import json
@@ -19,6 +20,7 @@ def address_of(memory):
 
 def plainly(pid, here, there, size):
     """One process_vm_readv, repeated where the kernel gives less."""
+
     class Iovec(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
@@ -109,7 +111,7 @@ def measure(size):
             found["plain"].append(seconds(lambda: plainly(pid, parts.own, parts.there, parts.size)))
             found["ours"].append(seconds(lambda: _copy.read(moves, lambda: False)))
         is_equal = parts.is_equal()
-        os.environ["TASKD_COPY"] = "tcp"
+        os.environ["TASKD_STATE_TRANSFER"] = "tcp"
         found["tcp"].append(seconds(lambda: _copy.read(moves, lambda: False)))
         is_equal = is_equal and parts.is_equal()
         os.environ["TASKD_SECRET"] = "5b" * 32
@@ -158,7 +160,7 @@ class Host:
             os.read(self.is_linked, 1)
             for words in ("addr add %s/24 dev %s" % (address, LINK), "link set %s up" % LINK):
                 subprocess.run(["ip", *words.split()], check=True)
-            os.environ.update(TASKD_HOST=address, TASKD_COPY="tcp")
+            os.environ.update(TASKD_HOST=address, TASKD_STATE_TRANSFER="tcp")
             main()
         except BaseException as error:
             sys.stderr.write("%s: %s: %s\n" % (address, type(error).__name__, error))
@@ -214,7 +216,10 @@ def between_hosts(size):
             found["ours"].append(seconds(lambda: _copy.read(moves, lambda: False)))
             is_equal = parts.is_equal() and is_equal
         rates = parts.rates(found)
-        os.write(tell, json.dumps({"gb_a_second": rates, "ratio": rates["ours"] / rates["plain"], "equal": is_equal}).encode())
+        os.write(
+            tell,
+            json.dumps({"gb_a_second": rates, "ratio": rates["ours"] / rates["plain"], "equal": is_equal}).encode(),
+        )
         os._exit(0)
 
     hosts = [Host(address, main) for address, main in zip(ADDRESSES, (gives, takes))]

@@ -1,4 +1,5 @@
-"""Dying checkpoints: of ranks of which one was lost, of ranks that all live, and of what is left of them when things go wrong."""
+"""Dying checkpoints: of ranks of which one was lost, of ranks that all live, and of what is left of them when things go
+wrong."""
 
 import io
 import json
@@ -29,7 +30,7 @@ def root_of(world):
 
 def world_of(**environment):
     world = StandIn(SIZE, programs.dumping, STEPS=str(STEPS), **environment)
-    world.environment["TASKD_DUMP"] = root_of(world)  # for those who start later
+    world.environment["TASKD_CHECKPOINT_DIR"] = root_of(world)  # for those who start later
     return world
 
 
@@ -48,12 +49,14 @@ def lose(world, peer):
 
 def give_up(world):
     world.generation += 1
-    return [one["state"] for one in world.all_do(world.world, "give-up", lambda peer: {})]
+    return [one["state"] for one in world.all_do(world.world, "abort", lambda peer: {})]
 
 
 def writers(world, states):
     step = max(state["step"] for state in states if state["window"] != "torn")
-    return step, [peer for peer, state in zip(world.world, states) if state["step"] == step and state["window"] != "torn"]
+    return step, [
+        peer for peer, state in zip(world.world, states) if state["step"] == step and state["window"] != "torn"
+    ]
 
 
 def give_up_at_one_step(world):
@@ -72,10 +75,10 @@ def dump(world, states):
     where = os.path.join(root_of(world), "step-%012d-world-%d-%d" % (step, world.generation, world.generation * 1000))
     without = sorted(set(range(SIZE)) - {peer.process.rank for peer in have})
     order = {"dir": where, "step": step, "of": len(have), "without": without}
-    written = world.all_do(have, "dump", lambda peer: dict(order, part=have.index(peer)))
-    parts = {str(peer.process.rank): one["part"] for peer, one in zip(have, written)}
+    written = world.all_do(have, "write-shard", lambda peer: dict(order, part=have.index(peer)))
+    parts = {str(peer.process.rank): one["shard"] for peer, one in zip(have, written)}
     manifest = {"step": step, "generation": world.generation, "size": SIZE, "sets": [list(range(SIZE))], "parts": parts}
-    world.all_do(have[:1], "seal", lambda peer: {"dir": where, "manifest": manifest})
+    world.all_do(have[:1], "write-manifest", lambda peer: {"dir": where, "manifest": manifest})
     return step, where
 
 
@@ -118,7 +121,8 @@ def restarted(**environment):
 
 
 def accelerated():
-    """A rank of a program that has an Accelerator dies, and all start again; a program that has none loads the same checkpoint."""
+    """A rank of a program that has an Accelerator dies, and all start again; a program that has none loads the same
+    checkpoint."""
     with world_of(DIE="2:%d" % DIES_AT, ACCELERATED="1") as world:
         until_lost(world)
         step, _ = dump(world, give_up(world))
@@ -129,7 +133,8 @@ def accelerated():
 
 
 def lost_late():
-    """A rank is lost when it has done all of a step, which the others complete: what it had at its end nobody has kept."""
+    """A rank is lost when it has done all of a step, which the others complete: what it had at its end nobody has
+    kept."""
     with world_of(DIE_LATE="0:%d" % DIES_AT) as world:
         until_lost(world)
         world.pump(lambda: all(peer.process.step() > DIES_AT for peer in world.world), "the others complete the step")
@@ -140,8 +145,8 @@ def lost_late():
 
 
 def lost():
-    """What only the lost rank had is gone when all start again, or ahead of the checkpoint: then it goes on with a peer's, which is
-    said, and to the end."""
+    """What only the lost rank had is gone when all start again, or ahead of the checkpoint: then it goes on with a
+    peer's, which is said, and to the end."""
     reference, found = undisturbed(), {}
     for when in ("after", "before"):
         with world_of(DIE="2:%d" % DIES_AT) as world:
@@ -166,15 +171,16 @@ def asked():
         world.recover()
         first = verdict(reference, world.finish())
         root = root_of(world)
-        with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), TASKD_DUMP=root) as other:
+        with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), TASKD_CHECKPOINT_DIR=root) as other:
             second = verdict(reference, other.finish())
-        with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), TASKD_DUMP=root, TASKD_CONTROL=None) as other:
+        with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), TASKD_CHECKPOINT_DIR=root, TASKD_CONTROL=None) as other:
             third = verdict(reference, other.finish())
     return {"step": step, "on": first, "from": second, "alone": third}
 
 
 def faults():
-    """A disk that is full, as a limit on what the processes may write; a writer that dies; and a checkpoint after all that."""
+    """A disk that is full, as a limit on what the processes may write; a writer that dies; and a checkpoint after all
+    that."""
     found = {}
     with world_of() as world:
         world.until_step(5)
@@ -194,13 +200,15 @@ def faults():
         states = give_up_at_one_step(world)
         step, have = writers(world, states)
         where = os.path.join(root_of(world), "step-%012d-world-%d-1" % (step, world.generation))
-        world.all_do(have[1:2], "dump", lambda peer: {"dir": where, "step": step, "part": 1, "of": len(have)})
+        world.all_do(have[1:2], "write-shard", lambda peer: {"dir": where, "step": step, "part": 1, "of": len(have)})
         have[2].process.kill()
         manifest = {"step": step, "generation": world.generation, "size": SIZE, "sets": [[0, 1, 2, 3]], "parts": {}}
         gone = {"file": "rank-2.part-2-of-4.pt", "bytes": 9, "sha256": "0" * 64}
         try:
             until_lost(world)
-            world.all_do(have[:1], "seal", lambda peer: {"dir": where, "manifest": dict(manifest, parts={"2": gone})})
+            world.all_do(
+                have[:1], "write-manifest", lambda peer: {"dir": where, "manifest": dict(manifest, parts={"2": gone})}
+            )
         except Failed as error:
             found["unsealed"] = str(error)
         found["half"] = loaded(root_of(world), 64)
@@ -222,7 +230,7 @@ def loaded(root, wide, groups=1):
     before, real, sys.stderr = programs.digest(*state.values()), sys.stderr, io.StringIO()
     os.environ.update(RANK="0", WORLD_SIZE=str(SIZE))
     try:
-        step = taskd.load_dump(state, directory=root)
+        step = taskd.load_checkpoint(state, directory=root)
         said = sys.stderr.getvalue()
     finally:
         sys.stderr = real
@@ -235,7 +243,7 @@ def parted(parameters, count):
 
 def damaged():
     """A checkpoint with something amiss is refused before anything is changed, and the one before it is loaded."""
-    from taskd import _dumps
+    from taskd import _emergency_checkpoint
 
     with world_of() as world:
         steps = []
@@ -250,11 +258,11 @@ def damaged():
         parts = sorted(name for name in os.listdir(safe) if name.endswith(".pt"))
 
         def manifest(change):
-            path = os.path.join(where, _dumps.MANIFEST)
+            path = os.path.join(where, _emergency_checkpoint.MANIFEST)
             with open(path) as file:
                 told = json.load(file)
             change(told["manifest"])
-            told["sha256"] = _dumps.check_sum(told["manifest"])
+            told["sha256"] = _emergency_checkpoint.check_sum(told["manifest"])
             with open(path, "w") as file:
                 json.dump(told, file)
 
@@ -272,9 +280,9 @@ def damaged():
             "lacks a shard": lambda: manifest(lambda told: told["parts"].pop("1")),
             "lacks all shards": lambda: manifest(lambda told: told["parts"].clear()),
             "another step": lambda: manifest(lambda told: told.update(step=newer + 1)),
-            "flipped manifest": lambda: flip_json(os.path.join(where, _dumps.MANIFEST)),
-            "half a manifest": lambda: os.truncate(os.path.join(where, _dumps.MANIFEST), 300),
-            "no manifest": lambda: os.unlink(os.path.join(where, _dumps.MANIFEST)),
+            "flipped manifest": lambda: flip_json(os.path.join(where, _emergency_checkpoint.MANIFEST)),
+            "half a manifest": lambda: os.truncate(os.path.join(where, _emergency_checkpoint.MANIFEST), 300),
+            "no manifest": lambda: os.unlink(os.path.join(where, _emergency_checkpoint.MANIFEST)),
         }
         for name, harm in amiss.items():
             copied(safe, where, root)

@@ -1,5 +1,5 @@
-"""Training programs with FSDP: some of which each rank has a part, and one that shards nothing. What befalls the latter, and what
-became of it.
+"""Training programs with FSDP: some of which each rank has a part, and one that shards nothing. What befalls the
+latter, and what became of it.
 """
 
 import contextlib
@@ -51,7 +51,9 @@ def replicated():
     torch.manual_seed(7)
     flat = bool(os.environ.get("FLAT"))
     middle = whole(torch.nn.Linear(64, 64), flat)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), middle, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 16))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), middle, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 16)
+    )
     model = whole(model, flat)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)

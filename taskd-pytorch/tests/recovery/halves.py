@@ -12,7 +12,8 @@ LAGS, AT, STEPS = 1, 10, 30
 
 
 class Waits:
-    """Has a rank stand in a step that it does by itself until another give-up has come, the second time that it does one."""
+    """Has a rank stand in a step that it does by itself until another abort has come, the second time that it does
+    one."""
 
     def __init__(self):
         self.times = 0
@@ -45,7 +46,8 @@ def read_in_halves():
 
 
 def lagging():
-    """DDP of which one rank has all gradients of a step and does not complete it, so that it copies what the others have."""
+    """DDP of which one rank has all gradients of a step and does not complete it, so that it copies what the others
+    have."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = net()
@@ -70,9 +72,9 @@ def lagging():
 
 
 def says(world, rank):
-    """Where it is, as it answers to another give-up."""
+    """Where it is, as it answers to another abort."""
     world.generation += 1
-    state = world.all_do([world.world[rank]], "give-up", lambda peer: {})[0]["state"]
+    state = world.all_do([world.world[rank]], "abort", lambda peer: {})[0]["state"]
     return {what: state[what] for what in ("step", "window")}
 
 
@@ -90,7 +92,7 @@ def while_it_catches_up(world):
 
     def do_and_wait(to, kind, order, generation=None):
         id_ = do(to, kind, order, generation)
-        if kind == "repair" and to is peer:
+        if kind == "sync-state" and to is peer:
             marker = peer.process.path + ".json.catches-up"
             world.pump(lambda: os.path.exists(marker), "a rank does a step by itself")
             raise Failed("given up")

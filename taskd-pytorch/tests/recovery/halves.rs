@@ -5,8 +5,8 @@ use serde_json::json;
 use super::{findings, is_exact};
 
 #[test]
-fn a_rank_into_which_half_a_state_was_copied_is_torn_until_it_has_a_whole_one() {
-    let test = "a_rank_into_which_half_a_state_was_copied_is_torn_until_it_has_a_whole_one";
+fn rank_with_a_partial_copy_is_torn_until_a_copy_completes() {
+    let test = "rank_with_a_partial_copy_is_torn_until_a_copy_completes";
     let Some(found) = findings(test, "half_copied") else { return };
     let failed = &found["failed"];
     assert!(failed[0].as_str().is_some_and(|why| why.contains("closed the connection in the middle")), "{found:#}");

@@ -1,7 +1,9 @@
-"""What a rank is handed: the batches of a step that is done again, and the state and the place in the data of another rank.
+"""What a rank is handed: the batches of a step that is done again, and the state and the place in the data of another
+rank.
 
-Each scenario but the last is one process. The session's link and its lifeline's page are doubles that say so, and so is the store through which one
-engine gives another one its state; the loop, its directives, the engine and the copy are the real ones.
+Each scenario but the last is one process. The session's link and its lifeline's page are doubles that say so, and so is
+the store through which one engine gives another one its state; the loop, its directives, the engine and the copy are
+the real ones.
 """
 
 import collections
@@ -13,6 +15,7 @@ import json
 import os
 import sys
 import threading
+import types
 
 os.environ.setdefault("RANK", "0")
 os.environ.setdefault("WORLD_SIZE", "2")
@@ -24,7 +27,9 @@ import torch.distributed
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from taskd import _batches, _codec, _data, _digest, _engine, _guards, _link, _made, _session
+from taskd import _attempt, _batches, _codec, _link, _phases, _session
+from taskd.torch import abort_points, digest, engine as _engine, registry
+from taskd.torch.data import loader as _loader
 from taskd._aborted import StepAborted
 
 os.environ["TASKD_SECRET"] = "5a" * 32
@@ -69,8 +74,8 @@ def hooked():
     def after_import(name, then):
         then(importlib.import_module(name))
 
-    _made.install(after_import)
-    _guards.install(after_import, session)
+    registry.install(after_import)
+    abort_points.install(after_import, session)
     return session
 
 
@@ -86,11 +91,11 @@ class Peer:
 
     def __call__(self, step):
         session = SESSION
-        if step.number != self.at or session.loop.kind != "train":
+        if step.number != self.at or session.loop.phase is not _phases.TRAINING:
             return
         self.at = None
         generation = session.generation + 1
-        for kind, order in (("give-up", {}), ("repair", {"step": step.number}), ("resume", {"step": step.number})):
+        for kind, order in (("abort", {}), ("sync-state", {"step": step.number}), ("resume", {"step": step.number})):
             session.on_do({"id": next(IDS), "generation": generation, "what": {kind: order}})
         session.loop.tainted = True
         raise StepAborted("the peer is lost")
@@ -103,7 +108,7 @@ def anew():
 
 
 def refusals():
-    return [one["answer"]["error"] for one in SESSION.link.sent if "error" in one.get("answer", ())]
+    return [one["reply"]["error"] for one in SESSION.link.sent if "error" in one.get("reply", ())]
 
 
 # Batches that the program changes.
@@ -223,7 +228,7 @@ def changed_batches():
 
 def why_not(batch, change):
     """Why a step cannot be done again that has changed its batch so; None where it can."""
-    stream = _batches.Stream([batch], _data.open_at, _data.Copier())
+    stream = _batches.Stream([batch], _loader.open_at, _loader.Copier())
     stream.begin_step()
     change(stream.next())
     try:
@@ -245,7 +250,14 @@ def batches_that_are_not_there_any_more():
         "nothing of a slot": why_not(Slots(torch.ones(2)), lambda batch: None),
     }
     said, locked = list(SAID), why_not({"x": torch.ones(2), "lock": threading.Lock()}, lambda batch: None)
-    found.update({"a lock": locked, "a large array": why_not([large()], lambda batch: None), "said": SAID[len(said) :], "early": said})
+    found.update(
+        {
+            "a lock": locked,
+            "a large array": why_not([large()], lambda batch: None),
+            "said": SAID[len(said) :],
+            "early": said,
+        }
+    )
     return found
 
 
@@ -264,15 +276,25 @@ class Held:
 def batches_as_they_are():
     """What is handed out while nobody changes anything: the loader's own, and the same again."""
     x = torch.ones(2)
-    found, others = {}, {"tensor": x, "dict": {"x": x}, "list": [x, 1], "tuple": (x, "a"), "encoding": Encoding(x=x), "graph": Graph(x)}
+    found, others = (
+        {},
+        {
+            "tensor": x,
+            "dict": {"x": x},
+            "list": [x, 1],
+            "tuple": (x, "a"),
+            "encoding": Encoding(x=x),
+            "graph": Graph(x),
+        },
+    )
     for name, batch in others.items():
-        stream = _batches.Stream([batch], _data.open_at, _data.Copier())
+        stream = _batches.Stream([batch], _loader.open_at, _loader.Copier())
         stream.begin_step()
         first = stream.next()
         stream.check_step()
         stream.redo_step()
         found[name] = first is batch and stream.next() is batch and not (stream.kept[0].arrays or stream.kept[0].others)
-    stream = _batches.Stream(Held(), _data.open_at, _data.Copier())
+    stream = _batches.Stream(Held(), _loader.open_at, _loader.Copier())
     found["one buffer"] = [two_of(stream), two_of(stream)]
     return found
 
@@ -289,7 +311,7 @@ def two_of(stream):
 
 def warm_batches():
     """What a newcomer has of an iterator whose batches its warm-up has changed."""
-    streams = _batches.Streams(_data.open_at, _data.Copier())
+    streams = _batches.Streams(_loader.open_at, _loader.Copier())
     streams.is_warming = True
     source = iter([{"x": torch.full((2,), float(at))} for at in range(4)])
 
@@ -327,10 +349,15 @@ class DoubleOfLoop:
     """At the start of a step, of a rank that is there, and of a newcomer."""
 
     is_a_stand_in = is_new = True
-    number, committed, first, note, noted = 5, 4, 0, None, -1
-    caught_up = own_buffers = start_buffers = None
-    window, spoiled = "torn", False
+    number, committed, spoiled = 5, 4, False
     streams = DoubleOfStreams()
+
+    def __init__(self):
+        self.program = types.SimpleNamespace(first=0)
+        self.attempt = _attempt.Attempt(_phases.TRAINING, _attempt.TORN)
+        self.snapshot, self.recovery = _attempt.Snapshot(), _attempt.Recovery()
+        self.snapshot.take(-1, None)
+        self.recovery.newcomer = _attempt.Newcomer()
 
     def private(self, with_buffers=True):
         return _codec.encode((b"", [], {}))
@@ -462,7 +489,9 @@ def rated():
 
 
 def values_of(both):
-    return [one for what in (both["model"], both.get("criterion")) if what is not None for one in what.state_dict().values()]
+    return [
+        one for what in (both["model"], both.get("criterion")) if what is not None for one in what.state_dict().values()
+    ]
 
 
 def are_equal(one, other):
@@ -485,7 +514,7 @@ def handed_over(make, *left_out):
         return {"refused": str(error), "untouched": not taker.loop.spoiled}
     finally:
         giver.transfer.close()
-    digests = [_digest.report(one, one.loop)["digest"] for one in (giver, taker)]
+    digests = [digest.report(one, one.loop)["digest"] for one in (giver, taker)]
     found = {"copied": are_equal(there, here), "checksums": digests[0] == digests[1]}
     for number in range(5, 8):
         there.step(number)
@@ -515,10 +544,10 @@ def checksums_differ():
     both = with_criterion()
     both.step(0)
     engine = engine_of(both.state())
-    digests = [_digest.report(engine, engine.loop)["digest"]]
+    digests = [digest.report(engine, engine.loop)["digest"]]
     with torch.no_grad():
         both["criterion"].weight.add_(1)
-    return {"differ": digests[0] != _digest.report(engine, engine.loop)["digest"]}
+    return {"differ": digests[0] != digest.report(engine, engine.loop)["digest"]}
 
 
 def undone():
@@ -560,11 +589,12 @@ def loaders(kind, data):
 
 
 def epochs_of(kind, tells):
-    """Batches of three epochs, and what a newcomer has in the middle of the last one. The program tells the sampler of its epoch."""
+    """Batches of three epochs, and what a newcomer has in the middle of the last one. The program tells the sampler of
+    its epoch."""
     data, first = TensorDataset(torch.arange(16)), None
     torch.manual_seed(0)
     loader, sampler = loaders(kind, data)
-    stream, out = _batches.Stream(loader, _data.open_at, _data.Copier()), []
+    stream, out = _batches.Stream(loader, _loader.open_at, _loader.Copier()), []
     for number in range(12):
         if tells and number % 4 == 0:
             sampler.set_epoch(number // 4)
@@ -574,7 +604,7 @@ def epochs_of(kind, tells):
     epochs = [sorted(sum(out[at : at + 4], [])) for at in (0, 4, 8)]
     orders = {tuple(sum(out[at : at + 4], [])) for at in (0, 4, 8)}
     torch.manual_seed(0)
-    newcomer = _batches.Stream(loaders(kind, data)[0], _data.open_at, _data.Copier())
+    newcomer = _batches.Stream(loaders(kind, data)[0], _loader.open_at, _loader.Copier())
     newcomer.seek(*first)
     got = [newcomer.next()[0].tolist() for _ in range(2)]
     return {"same": got == out[10:], "whole epochs": all(len(set(one)) == 8 for one in epochs), "orders": len(orders)}
@@ -582,14 +612,18 @@ def epochs_of(kind, tells):
 
 def epochs():
     kinds = "sampler", "batch sampler", "around a loader"
-    return {"%s, %s" % (kind, "told" if tells else "not told"): epochs_of(kind, tells) for kind in kinds for tells in (True, False)}
+    return {
+        "%s, %s" % (kind, "told" if tells else "not told"): epochs_of(kind, tells)
+        for kind in kinds
+        for tells in (True, False)
+    }
 
 
 def epoch_is_put_back():
     """A step that sets its sampler's epoch itself, done again."""
     data = TensorDataset(torch.arange(16))
     loader, sampler = loaders("batch sampler", data)
-    stream = _batches.Stream(loader, _data.open_at, _data.Copier())
+    stream = _batches.Stream(loader, _loader.open_at, _loader.Copier())
     stream.begin_step()
     stream.next()
     sampler.epoch = 9
@@ -674,8 +708,8 @@ def no_undo():
 
 
 def by_hand():
-    """Averages gradients itself, of a criterion as well that it does not name; changes its batches, thaws a layer, and tells a sampler
-    that is deep inside of its loader of its epochs."""
+    """Averages gradients itself, of a criterion as well that it does not name; changes its batches, thaws a layer, and
+    tells a sampler that is deep inside of its loader of its epochs."""
     taskd, rank, size = programs.begin()
     torch.manual_seed(7)
     model, criterion = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 16)), torch.nn.Linear(16, 1)
@@ -735,7 +769,11 @@ class CountedSGD(torch.optim.SGD, Counted):
 
 def made_by_a_mixin():
     optimizer = CountedSGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    return {"made": Counted.made, "arguments": optimizer.arguments, "noted": _made.made[_made.by_id[id(optimizer)]]() is optimizer}
+    return {
+        "made": Counted.made,
+        "arguments": optimizer.arguments,
+        "noted": registry.made[registry.by_id[id(optimizer)]]() is optimizer,
+    }
 
 
 SCENARIOS = {

@@ -26,15 +26,15 @@ fn are_all(found: &Value, count: usize) {
 }
 
 #[test]
-fn batches_that_a_program_changes_are_what_they_were_when_their_step_is_done_again() {
-    let test = "batches_that_a_program_changes_are_what_they_were_when_their_step_is_done_again";
+fn batches_changed_by_the_program_are_restored_for_a_repeat() {
+    let test = "batches_changed_by_the_program_are_restored_for_a_repeat";
     let Some(found) = found(test, "changed_batches") else { return };
     are_all(&found, 14);
 }
 
 #[test]
-fn a_step_is_refused_whose_batches_nobody_can_put_back() {
-    let test = "a_step_is_refused_whose_batches_nobody_can_put_back";
+fn step_with_unrestorable_batches_is_refused() {
+    let test = "step_with_unrestorable_batches_is_refused";
     let Some(found) = found(test, "batches_that_are_not_there_any_more") else { return };
     let lock = "nobody can tell whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
                 cannot pickle '_thread.lock' object";
@@ -53,8 +53,8 @@ fn a_step_is_refused_whose_batches_nobody_can_put_back() {
 }
 
 #[test]
-fn batches_that_nobody_changes_are_handed_out_as_they_are() {
-    let test = "batches_that_nobody_changes_are_handed_out_as_they_are";
+fn unchanged_batches_are_returned_without_a_copy() {
+    let test = "unchanged_batches_are_returned_without_a_copy";
     let Some(mut found) = found(test, "batches_as_they_are") else { return };
     let held = "a batch was changed where its loader holds it, so its step cannot be done again";
     assert_eq!(found["one buffer"].take(), json!([[0.0, 1.0, CHANGED], [2.0, 3.0, held]]));
@@ -63,16 +63,16 @@ fn batches_that_nobody_changes_are_handed_out_as_they_are() {
 }
 
 #[test]
-fn a_newcomer_has_an_iterators_batches_though_its_warm_up_has_changed_them() {
-    let test = "a_newcomer_has_an_iterators_batches_though_its_warm_up_has_changed_them";
+fn newcomer_gets_original_batches_after_a_warm_up_changed_them() {
+    let test = "newcomer_gets_original_batches_after_a_warm_up_changed_them";
     let Some(found) = found(test, "warm_batches") else { return };
     let batches = |count: usize| (0..count).map(|at| vec![at as f64; 2]).collect::<Vec<_>>();
     assert_eq!(found, json!({"warm": batches(2), "then": batches(4)}));
 }
 
 #[test]
-fn a_newcomer_has_all_that_its_optimizer_trains_and_keeps() {
-    let Some(found) = found("a_newcomer_has_all_that_its_optimizer_trains_and_keeps", "newcomers") else { return };
+fn newcomer_gets_all_parameters_and_state_of_its_optimizer() {
+    let Some(found) = found("newcomer_gets_all_parameters_and_state_of_its_optimizer", "newcomers") else { return };
     let (whole, refused) =
         (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
     let expected = json!({
@@ -146,8 +146,8 @@ fn a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo() {
 }
 
 #[test]
-fn a_program_that_does_all_of_it_and_whose_ranks_are_killed_ends_as_if_nothing_had_been() {
-    let test = "a_program_that_does_all_of_it_and_whose_ranks_are_killed_ends_as_if_nothing_had_been";
+fn program_with_manual_averaging_and_killed_ranks_is_bit_exact() {
+    let test = "program_with_manual_averaging_and_killed_ranks_is_bit_exact";
     let Some(found) = found(test, "killed") else { return };
     assert!(is_exact(&found), "{found:#}");
 }

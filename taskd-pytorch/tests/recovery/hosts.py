@@ -1,4 +1,4 @@
-"""Worlds whose ranks are on several hosts: what was kept on one of them (TASKD_KEEP) is not there on another.
+"""Worlds whose ranks are on several hosts: what was kept on one of them (TASKD_HANDOFF) is not there on another.
 
 The hosts are names; all processes run here.
 """
@@ -13,7 +13,7 @@ class OnTwoHosts(StandIn):
 
     def __init__(self, size, main, **environment):
         self.host_of = [rank * 2 // size for rank in range(size)]
-        StandIn.__init__(self, size, main, TASKD_AWAY="1", **environment)
+        StandIn.__init__(self, size, main, TASKD_REPLICATE="1", **environment)
 
     def place(self, rank):
         """A host has a guard of its own, and that its socket."""
@@ -26,8 +26,8 @@ class OnTwoHosts(StandIn):
 
 
 def lose_host(world, dice, and_one_more=False):
-    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them the next rank on the
-    other host may be lost, which comes back there: it is the first to have had what only they had."""
+    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them the
+    next rank on the other host may be lost, which comes back there: it is the first to have had what only they had."""
     host = dice.choice(world.host_of)
     lost = [rank for rank in range(world.size) if world.host_of[rank] == host]
     if len(lost) == world.size:

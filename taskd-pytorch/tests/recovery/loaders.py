@@ -25,7 +25,8 @@ class Augmented(Digits):
 
 
 class Generating(DataLoader):
-    """A DataLoader whose way through the data is a generator: what wraps batches often is. It has random numbers of its own."""
+    """A DataLoader whose way through the data is a generator: what wraps batches often is. It has random numbers of its
+    own."""
 
     def __iter__(self):
         for x, y in DataLoader.__iter__(self):
@@ -61,8 +62,8 @@ class PartOf(BatchSampler):
 
 
 class Adapter:
-    """Stands around a DataLoader as accelerate's loaders do: it says that it is one, takes rank 0's random numbers when an epoch begins,
-    is one batch ahead of what it hands out, so that it knows the last one, and counts its epochs."""
+    """Stands around a DataLoader as accelerate's loaders do: it says that it is one, takes rank 0's random numbers when
+    an epoch begins, is one batch ahead of what it hands out, so that it knows the last one, and counts its epochs."""
 
     def __init__(self, loader, generator):
         self.base_dataloader, self.generator, self.iteration, self.is_last = loader, generator, 0, False
@@ -112,13 +113,14 @@ def made(kind, size, rank):
     if kind in ("adapter", "dispatching"):
         batches = PartOf(BatchSampler(RandomSampler(data, generator=generator), WIDE // 4, True), size, rank)
         return (Adapter if kind == "adapter" else Dispatching)(DataLoader(data, batch_sampler=batches), generator)
-    if kind == "persistent":  # its order is of the program's random numbers, and its first epoch draws one more of them than the others
+    # its order is of the program's random numbers, and its first epoch draws one more of them than the others
+    if kind == "persistent":
         return DataLoader(data, batch_size=WIDE, shuffle=True, num_workers=2, persistent_workers=True)
     raise ValueError(kind)
 
 
 def training():
-    """With a loader of the KIND, two batches a step, and random numbers in between. """
+    """With a loader of the KIND, two batches a step, and random numbers in between."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -133,7 +135,9 @@ def training():
             optimizer.zero_grad()
             late(-1 if step.warming else step.number)
             for at, (x, y) in enumerate(step.batches(n=2)):
-                loss = torch.nn.functional.cross_entropy(model(x), y) * (0.5 if getattr(loader, "is_last", False) else 1)
+                loss = torch.nn.functional.cross_entropy(model(x), y) * (
+                    0.5 if getattr(loader, "is_last", False) else 1
+                )
                 if at and not step.warming:
                     die(step.number)
                 loss.backward()
@@ -159,16 +163,18 @@ class FailsOnce(torch.utils.data.Dataset):
 
 
 def draw_fails():
-    """A batch cannot be loaded, and the step is done again: what is handed out then, and what in a run in which nothing failed. In a loader
-    of torch's, in one that is a generator, which an exception ends, and in the first batch of an epoch."""
-    from taskd import _batches, _data
+    """A batch cannot be loaded, and the step is done again: what is handed out then, and what in a run in which nothing
+    failed. In a loader of torch's, in one that is a generator, which an exception ends, and in the first batch of an
+    epoch."""
+    from taskd import _batches
+    from taskd.torch.data import loader as _loader
 
     found = {}
     for kind, fails in ((DataLoader, 5), (Generates, 5), (Generates, 0), (DataLoader, 0)):
         runs = []
         for item in (None, fails):
             torch.manual_seed(1)
-            loader, streams = kind(FailsOnce(item), batch_size=2), _batches.Streams(_data.open_at, _data.Copier())
+            loader, streams = kind(FailsOnce(item), batch_size=2), _batches.Streams(_loader.open_at, _loader.Copier())
             stream, handed = streams.of(loader), []
             while len(handed) < 8:
                 streams.begin_step()
@@ -191,7 +197,8 @@ class Generates(DataLoader):
 
 
 def over_epochs(compared, died_at, faults, steps, kind):
-    """Ranks die, and steps are done again, anywhere in several epochs; and a rank dies in the step in which an epoch begins."""
+    """Ranks die, and steps are done again, anywhere in several epochs; and a rank dies in the step in which an epoch
+    begins."""
     for fault in faults:
         yield fault.__name__, compared(training, fault, steps=steps, KIND=kind)
     for step in (2, 4, 5, 9):

@@ -111,7 +111,8 @@ def tried_by_one():
         try:
             dist.new_group([0, 1], timeout=timedelta(seconds=2), use_local_synchronization=True)
         except RuntimeError:
-            tried, world.group_count = 1, count  # a newer torch would have another name for it, and the ranks never meet
+            # a newer torch would have another name for it, and the ranks never meet
+            tried, world.group_count = 1, count
         store.set("tried", "1")
     else:
         store.wait(["tried"], TIMEOUT)
@@ -122,9 +123,9 @@ def tried_by_one():
 
 def later_than_waited_for():
     """Where a group is made without its members, one of which comes when the other does not wait for it any more."""
-    from taskd import _meeting
+    from taskd.torch.process_group import rendezvous
 
-    _meeting.LAZY_SECONDS = 1
+    rendezvous.LAZY_SECONDS = 1
     if os.environ["RANK"] == "1":
         time.sleep(3)
     dist.init_process_group("gloo", timeout=timedelta(seconds=20))

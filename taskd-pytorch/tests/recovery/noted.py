@@ -1,9 +1,9 @@
-"""What is noted when a step begins and put back when it is given up: `python noted.py NAME FILE` runs programs in this process, each once
-undisturbed and once with steps that are given up and done again, compares the two bit by bit, and writes to the file as JSON what came
-of it.
+"""What is noted when a step begins and put back when it is given up: `python noted.py NAME FILE` runs programs in this
+process, each once undisturbed and once with steps that are given up and done again, compares the two bit by bit, and
+writes to the file as JSON what came of it.
 
-The link and the page are doubles. Where a program calls `world.fails`, it stands for an operation of torch's whose peer is lost there: the
-supervisor tells give-up, repair and resume, and the call raises.
+The link and the page are doubles. Where a program calls `world.fails`, it stands for an operation of torch's whose peer
+is lost there: the supervisor sends abort, sync-state and resume, and the call raises.
 """
 
 import ctypes
@@ -30,8 +30,8 @@ class Link:
     is_greeted, standing = True, None
 
     def send(self, message):
-        if "error" in message.get("answer", {}):
-            raise RecoveryRefused(message["answer"]["error"])
+        if "error" in message.get("reply", {}):
+            raise RecoveryRefused(message["reply"]["error"])
 
     def flush(self):
         return True
@@ -52,20 +52,23 @@ class World:
     """The session, which is this process's one, and an engine for each program."""
 
     def __init__(self):
-        from taskd import _guards, _made, _session
+        from taskd import _session
+        from taskd.torch import abort_points, registry
 
-        page = types.SimpleNamespace(is_said=True, says=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None)
+        page = types.SimpleNamespace(
+            is_said=True, says=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None
+        )
         self.session = _session.current = _session.Session("pytorch", page)
         self.session.link, self.session.mode, self.session.generation = Link(), "train", 1
-        _made.install(now)
-        _guards.install(now, self.session)
+        registry.install(now)
+        abort_points.install(now, self.session)
         self.directives = 0
 
     def begin(self, fails):
-        from taskd import _engine
+        from taskd.torch import engine as _engine
 
         self.session.engine, self.left, self.failed = _engine.Engine(self.session), dict(fails), 0
-        self.session.loop, self.session.place = None, "script"
+        self.session.loop, self.session.position = None, "before-loop"
         torch.manual_seed(7)
 
     @property
@@ -81,7 +84,7 @@ class World:
         self.left[step] -= 1
         self.failed += 1
         generation = self.session.generation + 1
-        for what in ({"give-up": {}}, {"repair": {"step": step}}, {"resume": {"step": step}}):
+        for what in ({"abort": {}}, {"sync-state": {"step": step}}, {"resume": {"step": step}}):
             self.directives += 1
             self.session.on_do({"id": self.directives, "generation": generation, "what": what})
         self.session.loop.tainted = True
@@ -154,14 +157,20 @@ def compared(program, fails=((3, 1),)):
     expected, said = once(program, ())
     found, seen = once(program, fails)
     wrong = sorted(name for name in expected if found is not None and found[name] != expected[name])
-    return dict(seen, equal=found is not None and not wrong, wrong=wrong[:8], before={name: said[name] for name in ("carries", "cannot")})
+    return dict(
+        seen,
+        equal=found is not None and not wrong,
+        wrong=wrong[:8],
+        before={name: said[name] for name in ("carries", "cannot")},
+    )
 
 
 # Buffers.
 
 
 class Averages(torch.nn.Module):
-    """Has an average of what it gives, in one of the ways that there are. LARGE: one that is not looked at in every step."""
+    """Has an average of what it gives, in one of the ways that there are. LARGE: one that is not looked at in every
+    step."""
 
     def __init__(self, how, size=3):
         super().__init__()
@@ -212,7 +221,9 @@ def averaging(how, size=3, until=STEPS):
 def quantizing():
     from torch.ao.quantization import FusedMovingAvgObsFakeQuantize, MovingAverageMinMaxObserver
 
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), FusedMovingAvgObsFakeQuantize(observer=MovingAverageMinMaxObserver))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 3), FusedMovingAvgObsFakeQuantize(observer=MovingAverageMinMaxObserver)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in steps({"model": model, "optimizer": optimizer}):
         with step:
@@ -224,7 +235,8 @@ def quantizing():
 
 
 def reducing():
-    """A collective gives a buffer no other version. A double of it: the sum of two ranks that have the same, written as gloo writes it."""
+    """A collective gives a buffer no other version. A double of it: the sum of two ranks that have the same, written as
+    gloo writes it."""
     model = torch.nn.Linear(3, 3)
     model.register_buffer("sum", torch.ones(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -292,7 +304,8 @@ def bound():
 
 
 def kept_and_held():
-    """What a forward pass has left for a successor, and what is held of a step that is done alone, are of the tensors that are there."""
+    """What a forward pass has left for a successor, and what is held of a step that is done alone, are of the tensors
+    that are there."""
     world.begin(())
     model = Averages("bound")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -401,7 +414,8 @@ def gradients():
 
 
 def alone():
-    """Whether a rank that is behind the others may do a step by itself: of a program that carries gradients, and of one that does not."""
+    """Whether a rank that is behind the others may do a step by itself: of a program that carries gradients, and of one
+    that does not."""
     found = {}
     for program in (over_two_steps, with_penalty):
         world.begin(())
@@ -409,7 +423,7 @@ def alone():
 
         def ask(step):
             try:
-                said.append(engine.put_back(world.session.loop.note, True) if step == 3 else None)
+                said.append(engine.put_back(world.session.loop.snapshot.taken, True) if step == 3 else None)
             except Exception as error:
                 said.append(str(error))
 
@@ -421,8 +435,8 @@ def alone():
 
 
 def put_in_place():
-    """A step that fails has taken away the gradient that it has begun with, and then adds to the one that is put in its place, and fails
-    once more."""
+    """A step that fails has taken away the gradient that it has begun with, and then adds to the one that is put in its
+    place, and fails once more."""
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in steps({"model": model, "optimizer": optimizer}):
@@ -593,7 +607,8 @@ def ahead():
 
 
 def late():
-    """Of buffers that change without another version: which were seen to change behind the last backward pass, by what they are."""
+    """Of buffers that change without another version: which were seen to change behind the last backward pass, by what
+    they are."""
     found = {}
     for where in ("forward", "behind"):
         world.begin(())
@@ -644,7 +659,9 @@ def trains_on(make):
     ends = []
     for of in (steps, lambda state: range(STEPS)):
         world.begin(())
-        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyBatchNorm1d() if make is None else torch.nn.Identity())
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 3), torch.nn.LazyBatchNorm1d() if make is None else torch.nn.Identity()
+        )
         model[1].register_buffer("one", make()) if make is not None else None
         optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
         for _ in of({"model": model, "optimizer": optimizer}):
@@ -659,8 +676,8 @@ def trains_on(make):
 
 
 def of_ranks():
-    """DDP with buffers of each rank's own, one in whose place another is put and one that changes without another version. With LACKS a
-    rank fails ahead of its optimizer's step, and with TORN behind it."""
+    """DDP with buffers of each rank's own, one in whose place another is put and one that changes without another
+    version. With LACKS a rank fails ahead of its optimizer's step, and with TORN behind it."""
     import programs
 
     taskd, rank, size = programs.begin()
@@ -671,7 +688,11 @@ def of_ranks():
     model = torch.nn.parallel.DistributedDataParallel(inner, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     torch.manual_seed(100 + rank)
-    losses, die, tear = programs.Losses(), programs.Once("DIE", rank, programs.dies), programs.Once("TORN", rank, programs.has_no_memory)
+    losses, die, tear = (
+        programs.Losses(),
+        programs.Once("DIE", rank, programs.dies),
+        programs.Once("TORN", rank, programs.has_no_memory),
+    )
     lack = programs.Once("LACKS", rank, programs.has_no_memory)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, until=programs.steps()):
         with step:

@@ -65,8 +65,8 @@ fn gradients_of_a_step_before_are_put_back_and_reported() {
 }
 
 #[test]
-fn changes_before_optimizer_step_are_put_back_or_the_step_is_not_done_again() {
-    let test = "changes_before_optimizer_step_are_put_back_or_the_step_is_not_done_again";
+fn changes_before_optimizer_step_are_undone_or_prevent_a_repeat() {
+    let test = "changes_before_optimizer_step_are_undone_or_prevent_a_repeat";
     let Some(found) = found(test, "ahead") else { return };
     let exact = [
         "rate",
@@ -106,8 +106,8 @@ fn buffers_of_real_ranks_are_put_back_and_kept() {
 }
 
 #[test]
-fn buffers_that_change_behind_the_last_pass_without_another_version_are_known() {
-    let test = "buffers_that_change_behind_the_last_pass_without_another_version_are_known";
+fn buffers_changed_in_place_after_the_last_pass_are_detected() {
+    let test = "buffers_changed_in_place_after_the_last_pass_are_detected";
     let Some(found) = found(test, "late") else { return };
     let behind = ["model/bound", "model/large", "model/small"];
     assert_eq!(
@@ -118,8 +118,8 @@ fn buffers_that_change_behind_the_last_pass_without_another_version_are_known() 
 }
 
 #[test]
-fn a_program_with_buffers_that_are_no_plain_tensors_trains_as_without_taskd() {
-    let test = "a_program_with_buffers_that_are_no_plain_tensors_trains_as_without_taskd";
+fn program_with_unusual_buffers_trains_as_without_taskd() {
+    let test = "program_with_unusual_buffers_trains_as_without_taskd";
     let Some(found) = found(test, "unusual") else { return };
     for (kind, what) in [
         ("plain", None),

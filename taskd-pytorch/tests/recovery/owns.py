@@ -1,4 +1,5 @@
-"""Training programs with state of their own: objects that have `state_dict` and `load_state_dict`, and a loader's random numbers."""
+"""Training programs with state of their own: objects that have `state_dict` and `load_state_dict`, and a loader's
+random numbers."""
 
 import os
 import types
@@ -14,8 +15,8 @@ def state_of(generator):
 
 
 class Own:
-    """State of a program's own, the same on all ranks, that is changed ahead of the optimizer's step: a counter, an average, all that
-    was seen, and random numbers. `state_dict` gives copies."""
+    """State of a program's own, the same on all ranks, that is changed ahead of the optimizer's step: a counter, an
+    average, all that was seen, and random numbers. `state_dict` gives copies."""
 
     def __init__(self, size=4):
         self.seen, self.average, self.all, self.names = 0, torch.zeros(size), torch.zeros(0), []
@@ -79,15 +80,15 @@ class Accelerator:
 
 def accelerator():
     """One that taskd knows as those of accelerate."""
-    from taskd import _accelerate
+    from taskd.torch import accelerate
 
-    _accelerate.install(types.SimpleNamespace(Accelerator=Accelerator))
+    accelerate.install(types.SimpleNamespace(Accelerator=Accelerator))
     return Accelerator()
 
 
 def keeping():
-    """State of the program's own, a module with extra state, and a gradient scaler that nobody names. With LOGGED ranks meet once more
-    between gradients and the optimizer's step."""
+    """State of the program's own, a module with extra state, and a gradient scaler that nobody names. With LOGGED ranks
+    meet once more between gradients and the optimizer's step."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(torch.nn.Sequential(Calls(), net()))
@@ -113,8 +114,8 @@ def keeping():
 
 
 class Large(Own):
-    """More of it than is copied at every step. With GIVES=copies nobody can tell whether a step has changed it, else the tensors
-    themselves are given."""
+    """More of it than is copied at every step. With GIVES=copies nobody can tell whether a step has changed it, else
+    the tensors themselves are given."""
 
     def __init__(self):
         Own.__init__(self, size=5 << 20)
@@ -161,8 +162,8 @@ class Container:
 
 
 def late():
-    """Something is used from step 6 on: a scheduler that another one goes through, or that nobody names, an optimizer, a scaler. HOW says
-    what, and of made_late it is only made then."""
+    """Something is used from step 6 on: a scheduler that another one goes through, or that nobody names, an optimizer,
+    a scaler. HOW says what, and of made_late it is only made then."""
     taskd, rank, size = begin()
     how = os.environ["HOW"]
     torch.manual_seed(7)
@@ -240,9 +241,10 @@ class Noisy(torch.optim.SGD):
 
 
 def changes_late():
-    """Changes state after its backward pass: averages of the weights (with BatchNorm's buffers, for SWA), as modules and as buffers; each
-    rank's own mean of its loss (OWN); and an optimizer that calls for several passes with dropout (LBFGS), or takes random numbers itself
-    (NOISY). The victim dies at the end of its step, or ahead of what changes late (EARLY)."""
+    """Changes state after its backward pass: averages of the weights (with BatchNorm's buffers, for SWA), as modules
+    and as buffers; each rank's own mean of its loss (OWN); and an optimizer that calls for several passes with dropout
+    (LBFGS), or takes random numbers itself (NOISY). The victim dies at the end of its step, or ahead of what changes
+    late (EARLY)."""
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     taskd, rank, size = begin()
@@ -297,8 +299,8 @@ class Still(torch.nn.Module):
 
 
 def carrying():
-    """Every second step leaves its gradients to the next one (CARRIES), of which the first may be zero, or all zero them, in one of the ways
-    that there are."""
+    """Every second step leaves its gradients to the next one (CARRIES), of which the first may be zero, or all zero
+    them, in one of the ways that there are."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     how = os.environ["CARRIES"]
@@ -320,8 +322,9 @@ def carrying():
 
 
 def shuffled():
-    """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program takes as well.
-    With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes none."""
+    """A loader with random numbers of its own, as torch's notes on reproducibility have it, some of which the program
+    takes as well. With REPLACED the sampler draws some of them in the middle of an epoch, and the program takes
+    none."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -330,7 +333,9 @@ def shuffled():
     generator, data = torch.Generator().manual_seed(200 + rank), Digits()
     order = {"shuffle": True}
     if os.environ.get("REPLACED"):
-        order = {"sampler": torch.utils.data.RandomSampler(data, replacement=True, num_samples=200, generator=generator)}
+        order = {
+            "sampler": torch.utils.data.RandomSampler(data, replacement=True, num_samples=200, generator=generator)
+        }
     workers = int(os.environ.get("WORKERS", "0"))
     loader = torch.utils.data.DataLoader(data, batch_size=24, generator=generator, num_workers=workers, **order)
     losses = Losses()
@@ -348,13 +353,14 @@ def shuffled():
 
 
 def over_an_epochs_end():
-    """Who saves in the middle of a step that goes over an epoch's end tells where that began; what comes there, and what another who
-    goes on there gets. With random numbers of the loader's own, and with the program's."""
-    from taskd import _batches, _data
+    """Who saves in the middle of a step that goes over an epoch's end tells where that began; what comes there, and
+    what another who goes on there gets. With random numbers of the loader's own, and with the program's."""
+    from taskd import _batches
+    from taskd.torch.data import loader as _loader
 
     def streams(generator):
         loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2, shuffle=True, generator=generator)
-        return _batches.Streams(_data.open_at, _data.Copier()), loader
+        return _batches.Streams(_loader.open_at, _loader.Copier()), loader
 
     def batches(stream, count):
         return [stream.next().tolist() for _ in range(count)]

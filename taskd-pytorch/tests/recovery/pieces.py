@@ -1,5 +1,5 @@
-"""Pieces of recovery, each alone in one process, with doubles around it that say so: `python pieces.py NAME FILE` has one go as it
-usually does not, and writes to the file as JSON what came of it.
+"""Pieces of recovery, each alone in one process, with doubles around it that say so: `python pieces.py NAME FILE` has
+one go as it usually does not, and writes to the file as JSON what came of it.
 """
 
 import _thread
@@ -18,7 +18,10 @@ import types
 import weakref
 
 import torch
-from taskd import _codec, _completer, _fsdp, _groups_anew, _link, _recoverable, _reducers, _sockets, _step_kinds, _store
+from taskd import _codec, _link
+from taskd.torch import fsdp, step_signature, store_client
+from taskd.torch.ddp import reducer
+from taskd.torch.process_group import abortable, completion, rebuild, sockets
 
 os.environ["TASKD_SECRET"] = "5a" * 32
 
@@ -68,10 +71,11 @@ class DoubleOfGroup:
 
 
 def completer_goes_on():
-    """What fails where an operation's failure is told: the program is not left waiting, for that operation or a later one."""
+    """What fails where an operation's failure is told: the program is not left waiting, for that operation or a later
+    one."""
     said, told = [], []
     _link.say = said.append
-    completer, group = _completer.Completer(), DoubleOfGroup(told)
+    completer, group = completion.Completer(), DoubleOfGroup(told)
     failed = completer.future(group, "allreduce", DoubleOfWork(RuntimeError("gone")), ([],), in_backward=True)
     found = {"failed completes": until(failed.done, 2)}
     later = completer.future(DoubleOfGroup([]), "allreduce", DoubleOfWork(), ([],))
@@ -96,8 +100,9 @@ class HeldWork(DoubleOfWork):
 
 
 def callback_that_waits():
-    """On the thread that completes an operation, for another one, which it has called for: as PowerSGD's hook does; and once more in that."""
-    completer, group, held = _completer.Completer(), DoubleOfGroup([]), HeldWork()
+    """On the thread that completes an operation, for another one, which it has called for: as PowerSGD's hook does; and
+    once more in that."""
+    completer, group, held = completion.Completer(), DoubleOfGroup([]), HeldWork()
 
     def calls_for(value):
         return completer.future(group, "allreduce", DoubleOfWork(), ([value],))
@@ -131,7 +136,7 @@ STEPS = {  # calls, elements of each, whether DDP reduces
 
 def kinds_of_steps():
     """Which of these steps are the first of their kind; what an other process knows of it; and how many are known."""
-    kinds, model, found = _step_kinds.StepKinds(), DoubleOfModel(), {"ahead of all": False}
+    kinds, model, found = step_signature.StepSignatures(), DoubleOfModel(), {"ahead of all": False}
     kinds.calls_for("broadcast", "0,1", 7)  # what comes ahead of the first step is of none
     found["ahead of all"] = kinds.is_new(0)
     for number, (name, (times, elements, reduces)) in enumerate(STEPS.items()):
@@ -146,7 +151,7 @@ def kinds_of_steps():
     found["a step that was looked at"] = kinds.is_new(step)
     kinds.calls_for("allreduce", "0,1", 3)
     found["one that is done elsewhere"] = kinds.is_new(step + 2)
-    later, other = _step_kinds.StepKinds(), DoubleOfModel()
+    later, other = step_signature.StepSignatures(), DoubleOfModel()
     later.calls_for("gather", "0,1", 3)  # as it warms up
     later.take(kinds.seen)
     found["a newcomer's first"] = later.is_new(50)
@@ -165,7 +170,11 @@ def kinds_of_steps():
         kinds.calls_for("broadcast", "group %d" % step, 1)
         kinds.is_new(step)
     kinds.calls_for("broadcast", "yet another", 1)
-    return {"new": [name for name, is_new in found.items() if is_new], "known": len(kinds.seen), "one more": kinds.is_new(step + 1)}
+    return {
+        "new": [name for name, is_new in found.items() if is_new],
+        "known": len(kinds.seen),
+        "one more": kinds.is_new(step + 1),
+    }
 
 
 # Communication hooks.
@@ -177,7 +186,8 @@ class DoubleOfErrors:
 
 
 def hooks_of_models():
-    """Which of these hooks may keep a state: of DDP, by name, and of FSDP that shards nothing, which has none until it is given one."""
+    """Which of these hooks may keep a state: of DDP, by name, and of FSDP that shards nothing, which has none until it
+    is given one."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
@@ -195,20 +205,25 @@ def hooks_of_models():
         "wrapped": (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), None),
         "divides": (divides, None),
         "power": (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None)),
-        "wrapped power": (default_hooks.bf16_compress_wrapper(powerSGD_hook.powerSGD_hook), powerSGD_hook.PowerSGDState(None)),
+        "wrapped power": (
+            default_hooks.bf16_compress_wrapper(powerSGD_hook.powerSGD_hook),
+            powerSGD_hook.PowerSGDState(None),
+        ),
         "closure": (closure, None),
         "wrapped closure": (default_hooks.bf16_compress_wrapper(closure), None),
         "method": (DoubleOfErrors().hook, None),
         "partial": (functools.partial(divides, bucket=None), None),
     }
-    found = [name for name, hook in hooks.items() if _reducers.hook_with_state(types.SimpleNamespace(_comm_hooks=[hook]))]
+    found = [name for name, hook in hooks.items() if reducer.hook_with_state(types.SimpleNamespace(_comm_hooks=[hook]))]
     with tempfile.NamedTemporaryFile() as file:
         torch.distributed.init_process_group("gloo", init_method="file://" + file.name, rank=0, world_size=1)
         cpu = torch.device("cpu")
-        model = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=cpu, sharding_strategy=ShardingStrategy.NO_SHARD)
-        before = _fsdp.hook_of(model)
+        model = FullyShardedDataParallel(
+            torch.nn.Linear(2, 2), device_id=cpu, sharding_strategy=ShardingStrategy.NO_SHARD
+        )
+        before = fsdp.hook_of(model)
         model.register_comm_hook(None, divides)
-        after = _fsdp.hook_of(model)
+        after = fsdp.hook_of(model)
         torch.distributed.destroy_process_group()
     return {"keep a state": found, "before": before, "after": list(after)}
 
@@ -219,7 +234,7 @@ EXITS = """
 import ctypes, sys, threading, types
 import torch
 import torch.distributed as dist
-from taskd import _completer
+from taskd.torch.process_group import completion
 from datetime import timedelta
 
 store, made = dist.HashStore(), {}
@@ -236,7 +251,8 @@ tensors = [torch.zeros(4)]
 work = made[0].allreduce(tensors)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
 group = types.SimpleNamespace(is_lost=lambda: False, engine=types.SimpleNamespace(loop=None))
-completers = [_completer.Completer() for _ in range(8)]  # of a process there is one; with more of them it shows every time
+# Of a process there is one; with more of them it shows every time.
+completers = [completion.Completer() for _ in range(8)]
 for one in completers:
     one.future(group, "allreduce", work, (tensors,), in_backward=True)
 import time
@@ -265,7 +281,7 @@ class DoubleOfFront:
 
 def groups_made_while_they_are_released():
     """The link's thread looks at the groups as the main thread makes others, over and over."""
-    groups, over, made = _groups_anew.Groups(None), threading.Event(), []
+    groups, over, made = rebuild.Groups(None), threading.Event(), []
     sys.setswitchinterval(1e-6)
 
     def releases():
@@ -315,8 +331,10 @@ ORDER = {"store": {"host": "127.0.0.1", "port": 1}, "prefix": "taskd/2", "size":
 
 
 def doubles_of_groups(met, plans=1):
-    engine = types.SimpleNamespace(store=None, client=None, meet=lambda store, order: met.append(order), signed=lambda store, part: store)
-    groups = _groups_anew.Groups(engine)
+    engine = types.SimpleNamespace(
+        store=None, client=None, meet=lambda store, order: met.append(order), signed=lambda store, part: store
+    )
+    groups = rebuild.Groups(engine)
     spec = types.SimpleNamespace(told_as="default")
     groups.fronts = lambda: [types.SimpleNamespace(_inner=types.SimpleNamespace(spec=spec)) for _ in range(plans)]
     groups.next_spec = lambda spec, order: spec
@@ -324,11 +342,11 @@ def doubles_of_groups(met, plans=1):
 
 
 def join_is_left_as_it_connects():
-    """A give-up that comes between the connection and its being known."""
+    """An abort that comes between the connection and its being known."""
     let, met = threading.Event(), []
-    client = _store.Client = DoubleOfClient(let)
-    _groups_anew.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
-    joining = _groups_anew.Joining(doubles_of_groups(met), ORDER, [])
+    client = store_client.Client = DoubleOfClient(let)
+    rebuild.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
+    joining = rebuild.Joining(doubles_of_groups(met), ORDER, [])
     client.connects.wait(SOON_SECONDS)
     joining.leave()
     let.set()
@@ -337,12 +355,13 @@ def join_is_left_as_it_connects():
 
 
 def joins_that_come_to_nothing():
-    """One that is done as it is cancelled, and one whose second group fails: where the first group ends, and whether it counts."""
+    """One that is done as it is cancelled, and one whose second group fails: where the first group ends, and whether it
+    counts."""
     found = {}
     for how in ("cancelled", "fails"):
         let, ended, joinings = threading.Event(), [], []
-        _store.Client = lambda *_: DoubleOfClient(let)
-        _groups_anew.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
+        store_client.Client = lambda *_: DoubleOfClient(let)
+        rebuild.dist = types.SimpleNamespace(PrefixStore=lambda *_: None)
 
         def make(joining, inside, spec):
             joinings.append(joining)
@@ -356,7 +375,7 @@ def joins_that_come_to_nothing():
             let.set()
             return until(lambda: joinings and not joinings[0].done.locked())
 
-        _groups_anew.Joining.make = make
+        rebuild.Joining.make = make
         groups = doubles_of_groups([], plans=1 if how == "cancelled" else 2)
         counted, count_one = [], groups.count_one
         groups.count_one = lambda done: (counted.append(done), count_one(done))
@@ -397,7 +416,7 @@ def store_answers_late():
                 pass
 
     threading.Thread(target=serves, daemon=True).start()
-    client, found = _store.Client("127.0.0.1", listener.getsockname()[1], 0.2), []
+    client, found = store_client.Client("127.0.0.1", listener.getsockname()[1], 0.2), []
     for amount in ("nothing", 1, 1):  # the first is the caller's mistake, and not even sent
         try:
             found.append(client.add("n", amount))
@@ -422,7 +441,8 @@ with open(sys.argv[1], "r+") as file:
 
 
 def locks_of_the_programs_own():
-    """Whether another process is refused a lock that this one has on a file: at first, and once sockets were looked through."""
+    """Whether another process is refused a lock that this one has on a file: at first, and once sockets were looked
+    through."""
     with tempfile.NamedTemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as server:
         fcntl.lockf(file, fcntl.LOCK_EX)
 
@@ -430,9 +450,9 @@ def locks_of_the_programs_own():
             return subprocess.run([sys.executable, "-c", LOCKS, file.name], timeout=60).returncode == 3
 
         found = {"at first": is_refused()}
-        found["listens"] = server.getsockname() in _sockets.listening()
+        found["listens"] = server.getsockname() in sockets.listening()
         found["listening"] = is_refused()
-        found["shut"] = _sockets.shut({("127.0.0.1", 1)}, frozenset())
+        found["shut"] = sockets.shut({("127.0.0.1", 1)}, frozenset())
         found["afterwards"] = is_refused()
     return found
 
@@ -449,33 +469,36 @@ def future_of_a_work():
         return object()
 
     group = types.SimpleNamespace(engine=types.SimpleNamespace(completer=types.SimpleNamespace(future=future)))
-    work = _recoverable.Work(group, "allreduce", None, None, ([],))
+    work = abortable.Work(group, "allreduce", None, None, ([],))
     return {"same": work.get_future() is work.get_future(), "followed": len(followed)}
 
 
 def engine_behind_a_with():
     """The main thread is behind the `with` of a step that was given up."""
     main, session = _thread.get_ident(), types.SimpleNamespace(given_up=False)
-    loop = types.SimpleNamespace(after=False, in_step=True, guarded=True, number=3, tainted=False)
+    attempt = types.SimpleNamespace(body_completed=False, is_guarded=True)
+    loop = types.SimpleNamespace(attempt=attempt, in_step=True, number=3, tainted=False)
     engine = types.SimpleNamespace(main_thread=main, session=session, loop=loop, alone=False)
     engine.is_main = lambda: _thread.get_ident() == main
     engine.issued, engine.fails_quietly = lambda args: None, lambda: None
     engine.copier, engine.under_way = types.SimpleNamespace(replays=None, tape=None), set()
-    engine.kinds = _step_kinds.StepKinds()
+    engine.kinds = step_signature.StepSignatures()
     return engine
 
 
 def threads_behind_a_with():
-    """What the main thread calls for there is answered, and what another one calls for is done; what becomes of that where the group is
-    given up, and of a wait that is left when the loop is over."""
+    """What the main thread calls for there is answered, and what another one calls for is done; what becomes of that
+    where the group is given up, and of a wait that is left when the loop is over."""
     engine, done, found = engine_behind_a_with(), [], {}
     real = types.SimpleNamespace(allreduce=lambda tensors: done.append(_thread.get_ident()) or DoubleOfWork())
-    group = _recoverable.Recoverable(engine, real, None, [], types.SimpleNamespace(told_as="default", members_told="0,1"))
+    group = abortable.AbortableGroup(
+        engine, real, None, [], types.SimpleNamespace(told_as="default", members_told="0,1")
+    )
 
     def calls(name):
         try:
             found[name] = type(group.allreduce([torch.zeros(1)])).__module__
-        except _recoverable.StepAborted as error:
+        except abortable.StepAborted as error:
             found[name] = str(error)
 
     def on_another_thread(name):
@@ -489,10 +512,10 @@ def threads_behind_a_with():
     found["done for other"] = len(done)
     engine.session.given_up = True
     on_another_thread("other, given up")
-    work, engine.loop = _recoverable.Work(group, "allreduce", None, None, ([],)), None
+    work, engine.loop = abortable.Work(group, "allreduce", None, None, ([],)), None
     try:
         found["wait"] = work.give_up()
-    except _recoverable.StepAborted as error:
+    except abortable.StepAborted as error:
         found["wait"] = str(error)
     return found
 
@@ -513,14 +536,15 @@ class Rounds(torch.utils.data.DataLoader):
 
 
 def loaders_of_loops_that_are_over():
-    """Whether they are gone, workers included; what is kept of other loaders' messages; and how one that the next loop goes on with is said
-    to have changed since it was seen first."""
-    from taskd import _batches, _data, _workers
+    """Whether they are gone, workers included; what is kept of other loaders' messages; and how one that the next loop
+    goes on with is said to have changed since it was seen first."""
+    from taskd import _batches
+    from taskd.torch.data import loader as _loader, workers as _workers
 
-    copier = _data.Copier()
+    copier = _loader.Copier()
 
     def goes_through(loader):
-        stream = _batches.Streams(_data.open_at, copier).of(loader)
+        stream = _batches.Streams(_loader.open_at, copier).of(loader)
         for _ in range(9):  # two epochs, and the first batch of another
             stream.next()
         copier.leave_loop()
@@ -562,25 +586,31 @@ class Unhashable(torch.optim.SGD):
 
 def looked_through_once():
     """What is used in every step; what no set takes; and what has no numbers at first."""
-    from taskd import _guards
+    from taskd.torch import abort_points
 
     found = []
     loop = types.SimpleNamespace(engine=types.SimpleNamespace(find=lambda name, what: found.append(what)))
     model = Counts(2, 2)
-    always = [_guards.find(loop, "model", model) for _ in range(5)]
+    always = [abort_points.find(loop, "model", model) for _ in range(5)]
     asked = model.asked
     other = Unhashable(model.parameters(), lr=0.1)
-    always += [_guards.find(loop, "optimizer", other) for _ in range(5)]
+    always += [abort_points.find(loop, "optimizer", other) for _ in range(5)]
     late = Counts(2, 2, device="meta")
-    told = [_guards.find(loop, "model", late)]
+    told = [abort_points.find(loop, "model", late)]
     late.to_empty(device="cpu")
-    told.append(_guards.find(loop, "model", late))
+    told.append(abort_points.find(loop, "model", late))
     return {"always": all(always), "asked": asked, "late": told, "found": len(found)}
 
 
 def tensors():
     """Every kind of tensor comes out as it went in; what of it does not."""
-    plain = [torch.randn(3, 4), torch.tensor(5), torch.zeros(0, 3), torch.arange(6).reshape(2, 3).t(), torch.tensor([True, False])]
+    plain = [
+        torch.randn(3, 4),
+        torch.tensor(5),
+        torch.zeros(0, 3),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.tensor([True, False]),
+    ]
     plain += [torch.randn(4).to(torch.bfloat16), torch.randn(3, requires_grad=True), torch._neg_view(torch.ones(3))]
     plain += [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)]
     others = [torch.randn(2, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()]
@@ -588,7 +618,9 @@ def tensors():
     def is_equal(one):
         out = _codec.decode(_codec.encode(one))
         has = [(type(each), each.dtype, each.shape, each.layout, each.requires_grad) for each in (one, out)]
-        values = [each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in (one, out)]
+        values = [
+            each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in (one, out)
+        ]
         return has[0] == has[1] and torch.equal(*values)
 
     def is_refused(given):
@@ -600,7 +632,12 @@ def tensors():
         return False
 
     data = {"b": 0}
-    wrong = [["torch.float32", [2], False, data], ["torch.float32", [-1], False, data], ["nope", [1], False, data], ["torch.float32", "x", False, data]]
+    wrong = [
+        ["torch.float32", [2], False, data],
+        ["torch.float32", [-1], False, data],
+        ["nope", [1], False, data],
+        ["torch.float32", "x", False, data],
+    ]
     wrong += [["torch.float32", [1], False, "abcd"], ["torch.float32", [2**62, 4], False, data], [data], []]
     return {
         "differ": [str(one) for one in plain + others if not is_equal(one)],

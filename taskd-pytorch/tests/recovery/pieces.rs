@@ -11,8 +11,8 @@ fn found(test: &str, scenario: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_failure_that_cannot_be_told_leaves_no_pass_waiting() {
-    let test = "a_failure_that_cannot_be_told_leaves_no_pass_waiting";
+fn failure_that_cannot_be_reported_leaves_no_operation_waiting() {
+    let test = "failure_that_cannot_be_reported_leaves_no_operation_waiting";
     let Some(found) = found(test, "completer_goes_on") else { return };
     for what in ["failed completes", "a later one completes", "tainted"] {
         assert_eq!(found[what], true, "{what}: {found:#}");
@@ -47,15 +47,15 @@ fn a_step_unlike_all_before_it_is_of_a_new_kind() {
 }
 
 #[test]
-fn a_communication_hook_that_may_keep_a_state_is_known() {
-    let Some(found) = found("a_communication_hook_that_may_keep_a_state_is_known", "hooks_of_models") else { return };
+fn communication_hooks_that_may_hold_state_are_detected() {
+    let Some(found) = found("communication_hooks_that_may_hold_state_are_detected", "hooks_of_models") else { return };
     let keep = json!(["power", "wrapped power", "closure", "wrapped closure", "method", "partial"]);
     assert_eq!(found, json!({"keep a state": keep, "before": null, "after": ["FSDP", "divides"]}));
 }
 
 #[test]
-fn a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code() {
-    let test = "a_process_that_ends_while_an_operation_is_under_way_keeps_its_exit_code";
+fn process_that_ends_during_an_operation_has_its_own_exit_code() {
+    let test = "process_that_ends_during_an_operation_has_its_own_exit_code";
     let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };
     assert_eq!(found["exit"], json!({"code": 7, "said": ""}), "{found:#}");
     assert_eq!(found["raise"]["code"], 1, "{found:#}");
@@ -87,8 +87,8 @@ fn a_join_that_is_left_as_it_connects_goes_no_further() {
 }
 
 #[test]
-fn groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program() {
-    let test = "groups_of_a_join_that_comes_to_nothing_are_counted_and_taken_down_beside_the_program";
+fn groups_of_a_failed_join_are_counted_and_ended_off_main_thread() {
+    let test = "groups_of_a_failed_join_are_counted_and_ended_off_main_thread";
     let Some(found) = found(test, "joins_that_come_to_nothing") else { return };
     let one = |raised: &str| json!({"raised": raised, "on main": false, "counted": 1, "gone": true});
     assert_eq!(found, json!({"cancelled": one("Cancelled"), "fails": one("Refused")}));
@@ -102,19 +102,19 @@ fn an_operation_that_is_looked_at_again_and_again_is_followed_once() {
 }
 
 #[test]
-fn locks_that_the_program_has_on_files_stay_when_sockets_are_looked_through() {
-    let test = "locks_that_the_program_has_on_files_stay_when_sockets_are_looked_through";
+fn file_locks_of_the_program_survive_a_scan_of_sockets() {
+    let test = "file_locks_of_the_program_survive_a_scan_of_sockets";
     let Some(found) = found(test, "locks_of_the_programs_own") else { return };
     let expected = json!({"at first": true, "listens": true, "listening": true, "shut": 0, "afterwards": true});
     assert_eq!(found, expected);
 }
 
 #[test]
-fn what_other_threads_call_for_behind_a_with_is_done_or_raises() {
-    let test = "what_other_threads_call_for_behind_a_with_is_done_or_raises";
+fn operations_of_other_threads_after_an_abort_complete_or_raise() {
+    let test = "operations_of_other_threads_after_an_abort_complete_or_raise";
     let Some(found) = found(test, "threads_behind_a_with") else { return };
     assert_eq!([&found["done for main"], &found["done for other"]], [0, 1], "{found:#}");
-    assert_eq!(found["other"], "taskd._recoverable", "it is waited for: {found:#}");
+    assert_eq!(found["other"], "taskd.torch.process_group.abortable", "it is waited for: {found:#}");
     assert_eq!(found["other, given up"], "a collective operation of step 3 was given up", "{found:#}");
     assert_eq!(found["wait"], "a collective operation of step ? was given up", "{found:#}");
 }
@@ -127,8 +127,8 @@ fn a_module_that_is_used_in_every_step_is_looked_through_once() {
 }
 
 #[test]
-fn nothing_of_a_loop_that_is_over_holds_its_loader_and_its_workers() {
-    let test = "nothing_of_a_loop_that_is_over_holds_its_loader_and_its_workers";
+fn finished_loop_releases_its_loader_and_workers() {
+    let test = "finished_loop_releases_its_loader_and_workers";
     let Some(found) = found(test, "loaders_of_loops_that_are_over") else { return };
     let opening = json!([{"0": {"rounds": 2}}, {"0": {"rounds": 5}}]);
     assert_eq!(found["opening"], opening, "as a newcomer has it to be set: {found:#}");

@@ -29,7 +29,9 @@ def digest(*objects):
 
     def add(value):
         if isinstance(value, torch.Tensor):
-            found.update(str((tuple(value.shape), value.dtype)).encode() + value.detach().contiguous().numpy().tobytes())
+            found.update(
+                str((tuple(value.shape), value.dtype)).encode() + value.detach().contiguous().numpy().tobytes()
+            )
         elif isinstance(value, dict):
             for key in sorted(value, key=repr):
                 found.update(repr(key).encode())
@@ -165,8 +167,8 @@ class Late:
 
 
 class LateWriter:
-    """A stand-in for a thread of gloo's that gets little time on a busy machine: when its group has long been given up, it still
-    writes what had come before."""
+    """A stand-in for a thread of gloo's that gets little time on a busy machine: when its group has long been given up,
+    it still writes what had come before."""
 
     def __init__(self, tensor):
         import threading
@@ -198,7 +200,11 @@ def steps():
 
 def net(wide=64, out=16):
     return torch.nn.Sequential(
-        torch.nn.Linear(32, wide), torch.nn.BatchNorm1d(wide), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(wide, out)
+        torch.nn.Linear(32, wide),
+        torch.nn.BatchNorm1d(wide),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(0.2),
+        torch.nn.Linear(wide, out),
     )
 
 
@@ -207,8 +213,8 @@ def noise():
 
 
 def ddp():
-    """DDP with dropout, BatchNorm and a scheduler; every rank has other data and other random numbers. With several buckets, the
-    connections can be cut when the first is under way."""
+    """DDP with dropout, BatchNorm and a scheduler; every rank has other data and other random numbers. With several
+    buckets, the connections can be cut when the first is under way."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     settings = json.loads(os.environ.get("SETTINGS", "{}"))
@@ -311,8 +317,8 @@ def unguarded():
 
 
 def behind():
-    """Has code behind the `with` of a step: operations of all ranks, and what only works where the step was completed. With SHORT a
-    step's body raises once."""
+    """Has code behind the `with` of a step: operations of all ranks, and what only works where the step was completed.
+    With SHORT a step's body raises once."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -392,7 +398,8 @@ def branches():
 
 
 def beside():
-    """With state beside DDP's: WIDE is its shape, NAME its name, and without BIAS it has a part less. With AMSGRAD the optimizer has more."""
+    """With state beside DDP's: WIDE is its shape, NAME its name, and without BIAS it has a part less. With AMSGRAD the
+    optimizer has more."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -462,9 +469,9 @@ class Digits(torch.utils.data.Dataset):
 
 
 def accumulated():
-    """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of its own. With
-    LOGGED the last loss is averaged ahead of its backward pass, with IN_PLACE batches are changed where they are, and KEPT is how many of
-    a step are kept."""
+    """Gradients of three batches a step, from a DataLoader that shuffles; with WORKERS it loads ahead in processes of
+    its own. With LOGGED the last loss is averaged ahead of its backward pass, with IN_PLACE batches are changed where
+    they are, and KEPT is how many of a step are kept."""
     taskd, rank, size = begin()
     if os.environ.get("KEPT"):
         from taskd import _batches
@@ -476,7 +483,9 @@ def accumulated():
     torch.manual_seed(100 + rank)
     data = Digits()
     sampler = torch.utils.data.DistributedSampler(data, size, rank, seed=5)
-    loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0")))
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=8, sampler=sampler, num_workers=int(os.environ.get("WORKERS", "0"))
+    )
     losses, die, late = Losses(), Once("DIE", rank, dies), Late(rank)
     for step in taskd.steps({"model": model, "optimizer": optimizer}, data=loader, until=steps()):
         with step:
@@ -499,16 +508,18 @@ def accumulated():
 
 
 def dumping():
-    """Goes on from a dying checkpoint: with DDP whose order does not depend on how long it lives, and a loader that shuffles by the
-    program's random numbers, which loading takes some of as well. With OWN there is state of the program's own, and the loader has
-    random numbers of its own. With ACCELERATED an Accelerator counts its batches."""
+    """Goes on from an emergency checkpoint: with DDP whose order does not depend on how long it lives, and a loader
+    that shuffles by the program's random numbers, which loading takes some of as well. With OWN there is state of the
+    program's own, and the loader has random numbers of its own. With ACCELERATED an Accelerator counts its batches."""
     import owns
 
     taskd, rank, size = begin()
     has_own = bool(os.environ.get("OWN"))
     torch.manual_seed(7)
     inner = net(int(os.environ.get("WIDE", "64")))
-    model = DistributedDataParallel(torch.nn.Sequential(owns.Calls(), inner) if has_own else inner, find_unused_parameters=True)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(owns.Calls(), inner) if has_own else inner, find_unused_parameters=True
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     torch.manual_seed(100 + rank)
@@ -518,7 +529,7 @@ def dumping():
     if has_own:
         state["own"] = owns.Own()
     accelerator = owns.accelerator() if os.environ.get("ACCELERATED") else None
-    losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_dump(state) or 0
+    losses, die, start = Losses(), Once("DIE", rank, dies), taskd.load_checkpoint(state) or 0
     die_late = Once("DIE_LATE", rank, dies)
     torch.randn(rank + 1)  # whatever a program does before its loop
     for step in taskd.steps(state, data=loader, start=start, until=steps()):
@@ -541,8 +552,12 @@ def gan():
     """Two models, two optimizers, so that operations come when the first one has stepped."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
-    maker = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32)))
-    judge = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
+    maker = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+    )
+    judge = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    )
     of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
     of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
     torch.manual_seed(100 + rank)
@@ -567,7 +582,8 @@ def gan():
 
 
 def scaled():
-    """Mixed precision with a GradScaler whose scale grows, and falls in steps whose gradients are not finite: those it leaves out."""
+    """Mixed precision with a GradScaler whose scale grows, and falls in steps whose gradients are not finite: those it
+    leaves out."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = DistributedDataParallel(net())
@@ -588,7 +604,8 @@ def scaled():
 
 
 def other_backend():
-    """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as NCCL's."""
+    """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as
+    NCCL's."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers it)
 
     taskd, rank, size = begin()

@@ -1,4 +1,5 @@
-"""Programs whose ranks are replicas, and one whose ranks are not though all that they have looks alike: which checksums they report."""
+"""Programs whose ranks are replicas, and one whose ranks are not though all that they have looks alike: which checksums
+they report."""
 
 import os
 

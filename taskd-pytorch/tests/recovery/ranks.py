@@ -1,6 +1,6 @@
-"""Ranks for tests: forked children of one process that has imported torch and done a first step as templates do, which is what
-takes the time. Each of them gets a page, a name and the link's address as a launcher would give it, and has sitecustomize.py do
-what it does in a fresh process.
+"""Ranks for tests: forked children of one process that has imported torch and done a first step as templates do, which
+is what takes the time. Each of them gets a page, a name and the link's address as a launcher would give it, and has
+sitecustomize.py do what it does in a fresh process.
 """
 
 import faulthandler
@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 
-import _taskd_warm
+import _taskd_standby_framework
 import numpy  # noqa: F401  (ahead of the fork)
 import torch
 import torch._dynamo  # noqa: F401  (which the first optimizer imports, and takes a second for)
@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.nn.parallel  # noqa: F401
 
 torch.set_num_threads(1)
-assert _taskd_warm.warm() is None
+assert _taskd_standby_framework.warm() is None
 SOAK = os.environ.get("TASKD_SOAK") == "1"
 PAGE_BYTES = 4096
 AT_STEP, AT_STEP_TIME, AT_BEAT = 48, 56, 64
@@ -48,7 +48,7 @@ class Process:
             WORLD_SIZE=str(size),
             TASKD_PROC=self.name,
             TASKD_LIFELINE=self.path + ".page",
-            TASKD_KEEP=os.path.join(directory, "%s-%d" % (environment["KEEP"], rank)),
+            TASKD_HANDOFF=os.path.join(directory, "%s-%d" % (environment["KEEP"], rank)),
             RESULT=self.path + ".json",
         )
         ready_read, ready_write = os.pipe()
@@ -135,8 +135,8 @@ def record():
 
 
 def store_server():
-    """A store in a process of its own: its pid and port. It listens on a socket of IPv4, since torch's server looks its clients'
-    names up, and waits 5 s now and then where the address is not in /etc/hosts."""
+    """A store in a process of its own: its pid and port. It listens on a socket of IPv4, since torch's server looks its
+    clients' names up, and waits 5 s now and then where the address is not in /etc/hosts."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
@@ -144,7 +144,12 @@ def store_server():
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         store = dist.TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=True
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+            use_libuv=True,
         )
         os.write(write, b"%d\n" % store.port)
         os.close(write)

@@ -171,7 +171,8 @@ SETTINGS = {}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradi
 
 
 def short_of_memory():
-    """A rank's own backward pass ends in its middle, with operations under way: in one of the first steps, and later."""
+    """A rank's own backward pass ends in its middle, with operations under way: in one of the first steps, and
+    later."""
     for settings in SETTINGS:
         for step in (0, 1, 2, 3, 15):
             environment = {"SETTINGS": json.dumps(settings), "STEPS": str(step + 12)}
@@ -181,11 +182,15 @@ def short_of_memory():
             with StandIn(4, programs.ddp, SHORT="%d:%d" % (victim, step), **environment) as world:
                 world.until_failed()
                 phases = [world.recover()]
-                yield "%s in step %d of rank %d" % (settings, step, victim), verdict(reference, world.finish(), phases, world)
+                yield (
+                    "%s in step %d of rank %d" % (settings, step, victim),
+                    verdict(reference, world.finish(), phases, world),
+                )
 
 
 def refused_by_an_allocator():
-    """A rank's allocator refuses, in each place of a step: its words are torch's, NumPy's, the system's or a library's."""
+    """A rank's allocator refuses, in each place of a step: its words are torch's, NumPy's, the system's or a
+    library's."""
     reference = undisturbed(programs.ddp, 24)
     for which, place in zip(("torch", "numpy", "map", "library"), programs.Refused.PLACES):
         with StandIn(4, programs.ddp, STEPS="24", REFUSED="1:12:%s:%s" % (place, which)) as world:
@@ -195,8 +200,8 @@ def refused_by_an_allocator():
 
 
 def died_at(program, victim, step, cut=None, when="DIE", **environment):
-    """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed collective of
-    an earlier step."""
+    """A rank dies at a place in the program of which the program itself knows; after `cut`, where that is the failed
+    collective of an earlier step."""
     reference = undisturbed(program, step + 20, **environment)
     befalls = {when: "%d:%d" % (victim, step), "INJECT": cut}
     with StandIn(4, program, STEPS=str(step + 20), **environment, **befalls) as world:
@@ -220,7 +225,10 @@ def shuffled():
     """A loader with random numbers of its own: in its first epoch and in later ones."""
     for environment in ({}, {"REPLACED": "1"}, {"WORKERS": "2"}):
         for fault in (kill, retry):
-            yield "%s %s" % (fault.__name__, environment), compared(owns.shuffled, fault, steps=FEW_STEPS, **environment)
+            yield (
+                "%s %s" % (fault.__name__, environment),
+                compared(owns.shuffled, fault, steps=FEW_STEPS, **environment),
+            )
 
 
 def together(verdicts):
@@ -236,7 +244,8 @@ def together(verdicts):
 
 
 def late(program, step, late, dead=(), kind=StandIn, **environment):
-    """A step is given up in which one rank has done nothing and the others all that they can without it; these die in it."""
+    """A step is given up in which one rank has done nothing and the others all that they can without it; these die in
+    it."""
     happened = "step %d of %s, rank %d has not begun it, %s die" % (step, program.__name__, late, list(dead))
     reference = undisturbed(program, step + 10, **environment)
     with kind(4, program, STEPS=str(step + 10), LATE="%d:%d" % (late, step), **environment) as world:
@@ -249,22 +258,23 @@ def late(program, step, late, dead=(), kind=StandIn, **environment):
 
 
 def until_late(world, late):
-    """Until a rank stands in the step in which it comes to nothing, and the others have had time to come to wait for it."""
+    """Until a rank stands in the step in which it comes to nothing, and the others have had time to come to wait for
+    it."""
     mark = world.world[late].process.path + ".json.late"
-    world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+    world.pump(lambda: all(peer.at == "in-loop" for peer in world.world), "all come to their loop")
     world.pump(lambda: os.path.exists(mark), "rank %d comes to nothing" % late)
     until = time.monotonic() + 0.3
     world.pump(lambda: time.monotonic() > until, "the others come to wait for it")
 
 
 def early(program, worlds, first=0, is_named=True, befalls=("retry", "kill", "kill", "kill in turn"), **environment):
-    """What befalls worlds in their first steps, in which DDP makes its buckets and some ranks may have come further than others. A
-    program that names no state has none that could be copied until it has used it."""
+    """What befalls worlds in their first steps, in which DDP makes its buckets and some ranks may have come further
+    than others. A program that names no state has none that could be copied until it has used it."""
     dice, steps = random.Random("%d %s" % (SEED, program.__name__)), first + 12
     reference = undisturbed(program, steps, **environment)
     for _ in range(worlds):
         with StandIn(4, program, STEPS=str(steps), **environment) as world:
-            world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+            world.pump(lambda: all(peer.at == "in-loop" for peer in world.world), "all come to their loop")
             for rank in range(4):
                 world.until_step(first, rank)
             what, victims = dice.choice(befalls), []
@@ -295,8 +305,9 @@ def other_buckets():
 
 
 def completes_as_it_is_looked_at():
-    """An operation that completes when a slice of its wait is over and somebody looks whether it has. A stand-in for torch's work."""
-    from taskd import _recoverable
+    """An operation that completes when a slice of its wait is over and somebody looks whether it has. A stand-in for
+    torch's work."""
+    from taskd.torch.process_group import abortable
 
     class Slow:
         is_a_stand_in, looks = True, 0
@@ -311,11 +322,15 @@ def completes_as_it_is_looked_at():
             return True
 
     failed = []
-    engine = types.SimpleNamespace(main_thread=threading.get_ident(), loop=types.SimpleNamespace(number=0, tainted=False))
+    engine = types.SimpleNamespace(
+        main_thread=threading.get_ident(), loop=types.SimpleNamespace(number=0, tainted=False)
+    )
     kind = types.SimpleNamespace(WAITS_IN_SLICES=True)
-    group = types.SimpleNamespace(engine=engine, kind=kind, is_lost=lambda: False, fail=lambda *told: failed.append(told))
+    group = types.SimpleNamespace(
+        engine=engine, kind=kind, is_lost=lambda: False, fail=lambda *told: failed.append(told)
+    )
     try:
-        waited = _recoverable.Work(group, "allreduce", Slow(), None, ([],)).wait()
+        waited = abortable.Work(group, "allreduce", Slow(), None, ([],)).wait()
     except RuntimeError as error:
         waited = str(error)
     return {"waited": waited, "failed": failed}
@@ -324,7 +339,7 @@ def completes_as_it_is_looked_at():
 def no_state():
     """What is registered, and has nothing by which it could be recovered."""
     import torch
-    from taskd import _state
+    from taskd.torch import state as _state
 
     state, real, sys.stderr = _state.State(), sys.stderr, io.StringIO()
     try:
@@ -335,11 +350,11 @@ def no_state():
 
 
 def whose_signal():
-    """Who has SIGTERM: a program with a handler of its own, or without the callback, keeps it; forked helpers and a process that has
-    left its loop end by it as ever."""
+    """Who has SIGTERM: a program with a handler of its own, or without the callback, keeps it; forked helpers and a
+    process that has left its loop end by it as ever."""
     import queue
 
-    from taskd import _leaving
+    from taskd import _shutdown
 
     def ends_by(do):
         pid = os.fork()
@@ -353,20 +368,22 @@ def whose_signal():
         return os.WTERMSIG(status) if os.WIFSIGNALED(status) else "exit %d" % os.WEXITSTATUS(status)
 
     def loop(**callbacks):
-        session = types.SimpleNamespace(attention=False, inbox=queue.SimpleQueue(), lock=threading.Lock(), given_up=False)
+        session = types.SimpleNamespace(
+            attention=False, inbox=queue.SimpleQueue(), lock=threading.Lock(), given_up=False
+        )
         session.engine = types.SimpleNamespace(release=lambda: None)
-        return types.SimpleNamespace(callbacks=callbacks, session=session)
+        return types.SimpleNamespace(program=types.SimpleNamespace(callbacks=callbacks), session=session)
 
     def leaves_late():
-        leaving = _leaving.watched(loop(exit=print))
+        leaving = _shutdown.install(loop(exit=print))
         os.kill(os.getpid(), signal.SIGTERM)
         leaving.end()  # it came in the last step
 
-    found = {"without": _leaving.watched(loop()) is None}
+    found = {"without": _shutdown.install(loop()) is None}
     signal.signal(signal.SIGTERM, lambda *_: None)
-    found["own"] = _leaving.watched(loop(exit=print)) is None
+    found["own"] = _shutdown.install(loop(exit=print)) is None
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    leaving = _leaving.watched(loop(exit=print))
+    leaving = _shutdown.install(loop(exit=print))
     found["helper"] = ends_by(lambda: None)
     leaving.end()
     found["after"] = ends_by(lambda: None)
@@ -377,7 +394,8 @@ def whose_signal():
 def state_too_large_to_undo():
     """A state that is not copied ahead of its optimizer's steps, which is said once."""
     import torch
-    from taskd import _link, _undo
+    from taskd import _link
+    from taskd.torch import undo as _undo
 
     said, _link.say, _undo.BYTES_MAX = [], lambda text: said.append(text), 8 << 20
     state = types.SimpleNamespace(leaves=lambda: {"weight": torch.empty(9 << 18)}, rest=lambda: None)
@@ -404,7 +422,7 @@ def changed_in_place():
 def not_kept(step, **environment):
     """A step cannot be done again in which all but one rank have had their batches, and wait for that one."""
     with StandIn(4, programs.accumulated, STEPS="1000", LATE="3:%d" % step, **environment) as world:
-        world.pump(lambda: all(peer.at == "loop" for peer in world.world), "all come to their loop")
+        world.pump(lambda: all(peer.at == "in-loop" for peer in world.world), "all come to their loop")
         until_late(world, 3)
         return recovered_or_refused(world, None)
 
@@ -417,8 +435,8 @@ def refused_once(program, **environment):
 
 
 def other_backend():
-    """A group that cannot be given up: survivors say so at once, and a newcomer, which has such a group as well, comes as far as
-    its loop."""
+    """A group that cannot be given up: survivors say so at once, and a newcomer, which has such a group as well, comes
+    as far as its loop."""
     with StandIn(4, programs.other_backend, STEPS="1000") as world:
         world.until_step(5)
         world.park(2)
@@ -428,7 +446,8 @@ def other_backend():
 
 
 def limits():
-    """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has asked."""
+    """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has
+    asked."""
     said = {}
     for name, program, environment in (
         ("fsdp", fsdp.one, {}),
@@ -439,7 +458,7 @@ def limits():
     ):
         with StandIn(2, program, STEPS="1000", **environment) as world:
             world.until_step(3)
-            said[name] = [[peer.limits["cannot"], peer.limits["sharded"]] for peer in world.world]
+            said[name] = [[peer.limits["unsupported_reason"], peer.limits["sharded"]] for peer in world.world]
     return said
 
 
@@ -461,8 +480,8 @@ def other_loop():
 
 
 def other_state():
-    """Newcomers have state of another shape, or more or less of it, than the others have. None is let in, nobody's state is touched,
-    and the next one, which has the same as they, takes its place."""
+    """Newcomers have state of another shape, or more or less of it, than the others have. None is let in, nobody's
+    state is touched, and the next one, which has the same as they, takes its place."""
     reference, refused = undisturbed(programs.beside, 60), []
     with StandIn(4, programs.beside, STEPS="60") as world:
         world.until_step(5)
@@ -493,12 +512,14 @@ class OneIsOdd(OfThree):
 
 
 def of_three():
-    """Ranks are killed, and copy from three peers: at any moment; and where all others wait in one step, so that each of them gives,
-    memory to memory and over TCP."""
+    """Ranks are killed, and copy from three peers: at any moment; and where all others wait in one step, so that each
+    of them gives, memory to memory and over TCP."""
     anywhen = compared(programs.ddp, kill, kind=OfThree)
-    at_one_step = [late(programs.ddp, 10, 1, dead=(1,), kind=OfThree, TASKD_COPY=way) for way in ("", "tcp")]
+    at_one_step = [late(programs.ddp, 10, 1, dead=(1,), kind=OfThree, TASKD_STATE_TRANSFER=way) for way in ("", "tcp")]
     of_one_step = [given(found) for _, found in at_one_step]
-    return dict(together([("anywhen", anywhen), *at_one_step]), given=[given(anywhen), *of_one_step], of_one_step=of_one_step)
+    return dict(
+        together([("anywhen", anywhen), *at_one_step]), given=[given(anywhen), *of_one_step], of_one_step=of_one_step
+    )
 
 
 def given(found):
@@ -519,7 +540,7 @@ def of_three_unlike():
 
 
 def told_to_exit():
-    """All write a dying checkpoint and are told to end: a framework is told of both."""
+    """All write an emergency checkpoint and are told to end: a framework is told of both."""
     with StandIn(4, worlds.sharing, STEPS="1000") as world:
         world.until_step(10)
         step, where = dumps.dump(world, dumps.give_up_at_one_step(world))
@@ -557,7 +578,10 @@ def early_in_all_programs():
 
 def other_settings():
     """Ranks of DDP that is set in other ways die, later."""
-    return [("%s" % settings, compared(programs.ddp, kill, steps=FEW_STEPS, SETTINGS=json.dumps(settings))) for settings in SETTINGS[1:]]
+    return [
+        ("%s" % settings, compared(programs.ddp, kill, steps=FEW_STEPS, SETTINGS=json.dumps(settings)))
+        for settings in SETTINGS[1:]
+    ]
 
 
 def many():
@@ -599,7 +623,7 @@ def garbage():
                 peer.socket.sendall(data)
             world.pump(lambda: all(peer.hellos > before for peer, before in zip(world.world, hellos)), "hello again")
         refused = {}
-        orders = [("dance", {}, 1), ("resume", {"step": 3}, 1), ("give-up", {}, 0), ("repair", {}, 1)]
+        orders = [("dance", {}, 1), ("resume", {"step": 3}, 1), ("abort", {}, 0), ("sync-state", {}, 1)]
         for kind, order, generation in orders:
             id_ = world.do(world.world[1], kind, order, generation)
             world.pump(lambda: id_ in world.answers, "an answer")
@@ -670,8 +694,8 @@ def lost_shard():
 
 
 def cost():
-    """Steps with a supervisor and without one, in turn, and whether their bits are the same. A busy machine changes the time on
-    the clock by more than what is looked for; the processors' time it changes less."""
+    """Steps with a supervisor and without one, in turn, and whether their bits are the same. A busy machine changes the
+    time on the clock by more than what is looked for; the processors' time it changes less."""
     found, digests = {"micros": {}, "used": {}}, set()
     for _ in range(6 if SOAK else 3):
         for name, environment in (("without", {"TASKD_CONTROL": None}), ("with", {})):
@@ -692,9 +716,9 @@ def store():
 
     pid, port = ranks.store_server()
     try:
-        from taskd import _store
+        from taskd.torch import store_client
 
-        ours = _store.Client("127.0.0.1", port, 5)
+        ours = store_client.Client("127.0.0.1", port, 5)
         theirs = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         under = dist.PrefixStore("a/b", ours)  # whose calls come from C++
         under.set("c", "of ours")
@@ -713,13 +737,13 @@ def store():
             found["waited"] = str(error)
         found["after"] = ours.get("n").decode()
         for what in ("set", "append"):
-            ours = _store.Client("127.0.0.1", port, 5)
+            ours = store_client.Client("127.0.0.1", port, 5)
             try:
                 getattr(ours, what)("long", bytes(9 << 20))
             except RuntimeError as error:
                 found[what] = str(error)
         try:
-            _store.Client("127.0.0.1", 1, 0.05)
+            store_client.Client("127.0.0.1", 1, 0.05)
         except RuntimeError as error:
             found["nobody"] = str(error)
         return found
@@ -761,7 +785,8 @@ class OfTorch(StandIn):
 
 
 def ways(names=None, **more):
-    """Steps in which torch compiles or traces: in a step loop and recorded; in a soak also each by itself, and outside of a loop."""
+    """Steps in which torch compiles or traces: in a step loop and recorded; in a soak also each by itself, and outside
+    of a loop."""
     settings = {"recorded in a loop": {"LOOP": "1", "RECORD": "1"}}
     if SOAK:
         settings.update({"hooks": {}, "loop": {"LOOP": "1"}, "recorded": {"RECORD": "1"}})
@@ -793,7 +818,8 @@ def compiled_steps():
 
 
 def found_late():
-    """State that is used first when its loop is under way, or is a part of what is named: a rank dies before that and after."""
+    """State that is used first when its loop is under way, or is a part of what is named: a rank dies before that and
+    after."""
     for how in ("sequential", "chained", "container", "found", "optimizer", "scaler"):
         for step in (4, 6, 12):
             yield "%s, step %d" % (how, step), died_at(owns.late, 2, step, HOW=how)
@@ -810,7 +836,8 @@ def carries():
 
 
 def made_late():
-    """A scheduler that is made in the loop: what ranks say of that before anything has failed, and what becomes of a newcomer."""
+    """A scheduler that is made in the loop: what ranks say of that before anything has failed, and what becomes of a
+    newcomer."""
     with StandIn(2, owns.late, STEPS="1000", HOW="made_late") as world:
         world.until_step(12)
         said = [peer.limits["sharded"] for peer in world.world]
@@ -819,7 +846,8 @@ def made_late():
 
 
 def changes_late():
-    """A rank dies at the end of a step, before what changes late in it and after, and the others complete it; and at any moment."""
+    """A rank dies at the end of a step, before what changes late in it and after, and the others complete it; and at
+    any moment."""
     for how in ("ema", "swa", "lbfgs", "own_buffers"):
         for when in ("EARLY", "DIE"):
             yield "%s, %s" % (how, when), died_at(owns.changes_late, 2, 12, when=when, HOW=how)
@@ -838,7 +866,8 @@ def own_that_is_lost():
 
 
 def behind():
-    """Code behind the `with`, of steps that are given up: for the loss of a rank, for nothing, and for what its body raises."""
+    """Code behind the `with`, of steps that are given up: for the loss of a rank, for nothing, and for what its body
+    raises."""
     given_up = []
     for fault in (kill, retry):
         found = compared(programs.behind, fault, steps=FEW_STEPS)
@@ -855,8 +884,8 @@ def behind():
 
 
 def epoch_that_some_have_begun():
-    """A step is given up in which an epoch begins with an operation of all ranks: three have done that, and one nothing. All live, or
-    one that had done it dies, or the one that had not."""
+    """A step is given up in which an epoch begins with an operation of all ranks: three have done that, and one
+    nothing. All live, or one that had done it dies, or the one that had not."""
     for dead in ((), (1,), (3,)):
         yield late(loaders.training, 4, 3, dead, KIND="adapter")
 

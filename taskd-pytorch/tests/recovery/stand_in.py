@@ -1,5 +1,5 @@
-"""A stand-in for the supervisor, which says so: it holds the control link, gives up, joins, repairs and resumes as the real one
-would, and knows of a death what a test has done itself.
+"""A stand-in for the supervisor, which says so: it holds the control link, gives up, joins, repairs and resumes as the
+real one would, and knows of a death what a test has done itself.
 """
 
 import json
@@ -110,7 +110,8 @@ class StandIn:
         return {}
 
     def park(self, rank):
-        """A newcomer for a rank, ahead of time. The others stand still meanwhile: a busy machine would have them come to their end."""
+        """A newcomer for a rank, ahead of time. The others stand still meanwhile: a busy machine would have them come
+        to their end."""
         self.parked[rank] = self.start(rank, "join")
         others = [peer.process.pid for peer in self.here() if not peer.process.ended()]
         for pid in others:
@@ -189,20 +190,20 @@ class StandIn:
         self.unknown = [one for one in self.unknown if one[0] is not sock]
         peer = next(peer for peer in self.peers() if peer.process.name == hello["proc"])
         assert hello["pid"] == peer.process.pid and hello["version"] == 1, hello
-        peer.socket, peer.unpacker, peer.hello, peer.at = sock, unpacker, hello, hello["at"]
+        peer.socket, peer.unpacker, peer.hello, peer.at = sock, unpacker, hello, hello["position"]
         peer.hellos += 1
         self.send(peer, {"welcome": {"version": 1, "mode": peer.mode}})
         return peer
 
     def take(self, peer, message):
-        if "at" in message:
-            peer.at, peer.limits = message["at"]["point"], message["at"]
+        if "position" in message:
+            peer.at, peer.limits = message["position"]["now"], message["position"]
         elif "digest" in message:
             self.proved(peer, message["digest"])
         elif "failed" in message:
             peer.failures.append(message["failed"])
-        elif "answer" in message:
-            self.answers[message["answer"]["id"]] = message["answer"]
+        elif "reply" in message:
+            self.answers[message["reply"]["id"]] = message["reply"]
 
     def proved(self, peer, digest):
         if peer in self.world:
@@ -263,16 +264,18 @@ class StandIn:
             clock[0] = now
 
         here = self.here()
-        self.pump(lambda: all(peer.at == "loop" for peer in here if peer.mode == "train"), "all come to their step loops")
+        self.pump(
+            lambda: all(peer.at == "in-loop" for peer in here if peer.mode == "train"), "all come to their step loops"
+        )
         for peer in here:
             peer.failures.clear()
-        old = [peer for peer in here if peer.at == "loop"]
-        states = dict(zip(old, (one["state"] for one in self.all_do(old, "give-up", lambda peer: {}))))
+        old = [peer for peer in here if peer.at == "in-loop"]
+        states = dict(zip(old, (one["state"] for one in self.all_do(old, "abort", lambda peer: {}))))
         phase("give up")
         new = [peer for peer in here if peer not in old]
         self.pump(lambda: all(peer.at == "parked" for peer in new), "newcomers park")
         if new:
-            states.update(zip(new, (one["state"] for one in self.all_do(new, "give-up", lambda peer: {}))))
+            states.update(zip(new, (one["state"] for one in self.all_do(new, "abort", lambda peer: {}))))
         phase("newcomer")
         for peer in self.ended:
             peer.process.kill()
@@ -287,17 +290,17 @@ class StandIn:
         lack = [peer for peer in here if peer not in have]
         if not have:
             raise Failed("nobody has the state of step %d: %s" % (step, states))
-        orders = {peer: {"step": step, "from": None, "to": [], "put_back": True} for peer in here}
+        orders = {peer: {"step": step, "from": None, "to": [], "rollback": True} for peer in here}
         for peer in lack:
             givers = [members[giver] for giver in have[: self.givers]]
             orders[peer]["from"] = givers if self.givers > 1 else givers[0]  # as an older supervisor names one
             orders[peer]["buckets"] = states[have[0]]["buckets"]
             for giver in have[: self.givers]:
                 orders[giver]["to"].append(self.world.index(peer))
-        repaired = self.all_do(here, "repair", orders.get)
+        repaired = self.all_do(here, "sync-state", orders.get)
         if self.are_replicas and len({(one["digest"] or {}).get("digest") for one in repaired}) > 1:
             raise Failed("replicas have different checksums after the repair: %s" % repaired)
-        phase("repair")
+        phase("sync-state")
         self.all_do(here, "resume", lambda peer: {"step": step})
         phase("resume")
         self.pump(lambda: all(peer.process.step() > step or peer.process.ended() for peer in here), "a step")
@@ -306,7 +309,10 @@ class StandIn:
         phases.update(step=step, copied=len(lack), abandoned=max(one["abandoned"] for one in joined))
         phases["copied_bytes"] = sum(one["copied_bytes"] for one in repaired)
         phases["given"] = [given_in(repaired[here.index(peer)]) for peer in lack]
-        phases["answers"] = {"joined_ms": [one["joined_ms"] for one in joined], "copied_ms": [one["copied_ms"] for one in repaired]}
+        phases["answers"] = {
+            "joined_ms": [one["joined_ms"] for one in joined],
+            "copied_ms": [one["copied_ms"] for one in repaired],
+        }
         self.phases.append(phases)
         return phases
 
@@ -319,7 +325,7 @@ class StandIn:
         return [failure for peer in self.world for failure in peer.failures]
 
     def is_over(self):
-        return all(peer.process.ended() or peer.at == "script" for peer in self.world)
+        return all(peer.process.ended() or peer.at == "before-loop" for peer in self.world)
 
     def finish(self):
         """What all ranks return."""

@@ -1,6 +1,8 @@
-"""Bodies of torch's own distributed tests, which come with its wheel, on ranks with taskd's hooks and without: the same outcomes.
+"""Bodies of torch's own distributed tests, which come with its wheel, on ranks with taskd's hooks and without: the same
+outcomes.
 
-Of torch's harness only the test's class is used: the ranks are those of the other tests here, which have a supervisor and record.
+Of torch's harness only the test's class is used: the ranks are those of the other tests here, which have a supervisor
+and record.
 """
 
 import os
@@ -49,7 +51,11 @@ def body():
     test = kind(name)
     test.rank, test.file_name = rank, os.path.join(os.environ["TEMP_DIR"], "store")
     dist.init_process_group(
-        "gloo", init_method="file://" + test.file_name, world_size=SIZE, rank=rank, timeout=timedelta(seconds=TIMEOUT_SECONDS)
+        "gloo",
+        init_method="file://" + test.file_name,
+        world_size=SIZE,
+        rank=rank,
+        timeout=timedelta(seconds=TIMEOUT_SECONDS),
     )
     try:
         getattr(test, name)()

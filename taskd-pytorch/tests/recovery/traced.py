@@ -1,4 +1,5 @@
-"""Training steps in which torch compiles, exports or traces, and those under functional transforms: with taskd and without, to the bit."""
+"""Training steps in which torch compiles, exports or traces, and those under functional transforms: with taskd and
+without, to the bit."""
 
 import contextlib
 import hashlib
@@ -12,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 import programs
 
 STEPS = 3
-IS_OLDER = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 15)  # than what is run by default
+# than what is run by default
+IS_OLDER = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 15)
 PATIENCE_SECONDS = 400  # torch compiles for a minute, on a busy machine for several
 
 
@@ -175,7 +177,7 @@ def penalty():
 
     def loss_of(outputs):
         weight = training.model.last.weight
-        gradient, = torch.autograd.grad(mean_square(outputs), weight, create_graph=True)
+        (gradient,) = torch.autograd.grad(mean_square(outputs), weight, create_graph=True)
         return mean_square(outputs) + gradient.square().sum()
 
     @compiled
@@ -188,7 +190,9 @@ def penalty():
 
     if hasattr(torch._dynamo.config, "trace_autograd_ops"):
         with torch._dynamo.config.patch(trace_autograd_ops=True):
-            whole = compiled(lambda value: torch.autograd.grad((value * 3).square().sum(), value)[0].sum(), fullgraph=True)
+            whole = compiled(
+                lambda value: torch.autograd.grad((value * 3).square().sum(), value)[0].sum(), fullgraph=True
+            )
             assert whole(torch.ones(3, requires_grad=True)) == 54
     training.loss_of, inner = loss_and, training.apply
     training.apply = lambda: (average(training.model), inner())
@@ -264,7 +268,8 @@ def exported():
 
 
 def fake():
-    """What a program estimates its memory with: a step of fake tensors ahead of the real one, also through DDP's collectives."""
+    """What a program estimates its memory with: a step of fake tensors ahead of the real one, also through DDP's
+    collectives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     training = Training()
@@ -326,7 +331,7 @@ class Asks(torch.nn.Module):
         self.told = []
 
     def forward(self, batch):
-        from taskd._tracing import is_tracing
+        from taskd.torch.tracing import is_tracing
 
         self.told.append(is_tracing())
         return batch * 2
@@ -430,8 +435,28 @@ def loaded():
 
 
 WAYS = [
-    plain, inside, outside, in_place, block, loss, optimizer, optimizers_step, whole_step, compiled_backward, recompiled, penalty,
-    functional, transformed_inside, exported, fake, traced, counted, deterministic, scaled, collectives, loaded,
+    plain,
+    inside,
+    outside,
+    in_place,
+    block,
+    loss,
+    optimizer,
+    optimizers_step,
+    whole_step,
+    compiled_backward,
+    recompiled,
+    penalty,
+    functional,
+    transformed_inside,
+    exported,
+    fake,
+    traced,
+    counted,
+    deterministic,
+    scaled,
+    collectives,
+    loaded,
 ]
 
 
@@ -463,7 +488,8 @@ def every_way():
 
 
 def recovered():
-    """The way that WAYS names, in a step loop. With TORN, `rank:step`, the step fails once, behind what was compiled."""
+    """The way that WAYS names, in a step loop. With TORN, `rank:step`, the step fails once, behind what was
+    compiled."""
     taskd, rank, size = programs.begin()
     training = {one.__name__: one for one in WAYS}[os.environ["WAYS"]]()
     torn, losses, now = programs.Once("TORN", rank, programs.has_no_memory), programs.Losses(), [-1]

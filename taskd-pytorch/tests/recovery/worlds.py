@@ -40,8 +40,8 @@ def calls(peer):
 
 
 def sharing():
-    """DDP over data that is shared out among the ranks. Each rank's gradient is the mean of its batch, and DDP's the mean of theirs.
-    The same with FSDP that shards nothing."""
+    """DDP over data that is shared out among the ranks. Each rank's gradient is the mean of its batch, and DDP's the
+    mean of theirs. The same with FSDP that shards nothing."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = torch.nn.Linear(1, 1, bias=False)

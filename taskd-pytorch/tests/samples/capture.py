@@ -3,8 +3,8 @@
 
     PYTHON_WITH_TORCH capture.py DIRECTORY [CASE ...]
 
-For each case CASE.json is the error file that torch's @record wrote, CASE.stderr.txt the last 4096 bytes of stderr, both
-of the rank that the case observes. Paths of the machine are replaced.
+For each case CASE.json is the error file that torch's @record wrote, CASE.stderr.txt the last 4096 bytes of stderr,
+both of the rank that the case observes. Paths of the machine are replaced.
 """
 
 import os
@@ -137,7 +137,11 @@ def start(case, out):
         for name, end in ((f"{rank}.json", ".json"), (f"{rank}.stderr", ".stderr.txt")):
             path = pathlib.Path(directory, name)
             if path.exists():
-                words = path.read_bytes().replace(home.encode(), b"/venv").replace(os.path.dirname(__file__).encode(), b"/job")
+                words = (
+                    path.read_bytes()
+                    .replace(home.encode(), b"/venv")
+                    .replace(os.path.dirname(__file__).encode(), b"/job")
+                )
                 (out / (case + end)).write_bytes(words[-4096:] if end == ".stderr.txt" else words)
     print(case, [path.name for path in sorted(out.glob(case + ".*"))], flush=True)
 

@@ -1,4 +1,5 @@
-"""Optimizers whose step is called more or less often than a training step is done. The argument says which; each does three steps."""
+"""Optimizers whose step is called more or less often than a training step is done. The argument says which; each does
+three steps."""
 
 import sys
 import tempfile
@@ -27,7 +28,8 @@ def adam(net):
 
 
 def saved(directory):
-    """A distributed checkpoint after so many steps, as another process has left it: its steps are none of this one's."""
+    """A distributed checkpoint after so many steps, as another process has left it: its steps are none of this
+    one's."""
     net = model()
     optimizer = adam(net)
     for parameter in net.parameters():

@@ -18,16 +18,16 @@ const WARM: &str = "
 import atexit, compileall, ctypes, gc, json, os, socket, sys, time, numpy, torch, torch.distributed
 counts = lambda: dict(atexit=atexit._ncallbacks(), path=len(sys.path))
 threads = lambda: len(os.listdir('/proc/self/task'))
-import _taskd_warm
+import _taskd_standby_framework
 before = counts()
-assert _taskd_warm.warm() is None
+assert _taskd_standby_framework.warm() is None
 more = {name: count - before[name] for name, count in counts().items()}
 one = threads()
 torch.set_num_threads(2)
 print(json.dumps(dict(more, threads=threads() - one, modules=list(sys.modules))))";
 
 /// Modules of the waiting itself.
-const OURS: [&str; 3] = ["_taskd_standby", "_taskd_as_new", "_socket"];
+const OURS: [&str; 3] = ["_taskd_standby", "_taskd_standby_reset", "_socket"];
 
 fn names(of: &Value) -> BTreeSet<&str> {
     of["modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()

@@ -92,13 +92,9 @@ impl Launched {
         for _ in 1..incarnation {
             world = world.successor(taskd_core::job::Counted::Yes, |_| ());
         }
-        let order = |rank| StartOrder {
-            proc: ProcId::rank(rank, incarnation),
-            place: Place::anywhere(),
-            spec: Arc::clone(&spec),
-        };
-        let batch = StartBatch { world: Arc::new(world), orders: (0..ranks).map(order).collect() };
-        self.procs = batch.orders.iter().map(|order| order.proc.clone()).collect();
+        let order = |rank| StartOrder::new(ProcId::rank(rank, incarnation), Place::anywhere(), Arc::clone(&spec));
+        let batch = StartBatch::new(Arc::new(world), (0..ranks).map(order).collect());
+        self.procs = batch.starts.iter().map(|order| order.proc.clone()).collect();
         let ordered = now();
         self.launcher.start(&batch).await.unwrap();
         ordered

@@ -55,7 +55,7 @@ impl Training {
         let worker = worker.with_cwd(&dir).with_env("OMP_NUM_THREADS", "1");
         let store = StoreProgram::Path(env!("CARGO_BIN_EXE_taskd-store").into());
         let mut spec = with_store(JobSpec::new("parks", RANKS, worker), &store).unwrap();
-        spec.policy.stop_grace = Duration::ZERO;
+        spec.policy.termination_grace_period = Duration::ZERO;
         let local = Arc::new(LocalLauncher::builder(dir.join("run")).build().await.unwrap());
         Training { dir, spec, local }
     }
@@ -126,7 +126,7 @@ async fn is_replaced(job: &Job, standbys: Standbys, parked: u32, shares: &str, a
     let Trained { report, results, counters, begun, noted } = trained;
     let strategies: Vec<_> = report.incidents.iter().map(|incident| incident.strategy.clone()).collect();
     assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
-    assert!(noted.contains(&format!("a standby has run ahead of its rank: it {at}")), "{noted}");
+    assert!(noted.contains(&format!("a standby is pre-warmed: it {at}")), "{noted}");
     assert_eq!((counters.standbys_seated, counters.standbys_seated_parked), (1, 1), "{counters:?}\n{noted}");
     assert_eq!(counters.standbys_missed, u64::from(RANKS), "nobody but the first ones was started otherwise: {noted}");
     assert!(

@@ -2,6 +2,7 @@
 
 calls.py HOST PORT uv|plain: PORT 0 runs torch's own server in this process. Clients stand above no server of their own.
 """
+
 import datetime
 import json
 import sys
@@ -159,7 +160,9 @@ def waiting():
         note("get while waiting, ended by " + name, lambda: heard)
         client().delete_key("w")  # answered: whoever waits next finds nothing
     both = client()
-    thread = threading.Thread(target=lambda: note("wait for two, one of which went again", lambda: both.wait(["w1", "w2"], seconds(30))))
+    thread = threading.Thread(
+        target=lambda: note("wait for two, one of which went again", lambda: both.wait(["w1", "w2"], seconds(30)))
+    )
     thread.start()
     time.sleep(0.3)  # the wait is there, else this shows less than it could
     other = client()
@@ -184,7 +187,8 @@ def queues():
     note("length of none", lambda: a.queue_len("nowhere"))
     if not USE_LIBUV:
         return
-    # torch's server may wake one client for a value that another one has taken meanwhile, and then answers neither: it has more goes.
+    # torch's server may wake one client for a value that another one has taken meanwhile, and then answers neither: it
+    # has more goes.
     for go in range(OF_TORCH_GOES if IS_TORCHS else 1):
         heard = []
         threads = [threading.Thread(target=lambda c=client(): heard.append(c.queue_pop("q%d" % go))) for _ in range(8)]

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use taskd_core::job::Generation;
-use taskd_pytorch::store::{Bound, CONTROL_NAME, ControlError, Refusal, StoreControl};
+use taskd_pytorch::store::{Bound, ControlError, Refusal, StoreControl};
 
 #[tokio::test]
 async fn generations_are_served_and_retired() {
@@ -61,7 +61,7 @@ async fn a_socket_that_is_passed_outlives_the_process_and_is_used_by_the_next() 
     for round in 1..=2 {
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"exec "$@" 3<&0 0</dev/null"#, "sh"]).args(program().command(None).unwrap());
-        shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", CONTROL_NAME).env_remove("LISTEN_PID");
+        shell.env("TASKD_LISTEN_FD", "3");
         let passed: OwnedFd = listener.try_clone().unwrap().into();
         let mut child = shell.stdin(passed).spawn().unwrap();
         let mut control = connect(&path).await;
@@ -76,7 +76,7 @@ async fn a_socket_that_is_passed_outlives_the_process_and_is_used_by_the_next() 
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn store_that_cannot_start_prints_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let said = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_taskd-store"));
@@ -87,15 +87,15 @@ fn what_cannot_start_says_why() {
     };
     let (code, text) = said(&[], &[]);
     assert_eq!((code, text.contains("name its path with --control")), (1, true), "{text}");
-    let (code, text) = said(&[], &[("LISTEN_FDS", "1"), ("LISTEN_FDNAMES", CONTROL_NAME)]);
+    let (code, text) = said(&[], &[("TASKD_LISTEN_FD", "3")]);
     assert_eq!((code, text.contains("descriptor 3 was passed as the control socket")), (1, true), "{text}");
     let (code, text) = said(&["--port", "1"], &[]);
     assert_eq!((code, text.contains("usage: taskd-store")), (64, true), "{text}");
     let (code, text) = said(&["--limit", "clients=0", "--control", "x"], &[]);
-    assert_eq!((code, text.contains("must be 1 at least")), (64, true), "{text}");
+    assert_eq!((code, text.contains("must be at least 1")), (64, true), "{text}");
     let nowhere = dir.path().join("none/control");
     let (code, text) = said(&["--control", nowhere.to_str().unwrap()], &[]);
-    assert_eq!((code, text.contains("cannot be made")), (1, true), "{text}");
+    assert_eq!((code, text.contains("cannot be created")), (1, true), "{text}");
 }
 
 #[tokio::test]
@@ -139,9 +139,11 @@ async fn garbage_at_the_control_socket_ends_that_connection_alone() {
 }
 
 #[tokio::test]
-async fn who_is_somebody_else_may_not_speak() {
+async fn control_connection_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        return crate::support::say("skipped: who_is_somebody_else_may_not_speak (only root can be somebody else)");
+        return crate::support::say(
+            "skipped: control_connection_of_another_user_is_refused (only root can be somebody else)",
+        );
     }
     use std::os::unix::fs::PermissionsExt;
     let mut store = Store::start().await;

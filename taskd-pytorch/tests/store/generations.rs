@@ -17,13 +17,13 @@ use taskd_core::{detect, recover};
 use taskd_pytorch::{TorchLauncher, with_store};
 
 #[tokio::test]
-async fn who_is_still_connected_to_the_store_of_an_earlier_generation_is_cut_off() {
+async fn clients_of_an_earlier_generation_are_disconnected() {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalLauncher::builder(dir.path().join("run")).guard(GuardProgram::None).build().await.unwrap();
     let launcher = Arc::new(TorchLauncher::new(local, dir.path().join("torch")).standbys(Standbys::none()));
     let rank = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store/rank.py");
     let mut spec = with_store(JobSpec::new("stand-in", 2, WorkerSpec::new([system(), rank])), &program()).unwrap();
-    spec.policy.stop_grace = Duration::ZERO;
+    spec.policy.termination_grace_period = Duration::ZERO;
     let runtime = Runtime::builder()
         .job(spec)
         .detectors(detect::defaults())
@@ -59,7 +59,7 @@ async fn who_is_still_connected_to_the_store_of_an_earlier_generation_is_cut_off
     let mut new = Raw::client(store_of(dir.path(), 2));
     new.say(&[NUM_KEYS]);
     assert_eq!(new.hear(8), 0u64.to_le_bytes(), "nothing of it is left");
-    handle.stop("enough").await;
+    handle.stop("enough").await.unwrap();
     tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
 }
 

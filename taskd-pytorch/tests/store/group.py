@@ -1,7 +1,9 @@
 """One rank of gloo groups, one after the other, over a store that somebody else hosts.
 
-group.py RANK WORLD_SIZE PORT...: a group at each port; says "at PORT" before it joins, "done PORT" after its collectives.
+group.py RANK WORLD_SIZE PORT...: a group at each port; says "at PORT" before it joins, "done PORT" after its
+collectives.
 """
+
 import datetime
 import os
 import sys

@@ -52,7 +52,7 @@ impl Drop for Rank {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn groups_of_gloo_join_in_every_generation_whoever_was_killed_in_the_last() {
+async fn gloo_groups_join_in_every_generation_after_a_kill() {
     let Some(python) = torch_python("groups_of_gloo_join_in_every_generation") else { return };
     let mut store = Store::start().await;
     let mut ports = Vec::new();
@@ -96,7 +96,7 @@ async fn groups_of_gloo_join_in_every_generation_whoever_was_killed_in_the_last(
 }
 
 #[tokio::test]
-async fn who_is_killed_while_it_waits_leaves_the_others_waiting_undisturbed() {
+async fn client_killed_in_a_wait_does_not_disturb_other_waits() {
     let mut store = Store::start().await;
     let address = store.serve(1).await;
     let (mut other, mut setter) = (Raw::client(address), Raw::client(address));

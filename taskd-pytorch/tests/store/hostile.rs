@@ -51,7 +51,7 @@ async fn garbage_is_closed_and_counted() {
 }
 
 #[tokio::test]
-async fn what_is_announced_and_does_not_come_takes_no_memory() {
+async fn announced_bytes_that_never_arrive_take_no_memory() {
     let mut store = Store::start().await;
     let address = store.serve(1).await;
     is_well(address);
@@ -88,7 +88,7 @@ async fn what_is_announced_and_does_not_come_takes_no_memory() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_waits_alone_and_gets_everything_later() {
+async fn client_that_does_not_read_is_paused_and_gets_answers_later() {
     const ASKED: usize = 2000;
     let mut store = Store::start().await;
     let address = store.serve(1).await;
@@ -132,7 +132,7 @@ async fn who_does_not_read_waits_alone_and_gets_everything_later() {
 }
 
 #[tokio::test]
-async fn one_request_for_too_much_closes_who_asks() {
+async fn request_for_too_large_an_answer_closes_its_client() {
     let mut store = Store::start().await;
     let address = store.serve(1).await;
     let mut client = Raw::client(address);
@@ -185,7 +185,7 @@ async fn a_flood_of_requests_leaves_turns_for_others() {
 }
 
 #[tokio::test]
-async fn who_is_one_too_many_is_refused_and_the_others_stay() {
+async fn client_beyond_the_limit_is_refused_and_the_others_remain() {
     let mut store = Store::with(&["clients=50"], None).await;
     let address = store.serve(1).await;
     let mut clients: Vec<Raw> = (0..50).map(|_| Raw::client(address)).collect();
@@ -234,7 +234,7 @@ async fn another_user_of_this_host_neither_reads_nor_sets_a_key() {
 }
 
 #[tokio::test]
-async fn without_open_files_who_shows_nothing_goes_first_and_nobody_spins() {
+async fn silent_connections_are_closed_first_if_descriptors_run_out() {
     let mut store = Store::with(&[], Some(40)).await;
     let address = store.serve(1).await;
     let mut clients: Vec<Raw> = (0..20).map(|_| Raw::client(address)).collect();
@@ -255,7 +255,7 @@ async fn without_open_files_who_shows_nothing_goes_first_and_nobody_spins() {
 }
 
 #[tokio::test]
-async fn beyond_each_bound_of_the_store_the_client_is_closed_and_what_was_there_stays() {
+async fn client_beyond_a_store_bound_is_closed_and_stored_data_remains() {
     let limits = ["keys=10", "value_bytes=1000", "appended_bytes=1500", "store_bytes=9000", "buffer_bytes=67108864"];
     let mut store = Store::with(&limits, None).await;
     let address = store.serve(1).await;

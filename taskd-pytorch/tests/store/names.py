@@ -5,6 +5,7 @@ Runs in a network namespace of its own.
 STORE is a program to run as our store; with "torch" torch's own server is measured, too. Clients speak the protocol
 themselves: torch's client asks the name service as well, which is not what is measured here.
 """
+
 import json
 import os
 import socket
@@ -75,7 +76,10 @@ def ours():
 def torchs():
     program = "import sys, torch.distributed as d\nprint(1, flush=True)\n"
     # Its constructor is a client of its own, and so is the first that it looks up.
-    program += "s = d.TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)\nprint(s.port, flush=True)\nsys.stdin.read()"
+    program += (
+        "s = d.TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)\nprint(s.port, "
+        "flush=True)\nsys.stdin.read()"
+    )
     server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         server.stdout.readline()

@@ -42,7 +42,7 @@ async fn another_host_is_refused_at_once_by_the_store_of_a_job_of_one_host() {
 }
 
 #[tokio::test]
-async fn clients_of_another_host_have_a_bound_and_those_that_show_nothing_a_time() {
+async fn clients_of_another_host_have_a_bound_and_a_silence_limit() {
     let Some(other) = OtherHost::join("clients_of_another_host_have_a_bound") else { return };
     let mut store = Store::with(&["clients_of_host=3", "silent_ms=500"], None).await;
     let address = serve(&mut store, other.here()).await;
@@ -80,7 +80,7 @@ fn says(mut command: Command, role: &str, address: SocketAddr) -> Value {
 /// the port reads and replaces torch's own keys, reads what taskd has put there, and can have a job fail (SECURITY.md, *What is left*).
 /// What it puts there is read by no rank.
 #[tokio::test]
-async fn another_host_puts_nothing_into_what_ranks_read_of_each_other() {
+async fn another_host_writes_no_key_that_ranks_read() {
     let Some(other) = OtherHost::join("another_host_puts_nothing_into_what_ranks_read") else { return };
     let mut store = Store::start().await;
     let address = serve(&mut store, other.here()).await;

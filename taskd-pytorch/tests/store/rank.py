@@ -1,4 +1,5 @@
-"""A rank that trains nothing, in a job whose recoveries are real: the real session, and what stands for the framework, which says so."""
+"""A rank that trains nothing, in a job whose recoveries are real: the real session, and what stands for the framework,
+which says so."""
 
 from taskd import _session
 
@@ -16,11 +17,11 @@ session = _session.current
 session.engine = Engine()
 digest = {"loop": 1, "step": 0, "digest": "equal", "group": "all", "took_us": 1}  # of nothing: both have the same
 session.proved(digest, True)
-session.at(_session.PARKED if session.wait_for_mode() == _session.JOIN else _session.LOOP)
+session.at(_session.PARKED if session.wait_for_mode() == _session.JOIN else _session.IN_LOOP)
 while True:
     id_, generation, kind, order = session.inbox.get()
     if kind == "resume":
         session.resumed(generation)
-        session.at(_session.LOOP)
+        session.at(_session.IN_LOOP)
     state = {"step": 2, "committed": 1, "window": "before", "buckets": [], "layout": "", "bytes": 0}
-    session.answer(id_, {"give-up": {"state": state}, "repair": {"digest": digest}}.get(kind, {}))
+    session.answer(id_, {"abort": {"state": state}, "sync-state": {"digest": digest}}.get(kind, {}))

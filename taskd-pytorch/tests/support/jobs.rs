@@ -28,12 +28,14 @@ pub(crate) fn restarted(world: &World) -> World {
 
 /// Orders for all ranks of a world, each with its specification.
 pub(crate) fn batch(world: &World, spec: impl Fn(Rank) -> WorkerSpec) -> StartBatch {
-    let order = |(rank, member): (&Rank, &Member)| StartOrder {
-        proc: ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
-        place: Place::anywhere(),
-        spec: Arc::new(spec(*rank)),
+    let order = |(rank, member): (&Rank, &Member)| {
+        StartOrder::new(
+            ProcId { role: Role::Rank(*rank), incarnation: member.incarnation },
+            Place::anywhere(),
+            Arc::new(spec(*rank)),
+        )
     };
-    StartBatch { world: Arc::new(world.clone()), orders: world.members().iter().map(order).collect() }
+    StartBatch::new(Arc::new(world.clone()), world.members().iter().map(order).collect())
 }
 
 /// Over real processes, without a guard of their own process: a test is no program that could be one.

@@ -4,7 +4,7 @@ use std::env;
 use std::io::{Write, stderr};
 use std::path::PathBuf;
 
-use taskd_pytorch::venv::PythonEnv;
+use taskd_pytorch::venv;
 
 /// A Python with torch, made if need be; `None` where the user skips what needs it (`TASKD_SKIP=torch`).
 ///
@@ -14,8 +14,8 @@ pub(crate) fn torch_python(test: &str) -> Option<PathBuf> {
         say(&format!("skipped: {test} (TASKD_SKIP names torch)"));
         return None;
     }
-    match PythonEnv::locate(&mut say) {
-        Ok(found) => Some(found.python().to_owned()),
+    match venv::locate(&mut say) {
+        Ok(python) => Some(python),
         Err(error) => panic!("{test} needs PyTorch: {error} (or skip it with TASKD_SKIP=torch)"),
     }
 }

@@ -8,7 +8,7 @@ use taskd_core::launch::*;
 
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Ranks as plain child processes of this program. Clones share them.
+/// Launcher that runs ranks as plain child processes of this program. Clones share the processes.
 #[derive(Clone)]
 pub struct Children(Arc<ChangeLog>);
 
@@ -34,7 +34,7 @@ impl Children {
         self.tell(&order.proc, pid, Phase::Exited(Box::new(Exit::new(how)))); // also when it could not be started
     }
 
-    /// Signals those of these processes that run, with all their descendants. False: all of them have ended.
+    /// Signals those of these processes that run, with all their descendants. Returns false if all of them have ended.
     fn signal(&self, procs: &[ProcId], signal: Signal) -> bool {
         let listed = self.0.listing().procs.into_iter();
         let left: Vec<ProcStatus> = listed.filter(|p| procs.contains(&p.proc) && !p.phase.is_exited()).collect();
@@ -47,7 +47,7 @@ impl Children {
 
 fn status(proc: &ProcId, pid: Option<u32>, phase: Phase) -> ProcStatus {
     let instance = Name::from(pid.map_or_else(String::new, |pid| pid.to_string()));
-    ProcStatus { proc: proc.clone(), node: None, instance, pid, phase }
+    ProcStatus::new(proc.clone(), instance, phase).with_pid(pid)
 }
 
 fn termination(status: ExitStatus) -> Termination {
@@ -64,10 +64,10 @@ fn tree(root: u32) -> Vec<u32> {
 #[async_trait::async_trait]
 impl Launcher for Children {
     fn info(&self) -> LauncherInfo {
-        LauncherInfo::new("acme.children").going_without("when this program is killed its ranks are left behind")
+        LauncherInfo::new("acme.children").with_limitation("when this program is killed its ranks are left behind")
     }
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        for order in &batch.orders {
+        for order in &batch.starts {
             let pending = status(&order.proc, None, Phase::Pending("accepted".into()));
             if !self.0.admit([pending]).is_empty() {
                 let (children, order) = (self.clone(), order.clone());

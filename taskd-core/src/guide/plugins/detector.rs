@@ -1,7 +1,7 @@
 use std::time::Duration;
-use taskd_core::{detect::*, job::*, kernel::View, trace::*};
+use taskd_core::{detect::*, job::*, state::View, trace::*};
 
-/// Blames the training state when the loss is not a number, and nobody in particular when no loss comes any more.
+/// Reports a faulty training state when the loss is not a number, and a stall of the job when no more losses arrive.
 pub struct LossDetector {
     pub quiet_max: Duration,
     pub due: Option<JobTime>,
@@ -19,9 +19,10 @@ impl FaultDetector for LossDetector {
             Signal::Metric { name, value } if *name == "loss" => {
                 self.due = Some(view.now + self.quiet_max);
                 if value.is_nan() {
-                    let lost = Damage { state: Sound::No, ..Damage::default() };
+                    let lost = Damage { state: Health::Faulty, ..Damage::default() };
                     let suspect = Suspect::certain(Domain::Job, FaultClass::Program, lost);
-                    out.blame(Fault::new(self.name(), seen.at, suspect).because(Clue::text("loss", "it is no number")));
+                    let evidence = Evidence::text("loss", "the loss is not a number");
+                    out.blame(Fault::new(self.name(), seen.at, suspect).with_evidence(evidence));
                 }
             }
             Signal::SupervisorSlept { .. } => self.due = self.due.map(|_| view.now + self.quiet_max),
@@ -32,8 +33,9 @@ impl FaultDetector for LossDetector {
         self.due
     }
     fn expire(&mut self, view: &View, out: &mut Findings) {
-        self.due = None; // moved on; the next loss arms it again
-        let nobody = Suspect::victim(Domain::Job, FaultClass::Stall, Damage::default());
-        out.blame(Fault::new(self.name(), view.now, nobody).because(Clue::text("loss", "none comes any more")));
+        self.due = None; // the next loss sets it again
+        let job = Suspect::victim(Domain::Job, FaultClass::Stall, Damage::default());
+        let evidence = Evidence::text("loss", "no more losses arrive");
+        out.blame(Fault::new(self.name(), view.now, job).with_evidence(evidence));
     }
 }

@@ -7,7 +7,8 @@ use tokio::time::{Interval, interval};
 
 const LINES_MAX: usize = 1000; // in one batch
 
-/// Follows a file into which the training script writes the loss of each step, one number a line.
+/// Trace source that follows a file into which the training script writes the loss of each step, one number per
+/// line.
 pub struct LossFile(BufReader<File>, Interval, String);
 
 impl LossFile {

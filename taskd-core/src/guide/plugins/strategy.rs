@@ -1,15 +1,15 @@
 use std::{sync::Arc, time::Duration};
-use taskd_core::{job::*, kernel::View, launch::*, recover::*};
+use taskd_core::{job::*, launch::*, recover::*, state::View};
 
-/// Starts only the lost ranks anew, for jobs whose ranks do not need each other.
+/// Recovery strategy that restarts only the lost ranks, for jobs whose ranks are independent of each other.
 pub struct StartLost;
 
 impl RecoveryStrategy for StartLost {
     fn name(&self) -> Name {
         Name::new("acme.start-lost")
     }
-    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, String> {
-        let lost = incident.lost(view);
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        let lost = incident.lost_ranks(view);
         if lost.is_empty() {
             return Err("no rank has lost its process".into());
         }
@@ -20,19 +20,19 @@ impl RecoveryStrategy for StartLost {
         }));
         let is_lost = |proc: &ProcId| proc.role.rank().is_some_and(|rank| lost.contains(&rank));
         let stop = Action::Stop { procs: view.alive().filter(is_lost).collect(), grace: Duration::ZERO, exact: true };
-        let order = |proc| StartOrder { proc, place: Place::anywhere(), spec: Arc::clone(&view.spec.worker) };
+        let order = |proc| StartOrder::new(proc, Place::anywhere(), Arc::clone(&view.spec.worker));
         let orders = lost.iter().filter_map(|rank| world.proc(*rank)).map(order).collect();
-        let batch = StartBatch { world: Arc::clone(&world), orders };
+        let batch = StartBatch::new(Arc::clone(&world), orders);
         let start = Action::Start { batch, until: view.spec.policy.ready };
-        Ok(Proposal {
-            stages: vec![
+        Ok(Proposal::new(
+            vec![
                 Stage::new("stop", Duration::from_secs(30), vec![stop]),
-                Stage::new("start", view.spec.policy.start_within, vec![Action::Enter(world), start]),
+                Stage::new("start", view.spec.policy.start_timeout, vec![Action::Enter(world), start]),
             ],
-            touches: lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
-            cost: Cost::downtime(Duration::from_secs(10)),
-            counted: Counted::Yes,
-            reason: format!("of {} ranks only {} must start again", view.world.size(), lost.len()),
-        })
+            lost.iter().map(|rank| Domain::Process(Role::Rank(*rank))).collect(),
+            Cost::downtime(Duration::from_secs(10)),
+            Counted::Yes,
+            format!("of {} ranks only {} must start again", view.world.size(), lost.len()),
+        ))
     }
 }

@@ -9,7 +9,7 @@ use taskd_core::job::{JobSpec, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::launch::{LocalLauncher, guard};
 use taskd_core::runtime::control::{ControlSocket, SocketLimits};
-use taskd_core::runtime::{Leave, Runtime, exit_code};
+use taskd_core::runtime::{Runtime, ShutdownMode, exit_code};
 use taskd_core::{detect, recover};
 use taskd_pytorch::store::{self, StoreProgram};
 use taskd_pytorch::{TorchLauncher, with_store};
@@ -50,11 +50,11 @@ async fn supervise(directory: &Path, command: Vec<String>) -> Result<JobReport, 
     let local = Arc::new(LocalLauncher::builder(directory.join("run")).job_name("my-job").build().await?);
     let torch = TorchLauncher::new(Arc::clone(&local), directory.join("torch"));
 
-    // The store is a service of the job, at which ranks meet anew: without it every loss is a restart of all ranks.
+    // The store is a service of the job, the rendezvous service: without it every loss is a restart of all ranks.
     let mut job = with_store(JobSpec::new("my-job", 2, WorkerSpec::new(command)), &StoreProgram::ReexecSelf)?;
     job.policy.ready = Ready::Stepping; // an incident is over when the ranks train again
-    job.policy.ranks_min = 2; // never train on with fewer ranks
-    job.policy.dump_dir = Some(directory.join("checkpoints")); // where survivors save when nothing else helps
+    job.policy.min_ranks = 2; // never train on with fewer ranks
+    job.policy.checkpoint_dir = Some(directory.join("checkpoints")); // where survivors save when nothing else helps
 
     let runtime = Runtime::builder()
         .job(job)
@@ -66,7 +66,7 @@ async fn supervise(directory: &Path, command: Vec<String>) -> Result<JobReport, 
         .journal(directory.join("log"))
         .build()?; // reports everything that is wrong at once, a missing store::init() included
     let socket = ControlSocket::bind(directory.join("control.sock"), runtime.handle(), SocketLimits::default())?;
-    let report = runtime.run_with_signals(Leave::Stop { grace: Duration::from_secs(30) }).await?;
+    let report = runtime.run_with_signals(ShutdownMode::Terminate { grace: Duration::from_secs(30) }).await?;
     socket.close().await;
     if let Err(error) = local.shutdown(Duration::from_secs(5)).await {
         eprintln!("the guard was not ended: {error}"); // the job is over all the same

@@ -1,14 +1,11 @@
-//! Texts that were met lately, and what they say: most markers of a training have the same few.
-//!
-//! A text has one place; who comes there takes it from who was there, so memory is bounded and nothing is searched.
+//! Cache of recent texts and their meanings: most markers of a training use the same few texts.
 
-use super::forms::{NONE, OF_A_COMMUNICATION, OF_A_STEP, PLAIN};
-use super::texts::{self, COMMUNICATION, MARKER, Said};
+use super::forms::{COMMUNICATION, MARKER, NONE, OF_A_COMMUNICATION, OF_A_STEP, PLAIN};
+use super::slots::{SLOTS, hash, slot};
+use super::texts::{self, Said};
 
-/// Texts that are known at one time, a power of two.
-const PLACES: usize = 1 << 12;
-
-/// What a text says, in the recorder's numbers.
+/// Meaning of the text of an mspti marker. Names and kinds are given as the numbers that the trace recorder uses
+/// for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meaning {
     pub kind: u32,
@@ -20,7 +17,8 @@ pub struct Meaning {
     pub peer: u32,
     pub elements: u64,
     pub bytes: u64,
-    /// Of a step its number.
+    /// Number of the training step, if the marker's text names a step; `u64::MAX` for a communication, since mspti does
+    /// not number communications.
     pub number: u64,
 }
 
@@ -32,30 +30,31 @@ struct Known {
     meaning: Meaning,
 }
 
-/// The texts.
+/// Cache of the texts of mspti's records, with their meanings.
 #[derive(Debug)]
 pub struct Cache {
     markers: Box<[Known]>,
-    /// Names of kernels and the like, of which nothing but the number is wanted.
+    /// Names of kernels and similar texts, of which only the recorder's number is needed.
     names: Box<[Known]>,
 }
 
 impl Default for Cache {
     fn default() -> Cache {
-        let places = || vec![Known::default(); PLACES].into_boxed_slice();
-        Cache { markers: places(), names: places() }
+        let slots = || vec![Known::default(); SLOTS].into_boxed_slice();
+        Cache { markers: slots(), names: slots() }
     }
 }
 
 impl Cache {
-    /// What the name of a marker says; `number` gives the recorder's number of a name.
+    /// Returns the meaning of a marker from its name `text` and its domain. The callback `number` returns the trace
+    /// recorder's number of a name.
     #[inline]
     pub fn marker(&mut self, text: &[u8], domain: &[u8], number: impl FnMut(&[u8]) -> u32) -> Meaning {
         if let Some(step) = texts::step(text).filter(|_| is_default(domain)) {
             return Meaning { kind: texts::STEP, form: OF_A_STEP, peer: NONE, number: step, ..Meaning::default() };
         }
         let hash = hash(text) ^ hash(domain).rotate_left(17);
-        let known = &mut self.markers[place(hash)];
+        let known = &mut self.markers[slot(hash)];
         let is_it = known.hash == hash
             && known.domain_bytes == domain.len()
             && known.text.strip_prefix(domain).is_some_and(|known| known == text);
@@ -67,14 +66,15 @@ impl Cache {
         known.meaning
     }
 
-    /// The number of a name.
+    /// Returns the trace recorder's number of the name `text`, from the cache if possible, otherwise from the callback
+    /// `number`.
     #[inline]
     pub fn name(&mut self, text: &[u8], mut number: impl FnMut(&[u8]) -> u32) -> u32 {
         if text.is_empty() {
             return 0;
         }
         let hash = hash(text);
-        let known = &mut self.names[place(hash)];
+        let known = &mut self.names[slot(hash)];
         if known.hash != hash || *known.text != *text {
             let meaning = Meaning { name: number(text), ..Meaning::default() };
             *known = Known { hash, domain_bytes: 0, text: text.into(), meaning };
@@ -102,7 +102,7 @@ fn meaning(text: &[u8], domain: &[u8], mut number: impl FnMut(&[u8]) -> u32) -> 
             peer: told.peer.unwrap_or(NONE),
             elements: told.elements,
             bytes: told.bytes,
-            number: u64::MAX, // nobody tells which of its group it is
+            number: u64::MAX, // mspti does not number the communications of a group
         },
         Said::Marker(text) => {
             let is_communication = domain == texts::COMMUNICATION_DOMAIN.as_bytes();
@@ -114,20 +114,4 @@ fn meaning(text: &[u8], domain: &[u8], mut number: impl FnMut(&[u8]) -> u32) -> 
 
 fn named(text: &str, number: &mut impl FnMut(&[u8]) -> u32) -> u32 {
     if text.is_empty() { 0 } else { number(text.as_bytes()) }
-}
-
-#[inline]
-fn place(hash: u64) -> usize {
-    usize::try_from(hash >> 52).unwrap_or(0) % PLACES
-}
-
-/// Eight bytes at a time: texts are compared afterwards.
-#[inline]
-fn hash(bytes: &[u8]) -> u64 {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio
-    let (chunks, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let words = chunks.iter().chain(std::iter::once(&last)).map(|chunk| u64::from_le_bytes(*chunk));
-    words.fold(bytes.len() as u64, |hash, word| (hash.rotate_left(23) ^ word).wrapping_mul(SPREAD))
 }

@@ -1,14 +1,15 @@
-//! How it begins: with the process, before its own program does.
+//! Entry point: runs at the start of the process, before the program's own code.
 //!
-//! In every process but the one that records it does nothing more than to look at its environment. It begins on the process's
-//! first thread, so that whoever opens the recorder afterwards finds it open, and mspti's own constructors have run when it is
-//! asked for anything.
+//! In a process that does not record, it only reads an environment variable. It runs on the process's first thread, so
+//! that the recorder is open for everything that uses it later, and mspti's constructors have run before mspti is
+//! called.
 
+use super::counters;
 use super::figures;
 use super::libtaskd::Libtaskd;
 use super::mspti::Mspti;
 use super::own_thread;
-use super::run::{self, OWN_KINDS, Probe};
+use super::run::{OWN_KINDS, Probe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[used]
@@ -16,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    let _ = catch_unwind(begin_here); // no panic reaches the program
+    let _ = catch_unwind(begin_here); // panics must not reach the program
 }
 
 fn begin_here() {
@@ -32,20 +33,15 @@ fn begin_here() {
     let probe = move || {
         let run = AssertUnwindSafe(|| Probe::new(mspti, recorder).run());
         if catch_unwind(run).is_err() {
-            give_up(&recorder, "the probe has met an error of its own; training goes on without");
+            give_up(&recorder, "the probe has panicked; training continues without it");
         }
     };
-    if let Err(error) = own_thread::start("taskd-mspti", probe) {
-        give_up(&recorder, &format!("there is no thread for it: {error}"));
+    if let Err(error) = own_thread::start("taskd-mspti", super::END_WITHIN, probe) {
+        give_up(&recorder, &format!("the probe's thread cannot be started: {error}"));
     }
 }
 
-/// Says why what only mspti tells is not recorded.
+/// Reports the reason why the kinds of records that only mspti provides are not recorded.
 fn give_up(recorder: &Libtaskd, why: &str) {
-    OWN_KINDS.iter().for_each(|kind| {
-        recorder.hooked(*kind);
-        recorder.except(*kind, why);
-    });
-    let told = figures::unavailable(why, run::clock(run::REALTIME), |name| recorder.name(name.as_bytes()));
-    recorder.import(&[told]);
+    counters::give_up(recorder, &OWN_KINDS, figures::UNAVAILABLE, why);
 }

@@ -1,42 +1,39 @@
-//! What the probe counts, told as figures among the records: so whoever has the records knows what is missing in them.
+//! The probe's counters.
 //!
-//! It counts nothing itself.
+//! The module does not count; the other modules do.
 
-use super::forms::{FIGURE, INSTANT, NONE, Record};
-use super::texts::MARKER;
-
-/// How the name of each figure begins.
-pub const PREFIX: &str = "mspti.";
-/// How the moment is called at which the probe has given up, before the reason.
+/// Start of the text of the instant marker with which the probe reports that mspti is unavailable; the reason
+/// follows this text.
 pub const UNAVAILABLE: &str = "mspti is unavailable: ";
 
-/// The figures, each since the process began unless it says otherwise.
+/// Counters of the mspti probe in a rank, since the start of the process unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Records of mspti's that were read.
+    /// Number of mspti's records that the probe has read.
     pub records: u64,
-    /// Records that were brought into the recorder.
+    /// Number of records that the probe has imported into the trace recorder.
     pub brought: u64,
-    /// Spans and moments of kinds that were off when they began.
+    /// Number of spans and instants that the probe discarded because their kind was switched off when they started.
     pub off: u64,
-    /// Records that no other belongs to: an end without a beginning, or a beginning that was forgotten.
+    /// Number of unpaired records: ends without a start, and starts that were dropped before their end.
     pub unjoined: u64,
-    /// Buffers whose end could not be read, as a record in them is of a kind that is not known.
+    /// Number of mspti's buffers whose remainder could not be read because of a record of an unknown kind.
     pub cut_buffers: u64,
-    /// Bytes of these that were not read.
+    /// Number of bytes that were not read in the buffers that `cut_buffers` counts.
     pub cut_bytes: u64,
-    /// Requests for a buffer when there was none to be had: what mspti records meanwhile it drops, and does not say.
+    /// Number of mspti's requests for a buffer that failed because no buffer was free; mspti silently drops the records
+    /// of that time.
     pub refused_requests: u64,
-    /// Buffers that mspti has or that wait to be read, now.
+    /// Number of buffers that mspti currently has or that wait until the probe reads them.
     pub buffers_out: u64,
-    /// Milliseconds that the probe's thread was on a CPU.
+    /// CPU time of the probe's thread in milliseconds.
     pub busy_ms: f64,
-    /// 1 where no device is behind the library.
+    /// 1 if libmspti.so is a stand-in for machines without a device, otherwise 0.
     pub stand_in: u64,
 }
 
 impl Figures {
-    /// Each with its name.
+    /// Returns the values of the counters with their names.
     #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 10] {
         [
@@ -52,27 +49,4 @@ impl Figures {
             ("mspti.stand_in", self.stand_in as f64),
         ]
     }
-
-    /// Those that differ from what was told before.
-    pub fn told_since(&self, before: Option<&Figures>, now: u64, mut number: impl FnMut(&str) -> u32) -> Vec<Record> {
-        let known = before.map(Figures::named);
-        let differs = |at: usize, value: f64| known.is_none_or(|known| known[at].1 != value);
-        let new = self.named().into_iter().enumerate().filter(|(at, (_, value))| differs(*at, *value));
-        new.map(|(_, (name, value))| Record {
-            unix_nanos: now,
-            value,
-            kind: MARKER,
-            name: number(name),
-            event: FIGURE,
-            peer: NONE,
-            ..Record::default()
-        })
-        .collect()
-    }
-}
-
-/// That there is nothing to be had, and why.
-pub fn unavailable(why: &str, now: u64, number: impl FnOnce(&str) -> u32) -> Record {
-    let name = number(&format!("{UNAVAILABLE}{why}"));
-    Record { unix_nanos: now, kind: MARKER, name, event: INSTANT, peer: NONE, ..Record::default() }
 }

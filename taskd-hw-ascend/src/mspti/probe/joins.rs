@@ -1,42 +1,47 @@
-//! Beginnings and ends that belong together, of the host and of the device: mspti gives them one id, and a name to one of them
-//! only.
+//! Pairs starts and ends of ranges, of the host and of the device. mspti gives all of them the same id, and only one of
+//! them a name.
 //!
-//! It holds a bounded number of open ranges. Ids count up, so nearly all are found where their lowest bits say; who is there
-//! when another comes moves to a table beside it, and from there the oldest goes, and is counted.
+//! The number of open ranges is bounded. Ids increase, so nearly every range is found in a slot given by the id's
+//! lowest bits. A range whose slot is needed by another one moves to an overflow table, which drops its oldest range,
+//! counted, when full.
 
 use super::cache::Meaning;
 use super::records::Stream;
 use std::collections::BTreeMap;
 
-/// Open ranges that are found at once.
+/// Number of slots that the lowest bits of the id select.
 const NEAR: usize = 1 << 15;
-/// Open ranges beside those.
+/// Maximum number of open ranges in the overflow table. A range moves to this table when another range needs its
+/// slot.
 pub const FAR_MAX: usize = 1 << 12;
 
-/// One range, or a moment with a device's half, as far as it is told.
+/// A range that has not ended yet, or an instant that the device records, too. Contains the data of those of its
+/// records that have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Open {
     pub id: u64,
-    /// The host's beginning, its thread, and what its name says.
+    /// Start time of the range on the host, in nanoseconds since 1970. The record with this time also provides `thread`
+    /// and `meaning`.
     pub begun: u64,
     pub thread: u32,
     pub meaning: Option<Meaning>,
-    /// Its kind was on when it began.
+    /// True if the kind of the range was on when the range started.
     pub is_on: bool,
     pub has_device: bool,
     pub is_host_over: bool,
-    /// The device's beginning and end; 0 until they are told.
+    /// Time at which the device began the range's work, in nanoseconds since 1970; 0 until mspti reports it.
     pub device_begun: u64,
+    /// Time at which the device ended the range's work, in nanoseconds since 1970; 0 until mspti reports it.
     pub device_ended: u64,
     pub place: Stream,
 }
 
-/// All that are open.
+/// All ranges that have not ended yet, by the id that mspti gives them.
 #[derive(Debug)]
 pub struct Joins {
     near: Box<[Open]>,
     far: BTreeMap<u64, Open>,
-    /// Ranges that were forgotten before their end came.
+    /// Number of ranges that were dropped before their end, because too many were open.
     pub forgotten: u64,
 }
 
@@ -47,7 +52,7 @@ impl Default for Joins {
 }
 
 impl Joins {
-    /// The range of an id, which is made if it is not there. Ids begin at 1.
+    /// Returns the open range with this id, and creates it if necessary. Ids start at 1.
     #[inline]
     pub fn of(&mut self, id: u64) -> &mut Open {
         let at = place(id);
@@ -57,7 +62,7 @@ impl Joins {
         &mut self.near[at]
     }
 
-    /// The range of an id, if it is open.
+    /// Returns the range with this id if it is open.
     #[inline]
     pub fn find(&mut self, id: u64) -> Option<&mut Open> {
         let at = place(id);
@@ -67,7 +72,7 @@ impl Joins {
         self.far.get_mut(&id)
     }
 
-    /// Forgets a range that is told.
+    /// Removes the range with this id, which is finished.
     #[inline]
     pub fn remove(&mut self, id: u64) {
         let at = place(id);
@@ -78,7 +83,7 @@ impl Joins {
         }
     }
 
-    /// How many are open.
+    /// Returns the number of open ranges.
     #[must_use]
     pub fn len(&self) -> usize {
         self.near.iter().filter(|open| open.id != 0).count() + self.far.len()
@@ -93,7 +98,7 @@ impl Joins {
         }
         self.far.insert(before.id, before);
         if self.far.len() > FAR_MAX {
-            self.far.pop_first(); // the oldest, as ids count up
+            self.far.pop_first(); // the oldest, since ids increase
             self.forgotten += 1;
         }
     }

@@ -1,43 +1,39 @@
-//! `libtaskd_mspti.so`: what mspti tells of the NPU, brought into the recorder of the training process.
+//! `libtaskd_mspti.so`: writes the NPU activity that mspti reports into the recorder of the training process.
 //!
-//! It is a crate of its own, which needs nothing but the standard library; the build script of `taskd-hw-ascend` builds it, and
-//! programs carry it with them. `LD_PRELOAD` loads it. In a process that is not to record it does nothing; it never fails a
-//! program, never prints, never makes a training step wait, and calls nothing of mspti from within mspti.
+//! It is a separate crate that depends on the standard library only. The build script of `taskd-hw-ascend` builds it,
+//! and programs embed it. `LD_PRELOAD` loads it. In a process that does not record, the probe does nothing. It never
+//! makes a program fail, never prints, never makes a training step wait, and never calls mspti from inside an mspti
+//! callback.
 //!
-//! | file | its part |
+//! | file | content |
 //! |---|---|
-//! | `entry` | begins when the process does, in a thread of its own |
-//! | `run` | what that thread does: follows the switches, flushes, brings records |
-//! | `mspti` | the vendor's library: where it is looked for, its functions |
-//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, signals held back, libraries that are loaded, the recorder's, buffers |
-//! | `forms` | the form of the recorder's records, the same for all |
-//! | `records` | what lies in them |
-//! | `texts` | what the names of markers say |
-//! | `cache` | texts that were met lately, and what they say |
-//! | `joins` | beginnings and ends, of hosts and devices |
-//! | `translate` | from mspti's records to the recorder's |
-//! | `figures` | what it counts, told as records |
+//! | `entry` | entry point: starts the probe's thread at the start of the process |
+//! | `run` | the probe's thread: follows the switches, flushes, imports records |
+//! | `mspti` | the vendor's library: search path and functions |
+//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers`, `clock`, `counters`, `slots` | parts shared by all vendors' probes: thread, blocked signals, dynamic loading, the recorder's library, buffers, clocks, counters as records, slots of a cache |
+//! | `forms` | layout of the recorder's records, the same for all probes |
+//! | `records` | parser of mspti's buffers |
+//! | `texts` | meaning of marker names |
+//! | `cache` | cache of recent texts and their meanings |
+//! | `joins` | pairs starts and ends, of hosts and devices |
+//! | `translate` | conversion of mspti's records into the recorder's |
+//! | `figures` | the probe's counters |
 
-mod buffers;
 pub mod cache;
-mod dl;
 mod entry;
 pub mod figures;
-pub mod forms;
 pub mod joins;
-mod libtaskd;
 mod mspti;
-mod own_thread;
 pub mod records;
 mod run;
-mod signals;
 pub mod texts;
 pub mod translate;
 
-use forms::Record;
+pub use taskd_probe::record as forms;
+use taskd_probe::{buffers, clock, counters, dl, libtaskd, own_thread, slots};
 use std::time::Duration;
 
-/// Buffers at one time, those that wait to be read among them.
+/// Maximum number of buffers in use, including those that wait to be read.
 const BUFFERS_MAX: usize = 100;
-/// How long the end of the program waits for what the vendor still has.
+/// Time that the exit of the program waits for the records that mspti still has.
 const END_WITHIN: Duration = Duration::from_millis(300);

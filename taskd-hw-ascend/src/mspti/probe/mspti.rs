@@ -1,19 +1,19 @@
-//! `libmspti.so`: where it is looked for, and its functions.
+//! `libmspti.so`: search path and functions.
 //!
-//! It links nothing: without the library the process is as it would be without this one.
+//! The probe does not link the library: a process without it runs as if the probe were absent.
 
 use super::dl::{Handle, NOW};
 use std::env;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// Results, as the vendor numbers them.
+/// mspti's result code for success.
 const SUCCESS: c_int = 0;
 
 pub(super) type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 pub(super) type Complete = unsafe extern "C" fn(*mut u8, usize, usize);
 
-/// The nine functions without which there is nothing to be had, and one that older libraries have not.
+/// mspti's functions: nine required ones, and one that older libraries lack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mspti {
     subscribe: unsafe extern "C" fn(*mut *mut c_void, *const c_void, *mut c_void) -> c_int,
@@ -26,62 +26,48 @@ pub(super) struct Mspti {
     enable_domain: unsafe extern "C" fn(*const c_char) -> c_int,
     disable_domain: unsafe extern "C" fn(*const c_char) -> c_int,
     flush_period: Option<unsafe extern "C" fn(u32) -> c_int>,
-    /// It says of itself that no device is behind it.
+    /// True if the library declares itself a stand-in without a device.
     pub(super) is_stand_in: bool,
 }
 
-/// A call that mspti has refused.
+/// Result code of an mspti call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused(c_int);
 
 impl Refused {
-    /// What to do about it.
+    /// Returns the meaning of the code as a sentence.
     pub(super) fn sentence(self) -> String {
         let meaning = match self.0 {
-            1 => "it does not have this kind",
+            1 => "this kind is not supported",
             2 => "another profiler is active",
             4 => "the device is offline",
             6 => "LD_PRELOAD does not name libmspti.so",
-            _ => "it has an error of its own",
+            _ => "internal error",
         };
         format!("mspti: {meaning} (result {})", self.0)
     }
 }
 
-/// A subscriber of this process.
+/// A subscriber handle of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subscriber(*mut c_void);
 
 impl Mspti {
-    /// Finds and loads it.
+    /// Finds and loads the library.
     ///
     /// # Errors
-    /// Why it cannot be had, in a sentence.
+    /// The reason why it is unavailable, as a sentence.
     pub(super) fn load() -> Result<Mspti, String> {
-        let told = env::var_os("TASKD_MSPTI_LIB").filter(|path| !path.is_empty());
-        let places = match told {
-            Some(path) => vec![path.into_encoded_bytes()],
-            None => usual_places(),
-        };
-        let mut tried = Vec::new();
-        for place in places {
-            let shown = String::from_utf8_lossy(&place).into_owned();
-            let library = CString::new(place).ok().and_then(|path| Handle::open(&path, NOW | GLOBAL | DEEPBIND));
-            match library {
-                Some(library) => return Mspti::of(&library).ok_or_else(|| {
-                    format!("{shown} lacks a function of mspti's: is it libmspti.so of CANN 8.0 or later?")
-                }),
-                None => tried.push(shown),
-            }
-        }
-        Err(format!(
-            "there is no libmspti.so (looked for: {}): install CANN, or name the file in TASKD_MSPTI_LIB",
-            tried.join(", ")
-        ))
+        let found = Handle::find("TASKD_MSPTI_LIB", usual_places, &[NOW | GLOBAL | DEEPBIND]);
+        let (library, path) = found.map_err(|tried| {
+            format!("there is no libmspti.so (looked for: {tried}): install CANN, or name the file in TASKD_MSPTI_LIB")
+        })?;
+        Mspti::of(&library)
+            .ok_or_else(|| format!("{path} lacks a function of mspti: use libmspti.so of CANN 8.0 or later"))
     }
 
     fn of(library: &Handle) -> Option<Mspti> {
-        // SAFETY: these are the types of the vendor's functions.
+        // SAFETY: these are the types of mspti's functions.
         unsafe {
             Some(Mspti {
                 subscribe: library.function(c"msptiSubscribe")?,
@@ -99,8 +85,8 @@ impl Mspti {
         }
     }
 
-    // SAFETY of the calls below: the functions have these types, every address that is passed is valid for the call, and none of
-    // them is called from within a function that mspti calls.
+    // SAFETY of the calls below: the functions have these types, every passed address is valid for the call, and none
+    // of them is called from inside a function that mspti calls.
 
     pub(super) fn subscribe(&self) -> Result<Subscriber, Refused> {
         let mut subscriber = null_mut();
@@ -115,7 +101,7 @@ impl Mspti {
     }
 
     pub(super) fn register(&self, request: Request, complete: Complete) -> Result<(), Refused> {
-        // SAFETY: as above; both functions are there as long as the process, as this library is never unloaded.
+        // SAFETY: as above; both functions exist as long as the process, since this library is never unloaded.
         done(unsafe { (self.register)(request, complete) })
     }
 
@@ -131,7 +117,8 @@ impl Mspti {
         done(unsafe { function(name.as_ptr()) })
     }
 
-    /// Delivers what there is every so often by itself, where the library can; else it has to be told each time.
+    /// Makes mspti flush at this interval by itself. Returns false if the library cannot, so that
+    /// [`flush`](Self::flush) is needed.
     pub(super) fn flush_every(&self, millis: u32) -> bool {
         // SAFETY: as above.
         self.flush_period.is_some_and(|flush_period| unsafe { flush_period(millis) } == SUCCESS)
@@ -142,17 +129,17 @@ impl Mspti {
         unsafe { (self.flush_all)(1) };
     }
 
-    /// Where in a buffer the next record begins. Its place is kept by the library for each thread: a buffer is walked to its end
-    /// before the next one is begun. `None`: at the end.
+    /// Returns the offset of the next record in a buffer, or `None` at the end. mspti keeps the position per thread, so
+    /// a buffer has to be read to its end before the next one.
     pub(super) fn next(&self, buffer: &[u8]) -> Option<usize> {
         let mut record = std::ptr::null();
-        // SAFETY: as above; the function writes an address within the buffer, which is looked at and not followed.
+        // SAFETY: as above; the function writes an address inside the buffer, which is compared and not dereferenced.
         let result = unsafe { (self.next)(buffer.as_ptr(), buffer.len(), &raw mut record) };
         let offset = record.addr().wrapping_sub(buffer.as_ptr().addr());
         (result == SUCCESS && offset < buffer.len()).then_some(offset)
     }
 
-    /// Begins anew with the next buffer.
+    /// Resets mspti's position, so that the next call of [`next`](Self::next) starts a new buffer.
     pub(super) fn rewind(&self, buffer: &[u8]) {
         let mut record = std::ptr::null();
         // SAFETY: as above.
@@ -168,8 +155,8 @@ fn done(result: c_int) -> Result<(), Refused> {
 const DEEPBIND: c_int = 8;
 const GLOBAL: c_int = 0x100;
 
-/// Where CANN puts it: where the loader finds it, which it does where `LD_PRELOAD` names it, and where the environment or the
-/// vendor's installer says.
+/// Returns the paths at which libmspti.so usually is: the loader's search path, which succeeds if `LD_PRELOAD` names
+/// it, and the directories that the environment or the vendor's installer define.
 fn usual_places() -> Vec<Vec<u8>> {
     let of = |name| env::var_os(name).map(std::ffi::OsString::into_encoded_bytes).filter(|home| !home.is_empty());
     let homes = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(of);

@@ -1,8 +1,9 @@
-//! What lies in a buffer of mspti's: packed records, as the vendor lays them out.
+//! Parser of mspti's buffers, which contain packed records in the vendor's layout.
 //!
-//! It takes bytes for what their kind says and follows no address. An unknown kind is refused, never guessed at.
+//! The parser reads bytes and dereferences no address. Records of unknown kinds are rejected.
 
-/// Kinds of records, as they are numbered by the vendor.
+/// Number by which mspti identifies the record of a marker. The constants for the kinds of records all have the
+/// vendor's numbers.
 pub const MARKER: i32 = 1;
 pub const KERNEL: i32 = 2;
 pub const API: i32 = 3;
@@ -15,7 +16,8 @@ pub const COMMUNICATION: i32 = 9;
 const ACL_API: i32 = 10;
 const RUNTIME_API: i32 = 12;
 
-/// How long a record of a kind is, and so where the next one begins: packed, then rounded up to 8.
+/// Returns the size in bytes of one of mspti's records of this kind, packed and rounded up to a multiple of 8; the
+/// next record starts after it. Returns `None` for an unknown kind.
 #[inline]
 #[must_use]
 pub const fn size_of_kind(kind: i32) -> Option<usize> {
@@ -29,31 +31,32 @@ pub const fn size_of_kind(kind: i32) -> Option<usize> {
     })
 }
 
-/// Where a text of the vendor's lies; 0 for none.
+/// Address of one of mspti's texts in this process; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address(pub usize);
 
-/// Device and stream.
+/// A stream of a device: the number of the device and the number of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     pub device: u32,
     pub stream: u32,
 }
 
-/// From when to when, in nanoseconds since 1970; 0 where nobody knows.
+/// Start and end of an activity, in nanoseconds since 1970; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub start: u64,
     pub end: u64,
 }
 
-/// One end of a range, or a moment.
+/// mspti's record of a marker: the start or the end of a range, or an instant, that a program has marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub part: Part,
-    /// There is a record of a device's with the same id as well.
+    /// True if the device also makes a record of the marker, with the same id.
     pub has_device: bool,
-    /// `None`: the host's, by this thread; else the device's.
+    /// Device and stream, if the device made the record; `None` if the host made it (then `thread` is the host's
+    /// thread).
     pub place: Option<Stream>,
     pub thread: u32,
     pub at: u64,
@@ -69,7 +72,7 @@ pub enum Part {
     Instant,
 }
 
-/// A record.
+/// A record of mspti, parsed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Record {
     Marker(Marker),
@@ -85,7 +88,7 @@ pub enum Record {
         correlation: u64,
         name: Address,
     },
-    /// `bandwidth` is bytes a nanosecond.
+    /// A collective or point-to-point operation of HCCL on a device; `bandwidth` is in bytes per nanosecond.
     Hccl {
         span: Span,
         place: Stream,
@@ -110,7 +113,7 @@ pub enum Record {
         name: Address,
         group: Address,
     },
-    /// One that is of no interest here.
+    /// A record of a kind that the probe does not use.
     Other,
 }
 
@@ -122,7 +125,8 @@ const START_WITH_DEVICE: i32 = 16;
 const END_WITH_DEVICE: i32 = 32;
 const DEVICE: i32 = 1;
 
-/// The record at the beginning of these bytes, and its size. `None`: of a kind that is not known, or cut.
+/// Parses the record at the start of the bytes, and returns it with its size. Returns `None` if the record is of an
+/// unknown kind or incomplete.
 #[inline]
 #[must_use]
 pub fn first(bytes: &[u8]) -> Option<(Record, usize)> {
@@ -194,7 +198,7 @@ fn marker(bytes: Bytes<'_>) -> Record {
     })
 }
 
-/// The bytes of one record, as many as its kind has.
+/// Bytes of one record, exactly as many as its kind has.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 

@@ -1,81 +1,81 @@
-//! What the probe's thread does: it follows the recorder's switches, has mspti deliver, and brings what it delivers.
+//! The probe's thread: follows the recorder's switches, makes mspti deliver buffers, and imports their records.
 //!
-//! It is the only one that calls mspti, and what mspti calls only hands it buffers. Where the recorder has no room it waits, and
-//! buffers wait with it, up to their number; from then on mspti gets none and drops.
+//! It is the only thread that calls mspti; mspti's callbacks only pass buffers to it. If the recorder is full, the
+//! thread and the buffers wait. When all buffers are in use, mspti gets none and drops records.
 
 use super::buffers::{self, Full};
+use super::clock;
+use super::counters;
 use super::figures::Figures;
+use super::forms::{API, COMMUNICATION, COPY, KERNEL, MARKER, bit};
 use super::libtaskd::Libtaskd;
 use super::mspti::{Mspti, Refused, Subscriber};
 use super::own_thread::{HAS_ENDED, IS_ENDING};
 use super::records::{self, Address};
-use super::texts::{API, COMMUNICATION, COPY, DATA_LOADER, FORWARD, KERNEL, MARKER, SAVE_CHECKPOINT, STEP};
+use super::texts::{DATA_LOADER, FORWARD, SAVE_CHECKPOINT, STEP};
 use super::translate::{Outside, Translator};
-use std::ffi::{CStr, c_char, c_int, c_long};
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the switches are looked at, where nothing wakes it before.
+/// Maximum interval at which the switches are read.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often mspti delivers what it has.
+/// Interval at which mspti is flushed.
 const FLUSH_EVERY: Duration = Duration::from_millis(1000);
-/// How often figures are told, where they have changed.
+/// Minimum interval between two reports of changed counters.
 const FIGURES_EVERY: Duration = Duration::from_millis(1000);
-/// How long it waits for room in the recorder.
+/// Interval at which a full recorder is tried again.
 const ROOM_EVERY: Duration = Duration::from_millis(2);
-/// How often it asks again for what mspti has refused.
+/// Interval at which kinds that mspti refused are requested again.
 const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
-/// Records that are brought together.
+/// Number of records that are imported together.
 const TOGETHER: usize = 512;
-/// Bytes of a text that are read: names are shorter, and the texts of communications end before.
+/// Maximum number of bytes that are read of a text: names are shorter, and the texts of communications end earlier.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// mspti's kinds, and by which of the recorder's each is asked for: any of the first, and all of the second.
+/// mspti's kinds, and the recorder's kinds that enable each: any of the first set, and all of the second.
 const ASKED_FOR_BY: [(c_int, u64, u64); 7] = [
     (records::MARKER, MARKERS, 0),
     (records::KERNEL, bit(KERNEL), 0),
     (records::API, bit(API), 0),
     (records::MEMCPY, bit(COPY), 0),
     (records::MEMSET, bit(COPY), 0),
-    // What the device does for a communication; what asks for it, and its half on the stream, are markers.
+    // Work of the device for a communication. The call that requests it, and its half on the stream, are markers.
     (records::COMMUNICATION, bit(COMMUNICATION), bit(KERNEL)),
     (records::HCCL, bit(COMMUNICATION), bit(KERNEL)),
 ];
-/// The kinds that markers can be of.
+/// Recorder kinds that a marker can become.
 const MARKERS: u64 = IN_DEFAULT_DOMAIN | bit(COMMUNICATION);
 const IN_DEFAULT_DOMAIN: u64 =
     bit(STEP) | bit(DATA_LOADER) | bit(SAVE_CHECKPOINT) | bit(FORWARD) | bit(MARKER);
-/// Domains that are known by name; every other is on by itself, and its markers are left out where their kind is off.
+/// Domains that are known by name, with the kinds of their markers. Other domains are on by default in mspti, and their
+/// markers are discarded while their kind is off.
 const DOMAINS: [(&CStr, u64); 4] = [
     (c"default", IN_DEFAULT_DOMAIN),
     (c"communication", bit(COMMUNICATION)),
     (c"ptaCaching", bit(MARKER)),
     (c"ptaWorkspace", bit(MARKER)),
 ];
-/// The recorder's kinds that nobody but a probe records.
+/// Kinds of the recorder that only probes record.
 pub(super) const OWN_KINDS: [u32; 4] = [KERNEL, COPY, API, MARKER];
 
-const fn bit(kind: u32) -> u64 {
-    1 << kind
-}
-
-/// The thread's own.
+/// State of the probe's thread.
 pub(super) struct Probe {
     mspti: Mspti,
     recorder: Libtaskd,
     translator: Translator,
     subscriber: Option<Subscriber>,
-    /// What mspti was asked for, and refuses.
+    /// Bits of the mspti kinds that are on; `refused` has the bits of the recorder kinds that mspti refused.
     enabled: u64,
     refused: u64,
-    /// The switches by which that was.
+    /// The recorder's switches, a bit for each kind, that were applied to mspti last.
     followed: Option<u64>,
     asked: Instant,
     delivers_by_itself: bool,
     flushed: Instant,
     figures: Figures,
-    /// As they were told last, and when they were looked at.
+    /// The probe's counters as reported last; `figures_at` is the time of the last check.
     told: Option<Figures>,
     figures_at: Option<Instant>,
     has_registered: bool,
@@ -102,9 +102,9 @@ impl Probe {
         }
     }
 
-    /// Until the process ends.
+    /// Runs until the process ends.
     pub(super) fn run(mut self) {
-        buffers::begin(thread::current());
+        buffers::begin(thread::current(), super::BUFFERS_MAX);
         loop {
             let is_ending = IS_ENDING.load(Ordering::Acquire);
             self.follow();
@@ -119,7 +119,7 @@ impl Probe {
         }
     }
 
-    /// Asks mspti for what is switched on, and for nothing else.
+    /// Enables in mspti exactly the kinds that the recorder's switches have on.
     fn follow(&mut self) {
         let switches = self.recorder.switches();
         let asks_again = self.refused != 0 && self.asked.elapsed() >= ASK_AGAIN_EVERY;
@@ -127,7 +127,7 @@ impl Probe {
             return;
         }
         if self.subscriber.is_some() && self.followed != Some(switches) {
-            self.mspti.flush(); // what was recorded until now counts by what was on until now
+            self.mspti.flush(); // records until now belong to the old switches
             self.bring_all();
         }
         (self.followed, self.asked) = (Some(switches), Instant::now());
@@ -141,7 +141,7 @@ impl Probe {
         }
         self.refused = 0;
         for (domain, kinds) in DOMAINS {
-            let _ = self.mspti.set_domain(domain, switches & kinds != 0); // one that is not known there has no markers
+            let _ = self.mspti.set_domain(domain, switches & kinds != 0); // an unknown domain has no markers
         }
         for (kind, any, all) in ASKED_FOR_BY {
             self.set(kind, any, wants(any, all));
@@ -165,10 +165,10 @@ impl Probe {
         Ok(())
     }
 
-    /// One kind of mspti's on or off; what refuses it is told of the recorder's kinds that nobody else records.
+    /// Switches one mspti kind on or off. A refusal is reported for the recorder kinds that only probes record.
     fn set(&mut self, kind: c_int, for_kinds: u64, on: bool) {
         let is_on = self.enabled >> kind & 1 == 1;
-        // The newer kind of the two says the same as the older one, and more.
+        // `COMMUNICATION`, the newer of the two, contains all that `HCCL` does, and more.
         let on = on && !(kind == records::HCCL && self.enabled >> records::COMMUNICATION & 1 == 1);
         let outcome = if is_on == on { Ok(()) } else { self.mspti.set(kind, on) };
         match outcome {
@@ -202,7 +202,7 @@ impl Probe {
         self.bring();
     }
 
-    /// Every record of a buffer, up to one that is not known.
+    /// Translates the records of a buffer of mspti up to the first record of an unknown kind.
     fn walk(&mut self, bytes: &[u8]) {
         let mut upto = 0;
         let outside = Vendor { recorder: self.recorder };
@@ -221,7 +221,7 @@ impl Probe {
         }
     }
 
-    /// Brings what was translated; where the recorder has no room it waits.
+    /// Imports the translated records into the trace recorder; waits while the recorder is full.
     fn bring(&mut self) {
         let mut from = 0;
         while from < self.translator.out.len() {
@@ -230,7 +230,7 @@ impl Probe {
             self.figures.brought += taken as u64;
             if taken == 0 {
                 if IS_ENDING.load(Ordering::Acquire) {
-                    break; // the program waits for this
+                    break; // the program waits for this thread
                 }
                 thread::park_timeout(ROOM_EVERY);
             }
@@ -238,7 +238,8 @@ impl Probe {
         self.translator.out.drain(..from);
     }
 
-    /// Figures that have changed, while anything is on: what finds no room is told the next time.
+    /// Reports changed counters of the probe once a kind is on. Counters for which the recorder has no room are
+    /// reported the next time.
     fn tell_figures(&mut self, at_once: bool) {
         if self.figures_at.is_some_and(|at| at.elapsed() < FIGURES_EVERY) && !at_once {
             return;
@@ -254,21 +255,21 @@ impl Probe {
         if self.told == Some(self.figures) || !is_on && self.told.is_none() {
             return;
         }
-        self.figures.busy_ms = clock(THREAD_CPU) as f64 / 1e6;
-        let number = |name: &str| self.recorder.name(name.as_bytes());
-        let figures = self.figures.told_since(self.told.as_ref(), clock(REALTIME), number);
+        self.figures.busy_ms = clock::nanos(clock::THREAD_CPU) as f64 / 1e6;
+        let before = self.told.as_ref().map(Figures::named);
+        let figures = counters::changed(self.figures.named(), before, &self.recorder);
         if self.recorder.import(&figures) == figures.len() {
             self.told = Some(self.figures);
         }
     }
 }
 
-/// mspti gives a buffer back.
+/// mspti's callback that returns a buffer.
 unsafe extern "C" fn given_back(bytes: *mut u8, _size: usize, valid: usize) {
     buffers::given_back(bytes, valid);
 }
 
-/// Texts in the vendor's memory.
+/// Access to texts in mspti's memory.
 struct Vendor {
     recorder: Libtaskd,
 }
@@ -280,7 +281,7 @@ impl Outside for Vendor {
         if text.is_null() {
             return b"";
         }
-        // SAFETY: mspti's texts end with a NUL and live as long as the process; so many bytes at most are looked at.
+        // SAFETY: mspti's texts end with a NUL and live as long as the process; at most this many bytes are read.
         unsafe { std::slice::from_raw_parts(text.cast(), strnlen(text, TEXT_BYTES_MAX)) }
     }
 
@@ -289,24 +290,6 @@ impl Outside for Vendor {
     }
 }
 
-#[repr(C)]
-struct Timespec {
-    seconds: c_long,
-    nanos: c_long,
-}
-
 unsafe extern "C" {
     fn strnlen(text: *const c_char, most: usize) -> usize;
-    fn clock_gettime(clock: c_int, now: *mut Timespec) -> c_int;
-}
-
-pub(super) const REALTIME: c_int = 0;
-const THREAD_CPU: c_int = 3;
-
-/// A clock of the system's in nanoseconds.
-pub(super) fn clock(which: c_int) -> u64 {
-    let mut now = Timespec { seconds: 0, nanos: 0 };
-    // SAFETY: `now` is valid for writing.
-    unsafe { clock_gettime(which, &raw mut now) };
-    now.seconds.unsigned_abs() * 1_000_000_000 + now.nanos.unsigned_abs()
 }

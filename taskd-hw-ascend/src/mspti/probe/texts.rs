@@ -1,37 +1,36 @@
-//! What the name of a marker says, by the domain that it is of.
+//! Meaning of marker names, depending on the marker's domain.
 //!
-//! It reads texts that anybody can have written: whatever they are, it ends, and what is not understood is a marker of that
-//! name.
+//! Any program can write marker names: parsing always terminates, and a text that is not understood is a plain marker
+//! of that name.
 
 use std::borrow::Cow;
 
-/// Kinds and forms, as `include/taskd.h` of `taskd-core` numbers them.
+/// The trace recorder's number of the kind "training step". mspti's records contain this kind and the following
+/// ones only as the text of a marker; the numbers are those of `include/taskd.h` of `taskd-core`.
 pub const STEP: u32 = 1;
 pub const DATA_LOADER: u32 = 2;
 pub const SAVE_CHECKPOINT: u32 = 3;
 pub const FORWARD: u32 = 4;
-pub const COMMUNICATION: u32 = 5;
-pub const KERNEL: u32 = 6;
-pub const COPY: u32 = 7;
-pub const API: u32 = 8;
-pub const MARKER: u32 = 9;
 
-/// The domains whose markers mean something here.
+/// Name of the default domain of mspti's markers. A marker whose domain is empty or `NULL` is in it as well. The
+/// names of markers in this domain and in `COMMUNICATION_DOMAIN` may have a special meaning; markers of other
+/// domains keep their plain names.
 pub const DEFAULT_DOMAIN: &str = "default";
 pub const COMMUNICATION_DOMAIN: &str = "communication";
 
-/// What a text says.
+/// Meaning of a marker's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said<'a> {
     Step(u64),
-    /// One of the kinds that have no more than a name.
+    /// A phase of the training: data loading, saving a checkpoint, or the forward pass. The field is the trace
+    /// recorder's number of the phase's kind.
     Kind(u32),
     Communication(Communication<'a>),
-    /// Anything else.
+    /// Any other marker. The field is the marker's name.
     Marker(Cow<'a, str>),
 }
 
-/// What a text says of a communication.
+/// Description of a collective or point-to-point operation, parsed from the name of a marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Communication<'a> {
     pub name: Cow<'a, str>,
@@ -43,7 +42,7 @@ pub struct Communication<'a> {
     pub peer: Option<u32>,
 }
 
-/// What the name of a marker says.
+/// Parses the name of a marker, whose meaning depends on the marker's domain.
 #[must_use]
 pub fn said<'a>(text: &'a [u8], domain: &[u8]) -> Said<'a> {
     let text = String::from_utf8_lossy(text);
@@ -64,7 +63,7 @@ pub fn said<'a>(text: &'a [u8], domain: &[u8]) -> Said<'a> {
     }
 }
 
-/// The number in `step 12`.
+/// Returns the number of the step in a text such as `step 12`; `None` for any other text.
 #[must_use]
 pub fn step(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"step ")?;
@@ -77,13 +76,14 @@ pub fn step(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Both forms that are published: a JSON object of texts, and `comm:HcclXxx,group,dtype,count`.
+/// Parses both published formats of a communication's name: a JSON object of strings, and
+/// `comm:HcclXxx,group,dtype,count`.
 fn communication(text: &str) -> Option<Communication<'static>> {
     let mut told = Communication::default();
     let (mut count, mut name) = (0, String::new());
     let (mut source, mut destination) = (None, None);
     if let Some(fields) = text.strip_prefix("comm:") {
-        // The name of a group may have commas in it.
+        // The name of a group may contain commas.
         let (op, rest) = fields.split_once(',')?;
         let (rest, number) = rest.rsplit_once(',')?;
         let (group, data_type) = rest.rsplit_once(',')?;
@@ -114,7 +114,8 @@ fn communication(text: &str) -> Option<Communication<'static>> {
     Some(told)
 }
 
-/// Every field of a JSON object whose values are texts or plain words. `None`: it is none.
+/// Passes every field of a JSON object, whose values are strings or plain words, to `each`. Returns `None` if the text
+/// is no such object.
 fn fields_of(text: &str, mut each: impl FnMut(&str, Cow<'_, str>)) -> Option<()> {
     let mut rest = text.trim().strip_prefix('{')?.trim_start();
     if let Some(after) = rest.strip_prefix('}') {
@@ -136,7 +137,7 @@ fn fields_of(text: &str, mut each: impl FnMut(&str, Cow<'_, str>)) -> Option<()>
     }
 }
 
-/// A text in quotes, and what is behind it.
+/// Parses a string in quotes, and returns it with the remaining text.
 fn quoted(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let text = text.strip_prefix('"')?;
     let end = text.find(['"', '\\'])?;
@@ -163,7 +164,7 @@ fn quoted(text: &str) -> Option<(Cow<'_, str>, &str)> {
     None
 }
 
-/// The character of four digits; what is none by itself is a replacement.
+/// Decodes the four digits of a `\u` escape; a code that is not a character becomes U+FFFD.
 fn escaped(chars: &mut std::str::CharIndices<'_>) -> Option<char> {
     let mut code = 0;
     for _ in 0..4 {
@@ -172,7 +173,7 @@ fn escaped(chars: &mut std::str::CharIndices<'_>) -> Option<char> {
     Some(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
 }
 
-/// A number or another word without quotes, and what is behind it.
+/// Parses a number or another word without quotes, and returns it with the remaining text.
 fn word(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let end = text.find(|char: char| !(char.is_ascii_alphanumeric() || matches!(char, '-' | '+' | '.')))?;
     (end > 0).then(|| (Cow::Borrowed(&text[..end]), &text[end..]))
@@ -181,7 +182,7 @@ fn word(text: &str) -> Option<(Cow<'_, str>, &str)> {
 const SEND: u32 = 10;
 const RECV: u32 = 11;
 
-/// Operations by what their names hold, as the vendor's own readers look for them; longer ones stand first.
+/// Operations by parts of their names, as in the vendor's own readers; longer parts precede their substrings.
 const OPS: [(&str, u32); 14] = [
     ("allreduce", 1),
     ("allgather", 2),
@@ -199,14 +200,15 @@ const OPS: [(&str, u32); 14] = [
     ("reduce", 5),
 ];
 
-/// The operation of a name such as `HcclAllReduce` or `hcom_allReduce__123_0`; 0 for another.
+/// Returns the trace recorder's number of the operation in a name such as `HcclAllReduce` or
+/// `hcom_allReduce__123_0`; 0 for an unknown operation.
 #[must_use]
 pub fn op_of(name: &str) -> u32 {
     let name: String = name.chars().filter(|char| *char != '_').map(|char| char.to_ascii_lowercase()).collect();
     OPS.iter().find(|(part, _)| name.contains(part)).map_or(0, |(_, op)| *op)
 }
 
-/// Types of elements: the name that markers use, the vendor's number, the recorder's, and the size in bytes.
+/// Data types: name in markers, the vendor's number, the recorder's number, and size in bytes.
 const DATA_TYPES: [(&str, i32, u32, u64); 12] = [
     ("fp32", 4, 1, 4),
     ("fp16", 3, 2, 2),
@@ -226,13 +228,14 @@ fn data_type_of(name: &str) -> u32 {
     DATA_TYPES.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name)).map_or(0, |(_, _, own, _)| *own)
 }
 
-/// The recorder's number of a vendor's type; 0 for one that it does not have.
+/// Returns the trace recorder's number of the data type that has this number in mspti; 0 for an unknown data type.
 #[must_use]
 pub fn data_type_of_number(number: i32) -> u32 {
     DATA_TYPES.iter().find(|(_, known, ..)| *known == number).map_or(0, |(_, _, own, _)| *own)
 }
 
-/// Bytes of an element; 0 where nobody knows.
+/// Returns the size in bytes of one element of the data type that has this number in the trace recorder; 0 if the
+/// data type is unknown.
 #[must_use]
 pub fn size_of(data_type: u32) -> u64 {
     DATA_TYPES.iter().find(|(_, _, own, _)| *own == data_type).map_or(0, |(.., size)| *size)

@@ -1,47 +1,49 @@
-//! From mspti's records to the recorder's.
+//! Conversion of mspti's records into the recorder's.
 //!
-//! It asks others for texts and for the numbers of names, and brings nothing anywhere: what it makes waits in [`Translator::out`].
+//! Texts and numbers of names come through [`Outside`]. Converted records wait in [`Translator::out`].
 
 use super::cache::{Cache, Meaning};
 use super::forms::{
-    self, INSTANT, NONE, OF_A_COMMUNICATION, OF_A_DEVICE, OF_A_DEVICES_COMMUNICATION, OF_A_STEP, PLAIN, SPAN,
+    self, API, COMMUNICATION, COPY, INSTANT, KERNEL, NONE, OF_A_COMMUNICATION, OF_A_DEVICE, OF_A_DEVICES_COMMUNICATION,
+    OF_A_STEP, PLAIN, SPAN,
 };
 use super::joins::{Joins, Open};
 use super::records::{Address, Marker, Part, Record, Span, Stream};
-use super::texts::{self, API, COMMUNICATION, COPY, KERNEL, STEP};
+use super::texts::{self, STEP};
 
-/// What is outside of a record.
+/// Access to data to which one of mspti's records only refers: texts, and the trace recorder's numbers of names.
 pub trait Outside {
-    /// A text of the vendor's, without the NUL behind it; cut where it is longer than a name can be.
+    /// Returns mspti's text at this address, without its final NUL, cut at the maximum length of a name.
     fn text(&self, address: Address) -> &[u8];
-    /// The recorder's number of a name.
+    /// Returns the trace recorder's number of the name `text`.
     fn number(&self, text: &[u8]) -> u32;
 }
 
-/// What was seen.
+/// Counters of the records that the translator has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records of mspti's.
+    /// Number of mspti's records that the translator has received.
     pub records: u64,
-    /// Of what they tell, what is of a kind that is off, or was off when it began.
+    /// Number of translated records that were discarded because their kind is switched off, or was switched off when
+    /// they started.
     pub off: u64,
-    /// Ends without a beginning; beginnings that were forgotten are counted by [`Joins`].
+    /// Number of records of the end of a range whose start is unknown. [`Joins`] counts the starts that were dropped.
     pub orphans: u64,
 }
 
-/// The state that is kept from record to record.
+/// Translator that converts mspti's records into records of the trace recorder. It keeps state between the records.
 #[derive(Debug, Default)]
 pub struct Translator {
     cache: Cache,
     pub joins: Joins,
     pub counts: Counts,
-    /// A bit for each kind that is on.
+    /// The trace recorder's switches: the bit of each kind of records that is switched on is 1.
     pub switches: u64,
     pub out: Vec<forms::Record>,
 }
 
 impl Translator {
-    /// Takes one record.
+    /// Converts one record of mspti, and appends the resulting trace records to `out`.
     #[inline]
     pub fn take(&mut self, record: Record, outside: &impl Outside) {
         self.counts.records += 1;
@@ -71,7 +73,7 @@ impl Translator {
         }
     }
 
-    /// What the text of a marker says; nothing is kept of a text that is not there.
+    /// Returns the meaning of a marker's name and domain, from the cache if possible.
     #[inline]
     fn meaning(&mut self, marker: &Marker, outside: &impl Outside) -> Meaning {
         let (text, domain) = (outside.text(marker.name), outside.text(marker.domain));
@@ -109,7 +111,7 @@ impl Translator {
         }
     }
 
-    /// The device's half of a marker has no name, and may come before the host's.
+    /// Handles the device half of a marker, which has no name and may arrive before the host half.
     fn of_device(&mut self, marker: &Marker, part: Part, place: Stream) {
         let open = self.joins.of(marker.id);
         (open.has_device, open.place) = (true, place);
@@ -211,8 +213,9 @@ impl Translator {
     }
 }
 
-/// What has moved in the time; a figure that is none is nothing.
-#[allow(clippy::cast_possible_truncation)] // it saturates, and what is below a byte is none
+/// Returns the number of bytes transferred in `nanos` nanoseconds at this bandwidth, in bytes per nanosecond; 0 if the
+/// bandwidth is not a positive finite number.
+#[allow(clippy::cast_possible_truncation)] // the cast saturates
 fn bytes_of(bandwidth: f64, nanos: u64) -> u64 {
     let bytes = bandwidth * nanos as f64;
     if bytes.is_finite() && bytes > 0.0 { bytes.round() as u64 } else { 0 }
@@ -229,7 +232,7 @@ fn copy_name(is_fill: bool, kind: u32) -> &'static str {
     }
 }
 
-/// A span of the host's.
+/// Builds the trace record of a span on the host.
 #[inline]
 fn host(meaning: &Meaning, thread: u32, span: Span) -> forms::Record {
     forms::Record {
@@ -253,7 +256,8 @@ fn host(meaning: &Meaning, thread: u32, span: Span) -> forms::Record {
     }
 }
 
-/// The device's half of a range. A step has its number in the place of the correlation.
+/// Builds the trace record of a range's device half, which is a span on the device. For a step, the correlation is the
+/// number of the step.
 fn device(meaning: &Meaning, place: Stream, span: Span) -> forms::Record {
     let (form, number) = match meaning.form {
         OF_A_COMMUNICATION => (OF_A_DEVICES_COMMUNICATION, 0),

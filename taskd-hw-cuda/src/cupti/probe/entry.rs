@@ -1,23 +1,25 @@
-//! How it begins: CUDA's driver calls [`InitializeInjection`] when the process begins to use CUDA.
+//! Entry point: CUDA's driver calls [`InitializeInjection`] when the process starts to use CUDA.
 //!
-//! In every process but the one that records it does nothing more than to look at its environment.
+//! In a process that does not record, it only reads an environment variable.
 
+use super::counters;
 use super::cupti::Cupti;
 use super::figures;
 use super::libtaskd::Libtaskd;
 use super::own_thread::{self, HAS_ENDED};
-use super::run::{self, OWN_KINDS, Probe};
+use super::run::{OWN_KINDS, Probe};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// What CUDA's driver calls in the library that `CUDA_INJECTION64_PATH` names. 1: all is well, whatever is not.
+/// Starts the CUPTI probe. CUDA's driver calls this function after it has loaded the library that
+/// `CUDA_INJECTION64_PATH` names. Always returns 1, the code for success.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     if !HAS_BEGUN.swap(true, Ordering::AcqRel) {
-        let _ = catch_unwind(begin); // no panic reaches the program
+        let _ = catch_unwind(begin); // panics must not reach the program
     }
     1
 }
@@ -27,7 +29,7 @@ fn begin() {
         return;
     }
     let Some(libtaskd) = Libtaskd::load().filter(Libtaskd::open) else { return };
-    // CUPTI is looked for on the thread: it must not be asked for anything while the driver is about to begin.
+    // CUPTI is looked up on the thread: it must not be called while the driver initializes.
     OWN_KINDS.iter().for_each(|kind| libtaskd.hooked(*kind));
     let probe = move || {
         let _ = catch_unwind(AssertUnwindSafe(|| match Cupti::load() {
@@ -36,14 +38,12 @@ fn begin() {
         }));
         HAS_ENDED.store(true, Ordering::Release);
     };
-    if let Err(error) = own_thread::start("taskd-cupti", probe) {
-        give_up(&libtaskd, &format!("there is no thread for it: {error}"));
+    if let Err(error) = own_thread::start("taskd-cupti", super::END_WITHIN, probe) {
+        give_up(&libtaskd, &format!("the probe's thread cannot be started: {error}"));
     }
 }
 
-/// Says why what only CUPTI tells is not recorded.
+/// Reports the reason why the kinds of records that only CUPTI provides are not recorded.
 fn give_up(libtaskd: &Libtaskd, why: &str) {
-    OWN_KINDS.iter().for_each(|kind| libtaskd.except(*kind, why));
-    let told = figures::unavailable(why, run::now(), |name| libtaskd.name(name.as_bytes()));
-    libtaskd.import(&[told]);
+    counters::give_up(libtaskd, &OWN_KINDS, figures::UNAVAILABLE, why);
 }

@@ -1,15 +1,12 @@
-//! What the probe counts, told as figures among the records: so whoever has the records knows what is missing in them.
+//! The probe's counters.
 //!
-//! It counts nothing itself.
+//! The module does not count; the other modules do.
 
-use super::record::{FIGURE, INSTANT, MARKER, NONE, Record};
-
-/// How the name of each figure begins.
-pub const PREFIX: &str = "cupti.";
-/// How the moment is called at which the probe has given up, before the reason.
+/// Prefix of the text of the instant marker by which the probe reports that CUPTI is unavailable. The reason
+/// follows the prefix.
 pub const UNAVAILABLE: &str = "cupti is unavailable: ";
 
-/// The names of the figures, in the order of [`Figures::values`].
+/// Names of the CUPTI probe's counters, in the order of [`Figures::values`].
 pub const NAMES: [&str; 10] = [
     "cupti.records",
     "cupti.brought",
@@ -23,33 +20,33 @@ pub const NAMES: [&str; 10] = [
     "cupti.stand_in",
 ];
 
-/// The figures, each since the process began.
+/// Counters of the CUPTI probe in a rank's process, since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Records of CUPTI's that were read.
+    /// Number of CUPTI's records that the probe has read.
     pub records: u64,
-    /// Records that were brought into the recorder.
+    /// Number of records that the probe has imported into the trace recorder.
     pub brought: u64,
-    /// Records of kinds that were off by the time.
+    /// Number of CUPTI's records that the probe discarded because recording of their kind was off when it read them.
     pub off: u64,
-    /// Records of kinds that nobody asked for, and such as were cut.
+    /// Number of CUPTI's records that were truncated, or of a kind that the probe had not requested.
     pub unknown: u64,
-    /// Records whose time CUPTI could not tell.
+    /// Number of CUPTI's records without a valid time.
     pub untimed: u64,
-    /// Ranges of which one end is missing.
+    /// Number of NVTX ranges whose start record or end record is missing.
     pub unjoined: u64,
-    /// Records that CUPTI dropped, as it says.
+    /// Number of records that CUPTI itself dropped, as it reports.
     pub dropped: u64,
-    /// Records for which the recorder had no room when the program ended.
+    /// Number of records that the probe discarded at the end of the program because the trace recorder had no room.
     pub given_up: u64,
-    /// Requests for a buffer when there was none to be had.
+    /// Number of times that CUPTI requested a buffer and the probe had none free.
     pub refused_requests: u64,
-    /// 1 where no GPU is behind the library.
+    /// 1 if the CUPTI library is a stand-in without a GPU, otherwise 0.
     pub stand_in: u64,
 }
 
 impl Figures {
-    /// Their values.
+    /// Returns the values of the counters, in the order of `NAMES`.
     #[must_use]
     pub const fn values(&self) -> [u64; 10] {
         let Figures {
@@ -67,29 +64,10 @@ impl Figures {
         [records, brought, off, unknown, untimed, unjoined, dropped, given_up, refused_requests, stand_in]
     }
 
-    /// Those that differ from what was told before.
-    pub fn told_since(&self, before: Option<&Figures>, now: u64, mut number: impl FnMut(&str) -> u32) -> Vec<Record> {
-        let known = before.map(Figures::values);
-        let new =
-            self.values().into_iter().enumerate().filter(|(at, value)| known.is_none_or(|known| known[*at] != *value));
-        let record = |(at, value): (usize, u64)| Record {
-            unix_nanos: now,
-            value: value as f64,
-            kind: MARKER,
-            name: number(NAMES[at]),
-            event: FIGURE,
-            peer: NONE,
-            device: NONE,
-            stream: NONE,
-            ..Record::default()
-        };
-        new.map(record).collect()
+    /// Returns the counters with their names.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, f64); NAMES.len()] {
+        let values = self.values();
+        std::array::from_fn(|at| (NAMES[at], values[at] as f64))
     }
-}
-
-/// That there is nothing to be had, and why.
-pub fn unavailable(why: &str, now: u64, number: impl FnOnce(&str) -> u32) -> Record {
-    let name = number(&format!("{UNAVAILABLE}{why}"));
-    let (device, stream, peer) = (NONE, NONE, NONE);
-    Record { unix_nanos: now, kind: MARKER, name, event: INSTANT, device, stream, peer, ..Record::default() }
 }

@@ -1,40 +1,35 @@
-//! `libtaskd_cupti.so`: what CUPTI tells of the GPU, brought into the recorder of the training process.
+//! `libtaskd_cupti.so`: writes the GPU activity that CUPTI reports into the recorder of the training process.
 //!
-//! It is a crate of its own, which needs nothing but the standard library; the build script of `taskd-hw-cuda` builds it, and
-//! programs carry it with them. CUDA's driver loads it when the process begins to use CUDA (`CUDA_INJECTION64_PATH`): without
-//! CUDA it is never there. In a process that is not to record it does nothing; it never fails a program, never prints, never
-//! makes a training step wait, and calls nothing of CUPTI's from within CUPTI.
+//! It is a separate crate that depends on the standard library only. The build script of `taskd-hw-cuda` builds it, and
+//! programs embed it. CUDA's driver loads it when the process starts to use CUDA (`CUDA_INJECTION64_PATH`), so
+//! processes without CUDA never load it. In a process that does not record, the probe does nothing. It never makes a
+//! program fail, never prints, never makes a training step wait, and never calls CUPTI from inside a CUPTI callback.
 //!
-//! | file | its part |
+//! | file | content |
 //! |---|---|
-//! | `entry` | what CUDA's driver calls |
-//! | `run` | the probe's thread: follows the switches, flushes, brings records |
-//! | `cupti` | the vendor's library: where it is looked for, its functions |
-//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers` | what every vendor's probe has: its thread, signals held back, libraries that are loaded, the recorder's, buffers |
-//! | `records` | what lies in them |
-//! | `names` | what the names of kernels say, and the numbers of names |
-//! | `translate` | from CUPTI's records to the recorder's |
-//! | `record` | the form of the recorder's records, the same for all |
-//! | `figures` | what the probe counts, told as records |
+//! | `entry` | entry point that CUDA's driver calls |
+//! | `run` | the probe's thread: follows the switches, flushes, imports records |
+//! | `cupti` | the vendor's library: search path and functions |
+//! | `own_thread`, `signals`, `dl`, `libtaskd`, `buffers`, `clock`, `counters`, `slots` | parts shared by all vendors' probes: thread, blocked signals, dynamic loading, the recorder's library, buffers, clocks, counters as records, slots of a cache |
+//! | `records` | parser of CUPTI's buffers |
+//! | `names` | meaning of kernel names, and the recorder's numbers of names |
+//! | `translate` | conversion of CUPTI's records into the recorder's |
+//! | `record` | layout of the recorder's records, the same for all probes |
+//! | `figures` | the probe's counters |
 
-mod buffers;
 mod cupti;
-mod dl;
 mod entry;
 pub mod figures;
-mod libtaskd;
 pub mod names;
-mod own_thread;
-pub mod record;
 pub mod records;
 mod run;
-mod signals;
 pub mod translate;
 
-use record::Record;
+pub use taskd_probe::record;
+use taskd_probe::{buffers, clock, counters, dl, libtaskd, own_thread, slots};
 use std::time::Duration;
 
-/// Buffers at one time, those that wait to be read among them.
+/// Maximum number of buffers in use, including those that wait to be read.
 const BUFFERS_MAX: usize = 32;
-/// How long the end of the program waits for what the vendor still has.
+/// Time that the exit of the program waits for the records that CUPTI still has.
 const END_WITHIN: Duration = Duration::from_millis(600);

@@ -1,11 +1,8 @@
-//! What the names of kernels say, and the recorder's numbers of names that were met lately.
-//!
-//! A name has one place; who comes there takes it from who was there, so memory is bounded and nothing is searched.
+//! Meaning of kernel names, and a cache of the recorder's numbers of names.
 
-/// Names that are known at one time, a power of two.
-const PLACES: usize = 1 << 12;
+use super::slots::{SLOTS, hash, slot};
 
-/// Operations and types, as the recorder numbers them (`taskd.h`).
+/// Operations and data types, with the recorder's numbers (`taskd.h`).
 const OTHER: u32 = 0;
 const OPERATIONS: [(&str, u32); 8] = [
     ("AllReduce", 1),
@@ -44,19 +41,23 @@ const TYPES: [(&str, u32); 24] = [
     ("uint16", 10),
 ];
 
-/// What the name of a kernel says.
+/// What the trace recorder stores for the name of a GPU kernel: the name's number and, for an NCCL kernel, the
+/// collective operation and the data type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meaning {
-    /// The recorder's number of the name; 0 for none.
+    /// Number under which the trace recorder stores the name; 0 if it has none.
     pub number: u32,
-    /// The operation and the type of elements, of a kernel of NCCL's.
+    /// The trace recorder's codes of the operation and of the data type, in this order, if the name is that of an NCCL
+    /// kernel; otherwise `None`.
     pub communication: Option<(u32, u32)>,
 }
 
-/// Operation and type of a kernel of NCCL's, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL` or
-/// `ncclKernel_AllGather_RING_LL_Sum_int8_t`, also mangled; `None` for every other kernel.
+/// Returns the trace recorder's codes of the operation and of the data type that the name of an NCCL kernel states.
+/// Examples are `ncclDevKernel_AllReduce_Sum_f32_RING_LL` and `ncclKernel_AllGather_RING_LL_Sum_int8_t`, also
+/// mangled. Returns `None` for the name of any other GPU kernel.
 ///
-/// `SendRecv` and `Generic` are any operation: NCCL sends, receives and exchanges with one kernel.
+/// `SendRecv` and `Generic` map to the code for other operations: NCCL uses one kernel to send, receive and
+/// exchange.
 pub fn communication(name: &[u8]) -> Option<(u32, u32)> {
     let rest = [&b"ncclDevKernel_"[..], b"ncclKernel_"].into_iter().find_map(|mark| {
         let at = name.windows(mark.len()).position(|window| window == mark)?;
@@ -64,7 +65,8 @@ pub fn communication(name: &[u8]) -> Option<(u32, u32)> {
     })?;
     let mut words = rest.split(|byte| !byte.is_ascii_alphanumeric()).take(8);
     let known = |word: &[u8], table: &[(&str, u32)]| {
-        // What is mangled goes on behind the last word, as `LLP11ncclDevComm` does: no word of ours is the last.
+        // In a mangled name, text such as `LLP11ncclDevComm` is attached to the last word, but no known word is the
+        // last one.
         table.iter().find(|(known, _)| known.as_bytes() == word).map(|(_, code)| *code)
     };
     let operation = words.next().and_then(|word| known(word, &OPERATIONS)).unwrap_or(OTHER);
@@ -79,49 +81,32 @@ struct Known {
     meaning: Meaning,
 }
 
-/// Names, and what they say.
+/// Cache that maps the names of GPU kernels to their `Meaning`.
 #[derive(Debug)]
 pub struct Names {
-    places: Box<[Known]>,
+    slots: Box<[Known]>,
 }
 
 impl Default for Names {
     fn default() -> Names {
-        Names { places: vec![Known::default(); PLACES].into_boxed_slice() }
+        Names { slots: vec![Known::default(); SLOTS].into_boxed_slice() }
     }
 }
 
 impl Names {
-    /// What a name says; `number` gives the recorder's number of a name that is new here.
+    /// Returns the meaning of `text`, the name of a GPU kernel. If the cache lacks the name, the function calls
+    /// `number` to get the trace recorder's number for it.
     #[inline]
     pub fn get(&mut self, text: &[u8], number: impl FnOnce(&[u8]) -> u32) -> Meaning {
         if text.is_empty() {
             return Meaning::default();
         }
         let hash = hash(text);
-        let known = &mut self.places[place(hash)];
+        let known = &mut self.slots[slot(hash)];
         if known.hash != hash || *known.text != *text {
             let meaning = Meaning { number: number(text), communication: communication(text) };
             *known = Known { hash, text: text.into(), meaning };
         }
         known.meaning
     }
-}
-
-/// Where a name of this hash has its place.
-#[inline]
-fn place(hash: u64) -> usize {
-    usize::try_from(hash % PLACES as u64).unwrap_or_default() // there are so few that it always is one
-}
-
-/// FNV-1a over words of eight bytes: names of kernels are long.
-#[inline]
-fn hash(text: &[u8]) -> u64 {
-    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
-    let mut words = text.chunks_exact(8);
-    let mut hash = words.by_ref().fold(0xcbf2_9ce4_8422_2325 ^ text.len() as u64, |hash, word| {
-        step(hash, u64::from_ne_bytes(word.try_into().unwrap_or_default()))
-    });
-    hash = words.remainder().iter().fold(hash, |hash, byte| step(hash, u64::from(*byte)));
-    hash ^ hash >> 32
 }

@@ -1,9 +1,10 @@
-//! What lies in CUPTI's buffers: packed records, of which each version of CUPTI makes the later ones longer.
+//! Parser of CUPTI's buffers, which contain packed records. Newer versions of CUPTI append fields to the records.
 //!
-//! It reads bytes and follows no address. What is read of a record stands in the same place in all versions from CUDA 11.0 to
-//! 13.4 (a test compares it with bindings of all of them), so nothing here depends on the version; CUPTI itself says where the
-//! next record begins.
+//! The parser reads bytes and dereferences no address. The fields that it reads have the same offsets in all versions
+//! from CUDA 11.0 to 13.4 (a test compares them with bindings of all of these versions), so the code is independent of
+//! the version. CUPTI itself reports where the next record starts.
 
+/// Kind of CUPTI's record of a memory copy. The constants for kinds of records have the values of
 /// `CUpti_ActivityKind`.
 pub const MEMCPY: u32 = 1;
 pub const MEMSET: u32 = 2;
@@ -11,22 +12,23 @@ pub const KERNEL: u32 = 3;
 pub const RUNTIME: u32 = 5;
 pub const CONCURRENT_KERNEL: u32 = 10;
 pub const MARKER: u32 = 12;
-/// Copies between devices.
+/// Kind of CUPTI's record of a memory copy between two GPUs.
 pub const MEMCPY2: u32 = 22;
 
-/// `CUpti_ActivityFlag` of markers.
+/// Flag in CUPTI's record of an instant marker. The constants for flags of markers have the values of
+/// `CUpti_ActivityFlag`.
 pub const MARKER_INSTANT: u32 = 1;
 pub const MARKER_START: u32 = 2;
 pub const MARKER_END: u32 = 4;
 
-/// `CUPTI_ACTIVITY_OBJECT_THREAD`.
+/// Object kind in CUPTI's record of a marker that belongs to a thread: `CUPTI_ACTIVITY_OBJECT_THREAD`.
 pub const OBJECT_THREAD: u32 = 2;
 
-/// Where the parts of each record stand, in bytes from its beginning.
+/// Offsets of the fields in CUPTI's records, in bytes.
 pub mod at {
     pub const KIND: usize = 0;
 
-    /// `CUpti_ActivityKernel4` and later.
+    /// Offsets in bytes in CUPTI's record of a GPU kernel, `CUpti_ActivityKernel4` and later.
     pub mod kernel {
         pub const START: usize = 16;
         pub const END: usize = 24;
@@ -36,7 +38,7 @@ pub mod at {
         pub const NAME: usize = 104;
     }
 
-    /// `CUpti_ActivityMemcpy` and later.
+    /// Offsets in bytes in CUPTI's record of a memory copy, `CUpti_ActivityMemcpy` and later.
     pub mod copy {
         pub const COPY_KIND: usize = 4;
         pub const BYTES: usize = 8;
@@ -47,12 +49,13 @@ pub mod at {
         pub const CORRELATION: usize = 44;
     }
 
-    /// `CUpti_ActivityMemcpyPtoP` and later: as the others, but for this.
+    /// Offset in bytes in CUPTI's record of a memory copy between two GPUs, `CUpti_ActivityMemcpyPtoP` and later. The
+    /// other fields that are read have the offsets in `copy`.
     pub mod peer_copy {
         pub const CORRELATION: usize = 60;
     }
 
-    /// `CUpti_ActivityMemset` and later.
+    /// Offsets in bytes in CUPTI's record of a memory fill, `CUpti_ActivityMemset` and later.
     pub mod fill {
         pub const BYTES: usize = 8;
         pub const START: usize = 16;
@@ -62,7 +65,7 @@ pub mod at {
         pub const CORRELATION: usize = 44;
     }
 
-    /// `CUpti_ActivityAPI`.
+    /// Offsets in bytes in CUPTI's record of a call of the CUDA runtime, `CUpti_ActivityAPI`.
     pub mod api {
         pub const FUNCTION: usize = 4;
         pub const START: usize = 8;
@@ -71,7 +74,7 @@ pub mod at {
         pub const CORRELATION: usize = 32;
     }
 
-    /// `CUpti_ActivityMarker2`.
+    /// Offsets in bytes in CUPTI's record of a marker, `CUpti_ActivityMarker2`.
     pub mod marker {
         pub const FLAGS: usize = 4;
         pub const TIME: usize = 8;
@@ -83,18 +86,18 @@ pub mod at {
     }
 }
 
-/// An address in the process, which is nobody's to follow here.
+/// Address of a text of CUPTI in the memory of the recorded process. This module never dereferences the address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Address(pub usize);
 
-/// When something was, by CUPTI's clock in nanoseconds; 0 where CUPTI could not tell.
+/// Start and end of an activity by CUPTI's clock, in nanoseconds; 0 if CUPTI does not know the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub start: u64,
     pub end: u64,
 }
 
-/// Where work was done.
+/// Device, stream and correlation id of a piece of work on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub device: u32,
@@ -102,7 +105,7 @@ pub struct Place {
     pub correlation: u32,
 }
 
-/// A record, as far as it is of use.
+/// A parsed activity record of CUPTI, reduced to the fields that the probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     Kernel {
@@ -149,13 +152,14 @@ pub enum Activity {
         name: Address,
         domain: Address,
     },
-    /// Of a kind that nobody asked for.
+    /// A record of a kind that the probe did not request from CUPTI.
     Other {
         kind: u32,
     },
 }
 
-/// Reads the record at the beginning of `bytes`, behind which may be others. `None`: there is not enough of it.
+/// Parses the CUPTI record at the start of `bytes`; further records may follow it. Returns `None` if the record is
+/// truncated.
 #[inline]
 pub fn read(bytes: &[u8]) -> Option<Activity> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

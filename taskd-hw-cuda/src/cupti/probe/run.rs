@@ -1,8 +1,10 @@
-//! The probe's thread: it follows the switches, flushes, and brings records.
+//! The probe's thread: follows the switches, flushes CUPTI, and imports records into the recorder.
 //!
-//! It is the only one that calls CUPTI, and never from within CUPTI.
+//! It is the only thread that calls CUPTI, and it never does so from inside a CUPTI callback.
 
 use super::buffers::{self, Full};
+use super::clock;
+use super::counters;
 use super::cupti::Cupti;
 use super::figures::Figures;
 use super::libtaskd::Libtaskd;
@@ -10,30 +12,31 @@ use super::own_thread::IS_ENDING;
 use super::record::{API, COPY, KERNEL, MARKER, bit};
 use super::records::{self, Address};
 use super::translate::{Outside, Translator};
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the switches are looked at.
+/// Interval at which the switches are read.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often what CUPTI has is asked for.
+/// Interval at which CUPTI is flushed.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
-/// How often what CUPTI refused is asked for again.
+/// Interval at which kinds that CUPTI refused are requested again.
 const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
-/// How often the figures are told, where they have changed.
+/// Minimum interval between two reports of changed counters.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait for room in the recorder; it is made about ten times a second.
+/// Interval at which a full recorder is tried again; readers free space about ten times a second.
 const ROOM_EVERY: Duration = Duration::from_millis(5);
-/// When the program ends, how long to wait for room for its records, and then for the figures that say what found none.
+/// Time to wait at the end of the program for room for its records, and then for the counters that show what did not
+/// fit.
 const END_WITHIN: Duration = Duration::from_millis(300);
 const LAST_FIGURES_WITHIN: Duration = Duration::from_millis(200);
-/// Records that are brought together.
+/// Number of records that are imported together.
 const TOGETHER: usize = 512;
-/// A longer text of CUPTI's is cut: a name has 255 bytes at most.
+/// Maximum number of bytes that are read of a CUPTI text: a name has 255 bytes at most.
 const TEXT_BYTES_MAX: usize = 255;
 
-/// CUPTI's kinds, and the recorder's kind for which each is asked for.
+/// CUPTI's activity kinds, and the recorder's kind that each is enabled for.
 const ASKED_FOR_BY: [(u32, u32); 6] = [
     (records::CONCURRENT_KERNEL, KERNEL),
     (records::MEMCPY, COPY),
@@ -42,25 +45,25 @@ const ASKED_FOR_BY: [(u32, u32); 6] = [
     (records::RUNTIME, API),
     (records::MARKER, MARKER),
 ];
-/// The recorder's kinds that nobody but a probe records.
+/// Kinds of the recorder that only probes record.
 pub(super) const OWN_KINDS: [u32; 4] = [KERNEL, COPY, API, MARKER];
 
-/// The thread's own.
+/// State of the probe's thread.
 pub(super) struct Probe {
     cupti: Cupti,
     libtaskd: Libtaskd,
     translator: Translator,
-    /// A bit for each kind of CUPTI's that is on, and for each of the recorder's that is refused.
+    /// Bits of the CUPTI kinds that are on; `refused` has the bits of the recorder kinds that CUPTI refused.
     enabled: u64,
     refused: u64,
-    /// The switches that were followed, and when.
+    /// The recorder's switches, a bit for each kind, that were applied to CUPTI last, and the time of that.
     followed: Option<(u64, Instant)>,
     has_registered: bool,
     delivers_by_itself: bool,
     flushed: Instant,
     figures: Figures,
     told: Option<(Figures, Instant)>,
-    /// Since when the program ends.
+    /// Time at which the probe noticed that the program ends; `None` while the program runs.
     ending: Option<Instant>,
 }
 
@@ -82,9 +85,9 @@ impl Probe {
         }
     }
 
-    /// Until the process ends.
+    /// Runs until the process ends.
     pub(super) fn run(mut self) {
-        buffers::begin(thread::current());
+        buffers::begin(thread::current(), super::BUFFERS_MAX);
         loop {
             let is_ending = self.is_ending();
             self.follow();
@@ -105,7 +108,7 @@ impl Probe {
         self.ending.is_some()
     }
 
-    /// Asks CUPTI for what is switched on, and for nothing else.
+    /// Enables in CUPTI exactly the kinds that the recorder's switches have on.
     fn follow(&mut self) {
         let switches = self.libtaskd.switches();
         let is_followed = |(followed, at): (u64, Instant)| {
@@ -138,7 +141,7 @@ impl Probe {
             self.libtaskd.except(own, &reason);
         }
         if was_on {
-            self.cupti.flush(false); // what was recorded until now was on
+            self.cupti.flush(false); // records until now belong to the old switches
             self.bring_all();
         }
         self.translator.switches = switches;
@@ -167,7 +170,7 @@ impl Probe {
         let mut has_read = false;
         while let Some(buffer) = Full::next() {
             if !has_read {
-                // CUPTI's clock may be another than the calendar, and the calendar may have been set.
+                // CUPTI's clock may differ from the real-time clock, which may also have been set.
                 self.translator.shift =
                     self.cupti.timestamp().map_or(0, |clock| now().wrapping_sub(clock).cast_signed());
                 has_read = true;
@@ -177,7 +180,7 @@ impl Probe {
         self.bring(0);
     }
 
-    /// Every record of a buffer.
+    /// Translates every record of a buffer of CUPTI.
     fn walk(&mut self, bytes: &[u8]) {
         let outside = Vendor { libtaskd: self.libtaskd, cupti: self.cupti };
         let mut at = None;
@@ -193,12 +196,13 @@ impl Probe {
         }
     }
 
-    /// Brings records until so many are left at most. What finds no room waits, and CUPTI with it, which counts what it drops;
-    /// at the end of the program it is given up, and counted.
+    /// Imports translated records into the trace recorder until at most `left` remain. If the recorder is full, the
+    /// probe waits, and so does CUPTI, which counts the records that it drops. At the end of the program, records that
+    /// found no room are discarded and counted.
     fn bring(&mut self, left: usize) {
         let mut from = 0;
         while self.translator.out.len() - from > left {
-            self.tell_figures(false); // before the records: they say what is missing
+            self.tell_figures(false); // before the records, since the counters show what is missing
             let taken = self.libtaskd.import(&self.translator.out[from..]);
             from += taken;
             self.figures.brought += taken as u64;
@@ -213,7 +217,8 @@ impl Probe {
         self.translator.out.drain(..from);
     }
 
-    /// Whether all figures are told that are to be told now.
+    /// Reports changed counters of the probe if they are due or `at_once` is set. Returns false only if the trace
+    /// recorder had no room for them.
     fn tell_figures(&mut self, at_once: bool) -> bool {
         let is_due = self.told.as_ref().is_none_or(|(_, at)| at.elapsed() >= FIGURES_EVERY);
         if !is_due && !at_once || !self.has_registered {
@@ -227,11 +232,11 @@ impl Probe {
         self.figures.unjoined = counts.unjoined;
         self.figures.dropped += self.cupti.dropped();
         self.figures.refused_requests = buffers::refused();
-        let before = self.told.as_ref().map(|(figures, _)| figures);
-        let figures = self.figures.told_since(before, now(), |name| self.libtaskd.name(name.as_bytes()));
+        let before = self.told.as_ref().map(|(figures, _)| figures.named());
+        let figures = counters::changed(self.figures.named(), before, &self.libtaskd);
         let is_told = self.libtaskd.import(&figures) == figures.len();
         if is_told {
-            self.told = Some((self.figures, Instant::now())); // what found no room is told the next time
+            self.told = Some((self.figures, Instant::now())); // counters without room are reported the next time
         }
         is_told
     }
@@ -244,12 +249,12 @@ impl Probe {
     }
 }
 
-/// CUPTI gives a buffer back.
+/// CUPTI's callback that returns a buffer.
 unsafe extern "C" fn given_back(_: *mut c_void, _: u32, bytes: *mut u8, _size: usize, valid: usize) {
     buffers::given_back(bytes, valid);
 }
 
-/// Texts in the vendor's memory.
+/// Access to texts in CUPTI's memory.
 struct Vendor {
     libtaskd: Libtaskd,
     cupti: Cupti,
@@ -260,7 +265,7 @@ impl Vendor {
         if text.is_null() {
             return b"";
         }
-        // SAFETY: CUPTI's texts end with a NUL and live as long as the process; so many bytes at most are looked at.
+        // SAFETY: CUPTI's texts end with a NUL and live as long as the process; at most this many bytes are read.
         unsafe { std::slice::from_raw_parts(text.cast(), strnlen(text, TEXT_BYTES_MAX)) }
     }
 }
@@ -280,23 +285,11 @@ impl Outside for Vendor {
     }
 }
 
-#[repr(C)]
-struct Timespec {
-    seconds: c_long,
-    nanos: c_long,
-}
-
 unsafe extern "C" {
     fn strnlen(text: *const c_char, most: usize) -> usize;
-    fn clock_gettime(clock: c_int, now: *mut Timespec) -> c_int;
 }
 
-const REALTIME: c_int = 0;
-
-/// The calendar in nanoseconds.
-pub(super) fn now() -> u64 {
-    let mut now = Timespec { seconds: 0, nanos: 0 };
-    // SAFETY: `now` is valid for writing.
-    unsafe { clock_gettime(REALTIME, &raw mut now) };
-    now.seconds.unsigned_abs() * 1_000_000_000 + now.nanos.unsigned_abs()
+/// Returns the real-time clock in nanoseconds since 1970.
+fn now() -> u64 {
+    clock::nanos(clock::REALTIME)
 }

@@ -1,7 +1,6 @@
-//! From CUPTI's records to the recorder's.
+//! Conversion of CUPTI's records into the recorder's.
 //!
-//! It asks others for texts and for the numbers of names, and brings nothing anywhere: what it makes waits in
-//! [`Translator::out`].
+//! Texts and numbers of names come through [`Outside`]. Converted records wait in [`Translator::out`].
 
 use super::names::{Meaning, Names};
 use super::record::{
@@ -10,31 +9,32 @@ use super::record::{
 };
 use super::records::{Activity, Address, Place, Span};
 
-/// Ranges whose end has not come, a power of two; a range that comes where another one is takes its place.
+/// Maximum number of open ranges, a power of two. A range replaces an older one with the same slot.
 const OPEN_MAX: usize = 1 << 14;
 
-/// What is outside of a record.
+/// Access to data that CUPTI's records only refer to: texts, names of functions, and the trace recorder's numbers.
 pub trait Outside {
-    /// A text of CUPTI's, without the NUL behind it; cut where it is longer than a name can be.
+    /// Returns CUPTI's text at this address, without its terminating NUL, cut at the maximum length of a name.
     fn text(&self, address: Address) -> &[u8];
-    /// How a function of the runtime is called.
+    /// Returns the name of the CUDA runtime function with this callback id of CUPTI.
     fn function(&self, function: u32) -> &[u8];
-    /// The recorder's number of a name.
+    /// Returns the number under which the trace recorder stores this name.
     fn number(&self, text: &[u8]) -> u32;
 }
 
-/// What was seen.
+/// Counters of the CUPTI records that a translator has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records of CUPTI's.
+    /// Number of CUPTI's records, including truncated ones.
     pub records: u64,
-    /// Of these, those of a kind that was off by then.
+    /// Number of CUPTI's records whose kind was switched off when they were read.
     pub off: u64,
-    /// Those of a kind that nobody asked for.
+    /// Number of CUPTI's records that were truncated, or of a kind that the probe had not requested.
     pub unknown: u64,
-    /// Those whose time CUPTI could not tell, or that end before they begin.
+    /// Number of CUPTI's records that have no valid time, or that end before they start.
     pub untimed: u64,
-    /// Ends of ranges without a beginning, and beginnings that were forgotten.
+    /// Number of NVTX ranges whose start record or end record is missing: ends without a start, and starts that another
+    /// range replaced before their end.
     pub unjoined: u64,
 }
 
@@ -47,15 +47,16 @@ struct Open {
     is_open: bool,
 }
 
-/// The state that is kept from record to record.
+/// Converts CUPTI's records into records of the trace recorder, and keeps the state between them, such as open
+/// ranges.
 #[derive(Debug)]
 pub struct Translator {
     names: Names,
     open: Box<[Open]>,
     pub counts: Counts,
-    /// A bit for each kind that is on.
+    /// Bit mask of the kinds of records that are switched on in the trace recorder.
     pub switches: u64,
-    /// What is added to CUPTI's times: its clock may be another than the calendar.
+    /// Number of nanoseconds added to CUPTI's times, since CUPTI's clock may differ from the real-time clock.
     pub shift: i64,
     pub out: Vec<Record>,
 }
@@ -74,7 +75,7 @@ impl Default for Translator {
 }
 
 impl Translator {
-    /// Takes one record.
+    /// Converts one record of CUPTI, and appends the resulting records of the trace recorder to `out`.
     #[inline]
     pub fn take(&mut self, activity: Activity, outside: &impl Outside) {
         self.counts.records += 1;
@@ -88,7 +89,7 @@ impl Translator {
             Activity::Api { span, function, thread, correlation } => {
                 let Some(mut told) = self.span(API, span) else { return };
                 told.name = self.number(outside.function(function), outside);
-                (told.thread, told.form) = (thread, OF_A_DEVICE); // of no device: of the call that asked for its work
+                (told.thread, told.form) = (thread, OF_A_DEVICE); // no device: belongs to the call
                 told.number = u64::from(correlation);
                 self.out.push(told);
             }
@@ -108,7 +109,7 @@ impl Translator {
         }
     }
 
-    /// There was not enough of a record.
+    /// Counts a truncated record of CUPTI.
     pub fn cut(&mut self) {
         self.counts.records += 1;
         self.counts.unknown += 1;
@@ -153,7 +154,7 @@ impl Translator {
         self.switches & bit(kind) != 0
     }
 
-    /// A record of something that is over; `None`: nobody wants it, or nobody knows when it was. Both are counted.
+    /// Builds the trace record of a span. Returns `None` and counts the span if its kind is off or its time is unknown.
     #[inline]
     fn span(&mut self, kind: u32, Span { start, end }: Span) -> Option<Record> {
         if !self.is_on(kind) {
@@ -183,7 +184,7 @@ impl Translator {
         self.names.get(text, |text| outside.number(text)).number
     }
 
-    /// The name of a marker, with that of its domain before it where it has one.
+    /// Returns the recorder's number of a marker's name, which is prefixed with the name of its domain if it has one.
     fn marker(&mut self, name: Address, domain: Address, outside: &impl Outside) -> u32 {
         let (name, domain) = (outside.text(name), outside.text(domain));
         if domain.is_empty() {
@@ -201,7 +202,7 @@ fn of_device(told: &mut record::Record, place: Place, bytes: u64) {
     (told.bytes, told.number) = (bytes, u64::from(correlation));
 }
 
-/// `CUpti_ActivityMemcpyKind`, in words.
+/// Returns the name of a copy, given its `CUpti_ActivityMemcpyKind`.
 fn copy_name(copy_kind: u8) -> &'static [u8] {
     match copy_kind {
         1 => b"memcpy host to device",

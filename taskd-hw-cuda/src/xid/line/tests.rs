@@ -6,7 +6,7 @@ fn pci(text: &str) -> Option<PciAddress> {
 
 type Form<'a> = (&'a str, &'a str, u32, Option<u32>, Option<&'a str>);
 
-/// What stands before the driver's own words, its meaning, and the words.
+/// Prefix before the driver's text, expected meaning, and the text.
 const FORMS: [(Form<'_>, &str); 17] = [
     (
         ("NVRM: Xid (PCI:0000:3b:00): 79, ", "0000:3b:00", 79, Some(4711), Some("python3")),
@@ -73,7 +73,7 @@ fn every_published_form_is_read() {
     assert_eq!(Line::parse(switch), Some(expected));
 }
 
-/// A message over three lines, each with what a reader of the log puts before it.
+/// A message over three lines, with the prefix that a log reader adds to each.
 fn fallen(before: [&str; 3]) -> Vec<String> {
     let says = [
         "NVRM: The NVIDIA GPU 0000:b3:00.0",
@@ -93,7 +93,7 @@ fn a_message_over_several_lines_is_one_however_it_comes() {
         process: None,
         text: "fallen off the bus and is not responding to commands.".into(),
     };
-    // As dmesg and journalctl show it, as three lines of the kernel's or syslog's, and within one line.
+    // As shown by dmesg and journalctl, as three lines of the kernel's or syslog's log, and inside of one line.
     let stamped = "May  6 00:38:27 host kernel: [ 1712.308145] ";
     for before in [["[ 1712.308145] ", "               ", "               "], ["[ 1712.308145] "; 3], [stamped; 3]] {
         let (said, mut lines) = (fallen(before), Lines::default());
@@ -125,7 +125,7 @@ fn a_gpu_of_another_message_or_of_long_ago_is_not_blamed() {
 }
 
 #[test]
-fn what_is_none_is_none() {
+fn lines_without_a_valid_xid_are_ignored() {
     for line in [
         "",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05",
@@ -136,7 +136,7 @@ fn what_is_none_is_none() {
         "NVRM: Xid (PCI:0000:3b:00): 99999999999999999999, too much",
         "NVRM: Xid (PCI:0000:3b:00: 79, no end",
         "a GPU has fallen off the bus",
-        "NVRM: something has fallen off the bus", // of which nobody knows which
+        "NVRM: something has fallen off the bus", // the device is unknown
     ] {
         assert_eq!(Line::parse(line), None, "{line}");
     }

@@ -11,7 +11,7 @@ fn the_built_in_table_is_sound_and_knows_every_number_of_the_catalog() {
     assert!(table.source().contains("Xid catalog"));
 }
 
-/// The catalog's immediate actions, as another collection of them groups them (Ampere and newer).
+/// The catalog's immediate actions, as grouped by another collection of them (Ampere and newer).
 #[test]
 fn actions_are_those_of_the_catalog() {
     let table = XidTable::built_in();
@@ -39,7 +39,7 @@ fn actions_are_those_of_the_catalog() {
 }
 
 #[test]
-fn an_applications_error_never_takes_a_gpu_away() {
+fn application_xid_never_removes_a_gpu() {
     let table = XidTable::built_in();
     for xid in [11, 13, 25, 31, 32, 43, 45, 69, 80] {
         let entry = table.get(xid).unwrap();
@@ -66,13 +66,13 @@ fn a_users_entries_replace_and_add_or_nothing_is_taken() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
+fn invalid_entries_are_refused_with_their_location() {
     let refused = |entries: &str| {
         let told = XidTable::empty().extend_from(&format!("{{\"xids\": [{entries}]}}")).expect_err("refused");
         told.to_string()
     };
     let two = r#"{"xid": 5, "name": "a", "action": "ignore"}, {"xid": 5, "name": "b", "action": "ignore"}"#;
-    assert!(refused(two).contains("$.xids[1].xid: Xid 5 stands at $.xids[0] already"));
+    assert!(refused(two).contains("$.xids[1].xid: Xid 5 is already at $.xids[0]"));
     assert!(refused(r#"{"xid": 5, "name": "a", "action": "pray"}"#).contains("unknown variant `pray`"));
     assert!(refused(r#"{"xid": 5, "name": "a", "action": "ignore", "notes": ""}"#).contains("unknown field `notes`"));
     let contradiction = r#"{"xid": 5, "name": "a", "action": "reset-gpu", "application": true}"#;
@@ -81,7 +81,7 @@ fn what_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn bounds_are_told() {
+fn table_beyond_entry_or_size_bounds_is_refused() {
     let many: Vec<String> =
         (1..=ENTRIES_MAX + 1).map(|xid| format!(r#"{{"xid":{xid},"name":"n","action":"ignore"}}"#)).collect();
     let told = XidTable::empty().extend_from(&format!("{{\"xids\":[{}]}}", many.join(","))).unwrap_err();

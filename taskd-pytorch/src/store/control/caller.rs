@@ -1,7 +1,7 @@
-//! The other end: what a launcher uses to tell a store's process which generations to serve.
+//! The controller's end: a launcher uses it to select the generations that a store's process serves.
 
 use super::super::stats::Stats;
-use super::wire::{self, Answer, Call, FromStore, PROTOCOL, Refusal, ToStore};
+use super::wire::{self, Answer, Call, FRAME_BYTES_MAX, FromStore, PROTOCOL, Refusal, ToStore};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -10,47 +10,49 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use taskd_core::job::Generation;
+use taskd_core::launch::frames::Frames;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 
-/// A store answers in microseconds; one that does not within this time counts as gone.
+/// Time for an answer. A store answers in microseconds; after this time it counts as gone.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a call came to nothing.
+/// Reasons why a call to the store's process failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody listens there.
+    /// No store listens at the path of the control socket.
     #[error("no store listens at {}: {source}; start one (taskd-store --control {})", .path.display(), .path.display())]
     Connect {
-        /// Where.
+        /// The path of the control socket.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is of another version.
+    /// The store has another version of the protocol.
     #[error(
-        "the store speaks version {theirs} of the control protocol, and this program version {PROTOCOL}: use both of one release"
+        "the store has version {theirs} of the control protocol, this program {PROTOCOL}: use one release for both"
     )]
     Protocol {
-        /// Its version.
+        /// The version of the control protocol that the store has.
         theirs: u32,
     },
-    /// It refuses.
+    /// The store refuses the call; the field is the reason.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The connection is over.
-    #[error("the connection to the store is over ({0}): it has ended, or takes orders only from its own user")]
+    /// The connection to the store is closed.
+    #[error("the connection to the store is closed ({0}): the store has ended, or accepts only its own user")]
     Lost(#[from] io::Error),
-    /// It says nothing.
+    /// The store has not answered within this time.
     #[error("the store has not answered within {} s: it is stopped, or the machine is overloaded", .0.as_secs())]
     NoAnswer(Duration),
 }
 
-/// A connection to a store's process.
+/// A connection to the control socket of a store's process.
 ///
-/// One call at a time. After an error other than [`ControlError::Refused`] it is of no use any more: connect again; what was
-/// called may have been done or not, and [`stats`](StoreControl::stats) tells.
+/// A connection carries one call at a time. After an error other than [`ControlError::Refused`] it is unusable:
+/// connect again. The store may have carried out the failed call; [`stats`](StoreControl::stats) shows whether it
+/// has.
 ///
 /// ```no_run
 /// use std::net::TcpListener;
@@ -68,7 +70,7 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct StoreControl {
     stream: UnixStream,
-    input: Vec<u8>,
+    input: Frames,
     pid: u32,
     calls: u64,
 }
@@ -77,12 +79,12 @@ impl StoreControl {
     /// Connects to the control socket at this path.
     ///
     /// # Errors
-    /// Nobody listens there, it is of another version, or of another user.
+    /// No store listens there, the store has another version of the control protocol, or it belongs to another user.
     pub async fn connect(path: impl AsRef<Path>) -> Result<StoreControl, ControlError> {
         let path = path.as_ref();
         let stream = UnixStream::connect(path).await;
         let stream = stream.map_err(|source| ControlError::Connect { path: path.to_owned(), source })?;
-        let mut control = StoreControl { stream, input: Vec::new(), pid: 0, calls: 0 };
+        let mut control = StoreControl { stream, input: Frames::new(FRAME_BYTES_MAX), pid: 0, calls: 0 };
         control.send(&ToStore::Hello { protocol: PROTOCOL }, None).await?;
         match control.receive().await? {
             FromStore::Welcome { protocol: PROTOCOL, pid } => Ok(StoreControl { pid, ..control }),
@@ -91,17 +93,17 @@ impl StoreControl {
         }
     }
 
-    /// The store's process, as it calls itself.
+    /// Returns the pid of the store's process, which the store reported when this connection was made.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Has a generation served at this listener. From the answer on, clients are served; those that have connected before it
-    /// were kept waiting. Our own copy of the listener is closed.
+    /// Makes the store serve a generation of ranks at this listener. Once the store has answered, it serves the
+    /// clients, including those that connected earlier and have waited. The caller's copy of the listener is closed.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] with the reason; or the store is not there.
+    /// The store refuses ([`ControlError::Refused`], with the reason), or the store is not available.
     pub async fn serve(&mut self, generation: Generation, listener: TcpListener) -> Result<(), ControlError> {
         match self.call(Call::Serve { generation }, Some(listener.as_fd())).await? {
             Answer::Served => Ok(()),
@@ -109,11 +111,11 @@ impl StoreControl {
         }
     }
 
-    /// Ends a generation: its listener and clients are closed, its keys are gone. It never comes back. False if it was not
-    /// served.
+    /// Retires a generation of ranks: the store closes its listener and clients, and drops its keys. The store never
+    /// serves this generation again. Returns false if the store was not serving it.
     ///
     /// # Errors
-    /// The store is not there.
+    /// The store is not available.
     pub async fn retire(&mut self, generation: Generation) -> Result<bool, ControlError> {
         match self.call(Call::Retire { generation }, None).await? {
             Answer::Retired { was_served } => Ok(was_served),
@@ -121,10 +123,10 @@ impl StoreControl {
         }
     }
 
-    /// What the store has done, and what it holds.
+    /// Returns the store's statistics: counters since its start, and its present generations, clients and memory.
     ///
     /// # Errors
-    /// The store is not there.
+    /// The store is not available.
     pub async fn stats(&mut self) -> Result<Stats, ControlError> {
         match self.call(Call::Stats, None).await? {
             Answer::Stats(stats) => Ok(*stats),
@@ -141,7 +143,7 @@ impl StoreControl {
         }
     }
 
-    /// Sends a frame, with a descriptor beside its first byte.
+    /// Sends a message to the store, and passes the descriptor `along`, if there is one, with the first byte.
     async fn send(&mut self, message: &ToStore, mut along: Option<BorrowedFd<'_>>) -> Result<(), ControlError> {
         let frame = wire::encode(message)?;
         let all = async {
@@ -158,12 +160,14 @@ impl StoreControl {
 
     async fn receive(&mut self) -> Result<FromStore, ControlError> {
         let all = async {
+            let mut part = [0; 4096];
             loop {
-                if let Some(message) = wire::decode(&mut self.input)? {
+                if let Some(message) = self.input.next_message()? {
                     return Ok(message);
                 }
-                if self.stream.read_buf(&mut self.input).await? == 0 {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                match self.stream.read(&mut part).await? {
+                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    read => self.input.push(&part[..read]),
                 }
             }
         };
@@ -182,5 +186,5 @@ fn send_part(stream: &UnixStream, part: &[u8], along: Option<BorrowedFd<'_>>) ->
 }
 
 fn unexpected() -> ControlError {
-    ControlError::Lost(io::Error::other("it answers something else"))
+    ControlError::Lost(io::Error::other("the store sent an answer of another kind"))
 }

@@ -1,6 +1,6 @@
-//! The store's end of its control socket: who may speak, and what their calls come to.
+//! The store's end of its control socket: accepts controllers and carries out their calls.
 //!
-//! It waits for nobody: whoever does not read its answers loses the connection.
+//! It never waits for a controller: one that does not read its answers loses the connection.
 
 use super::super::limits::Bound;
 use super::super::server::Server;
@@ -15,21 +15,22 @@ use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use taskd_core::launch::frames::Frames;
 
-/// The listener's number among what the server watches.
+/// Number of the listener among the descriptors that the server watches.
 const LISTENER: u64 = 0;
 
-/// Somebody who controls the store.
+/// A process that controls the store.
 #[derive(Debug)]
 struct Controller {
     socket: OwnedFd,
-    input: Vec<u8>,
-    /// What came along and was not used yet; there is one at most.
+    input: Frames,
+    /// A descriptor that the controller has passed and that no call has used yet; at most one.
     passed: Option<OwnedFd>,
     is_welcome: bool,
 }
 
-/// The control socket and all who are connected to it.
+/// The control socket and all its connections.
 #[derive(Debug)]
 pub(in super::super) struct Controllers {
     listener: UnixListener,
@@ -38,14 +39,14 @@ pub(in super::super) struct Controllers {
 }
 
 impl Controllers {
-    /// Listens there; `server` tells when somebody is ready.
+    /// Starts to serve this listener; `server` reports when a connection is ready.
     pub(in super::super) fn new(listener: UnixListener, server: &Server) -> io::Result<Controllers> {
         listener.set_nonblocking(true)?;
         server.watch(&listener, LISTENER)?;
         Ok(Controllers { listener, connected: BTreeMap::new(), next: LISTENER + 1 })
     }
 
-    /// Whoever has this number has something to say.
+    /// Serves the descriptor with this number, which is ready.
     pub(in super::super) fn ready(&mut self, number: u64, server: &mut Server) {
         if number == LISTENER {
             return self.accept(server);
@@ -71,7 +72,8 @@ impl Controllers {
             return server.met_stranger();
         }
         if server.watch(&socket, self.next).is_ok() {
-            let controller = Controller { socket, input: Vec::new(), passed: None, is_welcome: false };
+            let controller =
+                Controller { socket, input: Frames::new(FRAME_BYTES_MAX), passed: None, is_welcome: false };
             self.connected.insert(self.next, controller);
             self.next += 1;
         }
@@ -79,7 +81,7 @@ impl Controllers {
 }
 
 impl Controller {
-    /// Takes what it has sent and answers every whole frame.
+    /// Receives data from the controller, and answers every complete message.
     fn listen(&mut self, server: &mut Server) -> io::Result<()> {
         let mut room = [0; 4096];
         let mut ancillary = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -95,17 +97,14 @@ impl Controller {
             let RecvAncillaryMessage::ScmRights(passed) = message else { continue };
             for passed in passed {
                 if self.passed.replace(passed).is_some() {
-                    return Err(io::Error::other("more came along than was asked for"));
+                    return Err(io::Error::other("more than one descriptor was passed"));
                 }
             }
         }
-        self.input.extend_from_slice(&room[..received]);
-        while let Some(message) = wire::decode(&mut self.input)? {
+        self.input.push(&room[..received]);
+        while let Some(message) = self.input.next_message()? {
             let answer = self.answer(message, server)?;
             self.say(&answer)?;
-        }
-        if self.input.len() > 4 + FRAME_BYTES_MAX {
-            return Err(io::Error::other("a frame beyond the bound"));
         }
         Ok(())
     }
@@ -113,13 +112,13 @@ impl Controller {
     fn answer(&mut self, message: ToStore, server: &mut Server) -> io::Result<FromStore> {
         match message {
             ToStore::Hello { protocol } if !self.is_welcome => {
-                self.is_welcome = protocol == PROTOCOL; // another one learns ours, and its calls are errors
+                self.is_welcome = protocol == PROTOCOL; // otherwise it learns this version, and its calls fail
                 Ok(FromStore::Welcome { protocol: PROTOCOL, pid: std::process::id() })
             }
             ToStore::Call { id, call } if self.is_welcome => {
                 Ok(FromStore::Answer { id, answer: self.carry_out(call, server) })
             }
-            _ => Err(io::Error::other("not what is to be said now")),
+            _ => Err(io::Error::other("a message is out of order")),
         }
     }
 
@@ -135,7 +134,7 @@ impl Controller {
         }
     }
 
-    /// All of it at once, or the connection is over.
+    /// Sends a message to the controller, all of it at once; otherwise returns an error, and the connection is closed.
     fn say(&self, message: &FromStore) -> io::Result<()> {
         let frame = wire::encode(message)?;
         let sent = send(&self.socket, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;

@@ -1,6 +1,6 @@
-//! Telling a store's process what to serve: frames on a Unix socket, with the listener itself beside them.
+//! The control protocol of a store's process: frames on a Unix socket, with the listeners passed beside them.
 //!
-//! Only processes of the same user may speak there. Nothing here knows a key.
+//! Only processes of the same user may connect. This module knows no keys.
 
 mod caller;
 mod host;

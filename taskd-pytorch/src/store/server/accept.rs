@@ -1,4 +1,4 @@
-//! Clients that come: taken, or refused and counted.
+//! New connections: accepted, or refused and counted.
 
 use super::super::client::Client;
 use super::super::limits::Bound;
@@ -14,27 +14,27 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
+/// Maximum number of connections that wait to be accepted, as far as the system allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 65_535;
-/// Connections that are taken in a row, before those who are connected have their turn.
+/// Maximum number of connections accepted in a row, before connected clients are served.
 const IN_A_ROW: usize = 256;
-/// A client whose host is gone without a word is noticed after two minutes.
+/// Keep-alive idle time. A client whose host disappeared without notice is detected after two minutes.
 const KEEP_IDLE: Duration = Duration::from_secs(60);
 const KEEP_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_COUNT: u32 = 6;
 
-/// A descriptor to give up when there is no other.
+/// Opens a spare descriptor, to be released when there is no other.
 pub(super) fn spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// What is wrong with a socket that should listen.
+/// Returns what is wrong with a socket that should be listening.
 pub(super) fn check(listener: &TcpListener) -> Result<(), &'static str> {
-    let domain = sockopt::socket_domain(listener).map_err(|_| "is no socket")?;
+    let domain = sockopt::socket_domain(listener).map_err(|_| "is not a socket")?;
     if !matches!(domain, AddressFamily::INET | AddressFamily::INET6)
         || sockopt::socket_type(listener) != Ok(SocketType::STREAM)
     {
-        return Err("is not of TCP");
+        return Err("is not a TCP socket");
     }
     if sockopt::socket_acceptconn(listener) != Ok(true) {
         return Err("does not listen");
@@ -42,7 +42,7 @@ pub(super) fn check(listener: &TcpListener) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Sets what every connection inherits.
+/// Sets the options that every connection inherits.
 pub(super) fn prepare(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     sockopt::set_tcp_nodelay(listener, true)?;
@@ -50,12 +50,13 @@ pub(super) fn prepare(listener: &TcpListener) -> io::Result<()> {
     sockopt::set_tcp_keepidle(listener, KEEP_IDLE)?;
     sockopt::set_tcp_keepintvl(listener, KEEP_INTERVAL)?;
     sockopt::set_tcp_keepcnt(listener, KEEP_COUNT)?;
-    Ok(rustix::net::listen(listener, BACKLOG)?) // a longer queue than it was bound with
+    Ok(rustix::net::listen(listener, BACKLOG)?) // a longer queue than at its creation
 }
 
 impl Server {
-    /// Takes those who wait at this listener.
+    /// Accepts the connections that wait at this listener.
     pub(super) fn accept(&mut self, host: usize) {
+        self.looked_at_silent = false;
         for _ in 0..IN_A_ROW {
             let Some(listener) = self.hosts.get(host).and_then(Option::as_ref).map(|host| &host.listener) else {
                 return;
@@ -69,7 +70,8 @@ impl Server {
                         return;
                     }
                 }
-                Err(_) => (), // this one is gone already
+                Err(Errno::INVAL) => return self.poller.remove(listener), // a process that shares it has shut it down
+                Err(_) => (),                                             // the connection is gone already
             }
         }
     }
@@ -84,7 +86,7 @@ impl Server {
                 return;
             }
         };
-        if self.waiting.len() >= self.limits.silent && self.count_silent() >= self.limits.silent {
+        if self.waiting.len() >= self.limits.silent && self.silent_now() >= self.limits.silent {
             self.counts.reached(Bound::Silent);
             self.close_oldest_silent();
         }
@@ -102,14 +104,14 @@ impl Server {
         }
         let at = self.free.pop().unwrap_or_else(|| {
             self.seats.push(Seat::default());
-            u32::try_from(self.seats.len() - 1).unwrap_or(u32::MAX) // a descriptor each: there are never so many
+            u32::try_from(self.seats.len() - 1).unwrap_or(u32::MAX) // one descriptor each: there are never so many
         });
         let Some(seat) = self.seats.get_mut(at as usize) else { return };
-        seat.user = seat.user.wrapping_add(1) & (u32::MAX >> 2); // the upper bits say what a token is for
+        seat.user = seat.user.wrapping_add(1) & (u32::MAX >> 2); // the upper bits are the token's kind
         let id = u64::from(seat.user) << 32 | u64::from(at);
         if self.poller.add(&socket, id, Interest::Input).is_err() {
             self.free.push(at);
-            self.counts.reached(Bound::OpenFiles); // the system's bound of watched descriptors
+            self.counts.reached(Bound::OpenFiles); // the system's limit of watched descriptors
             return;
         }
         seat.client = Some(Client::new(socket, id, host, remote));
@@ -123,24 +125,31 @@ impl Server {
         }
     }
 
-    /// Whether a connection has not shown yet that it is a client's.
+    /// Returns true if a connection has not identified itself as a client yet.
     fn is_silent(&self, id: ClientId) -> bool {
         let seat = self.seat_of(id).and_then(|at| self.seats.get(at as usize));
         seat.and_then(|seat| seat.client.as_ref()).is_some_and(|client| !client.decoder.is_validated())
     }
 
-    /// How many are silent, after a look at all of which that was not known to be over.
+    /// Returns the number of connections that have not identified themselves yet. They are read once per turn, since
+    /// each check reads from as many sockets.
+    fn silent_now(&mut self) -> usize {
+        if std::mem::replace(&mut self.looked_at_silent, true) { self.waiting.len() } else { self.count_silent() }
+    }
+
+    /// Reads from all connections that had not identified themselves so far, and returns how many still have not.
     fn count_silent(&mut self) -> usize {
         let mut waiting = std::mem::take(&mut self.waiting);
         for (id, _) in &waiting {
-            self.client_ready(Ready { token: *id, output: false, broken: false }); // which reads what has come
+            self.client_ready(Ready { token: *id, output: false, broken: false }); // reads what has arrived
         }
         waiting.retain(|(id, _)| self.is_silent(*id));
         self.waiting = waiting;
         self.waiting.len()
     }
 
-    /// Closes the one that has been silent longest; false if none is. What it has sent by now counts: many may have come at once.
+    /// Closes the connection that has gone longest without identifying itself; returns false if there is none. Its
+    /// received data is read first, since many connections may have arrived at once.
     fn close_oldest_silent(&mut self) -> bool {
         while let Some((id, _)) = self.waiting.pop_front() {
             if self.is_silent(id) {
@@ -154,7 +163,7 @@ impl Server {
         false
     }
 
-    /// How long to wait for events at most, so that no connection is silent for longer than it may be.
+    /// Returns how long to wait for events at most, so that no connection is silent for longer than allowed.
     pub(super) fn until_silence(&self, timeout: Option<Duration>) -> Option<Duration> {
         let first = self.waiting.front().map(|(_, until)| until.saturating_duration_since(Instant::now()));
         [timeout, first].into_iter().flatten().min()
@@ -175,8 +184,8 @@ impl Server {
         }
     }
 
-    /// Closes one who waits, although no descriptor is left: else it would wait, and wake us, for ever. False if there is
-    /// nothing to be done now.
+    /// Accepts and closes one waiting connection although no descriptor is left: otherwise it would wait, and wake this
+    /// thread, for ever. Returns false if nothing can be done now.
     fn refuse_one(&mut self, host: usize) -> bool {
         let had = self.spare.take().is_some();
         if let Some(host) = self.hosts.get(host).and_then(Option::as_ref) {
@@ -186,7 +195,7 @@ impl Server {
         had && self.spare.is_some()
     }
 
-    /// The same for whoever has a listener of its own.
+    /// Does the same for a listener that another component owns.
     pub(in super::super) fn refuse_at(&mut self, listener: impl AsFd) {
         self.counts.reached(Bound::OpenFiles);
         self.spare = None;

@@ -1,4 +1,4 @@
-//! Clients that are ready: what they sent is carried out, what they are to read is sent.
+//! Serves clients that are ready: carries out what they sent, and sends their answers.
 
 use super::super::client::{self, Client};
 use super::super::limits::Bound;
@@ -9,10 +9,10 @@ use super::Server;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv};
 
-/// Memory for input that a client may keep when nothing is in it.
+/// Capacity of an empty input buffer that a client may keep.
 const KEPT_BYTES: usize = 1024;
 
-/// Why a client is closed.
+/// Reasons to close a client.
 enum Closing {
     Left,
     Lost,
@@ -23,7 +23,8 @@ impl Server {
     pub(super) fn client_ready(&mut self, ready: Ready) {
         let Some(at) = self.seat_of(ready.token) else { return };
         let done = self.read_and_write(at, ready);
-        // Before anybody is closed: what was set before a violation stays set, and whoever waited for it is told.
+        // Before the client is closed: what was set before a violation stays set, and clients that waited for it are
+        // notified.
         self.wake(at);
         match done {
             Ok(()) => return self.settle(at),
@@ -51,7 +52,8 @@ impl Server {
         }
     }
 
-    /// Carries out all whole requests: those that were kept, and those in what was received just now.
+    /// Carries out all complete requests of the client in slot `at`: those in the kept input, and those in the data
+    /// just received.
     fn carry_out(&mut self, at: u32, received: usize) -> Result<(), Closing> {
         let Server { seats, hosts, room, answers, silent, limits, counts, .. } = self;
         let Some(client) = seats.get_mut(at as usize).and_then(|seat| seat.client.as_mut()) else { return Ok(()) };
@@ -88,10 +90,10 @@ impl Server {
             }
         };
         if last.is_some_and(Query::is_unanswered) && !*is_paused {
-            silent.push(*id); // what it asks next is on its way
+            silent.push(*id); // its next request is on its way
         }
         if done.is_err() {
-            counts.sums.bytes_out += client::send(socket, out).unwrap_or(0); // the answers of what was carried out before
+            counts.sums.bytes_out += client::send(socket, out).unwrap_or(0); // answers to earlier requests
             out.clear();
         } else if *is_paused {
             counts.reached(Bound::UnreadBytes);
@@ -112,7 +114,7 @@ impl Server {
         done
     }
 
-    /// Tells those whose wait is over because of what the client at `by` has done.
+    /// Notifies the clients whose wait has ended because of the requests of the client in slot `by`.
     fn wake(&mut self, by: u32) {
         let host = self.seats.get(by as usize).and_then(|seat| seat.client.as_ref()).map(|client| client.host);
         let Some(Some(host)) = host.and_then(|host| self.hosts.get_mut(host)) else { return };
@@ -138,7 +140,7 @@ impl Server {
                     return;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => client.outbox = Some(Box::default()),
-                Err(_) if at == by => return, // whoever has called us finds out
+                Err(_) if at == by => return, // the caller finds out
                 Err(_) => {
                     self.counts.sums.lost += 1;
                     return self.close(at);
@@ -153,7 +155,8 @@ impl Server {
         }
     }
 
-    /// After whatever was done to a client: what it holds is counted, and what it waits for is right.
+    /// Updates the accounts after any change to the client in slot `at`: the memory that it holds, and the events that
+    /// it waits for.
     fn settle(&mut self, at: u32) {
         let Some(client) = self.seats.get_mut(at as usize).and_then(|seat| seat.client.as_mut()) else { return };
         let (holds, wants) = (client.holds(), client.wants());

@@ -1,6 +1,6 @@
-//! The store: generations, their listeners and clients, in one thread that waits at one place.
+//! The store server: generations, their listeners and clients, in one thread that waits in one place.
 //!
-//! It asks no name service, starts no thread, changes nothing of the process, and prints nothing.
+//! It uses no name service, starts no thread, changes no process-wide state, and prints nothing.
 
 mod accept;
 mod feed;
@@ -22,16 +22,16 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use taskd_core::job::Generation;
 
-/// Bytes that are received at once.
+/// Maximum number of bytes received at once.
 const ROOM_BYTES: usize = 64 << 10;
 
-/// What a token is for: its upper bits.
+/// The upper bits of a token: its kind.
 const KIND: u64 = 3 << 62;
 const CLIENT: u64 = 0;
 const LISTENER: u64 = 1 << 62;
 const OUTSIDE: u64 = 2 << 62;
 
-/// Why there is no server.
+/// Reasons why a server cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum NewError {
@@ -41,7 +41,7 @@ pub(super) enum NewError {
     System(#[from] io::Error),
 }
 
-/// One generation.
+/// One served generation.
 #[derive(Debug)]
 struct Host {
     generation: Generation,
@@ -51,15 +51,16 @@ struct Host {
     clients: u64,
 }
 
-/// A place for a client. The number of its user stands in tokens, so that news of one who left is not taken for news of the
-/// one who came after.
+/// A slot for a client. The slot's use count is part of its tokens, so that an event of an earlier client is not
+/// attributed to a later one.
 #[derive(Debug, Default)]
 struct Seat {
     client: Option<Client>,
     user: u32,
 }
 
-/// A store server. It is driven by whoever owns it: each [`turn`](Server::turn) waits once and does what there is to do.
+/// A server that has one store per generation of ranks and speaks the protocol of torch's `TCPStore`. Its owner
+/// calls [`turn`](Server::turn) in a loop; each call waits once for events, and handles those that are ready.
 ///
 /// ```no_run
 /// use std::net::TcpListener;
@@ -82,19 +83,21 @@ pub struct Server {
     seats: Vec<Seat>,
     free: Vec<u32>,
     clients: usize,
-    /// Clients of each other host.
+    /// Number of clients on each other host, by the host's address.
     remote: BTreeMap<IpAddr, usize>,
-    /// Connections that had shown nothing when they were looked at last, the oldest first, and until when they have time.
+    /// Connections that had not identified themselves when last checked, oldest first, with their deadlines.
     waiting: VecDeque<(ClientId, Instant)>,
+    /// True if the connections that have not identified themselves were checked in this turn.
+    looked_at_silent: bool,
     peers: Peers,
     newest_retired: Option<Generation>,
     ledger: Ledger,
     counts: Counts,
-    /// Held by unfinished requests and unread answers.
+    /// Number of bytes of memory held by unfinished requests and unread answers.
     buffer_bytes: u64,
-    /// Given up for a moment where no file can be opened, so that a connection can be refused.
+    /// Spare descriptor, released briefly when no file can be opened, so that a connection can be refused.
     spare: Option<File>,
-    // What follows is only memory, used again in every turn.
+    // Buffers that are reused in every turn.
     events: Events,
     room: Vec<u8>,
     answers: Outbox,
@@ -104,10 +107,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that serves nothing yet.
+    /// Creates a server that serves no generation of ranks yet.
     ///
     /// # Errors
-    /// These limits cannot be kept, or the system has no descriptor left.
+    /// These limits are invalid, or the operating system has no file descriptor left.
     pub fn new(limits: Limits) -> io::Result<Server> {
         Self::checked(limits).map_err(|error| match error {
             NewError::System(error) => error,
@@ -126,6 +129,7 @@ impl Server {
             clients: 0,
             remote: BTreeMap::new(),
             waiting: VecDeque::new(),
+            looked_at_silent: false,
             peers: Peers::new(),
             newest_retired: None,
             ledger: Ledger::default(),
@@ -141,10 +145,11 @@ impl Server {
         })
     }
 
-    /// Serves a generation at this listener, with keys and clients of its own.
+    /// Serves a generation of ranks at this listener. The generation has its own keys and clients.
     ///
     /// # Errors
-    /// It is served already or over; there are too many; the socket is not one that listens. Nothing has changed then.
+    /// The generation is already served or retired, the server has its maximum number of generations, or the socket is
+    /// not listening. The server is unchanged then.
     pub fn serve(&mut self, generation: Generation, listener: TcpListener) -> Result<(), Refusal> {
         if let Some(host) = self.hosts.iter().flatten().find(|host| host.generation == generation) {
             return Err(Refusal::AlreadyServed { generation, address: host.address.clone() });
@@ -174,8 +179,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends a generation: nobody can connect to it any more, its clients are closed, its keys are gone. It never comes back,
-    /// and none before it does. False if it was not served.
+    /// Retires a generation of ranks: no client can connect to it any more, its clients are closed, and its keys are
+    /// dropped. The server never serves this generation, or one before it, again. Returns false if it was not served.
     pub fn retire(&mut self, generation: Generation) -> bool {
         self.newest_retired = self.newest_retired.max(Some(generation));
         let Some(slot) = self.hosts.iter().position(|host| host.as_ref().is_some_and(|h| h.generation == generation))
@@ -184,7 +189,8 @@ impl Server {
         };
         if let Some(host) = self.hosts[slot].take() {
             self.poller.remove(&host.listener);
-            // Whoever handed it over may still hold it: closing our descriptor alone would leave it listening.
+            // The process that passed the listener may still hold it: closing this descriptor alone would leave it
+            // listening.
             let _ = rustix::net::shutdown(&host.listener, rustix::net::Shutdown::Both);
         }
         let of_host: Vec<u32> = (0..)
@@ -200,7 +206,7 @@ impl Server {
         true
     }
 
-    /// What it has done, and what it holds.
+    /// Returns the server's statistics: counters since its start, and its present generations, clients and memory.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let generation = |host: &Host| GenerationStats {
@@ -219,10 +225,10 @@ impl Server {
         }
     }
 
-    /// Waits until a client has something to say, so long at most, and does what all who are ready ask for.
+    /// Waits for events for `timeout` at most, and serves all clients that are ready.
     ///
     /// # Errors
-    /// The system cannot wait. What a client does is never an error here.
+    /// The operating system cannot wait for events. The actions of a client never cause an error here.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
         let waited = self.poller.wait(self.until_silence(timeout), &mut events);
@@ -240,31 +246,32 @@ impl Server {
         waited
     }
 
-    /// Whoever was owed no answer has gone on, and what it asks is here by now: in the next turn it would wait behind all others.
+    /// Serves clients again whose last request has no answer: they have gone on without waiting, so their next request
+    /// has arrived by now. In the next turn it would wait behind all others.
     fn look_again(&mut self) {
         let mut silent = std::mem::take(&mut self.silent);
         for token in silent.drain(..) {
             self.client_ready(Ready { token, output: false, broken: false });
         }
-        self.silent = silent; // once is enough: who is silent again has its turn
+        self.silent = silent; // once is enough: later requests are served in the next turn
     }
 
-    /// Watches something that is not the store's, under this number.
+    /// Watches a descriptor that is not the store's, under this number.
     pub(super) fn watch(&self, fd: impl AsFd, number: u64) -> io::Result<()> {
         self.poller.add(fd, OUTSIDE | number, Interest::Input)
     }
 
-    /// Watches it no more.
+    /// Stops watching such a descriptor.
     pub(super) fn unwatch(&self, fd: impl AsFd) {
         self.poller.remove(fd);
     }
 
-    /// What of that was ready in the last turn.
+    /// Returns the numbers of such descriptors that were ready in the last turn.
     pub(super) fn take_outside(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.outside)
     }
 
-    /// The bounds that were reached and are not among these yet, which they are from then on.
+    /// Returns the bounds that were reached and are not in `known` yet, and adds them to it.
     pub(super) fn new_bounds(&self, known: &mut BTreeSet<Bound>) -> Vec<Bound> {
         if known.len() == self.counts.sums.at_bound.len() {
             return Vec::new();
@@ -276,7 +283,7 @@ impl Server {
         self.counts.reached(bound);
     }
 
-    /// Somebody of another user wanted to control the store.
+    /// Counts an attempt of another user to control the store.
     pub(super) const fn met_stranger(&mut self) {
         self.counts.sums.strangers += 1;
     }
@@ -285,14 +292,14 @@ impl Server {
         &self.limits
     }
 
-    /// The client at this token, if it is still the same one.
+    /// Returns the slot of the client with this id, if that client is still connected.
     fn seat_of(&self, id: ClientId) -> Option<u32> {
         let at = u32::try_from(id & u64::from(u32::MAX)).ok()?;
         let seat = self.seats.get(at as usize)?;
         seat.client.as_ref().filter(|client| client.id == id).map(|_| at)
     }
 
-    /// Closes whoever sits there; its wait is over, what it has set stays.
+    /// Closes the client in this slot; its wait ends, and what it has set stays.
     fn close(&mut self, at: u32) {
         let Some(client) = self.seats.get_mut(at as usize).and_then(|seat| seat.client.take()) else { return };
         self.free.push(at);

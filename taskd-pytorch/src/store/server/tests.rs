@@ -1,10 +1,10 @@
-//! Generations: what they share, which is nothing, and how they end. Clients of every kind are in `tests/store`.
+//! Generations: their isolation from each other, and their ends. Clients of every kind are in `tests/store`.
 
 use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// What every client says first.
+/// The first message of every client.
 const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -21,7 +21,7 @@ fn client(address: std::net::SocketAddr) -> TcpStream {
     stream
 }
 
-/// Lets the server do what there is to do until this holds.
+/// Turns the server until this condition holds.
 fn until(server: &mut Server, holds: impl Fn(&Stats) -> bool) {
     for _ in 0..1000 {
         if holds(&server.stats()) {
@@ -36,7 +36,7 @@ fn until(server: &mut Server, holds: impl Fn(&Stats) -> bool) {
 fn each_generation_has_keys_clients_and_an_end_of_its_own() {
     let mut server = Server::new(Limits::default()).unwrap();
     let ((first, at_first), (second, at_second)) = (listener(), listener());
-    let kept = first.try_clone().unwrap(); // as the launcher that has handed it over might
+    let kept = first.try_clone().unwrap(); // as the launcher that passed it might
     server.serve(Generation(1), first).unwrap();
     server.serve(Generation(2), second).unwrap();
     let (mut old, mut new) = (client(at_first), client(at_second));
@@ -60,8 +60,22 @@ fn each_generation_has_keys_clients_and_an_end_of_its_own() {
     assert_eq!((stats.retired, stats.retired_clients, stats.clients, stats.left), (1, 1, 1, 0));
 }
 
+/// A launcher shares the listener. One that shuts it down must not make each turn return at once.
 #[test]
-fn what_cannot_be_served_is_refused_with_its_reason() {
+fn a_listener_that_is_shut_down_elsewhere_wakes_the_server_no_more() {
+    let mut server = Server::new(Limits::default()).unwrap();
+    let (listener, _) = listener();
+    let shared = listener.try_clone().unwrap();
+    server.serve(Generation(1), listener).unwrap();
+    rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
+    server.turn(Some(Duration::ZERO)).unwrap(); // it notices
+    let began = std::time::Instant::now();
+    server.turn(Some(Duration::from_millis(100))).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(100), "{:?}", began.elapsed());
+}
+
+#[test]
+fn generation_that_cannot_be_served_is_refused_with_a_reason() {
     let mut server = Server::new(Limits { generations: 2, ..Limits::default() }).unwrap();
     server.serve(Generation(3), listener().0).unwrap();
     let refused =
@@ -79,30 +93,31 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     assert!(refused(&mut server, 5, not_listening).to_string().contains("does not listen"));
     let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let datagrams = TcpListener::from(std::os::fd::OwnedFd::from(datagrams));
-    assert!(refused(&mut server, 5, datagrams).to_string().contains("is not of TCP"));
+    assert!(refused(&mut server, 5, datagrams).to_string().contains("is not a TCP socket"));
     let file = TcpListener::from(std::os::fd::OwnedFd::from(File::open("/dev/null").unwrap()));
-    assert!(refused(&mut server, 5, file).to_string().contains("is no socket"));
+    assert!(refused(&mut server, 5, file).to_string().contains("is not a socket"));
     server.serve(Generation(5), held).unwrap();
     assert!(Server::new(Limits { keys: 0, ..Limits::default() }).is_err());
 }
 
 #[test]
-fn a_place_that_is_used_again_gets_no_news_of_who_sat_there() {
+fn reused_seat_gets_no_answers_of_the_previous_client() {
     let mut server = Server::new(Limits::default()).unwrap();
     let (listener, address) = listener();
     server.serve(Generation(1), listener).unwrap();
     for round in 1..=50 {
-        // Both leave and come in one turn of the server.
+        // Both clients leave and connect in one turn of the server.
         let waiting = client(address);
         (&waiting).write_all(b"\x06\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0k").unwrap();
         until(&mut server, |stats| stats.requested(super::super::Query::Wait) == round);
-        // In every other round it ends before the next one comes, which ends its wait otherwise.
+        // In every other round the first client ends before the next one connects; otherwise the next one's key ends
+        // its wait.
         let waiting = Some(waiting).filter(|_| round % 2 == 0);
         let mut next = client(address);
         next.write_all(b"\x01\x01\0\0\0\0\0\0\0k\0\0\0\0\0\0\0\0\x08\x01\0\0\0\0\0\0\0k").unwrap();
         drop(waiting);
         until(&mut server, |stats| {
-            // One that has gone is lost, and has not left, where the next one's key came before its end and ended its wait.
+            // A client counts as lost rather than left if the next one's key ended its wait before its close arrived.
             let gone = stats.left + stats.lost;
             gone == 2 * round - 1 && stats.requested(super::super::Query::DeleteKey) == round
         });
@@ -118,7 +133,7 @@ fn a_place_that_is_used_again_gets_no_news_of_who_sat_there() {
 }
 
 #[test]
-fn a_connection_that_shows_nothing_is_closed_after_its_time_and_a_client_may_be_silent() {
+fn silent_connection_times_out_but_an_idle_client_does_not() {
     let mut server = Server::new(Limits { silent_ms: 50, ..Limits::default() }).unwrap();
     let (listener, address) = listener();
     server.serve(Generation(1), listener).unwrap();

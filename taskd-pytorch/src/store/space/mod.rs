@@ -1,6 +1,7 @@
-//! The keys of one generation, who waits for them, and what each request does to them.
+//! The keys of one generation, the clients that wait for them, and the effect of each request.
 //!
-//! It knows clients by a number and reads no socket. Whoever is to be told that a wait is over is listed, not told.
+//! This module knows clients by number and reads no socket. It lists the clients whose wait has ended; the server
+//! notifies them.
 
 use super::limits::{Bound, Limits};
 use super::outbox::Outbox;
@@ -9,18 +10,18 @@ use super::wire::{Keys, NOT_READY, READY, Request, STOP_WAITING, Violation, WAIT
 use number::{decimal, to_decimal};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use waiting::{WaitId, Waiting, Waits};
+use waiting::{WaitId, Waiting, Waits, shrink};
 
 mod number;
 mod waiting;
 
-/// What a wait costs for each of its keys.
+/// Cost of a wait for each of its keys, in bytes.
 const WAIT_BYTES: usize = 48;
 
-/// A client, as its generation knows it. Never used again.
+/// Identifies a client within its generation. Never reused.
 pub(super) type ClientId = u64;
 
-/// What stands under one key. torch keeps values and queues apart, under the same names.
+/// The content of one key. torch keeps values and queues separately, under the same names.
 #[derive(Debug, Default)]
 struct Entry {
     value: Option<Rc<Value>>,
@@ -34,11 +35,11 @@ impl Entry {
     }
 }
 
-/// One generation's keys.
+/// The keys of one generation.
 #[derive(Debug)]
 pub(super) struct Space {
     entries: BTreeMap<Rc<[u8]>, Entry>,
-    /// Entries with a value.
+    /// Number of entries that have a value; other entries have only a queue, or clients that wait.
     keys: usize,
     waits: Waits,
     ledger: Ledger,
@@ -58,25 +59,25 @@ impl Space {
         Space { entries: BTreeMap::new(), keys: 0, waits: Waits::new(), ledger }
     }
 
-    /// How many keys have a value.
+    /// Returns the number of keys that have a value.
     pub(super) const fn keys(&self) -> usize {
         self.keys
     }
 
-    /// How many clients wait.
+    /// Returns the number of waiting clients.
     pub(super) fn waits(&self) -> usize {
         self.waits.len()
     }
 
-    /// Those whose wait is over, in their order, until they are taken: each is to get [`STOP_WAITING`].
+    /// Returns the clients whose wait has ended, in order, until they are taken: each has to be sent [`STOP_WAITING`].
     pub(super) fn woken(&mut self) -> &mut Vec<ClientId> {
         &mut self.waits.woken
     }
 
-    /// Carries out a request of `client`; what it answers at once goes into `answers`.
+    /// Carries out a request of `client`, and adds any immediate answer to `answers`.
     ///
     /// # Errors
-    /// The request cannot be carried out, and nothing of it was; the client is to be closed.
+    /// The request cannot be carried out, and no part of it was; the client must be closed.
     pub(super) fn apply(
         &mut self,
         client: ClientId,
@@ -117,7 +118,7 @@ impl Space {
         Ok(())
     }
 
-    /// The client is gone.
+    /// Removes a client that is gone.
     pub(super) fn forget(&mut self, client: ClientId) {
         self.give_up(client);
     }
@@ -164,7 +165,7 @@ impl Space {
         let now = self.entries.get(key).and_then(|entry| entry.value.as_ref());
         match now {
             Some(now) if now.bytes() != expected => answers.put_value(now),
-            None if !expected.is_empty() => answers.put_bytes(expected), // torch says so, though there is no such value
+            None if !expected.is_empty() => answers.put_bytes(expected), // as torch, though it has no value
             _ => {
                 self.set(key, value, limits)?;
                 answers.put_bytes(value);
@@ -190,7 +191,7 @@ impl Space {
         if length > limits.appended_bytes {
             return Err(Violation::Bound(Bound::AppendedBytes));
         }
-        // What grows in place may take twice its length for a while; one that somebody still reads is copied.
+        // A value that grows in place may need twice its length for a while; one that a client still reads is copied.
         if self.ledger.total() + Value::cost(length) as u64 > limits.store_bytes {
             return Err(Violation::Bound(Bound::StoreBytes));
         }
@@ -224,11 +225,11 @@ impl Space {
         self.insert(key, Entry { queue: VecDeque::from([value]), ..Entry::default() }, limits)
     }
 
-    /// The queue's length before, and what was taken of it.
+    /// Removes the oldest value of a queue, and answers with the queue's length before the request, and the value.
     fn pop(&mut self, key: &[u8], answers: &mut Outbox) {
         let queue = self.entries.get_mut(key).map(|entry| &mut entry.queue);
         answers.put_number(queue.as_ref().map_or(0, |queue| signed(queue.len())));
-        if let Some(value) = queue.and_then(VecDeque::pop_front) {
+        if let Some(value) = queue.and_then(|queue| queue.pop_front().inspect(|_| shrink(queue))) {
             answers.put_value(&value);
             self.drop_if_unused(key);
         }
@@ -245,7 +246,7 @@ impl Space {
         answers: &mut Outbox,
         limits: &Limits,
     ) -> Result<(), Violation> {
-        self.give_up(client); // a client waits for one thing at a time
+        self.give_up(client); // a client has one wait at a time
         if self.are_there(keys) {
             answers.put(&[STOP_WAITING]);
             return Ok(());
@@ -257,15 +258,16 @@ impl Space {
         Ok(())
     }
 
-    /// One of several keys that a wait is for.
+    /// Adds one key to a client's wait, unless the key is present.
     fn wait_for(&mut self, id: WaitId, key: &[u8], limits: &Limits) -> Result<(), Violation> {
         if self.entries.get(key).is_some_and(Entry::is_there) {
             return Ok(());
         }
+        self.room_for(WAIT_BYTES, limits)?;
         if !self.entries.contains_key(key) {
+            self.room_for(WAIT_BYTES + ENTRY_BYTES + key.len(), limits)?; // for both, or for neither
             self.insert(key, Entry::default(), limits)?;
         }
-        self.room_for(WAIT_BYTES, limits)?;
         if let Some((known, _)) = self.entries.get_key_value(key) {
             let known = Rc::clone(known);
             self.waits.add(id, known);
@@ -277,7 +279,7 @@ impl Space {
         Ok(())
     }
 
-    /// The client does not wait any more, if it did.
+    /// Cancels the wait of a client, if it has one.
     fn give_up(&mut self, client: ClientId) {
         let Some((id, wait)) = self.waits.end_of(client) else { return };
         self.ledger.remove(WAIT_BYTES * wait.keys.len());
@@ -289,7 +291,7 @@ impl Space {
         }
     }
 
-    /// The key was set: all who wait for it have it.
+    /// Counts the key as present in all waits for it, and ends those that miss no other key.
     fn wake_all(&mut self, key: &[u8]) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         for id in std::mem::take(&mut entry.waiting).into_ids() {
@@ -299,7 +301,7 @@ impl Space {
         }
     }
 
-    /// The queue has one value more: whoever came first and waits for nothing else is to take it.
+    /// Ends the oldest wait that needs only this key, to take the value that was added to the queue.
     fn wake_one(&mut self, key: &[u8]) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         while let Some(id) = entry.waiting.pop() {
@@ -333,7 +335,7 @@ impl Space {
     }
 }
 
-/// A count as the protocol has it.
+/// Converts a count to the signed number that the protocol has for counts.
 fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

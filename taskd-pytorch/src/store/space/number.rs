@@ -1,6 +1,6 @@
-//! Numbers as torch keeps them: decimal text, read as C++'s `stoll` reads it.
+//! Numbers in torch's form: decimal text, read in the way of C++'s `stoll`.
 
-/// The number that a value begins with. `None` if there is none, or none of 64 bits.
+/// Parses the number at the beginning of a value. `None` if there is none, or if it exceeds 64 bits.
 pub(super) fn decimal(text: &[u8]) -> Option<i64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let text = &text[text.iter().position(|byte| !is_space(byte))?..];
@@ -18,7 +18,7 @@ pub(super) fn decimal(text: &[u8]) -> Option<i64> {
     number
 }
 
-/// A number as text, in `room`.
+/// Formats a number as text, in `room`.
 pub(super) fn to_decimal(number: i64, room: &mut [u8; 20]) -> &[u8] {
     let (mut at, mut rest) = (room.len(), number.unsigned_abs());
     loop {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn decimal_text_written_is_parsed_back() {
         for number in [0, 7, -7, 10, 100, -99, i64::MAX, i64::MIN] {
             let mut room = [0; 20];
             let text = to_decimal(number, &mut room);

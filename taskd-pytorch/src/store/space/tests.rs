@@ -1,4 +1,4 @@
-//! What each request does to keys and to those who wait. What torch's own server answers is compared in `tests/store`.
+//! The effect of each request on keys and waiting clients. `tests/store` compares the answers with torch's own server.
 
 use super::*;
 
@@ -62,6 +62,34 @@ fn list(keys: &[&str]) -> Vec<u8> {
 }
 
 #[test]
+fn a_wait_that_is_refused_for_want_of_room_leaves_nothing() {
+    let mut room = Room::new();
+    room.limits.store_bytes = (ENTRY_BYTES + 1 + WAIT_BYTES / 2) as u64;
+    let list = list(&["a"]);
+    for _ in 0..3 {
+        room.try_ask(1, Request::Wait { keys: Keys::of(&list) }).unwrap_err();
+        assert!(room.is_empty());
+    }
+}
+
+/// Limits count entries: a client must not hold memory that none of them counts.
+#[test]
+fn lists_give_memory_back_when_most_of_their_entries_are_gone() {
+    let mut room = Room::new();
+    for _ in 0..4096 {
+        room.push("queue");
+    }
+    while room.ask(0, Request::QueueLen { key: b"queue" }) != 1i64.to_le_bytes() {
+        room.ask(0, Request::QueuePop { key: b"queue" });
+    }
+    assert!(room.space.entries[&b"queue"[..]].queue.capacity() <= 64);
+    assert!(room.wait(1, &["held"]).is_empty());
+    assert!(room.wait(2, &["held"; 4096]).is_empty());
+    room.ask(2, Request::CancelWait);
+    assert!(room.space.entries[&b"held"[..]].waiting.capacity() <= 64);
+}
+
+#[test]
 fn a_wait_is_over_when_its_last_key_is_there() {
     let mut room = Room::new();
     room.set("a", "1");
@@ -103,7 +131,7 @@ fn whatever_sets_a_key_ends_waits_and_what_sets_nothing_does_not() {
 }
 
 #[test]
-fn who_gives_up_or_is_gone_leaves_nothing_behind() {
+fn cancelled_or_forgotten_wait_leaves_no_entries() {
     let mut room = Room::new();
     assert!(room.wait(1, &["a", "b"]).is_empty());
     assert_eq!(room.ask(1, Request::CancelWait), [WAIT_CANCELED]);
@@ -125,8 +153,8 @@ fn who_gives_up_or_is_gone_leaves_nothing_behind() {
 }
 
 #[test]
-fn thousands_give_up_at_once_in_little_time() {
-    // In time that grows with the square of their number this would take minutes.
+fn waits_of_50000_clients_are_removed_in_linear_time() {
+    // With quadratic time this would take minutes.
     let mut room = Room::new();
     let clients = 50_000;
     for client in 0..clients {
@@ -144,7 +172,7 @@ fn thousands_give_up_at_once_in_little_time() {
 }
 
 #[test]
-fn a_value_in_a_queue_is_for_one_who_waits() {
+fn queue_value_wakes_one_waiting_client() {
     let mut room = Room::new();
     room.set("there", "1");
     for client in 1..=3 {

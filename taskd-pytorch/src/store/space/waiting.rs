@@ -1,23 +1,23 @@
-//! Who waits for what: one wait for each client, and under each key the waits for it.
+//! Waits for keys: one wait per client, and the list of waits for each key.
 //!
-//! It knows nothing of values. Who gives up leaves a number behind in long lists, which means nothing any more; such
-//! numbers are swept when they are half of a list, so that thousands may give up at once.
+//! This module knows no values. A cancelled wait leaves a stale number in long lists; stale numbers are removed when
+//! they are half of a list, so that thousands of clients can cancel at once.
 
 use super::ClientId;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// One wait; never used again.
+/// Identifies a wait; never reused.
 pub(super) type WaitId = u64;
 
-/// Up to so many, a list is searched for the one who gives up.
+/// Maximum length of a list that is searched for a cancelled wait.
 const SHORT: usize = 32;
 
-/// The waits for one key, in the order in which they began. One that named the key twice stands here twice.
+/// The waits for one key, in the order in which they began. A wait that names the key twice is in the list twice.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     ids: VecDeque<WaitId>,
-    /// How many have given up since it was swept, at most.
+    /// Upper bound of the number of ids in `ids` whose wait was cancelled and that were not removed yet.
     gave_up: usize,
 }
 
@@ -26,39 +26,56 @@ impl Waiting {
         self.ids.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.ids.capacity()
+    }
+
     pub(super) fn push(&mut self, id: WaitId) {
         self.ids.push_back(id);
     }
 
     pub(super) fn pop(&mut self) -> Option<WaitId> {
-        self.ids.pop_front()
+        let id = self.ids.pop_front();
+        shrink(&mut self.ids);
+        id
     }
 
     pub(super) fn into_ids(self) -> impl Iterator<Item = WaitId> {
         self.ids.into_iter()
     }
 
-    /// This one is over; `waits` knows it no more.
+    /// Removes a wait that was cancelled; `waits` no longer contains it.
     pub(super) fn gave_up(&mut self, id: WaitId, waits: &Waits) {
         if self.ids.len() <= SHORT {
             self.ids.retain(|other| *other != id);
-            return;
-        }
-        self.gave_up += 1;
-        if self.gave_up * 2 > self.ids.len() {
+        } else {
+            self.gave_up += 1;
+            if self.gave_up * 2 <= self.ids.len() {
+                return;
+            }
             self.ids.retain(|id| waits.by_id.contains_key(id));
             self.gave_up = 0;
         }
+        shrink(&mut self.ids);
     }
 }
 
-/// What one client waits for.
+/// Releases memory if the capacity is over four times the use: limits count entries, and a client must not hold memory
+/// that no limit counts.
+pub(super) fn shrink<T>(entries: &mut VecDeque<T>) {
+    if entries.capacity() > SHORT && entries.capacity() / 4 > entries.len() {
+        entries.shrink_to(entries.len() * 2);
+    }
+}
+
+/// The wait of one client.
 #[derive(Debug)]
 pub(super) struct Wait {
     client: ClientId,
-    /// What was missing when it began.
+    /// The keys that were missing when it began.
     pub(super) keys: Vec<Rc<[u8]>>,
-    /// How many of these still are.
+    /// Number of the wait's keys that are still missing.
     missing: usize,
 }
 
@@ -68,7 +85,7 @@ pub(super) struct Waits {
     by_id: BTreeMap<WaitId, Wait>,
     of_client: BTreeMap<ClientId, WaitId>,
     next: WaitId,
-    /// Clients whose wait is over, until they are taken.
+    /// Clients whose wait has ended, until they are taken.
     pub(super) woken: Vec<ClientId>,
 }
 
@@ -81,7 +98,7 @@ impl Waits {
         self.by_id.len()
     }
 
-    /// How many keys all of them wait for.
+    /// Returns the number of keys in all waits.
     pub(super) fn keys(&self) -> usize {
         self.by_id.values().map(|wait| wait.keys.len()).sum()
     }
@@ -101,13 +118,14 @@ impl Waits {
         }
     }
 
-    /// The client's wait, which is over.
+    /// Ends the client's wait and returns it.
     pub(super) fn end_of(&mut self, client: ClientId) -> Option<(WaitId, Wait)> {
         let id = self.of_client.remove(&client)?;
         Some((id, self.by_id.remove(&id)?))
     }
 
-    /// One of its keys is there. If it was the last, the wait is over: then how many keys it was for.
+    /// Records that one of a wait's keys is present. If it was the last missing one, the wait ends, and the number of
+    /// its keys is returned.
     pub(super) fn met(&mut self, id: WaitId) -> Option<usize> {
         let wait = self.by_id.get_mut(&id)?;
         wait.missing -= 1;

@@ -1,74 +1,74 @@
-//! torch's `TCPStore` protocol, from bytes to requests: where one ends, and what it asks.
+//! Parser of torch's `TCPStore` protocol: splits received bytes into requests.
 //!
-//! It reads and writes no socket and knows no key's value. A request is one byte for its [`Query`] and its fields; a
-//! string is its length (`u64`, little endian) and its bytes, a list is its count and its strings. Nothing but a closed
-//! connection says that something was wrong with a request.
+//! This module reads and writes no socket and stores no values. A request is one byte for its [`Query`], followed by
+//! its fields; a string is its length (`u64`, little endian) and its bytes, a list is its count and its strings. The
+//! only sign of an invalid request is a closed connection.
 //!
-//! A request may come in any number of parts. [`Decoder`] remembers how far it has looked, so that a client which sends a
-//! byte at a time costs no more than one that sends all at once.
+//! A request may arrive in any number of parts. [`Decoder`] remembers its position, so that a client that sends a byte
+//! at a time costs no more than one that sends everything at once.
 
 use super::limits::{Bound, Limits};
 use serde::{Deserialize, Serialize};
 
-/// What a client proves with that it is one: the field of its first request.
+/// The field of a client's first request by which it identifies itself.
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
-/// The answer of a `wait` whose keys are there.
+/// The answer to a `wait` whose keys are present.
 pub(super) const STOP_WAITING: u8 = 0;
-/// The answer of a `wait` that was called off.
+/// The answer to a `wait` that was cancelled.
 pub(super) const WAIT_CANCELED: u8 = 1;
-/// The answers of a `check`.
+/// The answers to a `check`.
 pub(super) const READY: u8 = 0;
 /// See [`READY`].
 pub(super) const NOT_READY: u8 = 1;
 
-/// What a request asks for; its number is its first byte.
+/// Type of a client's request to the store. Its number is the first byte of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Query {
-    /// The first request of every client.
+    /// Identifies the sender as a client: the first request on every connection.
     Validate = 0,
-    /// Sets a key. Not answered.
+    /// Sets the value of a key. The store sends no answer.
     Set = 1,
-    /// Sets a key that has the expected value.
+    /// Sets the value of a key if the key has the expected value.
     CompareSet = 2,
-    /// The value of a key.
+    /// Returns the value of a key.
     Get = 3,
-    /// Adds to a number that is kept as decimal text.
+    /// Adds a number to the value of a key, which the store keeps as decimal text.
     Add = 4,
-    /// Whether all of these are there.
+    /// Returns whether all keys in the request are present.
     Check = 5,
-    /// Answered when all of these are there.
+    /// Waits for keys: the store answers once all keys in the request are present.
     Wait = 6,
-    /// How many keys there are.
+    /// Returns the number of keys of the client's generation that have a value.
     NumKeys = 7,
     /// Removes a key.
     DeleteKey = 8,
-    /// Adds to the end of a value. Not answered.
+    /// Appends bytes to the value of a key. The store sends no answer.
     Append = 9,
-    /// The values of several keys.
+    /// Returns the values of several keys.
     MultiGet = 10,
-    /// Sets several keys. Not answered.
+    /// Sets the values of several keys. The store sends no answer.
     MultiSet = 11,
-    /// Ends a wait.
+    /// Cancels the client's wait for keys.
     CancelWait = 12,
-    /// Answered with the number that it carries.
+    /// Tests the connection: the store answers with the number in the request.
     Ping = 13,
-    /// Adds a value to the end of a queue. Not answered.
+    /// Appends a value to a queue. The store sends no answer.
     QueuePush = 14,
-    /// Takes the first value of a queue.
+    /// Removes the first value of a queue and returns it.
     QueuePop = 15,
-    /// How many values a queue has.
+    /// Returns the number of values in a queue.
     QueueLen = 16,
 }
 
 impl Query {
-    /// Whether its sender may go on without an answer.
+    /// Returns true if its sender may continue without an answer.
     pub(super) const fn is_unanswered(self) -> bool {
         matches!(self, Query::Validate | Query::Set | Query::Append | Query::MultiSet | Query::QueuePush)
     }
 
-    /// Every query, by its number.
+    /// All types of requests, by number.
     pub const ALL: [Query; 17] = [
         Query::Validate,
         Query::Set,
@@ -109,34 +109,34 @@ enum Field {
     Fixed(usize),
     Key,
     Value,
-    /// A count and that many keys.
+    /// A list of keys: a count and that many keys.
     Keys,
 }
 
 type Shape = &'static [Field];
 
-/// Why a client cannot go on.
+/// Reasons to close a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
-    /// Its first request was not that of a client.
-    #[error("it is no client of a store")]
+    /// The first request on the connection was not that of a client.
+    #[error("it is not a client of a store")]
     NotValidated,
-    /// There is no such query.
-    #[error("it sent a query that there is not ({0})")]
+    /// The client sent a request with this unknown number.
+    #[error("it sent an unknown query ({0})")]
     UnknownQuery(u8),
-    /// It wants to add to what is no number.
-    #[error("it adds to a value that is no number")]
+    /// The client adds to a value that is not a number.
+    #[error("it adds to a value that is not a number")]
     NotANumber,
-    /// A bound.
-    #[error("it went beyond {0}")]
+    /// The client exceeded this bound.
+    #[error("it exceeded {0}")]
     Bound(Bound),
 }
 
-/// One request, whole. Its parts are still where they were received.
+/// One complete request. Its fields refer to the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Validate,
-    /// Of `MultiSet` too, one by one.
+    /// Sets a key to a value; also used for each pair of a `MultiSet`.
     Set {
         key: &'a [u8],
         value: &'a [u8],
@@ -170,7 +170,7 @@ pub(super) enum Request<'a> {
     MultiGet {
         keys: Keys<'a>,
     },
-    /// The pairs follow.
+    /// The header of a `multi_set`; its pairs follow.
     MultiSet,
     CancelWait,
     Ping {
@@ -188,14 +188,14 @@ pub(super) enum Request<'a> {
     },
 }
 
-/// The keys of a list; each comes with its length.
+/// The keys of a list, each preceded by its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of a list without its count.
+    /// Creates the keys of a list without its count.
     #[cfg(test)]
     pub(super) const fn of(rest: &'a [u8]) -> Keys<'a> {
         Keys { rest }
@@ -210,18 +210,18 @@ impl<'a> Iterator for Keys<'a> {
     }
 }
 
-/// Finds the requests of one client in what it sends.
+/// Splits a client's data into requests.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// How much of the request at the front was looked at.
+    /// Number of bytes examined of the first request in the buffer, which is still incomplete.
     seen: usize,
-    /// No sooner than with so many bytes is there anything new.
+    /// Length of the buffer, in bytes, from which the next call of the decoder can make progress.
     need: usize,
-    /// Which field is next.
+    /// Index of the next field of the request.
     field: u8,
-    /// Keys of a list that are still to come.
+    /// Number of keys in the request's list of keys that are still to come.
     keys_left: u64,
-    /// Pairs of a `multi_set` that are still to come.
+    /// Number of pairs of a `multi_set` that are still to come.
     pairs_left: u64,
     validated: bool,
 }
@@ -232,22 +232,22 @@ impl Default for Decoder {
     }
 }
 
-/// A pair of a `multi_set`.
+/// The fields of a pair of a `multi_set`.
 const PAIR: Shape = &[Field::Key, Field::Value];
 
 impl Decoder {
-    /// Whether the client has shown that it is one.
+    /// Returns true if the client has identified itself as one.
     pub(super) const fn is_validated(&self) -> bool {
         self.validated
     }
 
-    /// The request that `buffer` begins with, how many bytes it takes, and what it asks for; `None` if its end is not there
-    /// yet.
+    /// Returns the length, the query and the fields of the request at the beginning of `buffer`; `None` if it is not
+    /// complete yet.
     ///
-    /// As long as it is `None`, the next call must be with the same bytes and more; after that, with what follows.
+    /// After `None`, the next call must pass the same bytes and more; after a request, the bytes that follow it.
     ///
     /// # Errors
-    /// The client cannot go on.
+    /// The client must be closed.
     pub(super) fn next<'a>(
         &mut self,
         buffer: &'a [u8],
@@ -283,14 +283,14 @@ impl Decoder {
     fn query_of(&self, byte: u8) -> Result<Query, Violation> {
         let query = Query::ALL.get(usize::from(byte)).copied();
         match query {
-            Some(Query::Validate) if self.validated => Err(Violation::UnknownQuery(byte)), // as with torch's server
+            Some(Query::Validate) if self.validated => Err(Violation::UnknownQuery(byte)), // as in torch's server
             Some(query) if self.validated || query == Query::Validate => Ok(query),
             _ if !self.validated => Err(Violation::NotValidated),
             _ => Err(Violation::UnknownQuery(byte)),
         }
     }
 
-    /// Goes past a field; false if its end is not there yet.
+    /// Advances past a field of the request in the buffer; returns false if the field is not complete yet.
     fn pass(&mut self, field: Field, buffer: &[u8], limits: &Limits) -> Result<bool, Violation> {
         match field {
             Field::Fixed(bytes) => self.pass_bytes(bytes, buffer, limits),
@@ -335,7 +335,7 @@ impl Decoder {
     }
 
     fn pass_bytes(&mut self, bytes: usize, buffer: &[u8], limits: &Limits) -> Result<bool, Violation> {
-        let end = self.seen + bytes; // no overflow: what is seen is in memory, and fields are bounded
+        let end = self.seen + bytes; // no overflow: `seen` bytes are in memory, and fields are bounded
         if end > limits.request_bytes {
             return Err(Violation::Bound(Bound::RequestBytes));
         }
@@ -347,7 +347,7 @@ impl Decoder {
         Ok(is_there)
     }
 
-    /// The request that is whole in `rest`.
+    /// Reads the fields of a request that is complete in `rest`.
     fn read<'a>(
         &mut self,
         query: Query,
@@ -372,7 +372,7 @@ impl Decoder {
     }
 }
 
-/// `None` for what [`Decoder::pass`] has not found whole: it does not come here.
+/// Returns the request in `rest`; `None` if it is incomplete, which [`Decoder::pass`] has ruled out.
 fn take_request<'a>(query: Query, rest: &mut &'a [u8]) -> Option<Request<'a>> {
     Some(match query {
         Query::Validate => Request::Validate,

@@ -1,4 +1,4 @@
-//! Every request whole and in parts, every violation, and a great many mutated requests.
+//! Every request, complete and in parts, every violation, and many mutated requests.
 
 use super::super::outbox::Outbox;
 use super::super::space::Space;
@@ -39,7 +39,7 @@ fn limits() -> Limits {
     Limits::default()
 }
 
-/// What the requests are, each as text, from parts of these lengths; the last one takes the rest.
+/// Decodes requests, as text, from parts of these lengths; the last part takes the rest.
 fn decode(bytes: &[u8], parts: impl Iterator<Item = usize>, limits: &Limits) -> Result<Vec<String>, Violation> {
     let (mut decoder, mut buffer, mut seen, mut rest) = (Decoder::default(), Vec::new(), Vec::new(), bytes);
     for part in parts.chain([usize::MAX]) {
@@ -60,7 +60,7 @@ fn decode(bytes: &[u8], parts: impl Iterator<Item = usize>, limits: &Limits) -> 
     Ok(seen)
 }
 
-/// One of each, with the list and the pairs.
+/// One request of each kind, including the list and the pairs.
 fn everything() -> Vec<u8> {
     Sent::default()
         .validate()
@@ -124,7 +124,7 @@ fn every_request_is_understood_however_it_is_cut() {
 }
 
 #[test]
-fn what_is_no_client_is_told_from_its_first_byte_on() {
+fn invalid_client_is_detected_from_its_first_byte() {
     let first = |bytes: &[u8]| decode(bytes, std::iter::empty(), &limits()).unwrap_err();
     assert_eq!(first(b"GET / HTTP/1.1\r\n\r\n"), Violation::NotValidated);
     assert_eq!(first(&[1]), Violation::NotValidated, "a query before the client is known");
@@ -138,7 +138,7 @@ fn what_is_no_client_is_told_from_its_first_byte_on() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_when_it_is_announced() {
+fn announced_length_beyond_a_bound_is_refused() {
     let refused = |sent: Sent| {
         let bytes = Sent::default().validate().raw(&sent.0).0;
         match decode(&bytes, std::iter::empty(), &limits()) {
@@ -169,7 +169,7 @@ fn what_is_too_long_is_refused_when_it_is_announced() {
 
 #[test]
 fn a_byte_at_a_time_costs_no_more_than_all_at_once() {
-    // Looked at from the start with every byte, this would take hours.
+    // If every byte caused a scan from the start, this would take hours.
     let mut sent = Sent::default().validate().query(Query::Check).number(100_000);
     for key in 0..100_000u32 {
         sent = sent.string(&key.to_le_bytes());
@@ -185,7 +185,7 @@ fn a_byte_at_a_time_costs_no_more_than_all_at_once() {
     assert_eq!((found, used), (2, sent.0.len()));
 }
 
-/// Requests that make sense to begin with.
+/// Random valid requests.
 fn random_requests(random: &mut StdRng) -> Vec<u8> {
     let mut sent = Sent::default().validate();
     for _ in 0..random.random_range(1..8) {

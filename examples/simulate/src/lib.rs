@@ -1,0 +1,1 @@
+//! Holds the example program `simulate`, which is the content of this package.

@@ -1,0 +1,19 @@
+//! The soak run of recoveries inside of the processes: real PyTorch jobs, one for each strategy, are hit over and over, in every way
+//! and at every moment, and every step of every rank must be that of the undisturbed run, bit by bit.
+//!
+//! `cargo run --release -p taskd-soak --example chaos_recovery -- --faults 60`. Faults come from outside of the supervisor, which is a process of
+//! its own and is killed as well; the seed chooses kinds, victims and moments. The script is that of `pytorch_recover`, and so is
+//! its Python environment. Connections are cut as root only.
+
+use std::process::ExitCode;
+use taskd_core::launch::guard;
+use taskd_examples::program;
+use taskd_pytorch::store;
+use taskd_soak::chaos_recovery::{self, Options};
+
+fn main() -> ExitCode {
+    guard::init(); // a guard is this same program, started again: it never comes back from here
+    store::init(); // and so is the store
+    let options: Options = program::options();
+    program::run("chaos_recovery", Box::pin(chaos_recovery::run(&options)))
+}

@@ -1,0 +1,187 @@
+//! One job under fire, seen from outside: its supervisor's process, its ranks' steps, and what its supervisors say.
+//!
+//! It starts and ends supervisors and waits; what is hit when is [`inject`](super::inject)'s.
+
+use super::account::JobAccount;
+use super::children;
+use super::growth::Growth;
+use super::kind::Kind;
+use super::progress::Progress;
+use super::stalled;
+use crate::outside::census::{Census, Process};
+use crate::outside::job::{LOOK_EVERY, Stalled, SupervisedJob, Watched};
+use crate::outside::notes::{self, Line, Note, Tail};
+use crate::outside::supervised;
+use rustix::process::Signal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use taskd_examples::program::Failure;
+use taskd_examples::recover::Job;
+
+/// How long everything of a job may take to be gone after its end, or after we have killed it.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// Steps of all ranks after a fault with which the job goes on.
+const STEPS: usize = 3;
+/// The same where no supervisor has said that an incident is over.
+const STEPS_UNSAID: usize = 40;
+
+/// A job that is hit until all of its faults are done.
+#[derive(Debug)]
+pub(crate) struct Fire<'a> {
+    pub(crate) job: Job,
+    pub(crate) supervised: SupervisedJob<'a>,
+    pub(crate) account: &'a mut JobAccount,
+    pub(crate) growth: Growth,
+    pub(crate) progress: Progress,
+    notes: Tail,
+    /// When a supervisor took the job up last, and when it has said last that an incident is over.
+    up: f64,
+    closed: f64,
+}
+
+impl<'a> Watched<'a> for Fire<'a> {
+    fn supervised(&self) -> &SupervisedJob<'a> {
+        &self.supervised
+    }
+
+    fn look(&mut self) {
+        for line in self.notes.lines().iter().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+            let at = line.at_ns as f64 / 1e9;
+            match line.note {
+                Note::Up => self.up = at,
+                Note::Closed { how } => {
+                    self.closed = at;
+                    *self.account.how.entry(how).or_default() += 1;
+                }
+                Note::Over { ok, reason } => self.supervised.over = Some((ok, reason)),
+                _ => {}
+            }
+        }
+        self.progress.look(&self.job.dir);
+    }
+}
+
+impl<'a> Fire<'a> {
+    /// Starts a job in a new directory.
+    pub(crate) fn start(
+        job: Job,
+        bound: Duration,
+        census: &'a mut Census,
+        account: &'a mut JobAccount,
+    ) -> Result<Fire<'a>, Failure> {
+        fs::create_dir_all(&job.dir)?;
+        fs::write(job.dir.join(supervised::ORDER), serde_json::to_vec(&job)?)?;
+        let notes = Tail::new(job.dir.join(notes::FILE));
+        let (growth, progress) = (Growth::default(), Progress::default());
+        let (up, closed) = (0.0, 0.0);
+        let supervised = SupervisedJob::new(job.dir.clone(), census, bound, GONE_WITHIN);
+        let mut fire = Fire { job, supervised, account, growth, progress, notes, up, closed };
+        fire.supervised.start_supervisor(false)?;
+        Ok(fire)
+    }
+
+    /// Kills the supervisor and starts another one.
+    pub(crate) async fn replace_supervisor(&mut self) -> Result<(), Failure> {
+        self.supervised.supervisor()?.signal(Signal::KILL)?;
+        self.supervised.bury_supervisor().await?;
+        self.supervised.start_supervisor(false)
+    }
+
+    /// The newest process of each rank.
+    pub(crate) fn ranks(&mut self) -> BTreeMap<u32, Process> {
+        let mut found: BTreeMap<u32, Process> = BTreeMap::new();
+        for process in self.supervised.census.take().into_iter().filter(|process| process.state != 'Z') {
+            let Some((victim, _)) = process.rank() else { continue };
+            let known = found.get(&victim.rank).and_then(|known| Some(known.rank()?.0.incarnation));
+            if known < Some(victim.incarnation) {
+                found.insert(victim.rank, process);
+            }
+        }
+        found
+    }
+
+    /// Who is to train: all, or where the world may be smaller those who live. Who has left comes back ever later when it soon leaves again.
+    fn expected(&mut self) -> BTreeSet<u32> {
+        if self.job.strategy.keeps_world() { (0..self.job.ranks).collect() } else { self.ranks().into_keys().collect() }
+    }
+
+    pub(crate) fn say(&self, line: &str) {
+        println!("  {:>4} faults  step {:>5}  {line}", self.account.faults, self.progress.most);
+    }
+
+    /// Waits until all ranks have gone on after this fault; how long that took, in milliseconds.
+    pub(crate) async fn goes_on(&mut self, kind: Kind, at: f64) -> Result<f64, Failure> {
+        let is_so = |fire: &mut Fire<'a>| {
+            let ranks = fire.expected();
+            let said = if kind.is_of_supervisor() { fire.up > at } else { fire.closed > at };
+            let steps = fire.progress.since(at, &ranks);
+            let enough = if said { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNSAID };
+            enough.then(|| fire.progress.first_after(at, &ranks)).flatten()
+        };
+        let first = self.until("all ranks trained again", is_so).await?;
+        let (processes, supervisor) = (self.supervised.census.take(), self.supervised.supervisor_pid());
+        self.growth.sample(&processes, supervisor);
+        Ok((first - at) * 1e3)
+    }
+
+    /// Lets the job come to its end.
+    pub(crate) async fn finish(&mut self) -> Result<u64, Failure> {
+        let until = self.progress.most + 50;
+        let new = self.job.dir.join("until.new");
+        fs::write(&new, until.to_string())?;
+        fs::rename(&new, self.job.dir.join("until"))?;
+        // Who starts from nothing has all of these steps before it.
+        let bound = self.supervised.bound;
+        self.supervised.bound += Duration::from_millis(60) * u32::try_from(until).unwrap_or(u32::MAX);
+        let ended = self.until("the job ended", |fire| fire.supervised.over.clone()).await;
+        self.supervised.bound = bound;
+        let (ok, reason) = ended?;
+        self.supervised.bury_supervisor().await?;
+        if ok { Ok(until) } else { Err(format!("the job ended with: {reason}").into()) }
+    }
+
+    /// Waits until all children of ended ranks have ended, and accounts for those that have not: after `kind`, or at the end.
+    pub(crate) async fn account_for_children(&mut self, kind: Option<Kind>) {
+        let Some(number) = self.job.children else { return };
+        let until = Instant::now() + GONE_WITHIN;
+        let left = loop {
+            let living = children::living(number);
+            let ranks = self.ranks().values().map(|process| process.pid).collect();
+            let left = children::left(living, &ranks);
+            if left.is_empty() || Instant::now() > until {
+                break left;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        self.account.contained &= !lacks_a_control_group(&self.job.dir);
+        if left.is_empty() {
+            return;
+        }
+        let after = kind.map_or("the end".to_owned(), |kind| format!("{kind:?}"));
+        self.say(&format!("children left after {after}: {left:?}"));
+        *self.account.left_after.entry(after).or_default() += left.len();
+        left.iter().for_each(|child| *self.account.left.entry(child.kind).or_default() += 1);
+        children::kill(&left);
+    }
+
+    /// Writes down all that may explain why the job stands still, then starts it again.
+    pub(crate) async fn start_over(&mut self, why: &Stalled) -> Result<(), Failure> {
+        self.account.stalls += 1;
+        let to = self.job.dir.join(format!("stall-{}.txt", self.account.stalls));
+        let processes = self.supervised.census.take();
+        stalled::dump(&to, &why.to_string(), &self.job.dir, &processes).await?;
+        self.say(&format!("STALL: {why}; see {}", to.display()));
+        self.supervised.kill_all().await?;
+        self.supervised.start_supervisor(false)
+    }
+}
+
+/// Returns true if a guard of the job has logged that no control group holds its processes.
+fn lacks_a_control_group(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path().join("guard.log"))
+        .any(|log| fs::read_to_string(log).is_ok_and(|text| text.contains("no control group holds")))
+}

@@ -1,0 +1,100 @@
+//! Collects the ranks' reports of each step.
+//!
+//! This module compares nothing.
+
+use crate::job::{JobTime, Rank, Role};
+use crate::state::{Phase, View};
+use crate::trace::StepTimes;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Maximum number of incomplete steps. Above it the oldest step is used as it is, and ranks missing from it are not
+/// awaited until they report a step again.
+const WAITING_STEPS_MAX: usize = 64;
+
+/// One rank's times in one step, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sample {
+    /// Start of the step.
+    pub(super) began: JobTime,
+    /// The rank's own time without saving checkpoints, which is not work that others wait for in every step.
+    pub(super) own: f64,
+    pub(super) wait: f64,
+    /// The part of the own time in which the rank's thread was on a CPU.
+    pub(super) cpu: Option<f64>,
+    pub(super) data: f64,
+}
+
+impl Sample {
+    /// Creates a sample; `None` if the figures cannot be used.
+    pub(super) fn of(times: &StepTimes, ended: JobTime) -> Option<Sample> {
+        let own = float(times.own_ns().saturating_sub(times.save_checkpoint_ns));
+        let sample = Sample {
+            began: ended.before(Duration::from_nanos(times.wall_ns)),
+            own,
+            wait: float(times.wait_ns),
+            cpu: times.cpu_ns.map(|cpu| float(cpu).min(own)),
+            data: float(times.data_loader_ns),
+        };
+        (own > 0.0 && times.lost == 0).then_some(sample)
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "of times in nanoseconds only the first digits matter")]
+fn float(nanos: u64) -> f64 {
+    nanos as f64
+}
+
+/// Steps that some ranks have not reported yet.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Gathering {
+    steps: BTreeMap<u64, BTreeMap<u32, Sample>>,
+    /// Number of the last step that each rank has reported, by rank.
+    reached: BTreeMap<u32, u64>,
+    /// Ranks whose reports of steps are not awaited, because they have reported none for too long.
+    silent: BTreeSet<u32>,
+    /// The lowest rank whose report of the oldest step is awaited; all ranks below it have been checked.
+    waits_for: u32,
+}
+
+impl Gathering {
+    /// Adds a rank's report of a step; without a sample if its figures cannot be used.
+    pub(super) fn add(&mut self, rank: u32, step: u64, sample: Option<Sample>) {
+        match self.reached.get(&rank) {
+            Some(last) if *last == step => return,
+            Some(last) if *last > step => *self = Gathering::default(), // the program has restarted its count
+            _ => {}
+        }
+        self.reached.insert(rank, step);
+        self.silent.remove(&rank);
+        let samples = self.steps.entry(step).or_default();
+        samples.extend(sample.map(|sample| (rank, sample)));
+    }
+
+    /// Removes and returns the oldest step, if no rank will report it any more.
+    pub(super) fn next_whole(&mut self, view: &View) -> Option<(u64, BTreeMap<u32, Sample>)> {
+        let (&step, _) = self.steps.first_key_value()?;
+        if self.steps.len() > WAITING_STEPS_MAX {
+            let missing: Vec<u32> = self.missing(0, step, view).collect();
+            self.silent.extend(missing);
+        } else {
+            let missing = self.missing(self.waits_for, step, view).next();
+            if let Some(rank) = missing {
+                self.waits_for = rank;
+                return None;
+            }
+        }
+        self.waits_for = 0;
+        self.steps.pop_first()
+    }
+
+    /// Returns training ranks from `from` on that may still report this step.
+    fn missing<'a>(&'a self, from: u32, step: u64, view: &'a View) -> impl Iterator<Item = u32> + 'a {
+        let members = view.world.members().range(Rank(from)..).map(|(rank, _)| *rank);
+        let is_past = move |rank: &Rank| self.reached.get(&rank.0).is_some_and(|reached| *reached >= step);
+        let trains = |rank: &Rank| view.proc(&Role::Rank(*rank)).is_some_and(|p| p.wanted && p.phase == Phase::Running);
+        let missing = members.filter(move |rank| !is_past(rank) && !self.silent.contains(&rank.0));
+        missing.filter(trains).map(|rank| rank.0)
+    }
+}

@@ -1,0 +1,291 @@
+//! Decides incidents that are due: turns the arbiter's verdict into a decision, which is published, paid for and begun.
+//!
+//! It judges no proposal: that is the part of the `arbiter`.
+
+use super::arbiter::{ArbiterContext, Price, Verdict, arbitrate};
+use super::incidents::{Hold, Open};
+use super::plans::PlanId;
+use super::{Branch, Chosen, Decision, Event, HoldReason, Kernel};
+use crate::detect::Fault;
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, RemovalCap, Role};
+use crate::recover::Action;
+use crate::state::{Proc, View};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Text with which an incident is closed after the recovery of another incident has replaced its blamed processes.
+#[doc(hidden)]
+pub const REPLACED: &str = "another recovery has replaced the blamed processes";
+/// Maximum number of host removals that are remembered for the limit on removals. The oldest are dropped first; a limit
+/// above this number is not enforced.
+const REMOVALS_KEPT_MAX: usize = 1024;
+
+/// Returns true if the incident is an operator's request for which no process was stopped yet.
+fn is_wish(open: &Open) -> bool {
+    open.incident.is_requested_by_operator() && !open.begun
+}
+
+/// Returns true if the job continues even if nothing is done for the incident, and no process was stopped for it yet.
+fn is_non_disruptive(open: &Open, view: &View) -> bool {
+    !open.begun && open.incident.is_non_disruptive(view)
+}
+
+impl Kernel {
+    /// Decides one incident that is due. Returns false if there is none.
+    pub(super) fn decide_one(&mut self) -> bool {
+        let now = self.now();
+        let due = |o: &&Open| o.decide_at.is_some_and(|at| at <= now);
+        let Some(id) = self.state.incidents.values().find(due).map(|o| o.incident.id) else { return false };
+        if self.state.life.is_ending() {
+            self.set_decide_at(id, None);
+            return true;
+        }
+        let open = &self.state.incidents[&id];
+        if open.incident.faults.iter().all(|f| matches!(f.primary_suspect().domain, Domain::Plugin(_))) {
+            self.state.counts.branch(Branch::Noted);
+            self.close(id, "noted: it concerns the runtime, not the job", None);
+            return true;
+        }
+        if let Some(spares) = self.broken_spares(open) {
+            return self.take_out(id, &spares);
+        }
+        if self.is_overtaken(open) {
+            if self.observes() {
+                self.state.ledger.judged(&open.incident, &self.state.view); // replaced before it was decided
+            }
+            self.state.counts.branch(Branch::Overtaken);
+            self.close(id, REPLACED, None);
+            return true;
+        }
+        if self.awaits_guard(id) {
+            self.set_decide_at(id, None);
+            return true;
+        }
+        if let Some(until) = self.awaits_word(id) {
+            self.state.counts.branch(Branch::AwaitedWord);
+            self.set_decide_at(id, Some(until));
+            return true;
+        }
+        self.charge_closed(id);
+        let open = &self.state.incidents[&id];
+        let context = self.arbiter_context(open);
+        let verdict = arbitrate(&open.incident, &context);
+        let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| context.price(&c.proposal));
+        self.rule(id, verdict, price);
+        true
+    }
+
+    /// Returns true if another incident's recovery has started newer processes in the place of all that was blamed.
+    pub(super) fn is_overtaken(&self, open: &Open) -> bool {
+        let view = &self.state.view;
+        let stands = |fault: &Fault| {
+            if let Domain::Node(node) | Domain::Device(node, _) = &fault.primary_suspect().domain {
+                return !self.ranks_on(node).is_empty();
+            }
+            if let Domain::Guard(node) = &fault.primary_suspect().domain {
+                let ends_with_it = |proc: &Proc| proc.unguarded && proc.node.as_ref() == Some(node);
+                return fault.primary_suspect().damage.is_still_training() || view.procs.values().any(ends_with_it);
+            }
+            let member = match &fault.primary_suspect().domain {
+                Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
+                _ => None,
+            };
+            member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
+        };
+        let is_half_done = self.state.trial.as_ref().is_some_and(|trial| trial.leaves_ranks_waiting(open.incident.id));
+        !open.has_failed()
+            && !is_half_done
+            && view.stopped_for(open.incident.id).next().is_none()
+            && !open.incident.faults.iter().any(stands)
+    }
+
+    /// Returns the faulty hosts to cordon, if the incident concerns only hosts without ranks.
+    ///
+    /// `None` unless at least one of these hosts is faulty and still in use.
+    fn broken_spares(&self, open: &Open) -> Option<BTreeSet<NodeId>> {
+        let is_of_a_spare = |fault: &Fault| match &fault.primary_suspect().domain {
+            Domain::Node(node) | Domain::Device(node, _) => self.ranks_on(node).is_empty(),
+            _ => false,
+        };
+        let mut spares = open.incident.broken_hosts();
+        spares.retain(|node| self.state.view.is_ready(node));
+        let is_untouched = !open.begun && open.incident.attempts.is_empty();
+        let is_all = is_untouched && open.incident.faults.iter().all(is_of_a_spare);
+        (is_all && !spares.is_empty()).then_some(spares)
+    }
+
+    /// Cordons hosts on which nothing runs, if the runtime may act. Always returns true: the incident is settled.
+    fn take_out(&mut self, id: IncidentId, spares: &BTreeSet<NodeId>) -> bool {
+        let by = self.state.incidents[&id].incident.root().map_or(Name::new("a detector"), |fault| fault.by.clone());
+        let how = match (self.observes(), self.state.paused.is_some(), self.over_the_cap(spares.len())) {
+            (true, ..) => "no process runs on it: would be cordoned".to_owned(),
+            (_, true, _) => "no process runs on it: not cordoned, as the runtime is paused".to_owned(),
+            (.., Some(cap)) => format!("no process runs on it: not cordoned, as {cap}"),
+            _ => {
+                let reason = format!("reported as broken by {by}");
+                self.command(None, Action::Cordon { nodes: spares.clone(), reason }, Duration::MAX);
+                self.note_removals(spares.len());
+                "no process runs on it: cordoned".to_owned()
+            }
+        };
+        self.close(id, &how, None);
+        true
+    }
+
+    fn arbiter_context<'a>(&'a self, open: &'a Open) -> ArbiterContext<'a> {
+        let touched = self.state.plans.values().flat_map(|p| p.run.proposal.affected_domains.iter().cloned()).collect();
+        ArbiterContext {
+            view: &self.state.view,
+            strategies: &self.strategies,
+            budget_left: self.state.budget.left(),
+            free_in_row: self.state.free_in_row,
+            paid: open.paid >= open.worth(),
+            let_off: open.let_off >= open.worth(),
+            ordered: is_wish(open),
+            is_non_disruptive: is_non_disruptive(open, &self.state.view),
+            declined: &open.declined,
+            charged: &open.charged,
+            touched,
+            checks: &self.checks,
+        }
+    }
+
+    /// Turns a verdict into a plan, a wait, or the end of the job.
+    fn rule(&mut self, id: IncidentId, verdict: Verdict, price: Price) {
+        self.set_decide_at(id, None);
+        for plugin in verdict.panicked {
+            let fault =
+                super::ingest::plugin_fault(&self.state.view, plugin, "the strategy panicked in `propose`".into());
+            self.found.blame(fault);
+        }
+        if verdict.waits {
+            if let Some(open) = self.state.incidents.get_mut(&id) {
+                open.held = None; // decided again when a plan ends
+            }
+            return self.state.counts.branch(Branch::Excluded);
+        }
+        verdict.branches.into_iter().for_each(|b| self.state.counts.branch(b));
+        let Some(open) = self.state.incidents.get(&id) else { return };
+        let (is_wish, is_non_disruptive) = (is_wish(open), is_non_disruptive(open, &self.state.view));
+        let is_none = verdict.chosen.is_none();
+        let held =
+            if is_none && (is_non_disruptive || is_wish) { None } else { self.hold(id, verdict.chosen.as_ref()) };
+        let is_dropped = is_none && (is_wish || is_non_disruptive);
+        let at = self.now();
+        self.book(id, held.as_ref().map(|(why, _)| Hold { why: *why, chosen: verdict.chosen.clone() }), price);
+        let Some(open) = self.state.incidents.get(&id) else { return };
+        let decision = Decision {
+            at,
+            incident: open.incident.clone(),
+            rests_on: open.rests_on,
+            chosen: verdict.chosen.clone(),
+            lost: verdict.lost,
+            refused: verdict.refused,
+            budget_left: self.state.budget.left(),
+            reason: verdict.reason + held.as_ref().map_or("", |(_, text)| text),
+            held: held.as_ref().map(|(why, _)| *why),
+        };
+        self.state.ledger.decided(&decision, &self.state.view);
+        let last_words = decision.last_words();
+        self.announce(Some(id), Event::Decided(Box::new(decision)));
+        if let Some((why, _)) = held {
+            self.maybe_complete = true; // all ranks may have finished while this was undecided
+            return self.state.counts.branch(match why {
+                HoldReason::DryRun => Branch::HeldObserving,
+                HoldReason::Paused => Branch::HeldPaused,
+                HoldReason::AwaitingApproval => Branch::HeldAsking,
+            });
+        }
+        match verdict.chosen {
+            None if is_dropped => {
+                self.state.counts.branch(Branch::WishDropped);
+                self.close(id, &format!("not done: {last_words}"), None);
+            }
+            None => self.end(false, &last_words),
+            Some(chosen) => {
+                self.note_removals(chosen.proposal.cost.nodes_removed as usize);
+                if chosen.proposal.cost.ends_job {
+                    self.state.life = super::lifecycle::Life::Ending;
+                    self.drop_other_plans(PlanId::Recovery(id));
+                }
+                self.begin(PlanId::Recovery(id), chosen.strategy, chosen.proposal);
+            }
+        }
+    }
+
+    /// Records that a decision is held (not carried out for now), or charges its price to the recovery budget.
+    fn book(&mut self, id: IncidentId, hold: Option<Hold>, price: Price) {
+        let Some(open) = self.state.incidents.get_mut(&id) else { return };
+        (open.held, open.word_until) = (hold, None);
+        if open.held.is_some() {
+            return;
+        }
+        match price {
+            Price::Nothing => {}
+            Price::Token => {
+                open.paid = open.worth();
+                self.state.budget.withdraw();
+                self.state.free_in_row = 0;
+            }
+            Price::FreeRetry => {
+                open.let_off = open.worth();
+                self.state.counts.branch(Branch::FreeRetry);
+                self.state.free_in_row += 1;
+            }
+        }
+    }
+
+    /// Returns the reason why a verdict is held, with its text. `None` if it is carried out.
+    fn hold(&mut self, id: IncidentId, chosen: Option<&Chosen>) -> Option<(HoldReason, String)> {
+        let question = chosen.and_then(|chosen| self.question(id, chosen));
+        if self.observes() {
+            let asks = question.map_or(String::new(), |question| format!(", and would ask: {question}"));
+            return Some((HoldReason::DryRun, format!("; not done: this runtime only observes{asks}")));
+        }
+        if let Some(paused) = &self.state.paused {
+            return Some((
+                HoldReason::Paused,
+                format!("; held: {} has paused the runtime ({})", paused.by, paused.reason),
+            ));
+        }
+        question.map(|question| (HoldReason::AwaitingApproval, format!("; held: {question}")))
+    }
+
+    /// Returns the reason why an operator has to approve the proposal first, if one has to.
+    fn question(&mut self, id: IncidentId, chosen: &Chosen) -> Option<String> {
+        let Chosen { strategy, proposal } = chosen;
+        if self.state.incidents.get(&id)?.approved.contains(strategy) {
+            return None;
+        }
+        let policy = &self.state.view.spec.policy;
+        if policy.permission(strategy) == Permission::Ask {
+            return Some(format!("{strategy} needs the approval of an operator"));
+        }
+        self.over_the_cap(proposal.cost.nodes_removed as usize)
+    }
+
+    /// Returns the reason why an operator has to approve the removal of `nodes` more hosts, if one has to.
+    fn over_the_cap(&mut self, nodes: usize) -> Option<String> {
+        let RemovalCap { nodes_max, within } = self.state.view.spec.policy.node_removals;
+        let since = self.now().since(JobTime::START).saturating_sub(within);
+        self.state.removals.retain(|at| at.since(JobTime::START) >= since);
+        let removed = self.state.removals.len();
+        (nodes > 0 && removed.saturating_add(nodes) > nodes_max as usize).then(|| {
+            format!("{removed} hosts were cordoned within {within:?}, and {nodes_max} may be without an approval")
+        })
+    }
+
+    pub(super) fn note_removals(&mut self, nodes: usize) {
+        let now = self.now();
+        self.state.removals.extend((0..nodes.min(REMOVALS_KEPT_MAX)).map(|_| now));
+        while self.state.removals.len() > REMOVALS_KEPT_MAX {
+            self.state.removals.pop_front();
+        }
+    }
+
+    pub(super) fn set_decide_at(&mut self, id: IncidentId, at: Option<JobTime>) {
+        if let Some(open) = self.state.incidents.get_mut(&id) {
+            open.decide_at = at;
+        }
+    }
+}

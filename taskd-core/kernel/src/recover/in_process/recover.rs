@@ -1,0 +1,116 @@
+//! Restarts lost ranks, in place or on other hosts, with the state of a replica; the other ranks stay.
+
+use super::replacements::{self, Newcomers, lost};
+use super::replicas::can_give;
+use super::{Limits, cannot_replace, may_still_run, missing_services, survivors};
+use crate::job::{Counted, Name, NodeId, Rank, Role};
+use crate::recover::{
+    Advance, Cost, Incident, JobProfile, PlanExecution, Proposal, RecoveryStrategy, RefusalError, possible,
+};
+use crate::state::View;
+use crate::state::placement::{self, Seats};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NO_OTHER_HOST: &str = "there is no other host";
+
+/// Strategy that starts new processes for the lost ranks only; the surviving ranks keep their processes and state.
+///
+/// The job loses the step in flight.
+///
+/// - Stages: `abort` (survivors leave the broken process groups and finish their step; lost processes that may
+///   still run are stopped), `start` (new processes build and warm up their model, until they are
+///   [parked](crate::job::Ready::Parked)), `join`, `sync-state` (new ranks, ranks whose optimizer step was aborted,
+///   and ranks that are behind copy from a replica with the newest committed step), `resume`.
+/// - [`in_place`](Recover::in_place) starts lost ranks on their hosts, [`elsewhere`](Recover::elsewhere) on others.
+/// - The rendezvous service is started as well, if it is missing.
+/// - Refuses if no rank is lost, if the program itself is broken, if a survivor has no control link or would stay
+///   on a broken host, if another service is missing, if a lost rank finds no place, if no replica of a lost rank
+///   is left, and if the state of a lost rank is [sharded](crate::state::ControlLink::sharded) (no other rank has a
+///   copy).
+/// - Fails between stages if no replica has the state of one whole step: the next strategy then needs a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Recover {
+    in_place: bool,
+    limits: Limits,
+}
+
+impl Recover {
+    /// Returns the strategy `recover-in-place`: it starts lost ranks on their former hosts.
+    #[must_use]
+    pub const fn in_place() -> Recover {
+        Recover { in_place: true, limits: Limits::USUAL }
+    }
+
+    /// Returns the strategy `recover`: it starts lost ranks on other hosts.
+    #[must_use]
+    pub const fn elsewhere() -> Recover {
+        Recover { in_place: false, limits: Limits::USUAL }
+    }
+
+    /// Returns the places of the lost ranks after the recovery.
+    fn seats(&self, incident: &Incident, lost: &BTreeSet<Rank>, view: &View) -> Result<Seats, String> {
+        let before = placement::current(view);
+        let hosts: BTreeSet<NodeId> = lost.iter().filter_map(|rank| before.get(rank)?.node.clone()).collect();
+        let usable = if self.in_place { incident.broken_hosts() } else { &incident.broken_hosts() | &hosts };
+        let usable = view.without(&usable);
+        if let Some(host) = hosts.iter().find(|host| self.in_place && !view.nodes.is_empty() && !usable.is_ready(host))
+        {
+            return Err(format!("{host} takes nothing new"));
+        }
+        let mut moving = before.clone();
+        moving.retain(|rank, _| lost.contains(rank));
+        let settled = placement::settle_some(&usable, &before, moving)?;
+        let moved = lost.iter().all(|rank| settled.get(rank).map(|s| &s.node) != before.get(rank).map(|s| &s.node));
+        if !self.in_place && !moved {
+            return Err(NO_OTHER_HOST.into());
+        }
+        Ok(settled)
+    }
+
+    pub(super) fn cost(&self) -> Cost {
+        Cost::downtime(Duration::from_millis(if self.in_place { 200 } else { 500 }))
+    }
+}
+
+impl RecoveryStrategy for Recover {
+    fn name(&self) -> Name {
+        Name::new(if self.in_place { "recover-in-place" } else { "recover" })
+    }
+
+    fn config(&self) -> String {
+        self.limits.text()
+    }
+
+    fn unsupported_reason(&self, job: &JobProfile) -> Option<String> {
+        let no_other_host = || (!self.in_place && job.hosts == Some(1)).then(|| NO_OTHER_HOST.to_owned());
+        cannot_replace(job).or_else(no_other_host)
+    }
+
+    fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
+        possible(self, view)?;
+        let lost = lost(incident, view)?;
+        let services = missing_services(view, &view.world)?;
+        let kept = survivors(incident, view, &lost)?;
+        can_give(&kept, &lost, view)?;
+        let mut seats = self.seats(incident, &lost, view)?;
+        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+            for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {
+                member.incarnation = view.next_incarnation(&Role::Rank(*rank));
+                if let Some(seat) = seats.remove(rank) {
+                    (member.node, member.device) = (seat.node, seat.device);
+                }
+            }
+        }));
+        let places = if self.in_place { "in place" } else { "on another host" };
+        let (number, of) = (lost.len(), world.size());
+        let reason = format!("{number} of {of} ranks restart {places}, the others keep their state");
+        let newcomers = Newcomers { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
+        Ok(newcomers.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
+    }
+
+    fn advance(&self, run: &PlanExecution, view: &View) -> Advance {
+        replacements::advance(run, view, &self.limits)
+    }
+}

@@ -1,0 +1,489 @@
+//! Orders to a launcher to start processes, and the changes that a launcher reports.
+
+use super::{LinkStatus, WorkerEvent};
+use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec, World};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// The host on which a process is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Place {
+    /// Run on this host. Use this variant wherever the launcher lists its hosts, so that the job's log contains the
+    /// choice.
+    On(NodeId),
+    /// On any host except these: the launcher chooses.
+    AnyBut(BTreeSet<NodeId>),
+}
+
+impl Place {
+    /// Returns the place that allows the launcher to choose any host.
+    #[must_use]
+    pub const fn anywhere() -> Place {
+        Place::AnyBut(BTreeSet::new())
+    }
+}
+
+/// An order to start one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StartOrder {
+    /// Identifier of the process to start: the key by which a repeated order is recognised.
+    pub proc: ProcId,
+    /// The host on which the process is to run.
+    pub place: Place,
+    /// The command to run, with its environment and settings.
+    pub spec: Arc<WorkerSpec>,
+}
+
+impl StartOrder {
+    /// Creates an order to start this process on that host.
+    #[must_use]
+    pub const fn new(proc: ProcId, place: Place, spec: Arc<WorkerSpec>) -> StartOrder {
+        StartOrder { proc, place, spec }
+    }
+
+    /// Sets the host on which the process is to run.
+    #[must_use]
+    pub fn with_place(mut self, place: Place) -> StartOrder {
+        self.place = place;
+        self
+    }
+
+    /// Sets the command to run and its settings.
+    #[must_use]
+    pub fn with_spec(mut self, spec: Arc<WorkerSpec>) -> StartOrder {
+        self.spec = spec;
+        self
+    }
+}
+
+/// Orders to start several processes together in the same world.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct StartBatch {
+    /// The world that the processes belong to: the set of ranks that train together.
+    pub world: Arc<World>,
+    /// The start orders, one for each process.
+    #[serde(with = "Orders")]
+    #[serde(alias = "orders")]
+    pub starts: Vec<StartOrder>,
+}
+
+impl StartBatch {
+    /// Creates a batch of start orders for processes of this world.
+    #[must_use]
+    pub const fn new(world: Arc<World>, starts: Vec<StartOrder>) -> StartBatch {
+        StartBatch { world, starts }
+    }
+}
+
+/// Serialised form of start orders in a log or on a wire: an order whose specification equals that of the order before
+/// it leaves it out, so that 10,000 ranks do not repeat one command line 10,000 times.
+struct Orders;
+
+/// One serialised start order.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct Order<P, L, S> {
+    proc: P,
+    place: L,
+    spec: Option<S>,
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Orders {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "StartOrders".into()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Vec::<Order<ProcId, Place, WorkerSpec>>::json_schema(generator)
+    }
+}
+
+impl Orders {
+    fn serialize<S: Serializer>(orders: &[StartOrder], s: S) -> Result<S::Ok, S::Error> {
+        let mut last = None;
+        s.collect_seq(orders.iter().map(|StartOrder { proc, place, spec }| {
+            let repeated = last.replace(spec) == Some(spec);
+            Order { proc, place, spec: (!repeated).then_some(spec) }
+        }))
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<StartOrder>, D::Error> {
+        let mut last = None;
+        let orders = Vec::<Order<ProcId, Place, Arc<WorkerSpec>>>::deserialize(d)?.into_iter();
+        let whole = orders.map(|Order { proc, place, spec }| {
+            last = spec.or(last.take());
+            let spec = last.clone().ok_or_else(|| D::Error::custom("the first order has no specification"))?;
+            Ok(StartOrder { proc, place, spec })
+        });
+        whole.collect()
+    }
+}
+
+/// The phase of a process's life. A process passes through the phases only in the order in which they are declared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The start was accepted, but the process does not run yet; the text gives the reason.
+    Pending(String),
+    /// The process runs.
+    Running,
+    /// The process no longer takes part in training. The launcher reports this early, before the process is gone; its
+    /// memory and ports may still be in use.
+    ///
+    /// The termination is [`Termination::Unknown`] if it could not be read. It is then provisional until
+    /// [`Phase::Exited`].
+    Dead(Termination),
+    /// The process is gone. The launcher reports this exactly once for each process, with the exact exit, also if the
+    /// start itself failed.
+    Exited(Box<Exit>),
+}
+
+impl Phase {
+    /// Returns true if the process has ended, as far as is known.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self, Phase::Dead(_) | Phase::Exited(_))
+    }
+
+    /// Returns true if the process is certainly gone.
+    #[must_use]
+    pub const fn is_exited(&self) -> bool {
+        matches!(self, Phase::Exited(_))
+    }
+
+    /// Returns how the process ended, if it has ended.
+    #[must_use]
+    pub fn termination(&self) -> Option<Termination> {
+        match self {
+            Phase::Dead(how) => Some(*how),
+            Phase::Exited(exit) => Some(exit.how),
+            Phase::Pending(_) | Phase::Running => None,
+        }
+    }
+
+    /// Returns the exact exit; `None` until the process is gone.
+    #[must_use]
+    pub fn exit(&self) -> Option<&Exit> {
+        match self {
+            Phase::Exited(exit) => Some(exit),
+            Phase::Pending(_) | Phase::Running | Phase::Dead(_) => None,
+        }
+    }
+
+    /// Returns the position of the phase in the order of phases, from 0, to check that phases only move forward.
+    #[must_use]
+    pub const fn order(&self) -> u8 {
+        match self {
+            Phase::Pending(_) => 0,
+            Phase::Running => 1,
+            Phase::Dead(_) => 2,
+            Phase::Exited(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Phase::Pending(why) => write!(f, "pending: {why}"),
+            Phase::Running => f.write_str("running"),
+            Phase::Dead(how) => write!(f, "dead: {how}"),
+            Phase::Exited(exit) => write!(f, "exited: {}", exit.how),
+        }
+    }
+}
+
+/// The state of one process as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProcStatus {
+    /// Identifier of the process: its rank or service, and its incarnation (the number of its start).
+    pub proc: ProcId,
+    /// Name of the process's host, once known.
+    pub node: Option<NodeId>,
+    /// Distinguishes two processes that a platform ran under one incarnation: pid and start time, or a pod's uid.
+    pub instance: Name,
+    /// Process id on the process's host, once the process runs and if it has one.
+    pub pid: Option<u32>,
+    /// The phase of the process's life.
+    pub phase: Phase,
+}
+
+impl ProcStatus {
+    /// Creates the status of a process whose host and process id are not known yet.
+    pub fn new(proc: ProcId, instance: impl Into<Name>, phase: Phase) -> ProcStatus {
+        ProcStatus { proc, node: None, instance: instance.into(), pid: None, phase }
+    }
+
+    /// Sets the host, if it is known.
+    #[must_use]
+    pub fn with_node(mut self, node: impl Into<Option<NodeId>>) -> ProcStatus {
+        self.node = node.into();
+        self
+    }
+
+    /// Sets the process id, if it is known.
+    #[must_use]
+    pub fn with_pid(mut self, pid: impl Into<Option<u32>>) -> ProcStatus {
+        self.pid = pid.into();
+        self
+    }
+
+    /// Sets the phase.
+    #[must_use]
+    pub fn with_phase(mut self, phase: Phase) -> ProcStatus {
+        self.phase = phase;
+        self
+    }
+}
+
+/// Usability of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    /// The host can be used.
+    Ready,
+    /// Running processes continue, but no new process is to start there.
+    Cordoned,
+    /// The host does not answer. The state of its processes is unknown, and they are not considered dead.
+    OutOfSight,
+    /// The host is gone permanently: its processes have ended.
+    Left,
+}
+
+/// The state of one host as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// Name of the host.
+    pub node: NodeId,
+    /// Usability of the host.
+    pub state: NodeState,
+    /// Number of ranks that the host can hold.
+    pub slots: u32,
+}
+
+impl NodeStatus {
+    /// Creates the status of a host that can hold `slots` ranks.
+    #[must_use]
+    pub const fn new(node: NodeId, state: NodeState, slots: u32) -> NodeStatus {
+        NodeStatus { node, state, slots }
+    }
+
+    /// Sets the usability of the host.
+    #[must_use]
+    pub const fn with_state(mut self, state: NodeState) -> NodeStatus {
+        self.state = state;
+        self
+    }
+}
+
+/// Availability of a guard: the process that starts, stops and reaps the processes of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum GuardState {
+    /// The guard answers requests.
+    Answers,
+    /// The guard exists but does not answer; the text gives what is known of the reason. The processes of its host
+    /// continue, but none can be started or stopped there.
+    Silent(String),
+    /// The guard is gone, or is ending without an order from its owner (the supervisor); its processes end with it.
+    Gone(GuardEnd),
+}
+
+/// How a guard ended without an order from its owner, the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct GuardEnd {
+    /// What is known of the reason, in one sentence.
+    pub why: String,
+    /// True if the guard ended as configured, because no owner (supervisor) returned in time: a recovery from this does
+    /// not count as a restart.
+    #[serde(default)]
+    pub was_agreed: bool,
+}
+
+impl GuardEnd {
+    /// Creates the end of a guard that did not end as configured. `why` states what is known of the reason, in one
+    /// sentence.
+    pub fn new(why: impl Into<String>) -> GuardEnd {
+        GuardEnd { why: why.into(), was_agreed: false }
+    }
+
+    /// Sets whether the guard ended as configured, because its owner (the supervisor) did not return in time.
+    #[must_use]
+    pub const fn with_was_agreed(mut self, was_agreed: bool) -> GuardEnd {
+        self.was_agreed = was_agreed;
+        self
+    }
+}
+
+/// The state of the guard of one host's processes as its launcher sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct GuardStatus {
+    /// Name of the host whose processes the guard starts, stops and reaps.
+    pub node: NodeId,
+    /// Distinguishes successive guards of a host: pid and start time of the guard. When a guard ended, its processes
+    /// ended with it.
+    pub instance: Name,
+    /// Process id of the guard.
+    pub pid: u32,
+    /// Availability of the guard.
+    pub state: GuardState,
+    /// How the previous guard on this host ended, if known.
+    #[serde(default)]
+    pub before: Option<GuardEnd>,
+}
+
+impl GuardStatus {
+    /// Creates the status of a guard without a known predecessor.
+    pub fn new(node: NodeId, instance: impl Into<Name>, pid: u32, state: GuardState) -> GuardStatus {
+        GuardStatus { node, instance: instance.into(), pid, state, before: None }
+    }
+
+    /// Sets the availability of the guard.
+    #[must_use]
+    pub fn with_state(mut self, state: GuardState) -> GuardStatus {
+        self.state = state;
+        self
+    }
+
+    /// Sets how the previous guard on this host ended, if known.
+    #[must_use]
+    pub fn with_before(mut self, before: impl Into<Option<GuardEnd>>) -> GuardStatus {
+        self.before = before.into();
+        self
+    }
+}
+
+/// One change that a launcher reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// A change of a process's state, such as its end.
+    Proc(ProcStatus),
+    /// A change of a host's state.
+    Node(NodeStatus),
+    /// A change of the control link to a process: it was opened or closed, or the position of the process changed.
+    Link(LinkStatus),
+    /// A message that a process sent about itself. Delivered once: no listing repeats it.
+    #[serde(alias = "said")]
+    Worker(WorkerEvent),
+    /// A change of the guard of a host's processes. The end of a guard is reported before the ends of its processes.
+    Guard(GuardStatus),
+}
+
+/// A position in a launcher's history of changes. `epoch` changes when the history starts over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Revision {
+    /// Number that identifies the launcher's history of changes. A launcher that was created later has another number;
+    /// revisions of different epochs cannot be compared.
+    pub epoch: u64,
+    /// Number of changes in the history up to this position.
+    pub seq: u64,
+}
+
+/// Everything that a launcher knows at one revision of its history of changes: processes, hosts, control links and
+/// guards.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Listing {
+    /// Position in the launcher's history of changes from which `watch` continues after this listing.
+    pub revision: Revision,
+    /// All processes that have not exited, and all exits that the kernel has not acknowledged.
+    pub procs: Vec<ProcStatus>,
+    /// All hosts that the launcher knows.
+    pub nodes: Vec<NodeStatus>,
+    /// The states of the control links between the launcher and the running processes.
+    #[serde(default)]
+    pub links: Vec<LinkStatus>,
+    /// The states of the hosts' guards, if the launcher has guards. A guard is the process that starts, stops and reaps
+    /// the job's processes on its host.
+    #[serde(default)]
+    pub guards: Vec<GuardStatus>,
+}
+
+impl Listing {
+    /// Creates a listing of these processes and hosts, without links and guards.
+    #[must_use]
+    pub const fn new(revision: Revision, procs: Vec<ProcStatus>, nodes: Vec<NodeStatus>) -> Listing {
+        Listing { revision, procs, nodes, links: Vec::new(), guards: Vec::new() }
+    }
+
+    /// Sets the processes that the listing contains.
+    #[must_use]
+    pub fn with_procs(mut self, procs: Vec<ProcStatus>) -> Listing {
+        self.procs = procs;
+        self
+    }
+
+    /// Sets the hosts that the listing contains.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: Vec<NodeStatus>) -> Listing {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Sets the states of the control links that the listing contains.
+    #[must_use]
+    pub fn with_links(mut self, links: Vec<LinkStatus>) -> Listing {
+        self.links = links;
+        self
+    }
+
+    /// Sets the states of the hosts' guards that the listing contains.
+    #[must_use]
+    pub fn with_guards(mut self, guards: Vec<GuardStatus>) -> Listing {
+        self.guards = guards;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobSpec, Rank};
+
+    #[test]
+    fn a_batch_encodes_repeated_specifications_once_and_round_trips() {
+        let world = Arc::new(JobSpec::new("job", 4, WorkerSpec::new(["train"])).first_world());
+        let specs = ["a", "a", "b", "a"].map(|program| Arc::new(WorkerSpec::new([program.repeat(1000)])));
+        let order = |(rank, spec): (u32, &Arc<WorkerSpec>)| StartOrder {
+            proc: world.proc(Rank(rank)).expect("a member"),
+            place: Place::anywhere(),
+            spec: Arc::clone(spec),
+        };
+        let batch = StartBatch { world: Arc::clone(&world), starts: (0..4).zip(&specs).map(order).collect() };
+        let bytes = postcard::to_stdvec(&batch).expect("it has a form");
+        assert!((3000..4000).contains(&bytes.len()), "three of the four: {}", bytes.len());
+        let back: StartBatch = postcard::from_bytes(&bytes).expect("it was encoded");
+        assert_eq!(back, batch);
+        assert!(Arc::ptr_eq(&back.starts[0].spec, &back.starts[1].spec), "and is shared again");
+        let json = serde_json::to_string(&batch).expect("it has a form");
+        assert_eq!(serde_json::from_str::<StartBatch>(&json).expect("it was encoded"), batch);
+    }
+
+    #[test]
+    fn orders_without_a_specification_are_refused() {
+        let orders = "{\"world\":{\"generation\":1,\"restarts\":0,\"members\":{},\"groups\":{}},\"orders\":[{\"proc\":{\"role\":{\"rank\":0},\"incarnation\":1},\"place\":{\"any-but\":[]}}]}";
+        let error = serde_json::from_str::<StartBatch>(orders).expect_err("no specification");
+        assert!(error.to_string().contains("no specification"), "{error}");
+    }
+}

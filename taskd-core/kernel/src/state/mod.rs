@@ -1,0 +1,31 @@
+//! The job as it is observed: processes, hosts, guards, control links, replicas, and where ranks are placed.
+//!
+//! Plain data and queries over it. It decides nothing; detectors, strategies and the kernel read it.
+
+mod change;
+mod checkpoint;
+mod control_link;
+mod directive;
+#[doc(hidden)]
+pub mod placement;
+mod replicas;
+mod view;
+
+pub use change::{
+    Change, GuardEnd, GuardState, GuardStatus, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision,
+    StartBatch, StartOrder,
+};
+pub use checkpoint::{CheckpointManifest, CheckpointShard, InMemoryCheckpoint, InMemoryCheckpointId};
+pub use control_link::{
+    ControlLink, DirectiveReply, FIGURES_MAX, FailureKind, LinkStatus, LoopPosition, StateDigest, StepFailure, Window,
+    WorkerEvent, WorkerMessage, WorkerState,
+};
+#[doc(hidden)]
+pub use directive::current_name;
+pub(crate) use directive::current_names;
+pub use directive::{
+    CHECKPOINT_DIR_VARIABLE, DISABLED_DIRECTIVES_VARIABLE, Directive, DirectiveBatch, Endpoint,
+    IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, IN_MEMORY_CHECKPOINT_LATE_VARIABLE, JOIN_VARIABLE, Peer,
+};
+pub use replicas::{ReplicaFigures, Replicas};
+pub use view::{Proc, View};

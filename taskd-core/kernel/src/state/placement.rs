@@ -1,0 +1,172 @@
+//! Placement of ranks on hosts.
+//!
+//! Ranks leave hosts that accept no new processes, and a suspected place is exchanged for another. Other ranks stay
+//! where they are. Nothing is started or stopped here.
+
+use crate::job::{Member, NodeId, Rank, Role};
+use crate::state::View;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The place where a rank runs: a host, and a device of this host. If no host is set, the launcher chooses one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Host of the rank. `None`: the launcher chooses one.
+    pub node: Option<NodeId>,
+    /// Index of the rank's device on its host, if one is assigned.
+    pub device: Option<u16>,
+}
+
+/// The places (host and device) at which ranks run, by rank.
+pub type Seats = BTreeMap<Rank, Seat>;
+
+/// Returns the places (host and device) of all ranks of the world in force. A host that the world does not name is
+/// the host on which the rank's process was observed.
+#[doc(hidden)]
+pub fn current(view: &View) -> Seats {
+    view.world.members().iter().map(|(rank, member)| (*rank, seat(view, *rank, member))).collect()
+}
+
+/// Returns the last known places of the absent ranks.
+pub(crate) fn absent(view: &View) -> Seats {
+    view.world.absent().iter().map(|(rank, member)| (*rank, seat(view, *rank, member))).collect()
+}
+
+fn seat(view: &View, rank: Rank, member: &Member) -> Seat {
+    let seen = view.proc(&Role::Rank(rank)).and_then(|p| p.node.clone());
+    Seat { node: member.node.clone().or(seen), device: member.device }
+}
+
+/// Returns the same places, except for ranks on hosts that accept no new processes, which move.
+///
+/// They move together to the emptiest host that has room for all ranks of their host, otherwise each to the emptiest
+/// host. If the launcher lists no hosts, nothing moves.
+///
+/// # Errors
+/// The reason why a rank finds no place.
+pub(crate) fn settle(view: &View, seats: Seats) -> Result<Seats, String> {
+    if view.nodes.is_empty() {
+        return Ok(seats);
+    }
+    let mut plan = SeatPlan::new(view, seats);
+    let mut leaving: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+    for (rank, seat) in &plan.seats {
+        if let Some(node) = seat.node.as_ref().filter(|n| !view.is_ready(n)) {
+            leaving.entry(node.clone()).or_default().push(*rank);
+        }
+    }
+    for (node, ranks) in leaving {
+        let together = plan.emptiest(ranks.len());
+        for rank in ranks {
+            let host = together.clone().or_else(|| plan.emptiest(1));
+            let no_room = || format!("{node} takes nothing new, and no other host has room for {rank}");
+            plan.put(rank, host.ok_or_else(no_room)?);
+        }
+    }
+    Ok(plan.seats)
+}
+
+/// Returns the places of some ranks, given all current places: each stays if its host accepts new processes.
+///
+/// # Errors
+/// The reason why one of them finds no place.
+pub(crate) fn settle_some(view: &View, before: &Seats, moving: Seats) -> Result<Seats, String> {
+    let mut all = before.clone();
+    all.extend(moving.clone());
+    if view.nodes.is_empty() {
+        return Ok(moving);
+    }
+    let mut plan = SeatPlan::new(view, all);
+    for (rank, seat) in &moving {
+        if let Some(node) = seat.node.as_ref().filter(|node| !view.is_ready(node)) {
+            let no_room = || format!("{node} takes nothing new, and no other host has room for {rank}");
+            let host = plan.emptiest(1).ok_or_else(no_room)?;
+            plan.put(*rank, host);
+        }
+    }
+    plan.seats.retain(|rank, _| moving.contains_key(rank));
+    Ok(plan.seats)
+}
+
+/// Returns places in which `rank` is elsewhere. Its host's ranks are exchanged with those of another host (an empty
+/// one, if there is one), so that ranks that share a host still do; otherwise the rank exchanges its device with
+/// another rank of its host. `None` if there is no other place.
+pub(crate) fn elsewhere(view: &View, seats: &Seats, rank: Rank) -> Option<Seats> {
+    let here = seats.get(&rank)?.node.as_ref()?;
+    let plan = SeatPlan::new(view, seats.clone());
+    let (here_slots, here_load) = (plan.slots(here), plan.load(here));
+    let fits = |n: &&NodeId| *n != here && plan.slots(n) >= here_load && here_slots >= plan.load(n);
+    let mut moved = seats.clone();
+    if let Some(there) = view.ready_nodes().filter(fits).min_by_key(|n| (plan.load(n), *n)) {
+        for seat in moved.values_mut() {
+            if seat.node.as_ref() == Some(here) {
+                seat.node = Some(there.clone());
+            } else if seat.node.as_ref() == Some(there) {
+                seat.node = Some(here.clone());
+            }
+        }
+        return Some(moved);
+    }
+    let mine = seats.get(&rank)?.device?;
+    let others = || seats.iter().filter(|(_, s)| s.node.as_ref() == Some(here) && s.device.is_some_and(|d| d != mine));
+    let (other, seat) = others().find(|(r, _)| **r > rank).or_else(|| others().next())?;
+    moved.get_mut(&rank)?.device = seat.device;
+    moved.get_mut(other)?.device = Some(mine);
+    Some(moved)
+}
+
+/// Returns true if the process of this role can be placed elsewhere.
+pub(crate) fn can_move(view: &View, role: &Role) -> bool {
+    let seats = || settle(view, current(view)).ok();
+    role.rank().is_some_and(|rank| seats().is_some_and(|seats| elsewhere(view, &seats, rank).is_some()))
+}
+
+/// Places while they are being changed.
+struct SeatPlan<'a> {
+    view: &'a View,
+    seats: Seats,
+    load: BTreeMap<NodeId, usize>,
+    devices: BTreeSet<(NodeId, u16)>,
+}
+
+impl<'a> SeatPlan<'a> {
+    fn new(view: &'a View, seats: Seats) -> SeatPlan<'a> {
+        let mut load = BTreeMap::new();
+        let mut devices = BTreeSet::new();
+        for seat in seats.values() {
+            let Some(node) = &seat.node else { continue };
+            *load.entry(node.clone()).or_default() += 1;
+            devices.extend(seat.device.map(|d| (node.clone(), d)));
+        }
+        SeatPlan { view, seats, load, devices }
+    }
+
+    fn slots(&self, node: &NodeId) -> usize {
+        self.view.nodes.get(node).map_or(0, |n| n.slots as usize)
+    }
+
+    fn load(&self, node: &NodeId) -> usize {
+        self.load.get(node).copied().unwrap_or(0)
+    }
+
+    /// Returns the ready host with the fewest ranks that has room for `ranks` more.
+    fn emptiest(&self, ranks: usize) -> Option<NodeId> {
+        let has_room = |n: &&NodeId| self.slots(n) >= self.load(n) + ranks;
+        self.view.ready_nodes().filter(has_room).min_by_key(|n| (self.load(n), *n)).cloned()
+    }
+
+    /// Moves a rank to a host. It keeps its device number if that is free there, otherwise it gets the first free one.
+    fn put(&mut self, rank: Rank, host: NodeId) {
+        let Some(seat) = self.seats.get_mut(&rank) else { return };
+        seat.node = Some(host.clone()); // the host it leaves accepts no new processes, so its load does not matter
+        *self.load.entry(host.clone()).or_default() += 1;
+        if let Some(wished) = seat.device {
+            let free = |d: &u16| !self.devices.contains(&(host.clone(), *d));
+            let device = Some(wished).filter(free).or_else(|| (0..=u16::MAX).find(free)).unwrap_or(wished);
+            seat.device = Some(device);
+            self.devices.insert((host, device));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! The records that decisions are made from: facts and observations, probes and their replies, step times, and the
+//! switches of the recorded kinds.
+//!
+//! Plain data. `taskd_core::trace` has the sources, recorders and stores around them.
+
+mod fact;
+pub mod switches;
+mod training;
+
+pub use fact::{
+    COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, Signal,
+};
+pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};

@@ -1,0 +1,26 @@
+//! The runtime of taskd: launchers and guards, trace sources and the recorder, the journal, and the supervisor's shell.
+//!
+//! Use this package through `taskd-core`, which re-exports it together with the pure layers of `taskd-kernel`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod delegate;
+pub mod journal;
+pub mod launch;
+mod private;
+mod proc_fs;
+pub mod runtime;
+#[cfg(feature = "schema")]
+pub mod schema;
+pub mod secrets;
+pub mod trace;
+pub mod worker;
+
+use taskd_kernel::redact;
+pub use taskd_kernel::{detect, job, kernel, recover, state};
+
+/// Re-exports for code that this crate's macros generate in other crates.
+#[doc(hidden)]
+pub mod __private {
+    pub use taskd_kernel as kernel;
+}

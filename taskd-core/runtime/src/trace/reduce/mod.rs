@@ -1,0 +1,158 @@
+//! Reduction of records for detectors: a breakdown of each step's time, and a rank's position in its groups.
+//!
+//! One pass in bounded memory, without a clock: the same records give the same figures, live or from a file. Detectors
+//! judge the figures.
+
+mod groups;
+mod observer;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use observer::{Observer, TimedFact};
+
+use super::recorder::{Event, Kind};
+use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};
+use std::sync::Arc;
+use std::time::Duration;
+use sweep::Sweep;
+
+/// Maximum number of records that wait for a call of `Reducer::settle`; beyond it they are processed in their current
+/// order.
+pub const WAITING_RECORDS_MAX: usize = 1 << 16;
+
+/// Reduces the trace records of one process to the times of its steps and its calls in process groups.
+///
+/// Threads record concurrently, so a batch is ordered per thread only, and a range that one thread has begun may end on
+/// another. Records therefore wait until a call of [`settle`](Self::settle) states that all records up to a moment were
+/// passed in; they are then processed in the order of their times.
+///
+/// # Definitions
+/// - A step lasts from the beginning to the end of a range of [`Kind::Step`]; several may be open, also on several
+///   threads.
+/// - Communications of all threads count, since backward passes have threads of their own; of the other kinds, only
+///   ranges begun by the step's thread count, wherever they end. Overlapping and nested ranges count once; time outside
+///   the step does not count.
+/// - Waiting time: during an uninterrupted period with pending communications, the time from the beginning of the last
+///   one until all have ended. A step that ends earlier has not waited for them.
+///
+/// # Losses
+/// Where records are missing, all open ranges except steps are forgotten, so that a range that ended within the gap
+/// does not seem to last for ever. Steps that a gap may have affected are returned with their
+/// [`lost`](StepTimes::lost): their figures are usually too small. A step whose beginning or end was lost is not
+/// returned.
+///
+/// A range that outlasts [`RANGE_STEPS_MAX`] steps is assumed to have lost its end: it is forgotten, and counted.
+#[derive(Debug, Default)]
+pub struct Reducer {
+    names: Arc<NameTable>,
+    waiting: Vec<TimedRecord>,
+    /// True if the previous batch had losses.
+    after_gap: bool,
+    sweep: Sweep,
+}
+
+/// Number of ended steps after which an open range is assumed to have lost its end.
+pub const RANGE_STEPS_MAX: u64 = 8;
+/// Maximum number of open ranges of a process, not counting steps; when one more begins, all are forgotten.
+pub const OPEN_RANGES_MAX: usize = 4096;
+/// Maximum number of open steps of a process; when one more begins, the oldest is forgotten.
+pub const OPEN_STEPS_MAX: usize = 16;
+/// Maximum number of process groups that are tracked for a process; one more replaces the group with the least recent
+/// call.
+pub const GROUPS_MAX: usize = 256;
+
+/// A step that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedStep {
+    /// Time of the step's end, in nanoseconds since 1970 by the calendar of the process's records.
+    pub unix_nanos: u64,
+    /// Breakdown of the step's time.
+    pub times: StepTimes,
+}
+
+/// A collective that has been pending for a long time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingCall {
+    /// Name of the process group.
+    pub group: String,
+    /// Sequence number of the collective in its process group.
+    pub sequence: u64,
+    /// Time at which the call began, in nanoseconds since 1970 by the calendar of the process's records.
+    pub begun: u64,
+}
+
+/// Counts of the data that a [`Reducer`] lacked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReducerCounts {
+    /// Number of records that were lost before they reached the reducer.
+    pub lost: u64,
+    /// Number of ends of ranges whose beginning is missing.
+    pub orphan_ends: u64,
+    /// Number of ranges forgotten before their end: at a limit, or because records are missing.
+    pub forgotten: u64,
+    /// Number of steps forgotten before their end, because a limit was reached.
+    pub forgotten_steps: u64,
+    /// Number of process groups forgotten because there were more than `GROUPS_MAX`.
+    pub forgotten_groups: u64,
+    /// Number of records that arrived after later records had been processed.
+    pub late: u64,
+}
+
+impl Reducer {
+    /// Adds the next batch of records of the process.
+    pub fn take(&mut self, batch: &RecordBatch) {
+        let is_silent = batch.records.is_empty() && batch.lost == 0;
+        if !is_silent && (batch.lost > 0 || self.after_gap) {
+            self.sweep_until(u64::MAX);
+            self.sweep.gap(batch.lost);
+            self.after_gap = batch.lost > 0;
+        }
+        self.names = Arc::clone(&batch.names);
+        self.waiting.extend(batch.records.iter().filter(|record| counts(record)));
+        if self.waiting.len() > WAITING_RECORDS_MAX {
+            self.sweep_until(u64::MAX);
+        }
+    }
+
+    /// Processes the records up to a time in nanoseconds since 1970, and returns the completed steps in the order of
+    /// their ends. The caller states by this that all records up to that time were passed in. `u64::MAX`: no further
+    /// records will come.
+    pub fn settle(&mut self, until_unix_nanos: u64) -> Vec<EndedStep> {
+        self.sweep_until(until_unix_nanos);
+        std::mem::take(&mut self.sweep.ended)
+    }
+
+    /// Returns the process's last calls in each of its process groups, from the settled records, sorted by the groups'
+    /// names.
+    #[must_use]
+    pub fn positions(&self, now_unix_nanos: u64) -> Vec<GroupPosition> {
+        self.sweep.groups.positions(now_unix_nanos, &self.names)
+    }
+
+    /// Returns the collectives that have been pending for at least `longer_than`, each once.
+    pub fn pending(&mut self, now_unix_nanos: u64, longer_than: Duration) -> Vec<PendingCall> {
+        self.sweep.groups.pending(now_unix_nanos, longer_than, &self.names)
+    }
+
+    /// Returns the counts of missing data.
+    #[must_use]
+    pub fn counts(&self) -> ReducerCounts {
+        self.sweep.counts
+    }
+
+    fn sweep_until(&mut self, until: u64) {
+        self.waiting.sort_by_key(|record| record.unix_nanos); // stable, and fast for data that is sorted in pieces
+        let settled = self.waiting.partition_point(|record| record.unix_nanos <= until);
+        for record in self.waiting.drain(..settled) {
+            self.sweep.record(&record);
+        }
+    }
+}
+
+/// Returns true if the reducer uses the record. Records that are imported later, such as spans, would be too late.
+fn counts(record: &TimedRecord) -> bool {
+    let is_range = matches!(record.event, Event::Begin { .. } | Event::End { .. });
+    is_range && !matches!(record.kind, Kind::Kernel | Kind::Copy | Kind::Api | Kind::Marker | Kind::User(_))
+}

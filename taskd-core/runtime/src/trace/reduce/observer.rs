@@ -1,0 +1,120 @@
+//! Conversion of the records of many processes to facts.
+//!
+//! The observer has no clock and does not wait: sources pass it the records that they have read, and the time.
+
+use super::Reducer;
+use crate::job::{Domain, Incarnation, Rank, Role};
+use crate::trace::{Fact, GroupPosition, Origin, RecordBatch, Signal};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A fact derived from trace records, with its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimedFact {
+    /// Time of the fact in nanoseconds since 1970, by the calendar of the trace records from which the fact is derived.
+    pub unix_nanos: u64,
+    /// The fact. Its age is not set yet; `TimedFact::told_at` sets it.
+    pub fact: Fact,
+}
+
+impl TimedFact {
+    /// Returns the fact with the age that it has at the time `unix_nanos`, in nanoseconds since 1970.
+    #[must_use]
+    pub fn told_at(self, unix_nanos: u64) -> Fact {
+        self.fact.with_age(Duration::from_nanos(unix_nanos.saturating_sub(self.unix_nanos)))
+    }
+}
+
+/// Converts the trace records of all ranks, with one [`Reducer`] per rank, to the facts [`Signal::Step`],
+/// [`Signal::CollectivePending`] and [`Signal::Lost`].
+///
+/// Only the latest incarnation of a rank counts. Later records of an earlier incarnation are reported as lost.
+#[derive(Debug)]
+pub struct Observer {
+    pending_after: Duration,
+    ranks: BTreeMap<Rank, Followed>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    incarnation: Incarnation,
+    reducer: Reducer,
+}
+
+impl Observer {
+    /// Creates an observer that reports the collectives that are pending for longer than `pending_after`.
+    #[must_use]
+    pub const fn new(pending_after: Duration) -> Observer {
+        Observer { pending_after, ranks: BTreeMap::new() }
+    }
+
+    /// Adds the next trace records of a process. Returns a fact with the number of its lost records, if it lost any.
+    /// [`settle`](Self::settle) returns the completed steps.
+    pub fn take(&mut self, batch: &RecordBatch) -> Option<TimedFact> {
+        let Origin { rank, incarnation, .. } = batch.origin;
+        let followed = self
+            .ranks
+            .entry(rank)
+            .and_modify(|known| {
+                if known.incarnation < incarnation {
+                    *known = Followed::new(incarnation);
+                }
+            })
+            .or_insert_with(|| Followed::new(incarnation));
+        let is_over = followed.incarnation > incarnation;
+        let count = batch.lost + if is_over { batch.records.len() as u64 } else { 0 };
+        if !is_over {
+            followed.reducer.take(batch);
+        }
+        let unix_nanos = batch.records.iter().map(|record| record.unix_nanos).max().unwrap_or(0);
+        (count > 0).then(|| timed(unix_nanos, rank, incarnation, Signal::Lost { count }))
+    }
+
+    /// Declares that all records of the process `of` up to a time, in nanoseconds since 1970, were passed in, and
+    /// returns the steps that the process has completed. See [`Reducer::settle`].
+    pub fn settle(&mut self, of: Origin, until_unix_nanos: u64) -> Vec<TimedFact> {
+        let Origin { rank, incarnation, .. } = of;
+        let followed = self.ranks.get_mut(&rank).filter(|followed| followed.incarnation == incarnation);
+        let steps = followed.map(|followed| followed.reducer.settle(until_unix_nanos)).unwrap_or_default();
+        let fact =
+            |step: super::EndedStep| timed(step.unix_nanos, rank, incarnation, Signal::Step(Box::new(step.times)));
+        steps.into_iter().map(fact).collect()
+    }
+
+    /// Returns the rank's collectives that have been pending for longer than the observer's bound; each collective is
+    /// returned once. The time of each fact is the moment at which the collective exceeded the bound.
+    pub fn pending(&mut self, rank: Rank, now_unix_nanos: u64) -> Vec<TimedFact> {
+        let Some(Followed { incarnation, reducer }) = self.ranks.get_mut(&rank) else { return Vec::new() };
+        let after = u64::try_from(self.pending_after.as_nanos()).unwrap_or(u64::MAX);
+        let pending = reducer.pending(now_unix_nanos, self.pending_after);
+        let fact = |call: super::PendingCall| {
+            let nanos = now_unix_nanos.saturating_sub(call.begun);
+            let signal = Signal::CollectivePending { group: call.group, sequence: call.sequence, nanos };
+            timed(call.begun.saturating_add(after), rank, *incarnation, signal)
+        };
+        pending.into_iter().map(fact).collect()
+    }
+
+    /// Returns the rank's latest collective calls in each of its process groups, according to the settled records (see
+    /// [`settle`](Self::settle)); `None` for a rank without records.
+    #[must_use]
+    pub fn positions(&self, rank: Rank, now_unix_nanos: u64) -> Option<Vec<GroupPosition>> {
+        self.ranks.get(&rank).map(|followed| followed.reducer.positions(now_unix_nanos))
+    }
+
+    /// Returns the ranks that have records.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> {
+        self.ranks.keys().copied()
+    }
+}
+
+impl Followed {
+    fn new(incarnation: Incarnation) -> Followed {
+        Followed { incarnation, reducer: Reducer::default() }
+    }
+}
+
+fn timed(unix_nanos: u64, rank: Rank, incarnation: Incarnation, signal: Signal) -> TimedFact {
+    let fact = Fact::new(Domain::Process(Role::Rank(rank)), signal).with_incarnation(incarnation);
+    TimedFact { unix_nanos, fact }
+}

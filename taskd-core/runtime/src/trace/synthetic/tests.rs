@@ -1,0 +1,139 @@
+//! Tests of the effect of each injection on the simulated job.
+
+use super::*;
+use crate::trace::reduce::Observer;
+use crate::trace::{GroupPosition, Signal, StepTimes};
+
+/// Runs a job. Returns the steps of each rank, and each rank's group positions at the end.
+fn outcome(job: SyntheticJob) -> (Vec<Vec<StepTimes>>, Vec<Vec<GroupPosition>>) {
+    let mut observer = Observer::new(Duration::from_secs(1));
+    let ranks = job.ranks;
+    let mut steps = vec![Vec::new(); ranks as usize];
+    let mut newest = 0;
+    for batch in job.run() {
+        assert_eq!(observer.take(&batch), None);
+        newest = batch.records.iter().map(|record| record.unix_nanos).fold(newest, u64::max);
+        for told in observer.settle(batch.origin, u64::MAX) {
+            let Signal::Step(times) = told.fact.signal else { panic!() };
+            steps[batch.origin.rank.0 as usize].push(*times);
+        }
+    }
+    let positions = (0..ranks).map(|rank| observer.positions(Rank(rank), newest).unwrap_or_default()).collect();
+    (steps, positions)
+}
+
+fn mean(of: impl Iterator<Item = u64>) -> u64 {
+    let all: Vec<u64> = of.collect();
+    all.iter().sum::<u64>() / all.len() as u64
+}
+
+#[test]
+fn everybody_takes_all_steps_in_the_same_time() {
+    let (steps, positions) = outcome(SyntheticJob::new(8).steps(50));
+    for rank in &steps {
+        assert_eq!(rank.iter().map(|times| times.step).collect::<Vec<_>>(), (1..=50).collect::<Vec<_>>());
+        let wall = mean(rank.iter().map(|times| times.wall_ns));
+        assert!((100_000_000..110_000_000).contains(&wall), "{wall}");
+        assert!(rank.iter().all(|times| times.communications == 5 && times.lost == 0));
+        assert!(rank.iter().all(|times| times.data_loader_ns > 2_000_000 && times.forward_ns > 29_000_000));
+    }
+    assert!(positions.iter().all(|groups| groups.len() == 1 && groups[0].members == (0..8).collect::<Vec<_>>()));
+    assert!(positions.iter().flatten().flat_map(|group| &group.recent).all(|call| !call.is_pending));
+    let other = outcome(SyntheticJob::new(8).steps(50).seed(2));
+    assert_eq!(steps, outcome(SyntheticJob::new(8).steps(50)).0);
+    assert_ne!(steps, other.0);
+}
+
+#[test]
+fn the_others_wait_for_the_slow_one() {
+    for (cause, percent) in [(Cause::OnCpu, 50), (Cause::OffCpu, 50), (Cause::DataLoader, 50)] {
+        let slow = Injection::Slow { rank: Rank(3), from_step: 21, percent, cause };
+        let (steps, _) = outcome(SyntheticJob::new(4).steps(40).inject(slow));
+        let [before, after] =
+            [0..20, 20..40].map(|at| steps.iter().map(|rank| rank[at.clone()].to_vec()).collect::<Vec<_>>());
+        let own = |steps: &[StepTimes]| mean(steps.iter().map(StepTimes::own_ns));
+        let wall = |steps: &[StepTimes]| mean(steps.iter().map(|times| times.wall_ns));
+        assert!(wall(&after[0]) > wall(&before[0]) * 14 / 10, "everybody's step is longer");
+        assert!(own(&after[0]) < own(&before[0]) * 11 / 10, "of the others' own work there is no more");
+        assert!(own(&after[3]) > own(&before[3]) * 14 / 10, "{cause:?}");
+        let cpu = mean(after[3].iter().filter_map(|times| times.cpu_ns));
+        assert_eq!(cpu > 120_000_000, cause == Cause::OnCpu);
+        assert_eq!(after[3][0].data_loader_ns > 40_000_000, cause == Cause::DataLoader);
+    }
+}
+
+#[test]
+fn stages_reduce_among_themselves_and_wait_for_each_other() {
+    let job = SyntheticJob::new(8).steps(20).stages(4).inject(Injection::UnevenStages { percent: 30 });
+    let (steps, positions) = outcome(job);
+    assert!(steps.iter().all(|rank| rank.len() == 20));
+    let groups: Vec<_> = positions[5].iter().map(|group| (group.group.as_str(), group.members.clone())).collect();
+    assert_eq!(groups, [("default", (0..8).collect()), ("dp_2", vec![4, 5])]);
+    let own = |rank: usize| mean(steps[rank].iter().map(StepTimes::own_ns));
+    assert!(own(7) > own(1) * 12 / 10);
+}
+
+/// Returns the number of collectives of its first group that each rank has called.
+fn called(positions: &[Vec<GroupPosition>]) -> Vec<u64> {
+    positions.iter().map(|groups| groups[0].recent.last().unwrap().sequence + 1).collect()
+}
+
+#[test]
+fn a_frozen_rank_stops_all_ranks_and_is_behind_in_collectives() {
+    for seed in 0..20 {
+        let job = || SyntheticJob::new(4).steps(30).seed(seed);
+        let (steps, positions) = outcome(job().inject(Injection::Frozen { rank: Rank(2), at_step: 11 }));
+        assert!(steps[2].len() == 10 && steps.iter().all(|rank| rank.len() <= 11), "seed {seed}");
+        let called = called(&positions);
+        assert!(called[2] <= called[0] && called[0] == called[1] && called[0] == called[3], "seed {seed}: {called:?}");
+        let pending = |groups: &[GroupPosition]| groups[0].recent.iter().any(|call| call.is_pending);
+        assert!(pending(&positions[0]));
+    }
+}
+
+#[test]
+fn a_collective_that_is_left_out_or_other_than_the_others_hangs_all() {
+    for seed in 0..20 {
+        let job = || SyntheticJob::new(4).steps(30).seed(seed);
+        for injection in
+            [Injection::Skips { rank: Rank(1), at_step: 11 }, Injection::Mismatch { rank: Rank(1), at_step: 11 }]
+        {
+            let (steps, positions) = outcome(job().inject(injection));
+            assert!(steps[0].len() == 10 && steps[1].len() <= 11, "seed {seed}");
+            let at = |rank: usize, sequence| {
+                positions[rank][0].recent.iter().find(|call| call.sequence == sequence).map(|call| call.elements)
+            };
+            let differs = (50..60).find(|sequence| at(0, *sequence).is_some() && at(0, *sequence) != at(1, *sequence));
+            let first = differs.expect("somewhere the rank called something else, or nothing");
+            assert_eq!((at(2, first), at(3, first)), (at(0, first), at(0, first)));
+        }
+    }
+}
+
+#[test]
+fn job_wide_disturbances_slow_no_single_rank_for_long() {
+    let job = SyntheticJob::new(4)
+        .steps(200)
+        .inject(Injection::UnevenLengths { percent: 20 })
+        .inject(Injection::WarmUp { steps: 10, percent: 100 })
+        .inject(Injection::Pauses { every: 50, ms: 80 })
+        .inject(Injection::SlowNetwork { from_step: 100, percent: 900 });
+    let (steps, _) = outcome(job);
+    let own: Vec<u64> = steps.iter().map(|rank| mean(rank.iter().map(StepTimes::own_ns))).collect();
+    let (least, most) = (own.iter().min().unwrap(), own.iter().max().unwrap());
+    assert!(*most < least * 11 / 10, "{own:?}");
+    assert!(steps.iter().any(|rank| rank.iter().filter(|times| times.own_ns() > 170_000_000).count() >= 2), "pauses");
+    assert!(
+        mean(steps[0][..5].iter().map(StepTimes::own_ns))
+            > mean(steps[0][50..].iter().map(StepTimes::own_ns)) * 12 / 10
+    );
+}
+
+#[test]
+fn the_first_rank_saves_and_the_others_wait_in_the_next_step() {
+    let (steps, _) = outcome(SyntheticJob::new(2).steps(20).inject(Injection::Checkpoints { every: 10, ms: 50 }));
+    let saving: Vec<u64> =
+        steps[0].iter().filter(|times| times.save_checkpoint_ns > 0).map(|times| times.step).collect();
+    assert_eq!(saving, [10, 20]);
+    assert!(steps[1][10].wait_ns > 40_000_000);
+}

@@ -1,0 +1,48 @@
+//! Test support for comparing a table in Python with the table in Rust that must equal it.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{finished, system};
+use crate::launch::python::{PythonFile, write_helper};
+
+/// Runs a Python program that can import the helper, these files and `json`, and returns the JSON value that it prints.
+///
+/// # Panics
+/// If the program fails, or prints anything else.
+#[must_use]
+pub fn evaluated(files: &[PythonFile], program: &str) -> Value {
+    let helper = tempfile::tempdir().unwrap();
+    write_helper(helper.path(), files).unwrap();
+    let mut command = Command::new(system());
+    command.args(["-B", "-c", &format!("import json\n{program}")]);
+    command.env("PYTHONPATH", helper.path()).env("TASKD_HOOKS", "0");
+    let (stdout, stderr) = finished(command.output().unwrap());
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"))
+}
+
+/// Returns the names of an enum's variants, as serde writes them.
+///
+/// # Panics
+/// If the type is not an enum.
+#[must_use]
+pub fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
+    let told = [json!("?"), json!({"?": null})].map(|value| serde_json::from_value::<T>(value).err());
+    let expected = told.into_iter().flatten().map(|error| error.to_string());
+    let expected = expected.filter(|told| told.contains("expected")).find(|told| told.contains("unknown variant"));
+    let expected = expected.expect("an enum that says which variants it has");
+    let (_, names) = expected.split_once("expected").unwrap();
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Returns the texts of a JSON list.
+///
+/// # Panics
+/// If the value is not a list.
+#[must_use]
+pub fn texts(list: &Value) -> BTreeSet<String> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}

@@ -1,1 +1,0 @@
-../../taskd-core/build/library.rs

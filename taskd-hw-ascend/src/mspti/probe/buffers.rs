@@ -1,1 +1,0 @@
-../../../../taskd-core/build/probe/buffers.rs

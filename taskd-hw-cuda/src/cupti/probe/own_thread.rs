@@ -1,1 +1,0 @@
-../../../../taskd-core/build/probe/own_thread.rs

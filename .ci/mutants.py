@@ -59,7 +59,9 @@ def main():
     for name in drawn:
         source = tree / mutants[name]["file"]
         before = source.read_text()
-        subprocess.run(["git", "apply", "-p0", "-"], cwd=tree, input=mutants[name]["diff"], text=True, check=True)
+        _, _, hunks = mutants[name]["diff"].split("\n", 2)  # its head names the mutant in the place of a file
+        diff = f"--- {mutants[name]['file']}\n+++ {mutants[name]['file']}\n{hunks}"
+        subprocess.run(["git", "apply", "-p0", "-"], cwd=tree, input=diff, text=True, check=True)
         found[name] = verdict(tree)
         source.write_text(before)
         with (kept / "outcomes.jsonl").open("a") as outcomes:

@@ -1,8 +1,9 @@
-"""Judges mutants of taskd-kernel: applies each to a copy of the sources and runs tests until one fails.
+"""Judges mutants of taskd-kernel: applies each to a copy of the sources and runs tests.
 
 Usage: mutants.py DIR COUNT SEED. DIR holds `all.json` (what `cargo mutants --list --json --diff` prints) and `tree`, a
-copy of the sources. Appends a line to `outcomes.jsonl` for each mutant, prints the survivors and a line of JSON, and
-exits with 1 if fewer than 90 % of the viable mutants were caught.
+copy of the sources. The package's own tests judge every mutant, a short simulation those that survive them. Appends a
+line to `outcomes.jsonl` for each verdict, prints the survivors and a line of JSON, and exits with 1 if fewer than 90 %
+of the viable mutants were caught.
 """
 
 import json
@@ -12,12 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS_MAX = 180  # of one run of tests: a mutant that does not end is caught
-OWN = "own tests"
-JUDGES = {  # in the order of their cost
-    OWN: ["-p", "taskd-kernel", "--lib"],
-    "decisions": ["-p", "taskd-core", "--test", "kernel", "--test", "ladder", "--test", "conformance"],
-    "simulation": ["-p", "taskd-testing", "--lib", "sim::tests"],
+SECONDS_MAX = 120  # of one run of tests: a mutant that does not end is caught
+OWN, SIMULATION = "own tests", "simulation"
+JUDGES = {
+    OWN: ["-p", "taskd-kernel", "--lib", "--test", "kernel", "--test", "ladder"],
+    SIMULATION: ["-p", "taskd-testing", "--lib", "sim::tests"],
 }
 # A mutant changes one file of many: building incrementally takes a tenth of the time.
 ENVIRONMENT = os.environ | {"CARGO_INCREMENTAL": "1", "CARGO_PROFILE_DEV_DEBUG": "0"}
@@ -37,14 +37,24 @@ def cargo_test(tree, arguments, seconds=None):
         return False
 
 
-def verdict(tree):
-    """Returns the kind of tests that catches the mutant in the tree, `unviable` or `missed`."""
-    for name, tests in JUDGES.items():
-        if not cargo_test(tree, [*tests, "--no-run"]):
-            return "unviable"
-        if not cargo_test(tree, tests, SECONDS_MAX):
-            return name
-    return "missed"
+def verdict(tree, judge):
+    """Returns `judge` if these tests catch the mutant in the tree, otherwise `unviable` or `missed`."""
+    if not cargo_test(tree, [*JUDGES[judge], "--no-run"]):
+        return "unviable"
+    return "missed" if cargo_test(tree, JUDGES[judge], SECONDS_MAX) else judge
+
+
+def judged(tree, mutant, judge):
+    """Returns the verdict on one mutant. The tree is left unchanged."""
+    source = tree / mutant["file"]
+    before = source.read_text()
+    _, _, hunks = mutant["diff"].split("\n", 2)  # its head names the mutant in the place of a file
+    diff = f"--- {mutant['file']}\n+++ {mutant['file']}\n{hunks}"
+    subprocess.run(["git", "apply", "-p0", "-"], cwd=tree, input=diff, text=True, check=True)
+    try:
+        return verdict(tree, judge)
+    finally:
+        source.write_text(before)
 
 
 def main():
@@ -53,26 +63,22 @@ def main():
     ENVIRONMENT["CARGO_TARGET_DIR"] = str(kept / "target")
     mutants = {mutant["name"]: mutant for mutant in json.loads((kept / "all.json").read_text())}
     drawn = random.Random(seed).sample(sorted(mutants), min(count, len(mutants)))
-    if (failing := verdict(tree)) != "missed":
-        sys.exit(f"the unchanged sources do not pass: {failing}")
-    found = {}
-    for name in drawn:
-        source = tree / mutants[name]["file"]
-        before = source.read_text()
-        _, _, hunks = mutants[name]["diff"].split("\n", 2)  # its head names the mutant in the place of a file
-        diff = f"--- {mutants[name]['file']}\n+++ {mutants[name]['file']}\n{hunks}"
-        subprocess.run(["git", "apply", "-p0", "-"], cwd=tree, input=diff, text=True, check=True)
-        found[name] = verdict(tree)
-        source.write_text(before)
-        with (kept / "outcomes.jsonl").open("a") as outcomes:
-            outcomes.write(json.dumps({"mutant": name, "outcome": found[name]}) + "\n")
+    found = dict.fromkeys(drawn, "missed")
+    for judge in JUDGES:
+        left = [name for name in drawn if found[name] == "missed"]
+        if left and verdict(tree, judge) != "missed":
+            sys.exit(f"the unchanged sources do not pass: {judge}")
+        for name in left:
+            found[name] = judged(tree, mutants[name], judge)
+            with (kept / "outcomes.jsonl").open("a") as outcomes:
+                outcomes.write(json.dumps({"mutant": name, "judge": judge, "verdict": found[name]}) + "\n")
     missed = [name for name in drawn if found[name] == "missed"]
     print(*missed, sep="\n")
-    outcomes = list(found.values())
-    viable = len(outcomes) - outcomes.count("unviable")
+    verdicts = list(found.values())
+    viable = len(verdicts) - verdicts.count("unviable")
     share = 1 - len(missed) / max(1, viable)
-    figures = {"viable": viable, "caught_by_own_tests": outcomes.count(OWN), "missed": len(missed)}
-    print(json.dumps(figures | {"share": round(share, 3)}))
+    by = {"own_tests": verdicts.count(OWN), "simulation": verdicts.count(SIMULATION)}
+    print(json.dumps({"viable": viable, "caught_by": by, "missed": len(missed), "share": round(share, 3)}))
     sys.exit(share < 0.9)
 
 

@@ -8,11 +8,19 @@
 //! | `input`, `output` | types of inputs, commands and events |
 //! | `view` | the state that plugins read |
 //! | `mailbox` | order in which inputs reach the kernel |
-//! | `ingest` | fences, process phases, observations to detectors |
+//! | `parts` | the state, and what each part borrows of it |
+//! | `ingest` | passes listings, changes, answers and observations to the parts that they concern |
+//! | `processes` | fences, phases of processes |
 //! | `guards` | state of the hosts' guards, and what has to wait for them |
-//! | `links` | control links of processes, and their messages |
+//! | `links` | control links of processes, and reports that have yet to arrive on them |
+//! | `hosts` | hosts that are taken out of the job |
+//! | `worlds` | what the next world changes |
+//! | `plugins` | calls detectors and strategies |
 //! | `replicas` | which ranks hold the same state, by checksum |
-//! | `incidents` | turns findings into incidents: correlate, absorb, clear |
+//! | `incidents` | turns findings into incidents |
+//! | `correlation` | the incident that a fault belongs to: correlate, absorb, clear |
+//! | `agenda` | when open incidents are decided |
+//! | `closing` | the end of incidents, and their merging |
 //! | `arbiter` | picks the proposal for an incident, with the reason (pure function) |
 //! | `decide` | turns the arbiter's result into a decision |
 //! | `budget` | how many recoveries are still allowed |
@@ -23,7 +31,8 @@
 //! | `outbox` | numbers the commands of a step |
 //! | `calendar` | maps job time to wall-clock time |
 //! | `order` | types of an operator's orders and their replies |
-//! | `operator` | carries out orders, or gives the reason for a refusal |
+//! | `order_check` | what an order comes to, or why it is refused |
+//! | `operator` | carries out orders |
 //! | `orders` | orders received, and their results |
 //! | `switches` | what ranks record, as operators order it |
 //! | `probation` | recoveries on trial: what is charged to one that does not hold |
@@ -37,7 +46,38 @@
 //! | `status` | current status of the job |
 //! | `counts` | counters of decisions, branches and drops |
 //! | `checks` | safety checks by name, for the simulation |
+//! | `queries` | what the kernel returns when it is asked |
 //! | `snapshot` | saves and restores the kernel's state |
+//!
+//! # Parts
+//!
+//! A part is a struct that borrows the fields of the state that it needs: `&` for what it reads, `&mut` for what it
+//! changes. Its field list is therefore the documentation of what it can touch. `parts` creates each part, for one call.
+//!
+//! | part | changes |
+//! |---|---|
+//! | `SilentGuards`, `AwaitedReports`, `ObservedJob`, `OrderCheck`, `Reporter`, `StatusReader` | nothing |
+//! | `Processes` | processes, starts without an answer |
+//! | `Links` | links of processes, replicas |
+//! | `Guards` | guards, the mark of processes that end with one |
+//! | `Hosts` | hosts, cordons, removals |
+//! | `Worlds` | world, generation of its processes, replicas, in-memory checkpoints, shrunk periods |
+//! | `Commands` | wanted processes, awaited answers |
+//! | `Answers` | awaited answers, processes that never started |
+//! | `TimeLimits` | awaited answers |
+//! | `Plans` | plans, and the answers that they await |
+//! | `Correlation` | incidents, ledger |
+//! | `Agenda` | the times at which incidents are decided |
+//! | `Closing` | incidents, and all that refers to one by its number |
+//! | `Probation` | the recovery on trial, attempts of incidents |
+//! | `Account` | budget |
+//! | `InMemoryCheckpoints`, `TraceSwitches`, `Controls` | the setting or the reports of that name |
+//! | `Detectors`, `Strategies` | the detectors; findings |
+//! | `Outbox` | the commands of the step |
+//!
+//! What remains on [`Kernel`] is the order of the calls: a part returns what it has found, for example the incidents to
+//! close, and `Kernel` calls the next one. `ingest`, `incidents`, `decide`, `plans`, `operator` and `lifecycle` do that,
+//! each for one kind of event.
 
 mod agenda;
 mod answers;

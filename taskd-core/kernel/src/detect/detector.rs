@@ -33,6 +33,7 @@ use std::fmt;
 ///
 /// # Example
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::detect::{Damage, Fault, FaultClass, FaultDetector, Findings, Suspect};
 /// use taskd_core::job::Name;
 /// use taskd_core::state::View;
@@ -116,6 +117,7 @@ impl fmt::Debug for dyn FaultDetector + '_ {
 /// Creates a detector from a name and a closure that is called for each observation.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::detect::{Damage, Fault, FaultClass, Suspect, detector_fn};
 /// use taskd_core::job::{Domain, Name};
 /// use taskd_core::trace::Signal;

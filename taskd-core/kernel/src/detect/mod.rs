@@ -40,6 +40,7 @@ pub use stall::StallDetector;
 /// `stall`, `restart-storm`, `hang`, `shrunk`.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::time::Duration;
 /// use taskd_core::detect::{FaultDetectorExt, StallDetector, defaults};
 ///

@@ -93,6 +93,7 @@ impl JobSpec {
     /// `JobSpec::new`.
     ///
     /// ```
+    /// # extern crate taskd_kernel as taskd_core;
     /// use std::time::Duration;
     /// use taskd_core::job::JobSpec;
     ///

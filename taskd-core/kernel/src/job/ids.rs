@@ -81,6 +81,7 @@ impl fmt::Display for NodeId {
 /// In documents and logs the identifier is one word, `"tp:3"`, so that it can be a key of a JSON object.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::{GroupId, GroupKind};
 ///
 /// let group: GroupId = "tp:3".parse()?;

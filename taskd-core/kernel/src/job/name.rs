@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// A constant needs no allocation, and clones of a parsed name share its text. Names compare by their text.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::Name;
 ///
 /// const SILENCE: Name = Name::new("silence");

@@ -9,6 +9,7 @@ use std::str::FromStr;
 /// Error: a text cannot be parsed as an identifier, such as a rank. The message states what to write.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::{ProcId, Rank};
 ///
 /// assert_eq!("rank 3#2".parse(), Ok(ProcId::rank(3, 2)));

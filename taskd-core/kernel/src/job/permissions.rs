@@ -13,6 +13,7 @@ impl Policy {
     /// [reasons](crate::recover::RecoveryStrategy::unsupported_reason) why strategies cannot work for the job.
     ///
     /// ```
+    /// # extern crate taskd_kernel as taskd_core;
     /// use std::collections::BTreeMap;
     /// use taskd_core::job::{Name, Permission, Policy};
     ///

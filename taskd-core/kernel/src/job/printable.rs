@@ -26,6 +26,7 @@ const SEQUENCE_CHARS_MAX: usize = 2048;
 /// - Line ends and tabs are kept. A text without any of these characters is returned unchanged.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::printable;
 ///
 /// assert_eq!(printable("\u{1b}[31mloss is NaN\u{1b}[0m\u{7}"), "loss is NaN^G");

@@ -48,6 +48,7 @@ const MARKS: [(&[u8], &str); 5] = [
 /// first word, and report an empty document as incomplete.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::document_text;
 ///
 /// assert_eq!(document_text(b"{}"), Ok("{}"));

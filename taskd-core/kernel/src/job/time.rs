@@ -12,6 +12,7 @@ use std::time::Duration;
 /// per input, and all other code takes job time as an argument.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::time::Duration;
 /// use taskd_core::job::JobTime;
 ///

@@ -10,6 +10,7 @@ use std::str::FromStr;
 /// A calendar time in milliseconds of Unix time, written as in RFC 3339 in UTC: `2026-07-01T03:12:44.123Z`.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::job::WallTime;
 ///
 /// let at = WallTime::from_unix_ms(1_782_875_564_123);

@@ -13,6 +13,7 @@
 //! | [143](STOPPED) | the job was stopped on request (like a shell's code for SIGTERM) | run it again to continue from its checkpoint |
 //!
 //! ```
+//! # extern crate taskd_kernel as taskd_core;
 //! use std::process::ExitCode;
 //! use taskd_core::kernel::{JobReport, Outcome};
 //!

@@ -168,6 +168,7 @@ use std::time::Duration;
 /// The decision kernel of one job: a deterministic state machine that turns inputs into commands.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::sync::Arc;
 /// use taskd_core::job::{JobSpec, JobTime, WorkerSpec};
 /// use taskd_core::kernel::{Effect, Input, Kernel, Plugins, Start};

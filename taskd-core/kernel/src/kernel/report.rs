@@ -175,6 +175,7 @@ impl IncidentReport {
 /// `Display` text is the end of a sentence whose subject is the recovery that was not carried out.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::kernel::Saving;
 ///
 /// assert_eq!(Saving::of_s(40.2).to_string(), "would have saved at least 40.2 s");

@@ -99,6 +99,7 @@ impl fmt::Display for Covered {
 /// ([`JobSpec::nodes`](crate::job::JobSpec::nodes)).
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::num::NonZeroU64;
 /// use std::sync::Arc;
 /// use taskd_core::job::{JobSpec, InMemoryCheckpoints, WorkerSpec};

@@ -24,6 +24,7 @@ pub enum RefusalKind {
 /// [`RefusalKind::Precondition`]:
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use taskd_core::recover::{RefusalError, RefusalKind};
 ///
 /// fn check(spares: u32) -> Result<(), RefusalError> {

@@ -34,6 +34,7 @@ use std::sync::Arc;
 ///
 /// # Example
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::time::Duration;
 /// use taskd_core::job::{Counted, Domain, Name};
 /// use taskd_core::state::View;

@@ -66,6 +66,7 @@ impl SecretNames {
     /// `MAX_TOKENS`, which is a number of words.
     ///
     /// ```
+    /// # mod taskd_core { pub use taskd_kernel::redact as secrets; }
     /// use taskd_core::secrets::SecretNames;
     ///
     /// let names = SecretNames::default().with("ACME_LICENCE").without("SORT_KEY");

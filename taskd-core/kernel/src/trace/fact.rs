@@ -272,6 +272,7 @@ pub enum ProbeResult {
 /// bytes.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use bytes::Bytes;
 /// use taskd_core::job::Name;
 /// use taskd_core::trace::{Ext, Extension, DecodeError};

@@ -153,6 +153,7 @@ pub struct HangVerdict {
 /// Finds the ranks for which others have waited in a collective call for at least `pending_min`, and the cause.
 ///
 /// ```
+/// # extern crate taskd_kernel as taskd_core;
 /// use std::time::Duration;
 /// use taskd_core::detect::hang::{HangCause, ProcessState, RankReport, judge};
 /// use taskd_core::job::Rank;

@@ -250,7 +250,7 @@ fn a_newcomer_whose_gradients_come_in_another_order_is_refused() {
 #[test]
 fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
     let test = "a_newcomer_to_the_second_step_of_a_static_graph_is_refused";
-    is_refused(test, "second_step", "a static graph of DDP is in its second step, which a newcomer cannot come into");
+    is_refused(test, "second_step", "a static graph of DDP is in its second step, which a replacement cannot enter");
 }
 
 /// The group's backend is a stand-in for one that cannot be left.
@@ -287,7 +287,7 @@ fn step_that_may_have_changed_an_uncopied_state_is_not_repeated() {
     let test = "step_that_may_have_changed_an_uncopied_state_is_not_repeated";
     let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
     is_refused(test, "large_early", why);
-    is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
+    is_refused(test, "large_copies", "it cannot be determined whether the step has changed own");
 }
 
 #[test]
@@ -736,7 +736,7 @@ fn the_client_of_a_store_speaks_as_torchs_own() {
     assert_eq!(found["several"], serde_json::json!(["of ours", "-2"]));
     assert_eq!(found["checked"], serde_json::json!([true, false]));
     assert_eq!(found["deleted"], serde_json::json!([true, false]));
-    assert!(found["waited"].as_str().unwrap().contains("nobody has set"), "{found:#}");
+    assert!(found["waited"].as_str().unwrap().contains("no rank has set"), "{found:#}");
     assert!(found["nobody"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
     for what in ["set", "append"] {
         assert!(

@@ -27,14 +27,17 @@ class Page:
     """Of the lifeline."""
 
     is_a_stand_in = True
-    enters = stands_in_loop = says = staticmethod(lambda value: None)
+    enters = stands_in_loop = report = staticmethod(lambda value: None)
 
 
 def session_in_loop(**engine):
     """A session whose program is in its step loop; what it sends is kept."""
     session, sent = _session.Session("none", Page()), []
     session.link.send = sent.append
-    session.engine, session.position = types.SimpleNamespace(cannot=None, told_sharded=[], **engine), _session.IN_LOOP
+    session.engine, session.position = (
+        types.SimpleNamespace(cannot=None, reported_sharded=[], **engine),
+        _session.IN_LOOP,
+    )
     return session, sent
 
 
@@ -112,7 +115,7 @@ def hook_fails():
     _recovery.install(after, Page())
     session, sent = _session.current, []
     session.hooked, session.link.send = [], sent.append
-    engine = types.SimpleNamespace(cannot=None, told_sharded=[], release=lambda: None, state_bytes=lambda: 0)
+    engine = types.SimpleNamespace(cannot=None, reported_sharded=[], release=lambda: None, state_bytes=lambda: 0)
     session.engine, session.position = engine, _session.IN_LOOP
     could = session.hello()["hello"]["capabilities"]
     after.imported()
@@ -157,7 +160,7 @@ class Engine:
 
     is_a_stand_in = True
     cannot, copier, open_data = None, Copier(), staticmethod(_batches.open_plainly)
-    told_sharded = []
+    reported_sharded = []
     enter = leave = staticmethod(lambda *_: None)
     note = buffers = prove = digest = staticmethod(lambda *_: None)
     state_bytes = staticmethod(lambda: 0)
@@ -215,7 +218,7 @@ def behind_the_with():
         ran_out_of_memory = staticmethod(lambda error: isinstance(error, MemoryError))
         opened, failed = staticmethod(lambda: None), None
 
-    says = []
+    reported = []
     session, _ = session_in_loop()
     session.engine, session.mode, session.position, session.failed = (
         Raises(),
@@ -223,7 +226,9 @@ def behind_the_with():
         _session.BEFORE_LOOP,
         lambda *_, **__: None,
     )
-    session.page = types.SimpleNamespace(says=says.append, stands_in_loop=lambda value: None, enters=lambda value: None)
+    session.page = types.SimpleNamespace(
+        report=reported.append, stands_in_loop=lambda value: None, enters=lambda value: None
+    )
     _session.current, seen, remarks = session, [], []
     steps = _loop.Loop(session, None, None, None, 0, (), None).run()
     for number in range(2):
@@ -249,7 +254,7 @@ def behind_the_with():
         "remarks": remarks,
         "last": last,
         "left": step.completed,
-        "says": says,
+        "says": reported,
         "plain": [one.completed for _, one in plain],
     }
 

@@ -115,7 +115,7 @@ def message_is_too_long(directory):
 
 
 class DoubleOfEngine:
-    cannot, told_sharded = None, []
+    cannot, reported_sharded = None, []
 
     def __init__(self):
         self.released, self.asked_by = 0, []
@@ -351,12 +351,12 @@ def not_taken_back():
     loop = types.SimpleNamespace(number=3, engine=types.SimpleNamespace(put_back=put_back))
     loop.snapshot, loop.recovery = _attempt.Snapshot(), _attempt.Recovery()
     loop.snapshot.take(15, "note")
-    newcomer = loop.recovery.newcomer = _attempt.Newcomer()
-    newcomer.replay = _replay.Replay(loop, 15)
+    replacement = loop.recovery.replacement = _attempt.Replacement()
+    replacement.replay = _replay.Replay(loop, 15)
     refused = []
     for _ in range(2):  # ahead of the repair, and in it
         try:
-            newcomer.replay.holds_for(15)
+            replacement.replay.holds_for(15)
         except _session.Refused as error:
             refused.append(str(error))
     return {"refused": refused, "asked": asked, "noted": loop.snapshot.step}

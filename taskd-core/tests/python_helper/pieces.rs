@@ -105,7 +105,7 @@ fn a_hello_asks_nothing_of_the_program_on_another_thread() {
     assert_eq!(found["at"], json!([at("in-loop", Some(64))]));
     assert_eq!((&found["hello"], &found["on main"]), (&json!(64), &json!(true)), "{found:#}");
     assert_eq!(found["fails"], at("parked", None), "nor is what it raises raised into it");
-    let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
+    let said = "the size of the state cannot be determined: KeyError: \"of the program's\"";
     assert_eq!(found["said"], json!([said]));
 }
 

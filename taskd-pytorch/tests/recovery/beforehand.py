@@ -19,8 +19,8 @@ def under_way():
     """The step that this process does beforehand, if it does one."""
     from taskd import _session
 
-    newcomer = _session.current.loop.recovery.newcomer
-    beforehand = None if newcomer is None else newcomer.replay
+    replacement = _session.current.loop.recovery.replacement
+    beforehand = None if replacement is None else replacement.replay
     return beforehand.step if beforehand is not None and beforehand.is_under_way else None
 
 
@@ -65,7 +65,7 @@ def ending():
 
 
 def lost(undisturbed, verdict, parked, kind=StandIn, **befalls):
-    """Which step the newcomer has done beforehand stands in `done`."""
+    """Which step the replacement has done beforehand stands in `done`."""
     reference = undisturbed(ending, STEPS)
     with kind(4, ending, STEPS=str(STEPS), **befalls) as world:
         for name in ("DIE", "EARLY"):

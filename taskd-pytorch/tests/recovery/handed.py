@@ -56,8 +56,8 @@ class DoubleOfLink:
 
 
 class DoubleOfPage:
-    is_a_stand_in = is_said = True
-    says = stands_in_loop = enters = staticmethod(lambda value: None)
+    is_a_stand_in = is_reported = True
+    report = stands_in_loop = enters = staticmethod(lambda value: None)
 
 
 def begin():
@@ -357,7 +357,7 @@ class DoubleOfLoop:
         self.attempt = _attempt.Attempt(_phases.TRAINING, _attempt.TORN)
         self.snapshot, self.recovery = _attempt.Snapshot(), _attempt.Recovery()
         self.snapshot.take(-1, None)
-        self.recovery.newcomer = _attempt.Newcomer()
+        self.recovery.replacement = _attempt.Replacement()
 
     def private(self, with_buffers=True):
         return _codec.encode((b"", [], {}))
@@ -604,9 +604,9 @@ def epochs_of(kind, tells):
     epochs = [sorted(sum(out[at : at + 4], [])) for at in (0, 4, 8)]
     orders = {tuple(sum(out[at : at + 4], [])) for at in (0, 4, 8)}
     torch.manual_seed(0)
-    newcomer = _batches.Stream(loaders(kind, data)[0], _loader.open_at, _loader.Copier())
-    newcomer.seek(*first)
-    got = [newcomer.next()[0].tolist() for _ in range(2)]
+    replacement = _batches.Stream(loaders(kind, data)[0], _loader.open_at, _loader.Copier())
+    replacement.seek(*first)
+    got = [replacement.next()[0].tolist() for _ in range(2)]
     return {"same": got == out[10:], "whole epochs": all(len(set(one)) == 8 for one in epochs), "orders": len(orders)}
 
 

@@ -36,7 +36,7 @@ fn batches_changed_by_the_program_are_restored_for_a_repeat() {
 fn step_with_unrestorable_batches_is_refused() {
     let test = "step_with_unrestorable_batches_is_refused";
     let Some(found) = found(test, "batches_that_are_not_there_any_more") else { return };
-    let lock = "nobody can tell whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
+    let lock = "it cannot be determined whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
                 cannot pickle '_thread.lock' object";
     let large =
         "a batch has more than 16 MiB beside its tensors, which is not copied, so its step cannot be done again";

@@ -56,7 +56,7 @@ class World:
         from taskd.torch import abort_points, registry
 
         page = types.SimpleNamespace(
-            is_said=True, says=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None
+            is_reported=True, report=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None
         )
         self.session = _session.current = _session.Session("pytorch", page)
         self.session.link, self.session.mode, self.session.generation = Link(), "train", 1
@@ -148,7 +148,7 @@ def run(program, fails):
         if world.session.loop is not None:
             world.session.loop.leave()
     engine = world.engine
-    told = {"carries": bool(engine.told_sharded), "cannot": engine.cannot}
+    told = {"carries": bool(engine.reported_sharded), "cannot": engine.cannot}
     return found, {"refused": refused, "failed": world.failed, **told}
 
 
@@ -629,7 +629,7 @@ def late():
                 model(torch.randn(4, 3)).square().mean().backward()
                 optimizer.step()
                 change() if where == "behind" else None
-        found[where] = sorted(world.engine.late.told)
+        found[where] = sorted(world.engine.late.reported)
     return found
 
 

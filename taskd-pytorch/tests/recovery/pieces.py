@@ -61,7 +61,7 @@ class DoubleOfGroup:
     def __init__(self, told):
         session = types.SimpleNamespace(failed=lambda *what: told.append(what))
         self.engine = types.SimpleNamespace(loop=types.SimpleNamespace(tainted=False), session=session)
-        self.spec = types.SimpleNamespace(told_as="default")
+        self.spec = types.SimpleNamespace(display_name="default")
 
     def is_lost(self):
         return False
@@ -335,7 +335,7 @@ def doubles_of_groups(met, plans=1):
         store=None, client=None, meet=lambda store, order: met.append(order), signed=lambda store, part: store
     )
     groups = rebuild.Groups(engine)
-    spec = types.SimpleNamespace(told_as="default")
+    spec = types.SimpleNamespace(display_name="default")
     groups.fronts = lambda: [types.SimpleNamespace(_inner=types.SimpleNamespace(spec=spec)) for _ in range(plans)]
     groups.next_spec = lambda spec, order: spec
     return groups
@@ -492,7 +492,7 @@ def threads_behind_a_with():
     engine, done, found = engine_behind_a_with(), [], {}
     real = types.SimpleNamespace(allreduce=lambda tensors: done.append(_thread.get_ident()) or DoubleOfWork())
     group = abortable.AbortableGroup(
-        engine, real, None, [], types.SimpleNamespace(told_as="default", members_told="0,1")
+        engine, real, None, [], types.SimpleNamespace(display_name="default", display_members="0,1")
     )
 
     def calls(name):

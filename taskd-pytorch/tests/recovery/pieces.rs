@@ -18,7 +18,7 @@ fn failure_that_cannot_be_reported_leaves_no_operation_waiting() {
         assert_eq!(found[what], true, "{what}: {found:#}");
     }
     assert_eq!(found["told"], json!([["collective", "allreduce", "default", true, "[Errno 24] Too many open files"]]));
-    let said = "what became of allreduce is not known: OSError: [Errno 24] Too many open files";
+    let said = "the outcome of allreduce is not known: OSError: [Errno 24] Too many open files";
     assert_eq!(found["said"], json!([said]));
 }
 

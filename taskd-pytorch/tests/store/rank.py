@@ -8,7 +8,7 @@ class Engine:
     """Of a framework that does nothing."""
 
     is_a_stand_in = True
-    cannot, told_sharded = None, []
+    cannot, reported_sharded = None, []
     release = is_rank = staticmethod(lambda: None)
     state_bytes = staticmethod(lambda: 0)
 

@@ -1,4 +1,4 @@
-//! Process groups under the hook, in real torch processes: everything is seen, and nobody notices.
+//! Process groups under the hook, in real torch processes: everything is seen, and no program notices.
 //!
 //! The programs are those of `groups/`. Each of them runs its ranks with the hook and without, and writes what it found
 //! into a file. The hook records into a stand-in for libtaskd there.
@@ -141,10 +141,11 @@ fn ranges_end_when_works_complete_and_no_process_is_held_up() {
     assert_eq!([&received["peer"], &received["number"]], [1, 0]);
     assert_eq!(first["dropped"]["ends"], true);
     let left_alone = serde_json::json!({
-        "class": "Foreign", "sum": 2.0, "called": true, "said": "a process group of class Foreign is not recorded"
+        "class": "Foreign", "sum": 2.0, "called": true, "reported": "a process group of class Foreign is not recorded"
     });
     assert_eq!(first["foreign"], left_alone);
-    let failed = serde_json::json!({ "sum": 4.0, "recorded": 0, "said": "the hook failed: KeyError: 'of the hook'" });
+    let failed =
+        serde_json::json!({ "sum": 4.0, "recorded": 0, "reported": "the hook failed: KeyError: 'of the hook'" });
     assert_eq!(first["failing"], failed);
     for (program, codes) in each(&found["exits"]) {
         assert_eq!(codes["on"], serde_json::json!([7, 7]), "{program}: {codes}");

@@ -143,7 +143,7 @@ fn a_step_in_which_torch_compiles_or_traces_computes_the_same() {
 
 #[test]
 fn a_pass_that_torch_only_traces_is_known_as_such() {
-    let Some(found) = findings("a_pass_that_torch_only_traces_is_known_as_such", "told_of_traces") else { return };
+    let Some(found) = findings("a_pass_that_torch_only_traces_is_known_as_such", "traces_seen") else { return };
     assert_eq!(found, json!([false, true, true, false]), "only by torch.fx and torch.jit");
 }
 
@@ -262,7 +262,7 @@ fn abort_of_a_group_with_another_backend_is_refused_at_once() {
         "refuses abort: a group with the backend fake cannot be given up inside of the process; restart all ranks";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
     assert!(found["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0), "{found:#}");
-    assert_eq!(found["newcomer"], "parked", "it can make such a group as well: {found:#}");
+    assert_eq!(found["replacement"], "parked", "it can make such a group as well: {found:#}");
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn gradients_carried_between_steps_are_reported_before_a_failure() {
 fn state_that_is_made_in_the_loop_is_reported_before_anything_has_failed() {
     let test = "state_that_is_made_in_the_loop_is_reported_before_anything_has_failed";
     let Some(found) = findings(test, "made_late") else { return };
-    assert_eq!(found["said"], json!([["scheduler#2"], ["scheduler#2"]]), "{found:#}");
+    assert_eq!(found["reported"], json!([["scheduler#2"], ["scheduler#2"]]), "{found:#}");
     let why = "this rank has no scheduler#2, which rank 0 has; is it the same program?";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
@@ -364,8 +364,8 @@ fn a_step_whose_batches_are_not_there_any_more_is_not_done_again() {
 #[test]
 fn registered_object_without_state_is_reported() {
     let Some(found) = findings("registered_object_without_state_is_reported", "no_state") else { return };
-    let said = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
-    assert!(found["said"].as_str().is_some_and(|text| text.contains(said)), "{found:#}");
+    let logged = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
+    assert!(found["logged"].as_str().is_some_and(|text| text.contains(logged)), "{found:#}");
     assert_eq!(found["known"], serde_json::json!(["tensor"]));
 }
 
@@ -417,7 +417,7 @@ fn copy_is_refused_if_one_of_three_peers_has_other_state() {
 #[test]
 fn framework_callbacks_report_the_save_and_the_exit() {
     let test = "framework_callbacks_report_the_save_and_the_exit";
-    let Some(found) = findings(test, "told_to_exit") else { return };
+    let Some(found) = findings(test, "ordered_to_exit") else { return };
     let expected = serde_json::json!([["save", found["where"], found["step"]], ["exit", 7]]);
     assert_eq!(found["called"], serde_json::json!([expected, expected, expected, expected]), "{found:#}");
     assert_eq!(found["exits"], serde_json::json!([7, 7, 7, 7]));
@@ -445,7 +445,8 @@ fn ranks_report_unsupported_recoveries_before_a_failure() {
 
 #[test]
 fn sigterm_handler_affects_only_a_loop_with_an_exit_callback() {
-    let Some(found) = findings("sigterm_handler_affects_only_a_loop_with_an_exit_callback", "whose_signal") else {
+    let Some(found) = findings("sigterm_handler_affects_only_a_loop_with_an_exit_callback", "owner_of_the_signal")
+    else {
         return;
     };
     assert_eq!(found, serde_json::json!({"without": true, "own": true, "helper": 15, "after": 15, "late": 15}));
@@ -455,8 +456,8 @@ fn sigterm_handler_affects_only_a_loop_with_an_exit_callback() {
 fn state_too_large_to_undo_is_reported_once() {
     let test = "state_too_large_to_undo_is_reported_once";
     let Some(found) = findings(test, "state_too_large_to_undo") else { return };
-    let [said] = &list(&found["said"])[..] else { panic!("{found:#}") };
-    assert!(said.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
+    let [logged] = &list(&found["logged"])[..] else { panic!("{found:#}") };
+    assert!(logged.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
     assert!(found["undo"].is_null());
 }
 
@@ -559,7 +560,7 @@ fn sharded_optimizer_step_is_repeated_and_a_lost_shard_reported() {
     let test = "sharded_optimizer_step_is_repeated_and_a_lost_shard_reported";
     let Some(_) = ends_as_undisturbed(test, "zero") else { return };
     let Some(lost) = findings(test, "lost_shard") else { return };
-    assert!(lost["said"].as_str().is_some_and(|said| said.contains("optimizer is sharded")), "{lost}");
+    assert!(lost["error"].as_str().is_some_and(|error| error.contains("optimizer is sharded")), "{lost}");
 }
 
 #[test]
@@ -629,14 +630,14 @@ fn dying_checkpoint_of_accelerate_loads_without_accelerate() {
     let Some(found) = findings(test, "dump_accelerated") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
-    assert_eq!(found["other"], json!({"step": found["step"], "said": "", "changed": true}));
+    assert_eq!(found["other"], json!({"step": found["step"], "logged": "", "changed": true}));
 }
 
-/// By case, as `recovery/beforehand.py` has them: the step with which all go on.
+/// By case, as `recovery/early_replay.py` has them: the step with which all go on.
 #[test]
 fn newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded() {
     let test = "newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded";
-    let Some(found) = findings(test, "beforehand") else { return };
+    let Some(found) = findings(test, "early_replay") else { return };
     for (case, step) in [("parked", 16), ("started", 16), ("on another host", 16), ("not completed", 15), ("fails", 16)]
     {
         let case = &found[case];
@@ -679,11 +680,11 @@ fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
 fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
     let test = "a_full_disk_and_a_second_death_leave_no_half_checkpoint";
     let Some(found) = findings(test, "dump_faults") else { return };
-    let said = |what: &str| found[what].as_str().unwrap_or_default().to_owned();
-    assert!(said("full").contains("cannot be written: [Errno 27] File too large"), "{found:#}");
+    let error = |what: &str| found[what].as_str().unwrap_or_default().to_owned();
+    assert!(error("full").contains("cannot be written: [Errno 27] File too large"), "{found:#}");
     assert_eq!(list(&found["temporary"]).len(), 0, "{found:#}");
-    assert!(said("unsealed").contains("of rank 2: No such file"), "{found:#}");
-    assert_eq!(found["half"], serde_json::json!({"step": null, "said": "", "changed": false}));
+    assert!(error("unsealed").contains("of rank 2: No such file"), "{found:#}");
+    assert_eq!(found["half"], serde_json::json!({"step": null, "logged": "", "changed": false}));
     assert_eq!(found["swept"], true, "what was left of the others is gone");
     assert!(is_exact(&found) && start(&found) == found["step"].as_u64(), "{found:#}");
 }
@@ -692,11 +693,11 @@ fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
 fn damaged_checkpoint_is_refused_and_the_previous_one_is_loaded() {
     let test = "damaged_checkpoint_is_refused_and_the_previous_one_is_loaded";
     let Some(found) = findings(test, "dump_damaged") else { return };
-    let is = |what: &str, step: &Value, said: &str| {
+    let is = |what: &str, step: &Value, logged: &str| {
         let one = &found[what];
         assert_eq!((&one["step"], &one["changed"]), (step, &Value::Bool(!step.is_null())), "{what}: {one:#}");
-        let text = one["said"].as_str().unwrap();
-        assert!(text.contains(said) && text.is_empty() == said.is_empty(), "{what}: {text}");
+        let text = one["logged"].as_str().unwrap();
+        assert!(text.contains(logged) && text.is_empty() == logged.is_empty(), "{what}: {text}");
     };
     let (older, newer) = (&found["older"], &found["newer"]);
     is("whole", newer, "");
@@ -737,7 +738,7 @@ fn the_client_of_a_store_speaks_as_torchs_own() {
     assert_eq!(found["checked"], serde_json::json!([true, false]));
     assert_eq!(found["deleted"], serde_json::json!([true, false]));
     assert!(found["waited"].as_str().unwrap().contains("no rank has set"), "{found:#}");
-    assert!(found["nobody"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
+    assert!(found["unreachable"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
     for what in ["set", "append"] {
         assert!(
             found[what].as_str().is_some_and(|why| why.contains("it does not take 9437184 bytes of long")),

@@ -1,6 +1,6 @@
 //! One link: who is let in, what gets through, and what a change of owner leaves of it.
 
-use super::{PATIENCE, local, told, until, worker};
+use super::{PATIENCE, local, received, until, worker};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ async fn a_process_sends_its_hello_and_runs_each_directive_once() {
     assert_eq!(figures, [(Name::new("joined_ms"), 1.5)].into());
     let moved = linked(&launcher).await;
     assert_eq!(moved.generation, Generation(2), "it trains in the next world now");
-    assert_eq!(told(dir.path(), "rank-0.1"), ["abort", "join"], "once, though it was given twice");
+    assert_eq!(received(dir.path(), "rank-0.1"), ["abort", "join"], "once, though it was given twice");
     let unknown = DirectiveBatch::new(batch.world.clone(), vec![(ProcId::rank(9, 1), Directive::Abort {})]);
     let refused = launcher.send_directives(CommandId(9), &unknown).await;
     assert_eq!(refused, Err(LaunchError::Refused("rank 9#1 has no control link now".into())));
@@ -155,7 +155,7 @@ async fn a_later_owner_finds_the_process_and_a_directive_runs_once() {
     let from = second.list().await.unwrap().revision;
     second.send_directives(CommandId(1), &directive(&batch, Directive::Abort {})).await.unwrap(); // as a kernel does that goes on
     assert!(answer(&second, from).await.1.is_ok());
-    assert_eq!(told(dir.path(), "rank-0.1"), ["abort"]);
+    assert_eq!(received(dir.path(), "rank-0.1"), ["abort"]);
     second.shutdown(Duration::ZERO).await.unwrap();
 }
 

@@ -2,7 +2,7 @@
 //! can be read, and the job ends as if nothing had been.
 
 use super::job::{Job, job_that_uses, send};
-use super::{PATIENCE, told, worker};
+use super::{PATIENCE, received, worker};
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn a_garbage_answer_fails_its_stage_at_once_and_is_the_reason() {
     assert_eq!(reason, format!("stage abort: 2 of 3 needed targets succeeded; {garbage}"));
     assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), None, "its answers do not come any more");
     assert_eq!(launcher.counters().await.unwrap().links.refused, 2, "each time");
-    assert_eq!(told(dir.path(), "rank-2.1"), ["abort"; 2], "the other one was asked each time");
+    assert_eq!(received(dir.path(), "rank-2.1"), ["abort"; 2], "the other one was asked each time");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_replacement_with_another_checksum_makes_all_ranks_restart() {
     assert_eq!(tried.as_str(), "recover-in-place");
     assert!(reason.contains("rank 1 and rank ") && reason.contains(" have different checksums"), "{reason}");
     for proc in ["rank-0.1", "rank-2.1"] {
-        assert_eq!(told(dir.path(), proc), ["abort", "join", "sync-state"], "{proc}");
+        assert_eq!(received(dir.path(), proc), ["abort", "join", "sync-state"], "{proc}");
     }
     let report = job.end().await;
     assert_eq!(report.incidents[0].blamed, [Rank(1)], "for what was killed");
@@ -114,10 +114,10 @@ async fn recover_in_place_is_refused_if_no_rank_reports_a_checksum() {
 /// Two newcomers have come so far, and survivors took no further step with either.
 fn nobody_went_on_beside(dir: &Path, newcomers: &[&str]) {
     for proc in ["rank-1.2", "rank-1.3"] {
-        assert_eq!(told(dir, proc), newcomers, "{proc}");
+        assert_eq!(received(dir, proc), newcomers, "{proc}");
     }
     for proc in ["rank-0.1", "rank-2.1"] {
-        assert_eq!(told(dir, proc), ["abort", "join", "sync-state"].repeat(2), "{proc}");
+        assert_eq!(received(dir, proc), ["abort", "join", "sync-state"].repeat(2), "{proc}");
     }
 }
 

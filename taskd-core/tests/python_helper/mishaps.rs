@@ -94,7 +94,7 @@ fn a_step_has_its_completed_flag_after_the_with_block() {
         "it stays so when the loop was left"
     );
     assert_eq!(
-        found["says"],
+        found["reported"],
         json!([1, 8]),
         "a step behind whose body the loop is left counts, and one that was given up does not"
     );
@@ -125,7 +125,7 @@ fn phases_of_a_loop_are_those_of_its_table() {
 fn a_standby_that_cannot_become_its_rank_exits() {
     let (found, said) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));
-    assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
+    assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOT_SET'"), "{said}");
 }
 
 #[test]
@@ -141,6 +141,6 @@ fn supervisor_messages_are_accepted_or_refused_and_counted() {
         "neither a welcome nor a directive",
         null,
     ]);
-    assert_eq!(found["said"], expected);
+    assert_eq!(found["complaints"], expected);
     assert_eq!(said.lines().count(), 1, "only the first one is told to people: {said}");
 }

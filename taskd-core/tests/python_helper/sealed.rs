@@ -52,7 +52,7 @@ fn unauthenticated_connections_take_no_thread_and_few_descriptors() {
         "{found:#}"
     );
     let said = "a connection was closed that has not shown the job's secret within 2 s, or no right one";
-    assert_eq!(found["said"], json!([said]), "once");
+    assert_eq!(found["logged"], json!([said]), "once");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_peer_without_the_job_secret_is_neither_served_nor_believed() {
     let not_taken = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
     let no_rank = "what listens at 127.0.0.1:PORT is no rank of this job";
     let outcomes = json!({
-        "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "who sends it back": no_rank,
+        "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "a peer that sends it back": no_rank,
         "a relay to another rank": not_taken,
     });
     assert_eq!(found("strangers"), outcomes);
@@ -85,7 +85,7 @@ fn a_host_without_the_secret_reaches_no_job_and_no_rank_memory() {
     let found = found_with("other_host", &[&[other.here().to_string()], &words[..]].concat());
     let heard = json!({"dialled": "what listens at HERE:PORT does not take this process for one of its job", "at most a challenge": true});
     let expected = json!({
-        "refused": ["ConnectionRefusedError", true], "at": true, "heard": heard, "few": true, "a rank is served": true,
+        "refused": ["ConnectionRefusedError", true], "at": true, "intruder": heard, "few": true, "a rank is served": true,
     });
     assert_eq!(found, expected);
 }

@@ -25,7 +25,7 @@ import json, os, sys
 open('begun-%d' % os.getpid(), 'w').close()
 known = os.environ['TASKD_WORLD_SIZE'], os.environ.get('TASKD_JOB_NAME'), 'OF_NOBODY' in os.environ
 @ASKS
-whole = 'told-%s' % os.environ['TASKD_PROC']
+whole = 'report-%s' % os.environ['TASKD_PROC']
 with open(whole + '.new', 'w') as file:
     json.dump(dict(pid=os.getpid(), rank=os.environ['RANK'], env=dict(os.environ), known=known, argv=sys.argv,
         kind=type(os.environ).__name__ + type(os.environ).__module__, device=getattr(os, 'device_held', None)), file)
@@ -72,7 +72,7 @@ async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
         is_parked(&job, at).await;
         kill(&job, &first[1..]).await;
         let second = job.start_only(2, 1, joining(&spec)).await;
-        let (new, old) = (job.told("told-rank-1.2").await, job.told("told-rank-1.1").await);
+        let (new, old) = (job.report("report-rank-1.2").await, job.report("report-rank-1.1").await);
         assert!(job.path(&format!("begun-{}", new["pid"])).exists());
         assert_eq!((&new["pid"], &new["rank"]), (&pid_of(&job.launcher, &second).await.into(), &"1".into()), "{at}");
         let mut expected = old["env"].clone();
@@ -100,7 +100,7 @@ async fn rank_of_a_whole_restart_is_not_seated_in_a_parked_standby() {
     job.standbys(1).await;
     kill(&job, &first).await;
     job.start(2, [spec.clone()]).await;
-    job.told("told-rank-0.2").await;
+    job.report("report-rank-0.2").await;
     let counters = job.counters().await;
     assert_eq!((counters.standbys_parked, counters.standbys_seated), (1, 1), "in the one that has run nothing");
     job.end().await;
@@ -132,7 +132,7 @@ async fn both_join_as_parked(job: &Job, spec: &WorkerSpec) {
     let before: Vec<String> = begun().filter(|name| name.starts_with("begun-")).collect();
     for rank in [0, 1] {
         job.start_only(2, rank, joining(spec)).await;
-        let new = job.told(&format!("told-rank-{rank}.2")).await;
+        let new = job.report(&format!("report-rank-{rank}.2")).await;
         assert!(before.contains(&format!("begun-{}", new["pid"])), "rank {rank} was not seated in one of {before:?}");
     }
     assert_eq!(job.counters().await.standbys_seated, 2);
@@ -159,7 +159,7 @@ async fn pre_started_standbys_run_ahead_for_the_rank_of_their_device() {
     kill(&job, &first).await;
     both_join_as_parked(&job, &spec).await;
     for rank in 0..2 {
-        assert_eq!(job.told(&format!("told-rank-{rank}.2")).await["device"], rank);
+        assert_eq!(job.report(&format!("report-rank-{rank}.2")).await["device"], rank);
     }
     have_parked(&job, 2).await;
     job.end().await;
@@ -190,7 +190,7 @@ async fn standby_of_a_program_without_a_step_loop_is_not_run_ahead() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&PROGRAM.replace("@ASKS", "").replace("in_loop()", ""));
     job.start(1, [spec]).await;
-    let told = job.told("told-rank-0.1").await;
+    let told = job.report("report-rank-0.1").await;
     job.standbys(1).await;
     let begun = std::fs::read_dir(job.dir.path()).unwrap().flatten();
     let begun: Vec<String> = begun.map(|entry| entry.file_name().into_string().unwrap()).collect();

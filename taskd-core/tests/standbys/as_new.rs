@@ -16,7 +16,7 @@ async fn looks(spec: impl Fn(WorkerSpec) -> WorkerSpec, seated: u32) -> Vec<Valu
     let mut told = Vec::new();
     for incarnation in 1..=seated + 1 {
         assert_eq!(job.run(incarnation, spec(job.program(LOOK))).await, "exit code 0");
-        told.push(job.told(&format!("told-rank-0.{incarnation}")).await);
+        told.push(job.report(&format!("report-rank-0.{incarnation}")).await);
         job.standbys(1).await;
     }
     assert_eq!(job.counters().await.standbys_seated, u64::from(seated));

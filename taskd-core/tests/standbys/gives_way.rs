@@ -30,7 +30,7 @@ async fn a_standby_gives_way_to_ranks_until_it_is_one_and_records_from_then_on()
     have_parked(&job, 1).await;
     kill(&job, &first[1..]).await;
     job.start_only(2, 1, joining(&spec)).await;
-    let (new, old) = (job.told("told-rank-1.2").await, job.told("told-rank-0.1").await);
+    let (new, old) = (job.report("report-rank-1.2").await, job.report("report-rank-0.1").await);
     assert_eq!(job.counters().await.standbys_seated, 1);
 
     let nice = |name: &str| read_to_string(job.path(name)).unwrap().parse::<i32>().unwrap();

@@ -135,7 +135,7 @@ impl Job {
     }
 
     /// What a rank has written into a file of that name, as soon as it is whole.
-    pub(crate) async fn told(&self, name: &str) -> serde_json::Value {
+    pub(crate) async fn report(&self, name: &str) -> serde_json::Value {
         let path = self.path(name);
         within(PATIENCE, name, || json(&path)).await
     }

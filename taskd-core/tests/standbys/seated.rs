@@ -16,7 +16,7 @@ const WHO: &str = "
 import json, os, sys
 import threading
 def tell(**more):
-    whole = 'told-%s' % os.environ['TASKD_PROC']
+    whole = 'report-%s' % os.environ['TASKD_PROC']
     with open(whole + '.new', 'w') as file:
         json.dump(dict(more, env=dict(os.environ), argv=sys.argv, name=__name__, file=__file__, path=sys.path, pid=os.getpid(),
             ppid=os.getppid(), warm='calendar' in sys.modules, threads=getattr(os, 'threads_set', None),
@@ -46,7 +46,7 @@ async fn four_ranks_are_seated_and_each_is_itself() {
     assert_eq!(job.counters().await.standbys_seated, 4);
     for (rank, proc) in second.iter().enumerate() {
         let (new, old) =
-            (job.told(&format!("told-rank-{rank}.2")).await, job.told(&format!("told-rank-{rank}.1")).await);
+            (job.report(&format!("report-rank-{rank}.2")).await, job.report(&format!("report-rank-{rank}.1")).await);
         assert_eq!(new["pid"], pid_of(&job.launcher, proc).await);
         for same in ["argv", "name", "file", "path", "ppid", "orig"] {
             assert_eq!(new[same], old[same], "{same}");
@@ -96,7 +96,7 @@ async fn a_seated_ranks_lifeline_heartbeat_and_death_are_as_those_of_any_other()
         }
     };
     tokio::time::timeout(Duration::from_secs(60), beaten).await.unwrap();
-    let (told, pid) = (job.told("told-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
+    let (told, pid) = (job.report("report-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
     assert_eq!((&told["state"], &told["lock"]), (&1.into(), &pid.into()), "its main thread holds its lifeline");
     send(pid, rustix::process::Signal::KILL);
     let exit = exit_of(&job.launcher, &second[0]).await;
@@ -128,8 +128,8 @@ async fn modules_and_commands_run_as_ever() {
                 job.standbys(1).await;
             }
         }
-        let [old, new] = [incarnation - 1, incarnation].map(|incarnation| format!("told-rank-0.{incarnation}"));
-        let (old, new) = (job.told(&old).await, job.told(&new).await);
+        let [old, new] = [incarnation - 1, incarnation].map(|incarnation| format!("report-rank-0.{incarnation}"));
+        let (old, new) = (job.report(&old).await, job.report(&new).await);
         for same in ["argv", "name", "file", "path", "orig", "package", "spec"] {
             assert_eq!(new[same], old[same], "{same} of {line:?}");
         }
@@ -171,7 +171,7 @@ async fn pre_started_ones_are_seated_by_their_number() {
     }
     job.start(2, [spec.clone(), spec]).await;
     for rank in 0..2 {
-        let told = job.told(&format!("told-rank-{rank}.2")).await;
+        let told = job.report(&format!("report-rank-{rank}.2")).await;
         assert_eq!((&told["device"], &told["env"]["RANK"]), (&rank.into(), &rank.to_string().into()));
     }
     assert_eq!(job.counters().await.standbys_seated, 2);
@@ -186,7 +186,7 @@ async fn default_thread_count_is_detected_if_the_job_sets_none() {
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(1).await;
     assert_eq!(job.run(2, spec).await, "exit code 0");
-    let told = job.told("told-rank-0.2").await;
+    let told = job.report("report-rank-0.2").await;
     assert_eq!((&told["threads"], told["env"].get("OMP_NUM_THREADS")), (&7.into(), None));
     job.end().await;
 }

@@ -47,7 +47,7 @@ fn step_with_unrestorable_batches_is_refused() {
         "a lock": lock,
         "a large array": large,
         "early": [],
-        "said": [lock, large],
+        "logged": [lock, large],
     });
     assert_eq!(found, expected);
 }
@@ -72,7 +72,7 @@ fn newcomer_gets_original_batches_after_a_warm_up_changed_them() {
 
 #[test]
 fn newcomer_gets_all_parameters_and_state_of_its_optimizer() {
-    let Some(found) = found("newcomer_gets_all_parameters_and_state_of_its_optimizer", "newcomers") else { return };
+    let Some(found) = found("newcomer_gets_all_parameters_and_state_of_its_optimizer", "replacements") else { return };
     let (whole, refused) =
         (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
     let expected = json!({
@@ -136,11 +136,11 @@ fn a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo() {
     ] {
         let given = &found[name]["given"];
         let begins = format!("{of} cannot be given to a rank that takes the place of a lost one (");
-        let is_said = |one: &str| one.starts_with(&begins) && one.contains(what) && one.ends_with(lost);
-        assert!(given.as_array().unwrap().len() == 1 && is_said(given[0].as_str().unwrap()), "{name}: {given:#}");
-        let (of, said) = (&found[name], found[name]["said"].as_array().unwrap());
-        let is_said = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
-        assert!(said.len() == 1 && is_said(said[0].as_str().unwrap()), "{name}: {of:#}");
+        let is_line = |one: &str| one.starts_with(&begins) && one.contains(what) && one.ends_with(lost);
+        assert!(given.as_array().unwrap().len() == 1 && is_line(given[0].as_str().unwrap()), "{name}: {given:#}");
+        let (of, logged) = (&found[name], found[name]["logged"].as_array().unwrap());
+        let is_line = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
+        assert!(logged.len() == 1 && is_line(logged[0].as_str().unwrap()), "{name}: {of:#}");
         assert_eq!((&of["completed"], &of["undo"]), (&json!([true, true, true]), &json!(false)), "{name}");
     }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn a_seated_interpreter_with_torch_is_as_one_that_was_started(j
     let mut told = Vec::new();
     for incarnation in 1..=3 {
         launched.start(&job, incarnation, 1, 1).await;
-        told.push(job.told(0, incarnation).await);
+        told.push(job.report(0, incarnation).await);
         launched.standbys(1).await;
         launched.stop_all().await;
     }

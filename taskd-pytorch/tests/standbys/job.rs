@@ -51,8 +51,8 @@ impl Job {
     }
 
     /// What a rank has written.
-    pub(crate) async fn told(&self, rank: u32, incarnation: u32) -> Value {
-        let path = self.dir.path().join(format!("told-rank-{rank}.{incarnation}"));
+    pub(crate) async fn report(&self, rank: u32, incarnation: u32) -> Value {
+        let path = self.dir.path().join(format!("report-rank-{rank}.{incarnation}"));
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             if let Some(told) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
@@ -74,7 +74,7 @@ impl Job {
     pub(crate) fn clear(&self) {
         for entry in std::fs::read_dir(self.dir.path()).unwrap() {
             let path = entry.unwrap().path();
-            if path.file_name().unwrap().to_str().unwrap().starts_with("told-") {
+            if path.file_name().unwrap().to_str().unwrap().starts_with("report-") {
                 std::fs::remove_file(path).unwrap();
             }
         }
@@ -100,10 +100,10 @@ impl Launched {
         ordered
     }
 
-    pub(crate) async fn all_told(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
+    pub(crate) async fn all_reports(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
         let mut told = Vec::new();
         for rank in 0..ranks {
-            told.push(job.told(rank, incarnation).await);
+            told.push(job.report(rank, incarnation).await);
         }
         told
     }

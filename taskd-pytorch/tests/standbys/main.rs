@@ -73,7 +73,7 @@ async fn seated_ranks_train_as_those_that_were_started(job: Job) {
     let mut told = Vec::new();
     for incarnation in 1..=3 {
         launched.start(&job, incarnation, 2, 6).await;
-        let both: [Value; 2] = [job.told(0, incarnation).await, job.told(1, incarnation).await];
+        let both: [Value; 2] = [job.report(0, incarnation).await, job.report(1, incarnation).await];
         launched.has_stepped(6).await;
         launched.standbys(2).await;
         launched.stop_all().await;
@@ -111,7 +111,7 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
         let mut told = Vec::new();
         for incarnation in 1..=2 {
             launched.start(&job, incarnation, 1, 2).await;
-            told.push(job.told(0, incarnation).await);
+            told.push(job.report(0, incarnation).await);
             launched.standbys(1).await;
             launched.stop_all().await;
         }
@@ -140,7 +140,7 @@ async fn whole_restarts_are_fast(job: Job) {
     for (name, standbys) in [("exec", Standbys::none()), ("template", Standbys::template().after(Duration::ZERO))] {
         let mut launched = job.launch(standbys).await;
         launched.start(&job, 1, 4, 1).await;
-        launched.all_told(&job, 1, 4).await;
+        launched.all_reports(&job, 1, 4).await;
         let [mut user, mut imported, mut step, mut restart]: [Vec<u64>; 4] = Default::default();
         for incarnation in 2..=rounds + 1 {
             if name == "template" {
@@ -148,7 +148,7 @@ async fn whole_restarts_are_fast(job: Job) {
             }
             let killed = launched.kill_all().await;
             let ordered = launched.start(&job, incarnation, 4, 1).await;
-            let told = launched.all_told(&job, incarnation, 4).await;
+            let told = launched.all_reports(&job, incarnation, 4).await;
             let last = |what: &str| told.iter().map(|of| of[what].as_u64().unwrap()).max().unwrap();
             user.push(last("begun") - ordered);
             imported.push(last("imported") - ordered);

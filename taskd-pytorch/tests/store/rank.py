@@ -1,5 +1,4 @@
-"""A rank that trains nothing, in a job whose recoveries are real: the real session, and what stands for the framework,
-which says so."""
+"""A rank that trains nothing, in a job with real recoveries: the real session, and a stand-in for the framework."""
 
 from taskd import _session
 

@@ -1,4 +1,4 @@
-//! The example programs as a newcomer runs them: started as they are, read by what they print.
+//! The example programs as a new user runs them: started as they are, read by what they print.
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! Recovery inside of real torch processes: ranks are killed, frozen and cut off, and end as if nothing had been.
 //!
 //! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a stand-in that
-//! says so; the link, the groups, the copies and the newcomers are the real ones.
+//! says so; the link, the groups, the copies and the replacements are the real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -81,7 +81,7 @@ macro_rules! ends_as_undisturbed {
 
 ends_as_undisturbed! {
     ranks_that_are_killed_are_replaced: "kill",
-    a_newcomer_that_starts_when_it_is_needed: "kill_unparked",
+    a_replacement_that_starts_when_it_is_needed: "kill_unparked",
     two_ranks_at_once: "kill_two",
     a_rank_that_dies_in_a_recovery: "kill_while_recovering",
     a_rank_that_stands_still_is_replaced: "stop",
@@ -102,7 +102,7 @@ ends_as_undisturbed! {
     two_optimizers_with_operations_between_them: "gan",
     two_optimizers_and_nobody_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
-    state_of_the_programs_own_is_copied_to_a_newcomer: "keeping",
+    state_of_the_programs_own_is_copied_to_a_replacement: "keeping",
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
     state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
     state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
@@ -234,22 +234,22 @@ fn an_operation_that_completes_late_has_not_failed() {
     assert_eq!(found, serde_json::json!({"waited": true, "failed": []}));
 }
 
-/// In this scenario a newcomer cannot take the lost rank's place, and says why.
+/// In this scenario a replacement cannot take the lost rank's place, and says why.
 fn is_refused(test: &str, scenario: &str, why: &str) {
     let Some(found) = findings(test, scenario) else { return };
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
 
 #[test]
-fn a_newcomer_whose_gradients_come_in_another_order_is_refused() {
-    let test = "a_newcomer_whose_gradients_come_in_another_order_is_refused";
+fn a_replacement_whose_gradients_come_in_another_order_is_refused() {
+    let test = "a_replacement_whose_gradients_come_in_another_order_is_refused";
     let why = "the buckets of DDP module 0 are others than those of the other ranks; restart all ranks";
     is_refused(test, "other_buckets", why);
 }
 
 #[test]
-fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
-    let test = "a_newcomer_to_the_second_step_of_a_static_graph_is_refused";
+fn a_replacement_to_the_second_step_of_a_static_graph_is_refused() {
+    let test = "a_replacement_to_the_second_step_of_a_static_graph_is_refused";
     is_refused(test, "second_step", "a static graph of DDP is in its second step, which a replacement cannot enter");
 }
 
@@ -370,8 +370,8 @@ fn registered_object_without_state_is_reported() {
 }
 
 #[test]
-fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
-    let test = "newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing";
+fn replacements_with_another_layout_are_refused_and_change_nothing() {
+    let test = "replacements_with_another_layout_are_refused_and_change_nothing";
     let Some(found) = ends_as_undisturbed(test, "other_state") else { return };
     let why = [
         "average/weight is (8, 16) torch.float32 on rank 0 and (9, 16) torch.float32 here",
@@ -385,8 +385,8 @@ fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
 }
 
 #[test]
-fn a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers() {
-    let test = "a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers";
+fn a_replacement_copies_a_part_of_the_state_from_each_of_three_peers() {
+    let test = "a_replacement_copies_a_part_of_the_state_from_each_of_three_peers";
     let Some(found) = ends_as_undisturbed(test, "of_three") else { return };
     for way in list(&found["given"]) {
         for given in list(way) {
@@ -462,9 +462,9 @@ fn state_too_large_to_undo_is_reported_once() {
 }
 
 #[test]
-fn a_newcomer_in_another_step_loop_is_refused() {
+fn a_replacement_in_another_step_loop_is_refused() {
     let why = "this rank is in step loop 1 of its program, and rank 0 in loop 2; restart all ranks";
-    is_refused("a_newcomer_in_another_step_loop_is_refused", "other_loop", why);
+    is_refused("a_replacement_in_another_step_loop_is_refused", "other_loop", why);
 }
 
 #[test]
@@ -635,8 +635,8 @@ fn dying_checkpoint_of_accelerate_loads_without_accelerate() {
 
 /// By case, as `recovery/early_replay.py` has them: the step with which all go on.
 #[test]
-fn newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded() {
-    let test = "newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded";
+fn replacement_replays_the_open_step_early_and_undoes_it_if_unneeded() {
+    let test = "replacement_replays_the_open_step_early_and_undoes_it_if_unneeded";
     let Some(found) = findings(test, "early_replay") else { return };
     for (case, step) in [("parked", 16), ("started", 16), ("on another host", 16), ("not completed", 15), ("fails", 16)]
     {

@@ -122,8 +122,8 @@ raise ValueError('after two more')";
 
 /// Python gives the address, and so the `id`, of an object that is gone to a later one.
 #[test]
-fn an_optimizer_in_the_place_of_another_is_a_newcomer() {
-    let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_newcomer") else { return };
+fn an_optimizer_in_the_place_of_another_is_a_new_one() {
+    let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_new_one") else { return };
     let rank = Rank::new(PYTHON_FILES);
     let program = "
 import gc, torch

@@ -445,8 +445,8 @@ async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
 }
 
 #[tokio::test]
-async fn newcomer_with_another_state_shape_is_refused_and_all_restart() {
-    let test = "newcomer_with_another_state_shape_is_refused_and_all_restart";
+async fn replacement_with_another_state_shape_is_refused_and_all_restart() {
+    let test = "replacement_with_another_state_shape_is_refused_and_all_restart";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let keeps_all = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);

@@ -20,7 +20,7 @@ use super::durable;
 use super::error::TrainerError;
 use super::wire::{Peer, receive_message, send_message, wait_readable};
 
-/// How long rank 0 listens to one newcomer that has connected and says nothing. Others wait that long behind it.
+/// How long rank 0 waits for the message of one peer that has connected. Others wait that long behind it.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// How often the others look for the address of rank 0.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -33,7 +33,7 @@ struct Published {
     address: SocketAddr,
 }
 
-/// Rank 0's answer to a newcomer, whose own first message is its [`Place`].
+/// Rank 0's answer to a joining rank, whose own first message is its [`Place`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Answer {
     Welcome,
@@ -114,7 +114,7 @@ impl<'a> Rendezvous<'a> {
                 );
             }
             match listener.accept() {
-                Ok((newcomer, _)) => match self.take_in(&peers, newcomer) {
+                Ok((joining, _)) => match self.take_in(&peers, joining) {
                     Ok(peer) => peers.push(peer),
                     // A stranger, or one that has gone again. The right one may still come.
                     Err(_) => turned_away += 1,
@@ -126,17 +126,17 @@ impl<'a> Rendezvous<'a> {
         Ok(peers)
     }
 
-    fn take_in(&self, peers: &[Peer], newcomer: TcpStream) -> io::Result<Peer> {
-        newcomer.set_nodelay(true)?;
-        newcomer.set_read_timeout(Some(HELLO_WITHIN))?;
-        let theirs: Place = receive_message(&newcomer)?;
+    fn take_in(&self, peers: &[Peer], joining: TcpStream) -> io::Result<Peer> {
+        joining.set_nodelay(true)?;
+        joining.set_read_timeout(Some(HELLO_WITHIN))?;
+        let theirs: Place = receive_message(&joining)?;
         if let Some(objection) = self.objection(peers, &theirs) {
-            send_message(&newcomer, &Answer::Refused(objection.clone()))?;
+            send_message(&joining, &Answer::Refused(objection.clone()))?;
             return Err(io::Error::other(objection));
         }
-        send_message(&newcomer, &Answer::Welcome)?;
-        newcomer.set_read_timeout(None)?;
-        Ok(Peer { rank: theirs.rank, stream: newcomer })
+        send_message(&joining, &Answer::Welcome)?;
+        joining.set_read_timeout(None)?;
+        Ok(Peer { rank: theirs.rank, stream: joining })
     }
 
     /// Why rank 0 does not take in the one who says to be `theirs`, if it does not.

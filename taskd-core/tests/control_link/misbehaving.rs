@@ -57,24 +57,24 @@ async fn a_garbage_answer_fails_its_stage_at_once_and_is_the_reason() {
 }
 
 #[tokio::test]
-async fn newcomers_that_answer_garbage_are_not_trained_with() {
+async fn replacements_that_answer_garbage_are_not_trained_with() {
     let dir = tempfile::tempdir().unwrap();
     let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "garbage-to-sync-state")).await;
     let (reason, _) = killed_and_started_again(job).await;
     let garbage =
         "stage sync-state: 2 of 3 needed targets succeeded; rank 1: it sent an invalid message on its control link";
     assert!(reason.starts_with(garbage), "{reason}");
-    nobody_went_on_beside(dir.path(), &["join"]);
+    no_rank_trained_beside(dir.path(), &["join"]);
 }
 
 #[tokio::test]
-async fn newcomers_with_other_buckets_are_not_trained_with() {
+async fn replacements_with_other_buckets_are_not_trained_with() {
     let dir = tempfile::tempdir().unwrap();
     let job = job_of_three(dir.path(), recover::defaults(), odd(dir.path(), 1, "other-buckets")).await;
     let (reason, _) = killed_and_started_again(job).await;
     let other = "rank 1: the buckets of this rank ([12]) are not those of the others ([8, 4]); restart all ranks";
     assert_eq!(reason, format!("stage sync-state: 2 of 3 needed targets succeeded; {other}"));
-    nobody_went_on_beside(dir.path(), &["join", "sync-state"]);
+    no_rank_trained_beside(dir.path(), &["join", "sync-state"]);
 }
 
 /// Whose copy went wrong, or is of another's state: none of the ranks resumes, and what was no replica is asked for no copy again.
@@ -111,10 +111,10 @@ async fn recover_in_place_is_refused_if_no_rank_reports_a_checksum() {
     job.end().await;
 }
 
-/// Two newcomers have come so far, and survivors took no further step with either.
-fn nobody_went_on_beside(dir: &Path, newcomers: &[&str]) {
+/// Two replacements have come so far, and survivors took no further step with either.
+fn no_rank_trained_beside(dir: &Path, replacements: &[&str]) {
     for proc in ["rank-1.2", "rank-1.3"] {
-        assert_eq!(received(dir, proc), newcomers, "{proc}");
+        assert_eq!(received(dir, proc), replacements, "{proc}");
     }
     for proc in ["rank-0.1", "rank-2.1"] {
         assert_eq!(received(dir, proc), ["abort", "join", "sync-state"].repeat(2), "{proc}");

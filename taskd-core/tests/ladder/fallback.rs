@@ -44,14 +44,14 @@ fn incidents(job: &Job) -> Vec<IncidentReport> {
 #[test]
 fn a_replacement_that_fails_before_it_joins_leads_to_a_restart() {
     let mut job = in_loops(2);
-    job.newcomers_record = Some(zero_error());
-    job.newcomers_end = Some(failed(zero_error()));
+    job.replacements_record = Some(zero_error());
+    job.replacements_end = Some(failed(zero_error()));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"], "a record comes before an exit");
     let mut job = in_loops(2);
-    job.newcomers_end = Some(failed(zero_error()));
+    job.replacements_end = Some(failed(zero_error()));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
     job.pass(1_000);
@@ -79,7 +79,7 @@ fn a_replacement_that_crashes_or_reports_peers_is_charged() {
     let peers = || failed(report("DistBackendError", "connection closed by peer").with_follow_up(true));
     for end in [segfault(), peers(), exited(Termination::Code(3), None)] {
         let mut job = in_loops(3);
-        job.newcomers_end = Some(end.clone());
+        job.replacements_end = Some(end.clone());
         job.pass(1_000);
         job.tell(1, exited(KILLED, None));
         job.pass(1_000);
@@ -92,7 +92,7 @@ fn a_replacement_that_crashes_or_reports_peers_is_charged() {
 #[test]
 fn replacements_killed_in_a_row_lead_to_a_restart() {
     let mut job = in_loops(3);
-    job.newcomers_end = Some(exited(KILLED, None));
+    job.replacements_end = Some(exited(KILLED, None));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
     job.pass(1_000);
@@ -105,10 +105,10 @@ fn replacements_killed_in_a_row_lead_to_a_restart() {
 #[test]
 fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
     let mut job = in_loops(4);
-    job.newcomers_end = Some(exited(KILLED, None));
+    job.replacements_end = Some(exited(KILLED, None));
     job.pass(1_000);
     job.tell(1, Phase::Dead(KILLED));
-    job.newcomers_end = None;
+    job.replacements_end = None;
     job.pass(1_000);
     assert_eq!(job.chosen().last(), Some(&"recover-in-place"), "{:?}", job.chosen());
 }
@@ -375,13 +375,13 @@ fn several_failures_before_the_next_decision_are_charged_once() {
     let crash = exited(Termination::Signal { number: 11, core_dumped: false }, None);
     for (first, second) in [(exited(KILLED, None), crash), (exited(Termination::Code(3), None), failed(zero_error()))] {
         let mut job = in_loops(3);
-        job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+        job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
         job.pass(1_000);
         job.tell(1, first);
         job.pass(1_000);
         job.tell(0, failed(zero_error()));
         job.tell(2, second.clone());
-        job.newcomers_end = None;
+        job.replacements_end = None;
         job.pass(1_000);
         step(&mut job, 81);
         assert_eq!((job.last().blamed, job.finished.clone()), (vec![Rank(1)], None), "{second}: {:?}", job.last());
@@ -409,7 +409,7 @@ fn collectives_that_fail_soon_after_a_recovery_are_charged_to_it() {
 #[test]
 fn a_cancelled_recovery_is_not_attributed_to_another_incident() {
     let mut job = in_loops(3);
-    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.observe(0, Signal::Heartbeat);
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
@@ -423,7 +423,7 @@ fn a_cancelled_recovery_is_not_attributed_to_another_incident() {
     }
     assert_eq!(job.decision().held, Some(HoldReason::Paused), "rank 0 is blamed for its silence: {:?}", job.decision());
     job.observe(0, Signal::Heartbeat);
-    job.newcomers_end = None;
+    job.replacements_end = None;
     job.order(Order::Resume).expect("it is taken");
     job.pass(1_000);
     step(&mut job, 81);
@@ -447,7 +447,7 @@ fn a_copy_without_a_checksum_is_no_proven_one() {
 fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
     let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(5));
     let race = report("DistNetworkError", "address already in use").with_retry_free(true);
-    job.newcomers_end = Some(failed(race));
+    job.replacements_end = Some(failed(race));
     job.pass(1_000);
     job.tell(1, exited(KILLED, None));
     job.pass(1_000);
@@ -457,7 +457,7 @@ fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
 #[test]
 fn recoveries_that_are_always_interrupted_lead_to_a_restart() {
     let mut job = in_loops_with(40, |policy| policy.budget = BudgetSpec::fixed(100));
-    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.pass(1_000);
     for rank in 1..20 {
         job.tell(rank, Phase::Dead(KILLED));

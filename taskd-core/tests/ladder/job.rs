@@ -23,13 +23,13 @@ pub(crate) struct Job {
     /// Ranks have control links, stand in step loops, and do what they are directed to.
     pub(crate) loops: bool,
     /// How a rank ends that is started to join others, in the place of its joining.
-    pub(crate) newcomers_end: Option<Phase>,
+    pub(crate) replacements_end: Option<Phase>,
     /// A rank that does not answer when it is to train on.
     pub(crate) slow_to_resume: Option<u32>,
     /// After a repair the ranks have no checksum of their state.
     pub(crate) without_digests: bool,
     /// What it has recorded before.
-    pub(crate) newcomers_record: Option<ErrorReport>,
+    pub(crate) replacements_record: Option<ErrorReport>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
     decisions: Vec<Decision>,
@@ -71,10 +71,10 @@ impl Job {
             finished: None,
             slow: None,
             loops: false,
-            newcomers_end: None,
+            replacements_end: None,
             slow_to_resume: None,
             without_digests: false,
-            newcomers_record: None,
+            replacements_record: None,
             deeds: vec![],
             decisions: vec![],
             replies: vec![],
@@ -102,9 +102,9 @@ impl Job {
                     for order in batch.starts {
                         self.tell_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
-                        match self.newcomers_end.clone().filter(|_| joins) {
+                        match self.replacements_end.clone().filter(|_| joins) {
                             Some(end) => {
-                                if let Some(error) = self.newcomers_record.clone() {
+                                if let Some(error) = self.replacements_record.clone() {
                                     let what = WorkerMessage::ErrorRecorded(Box::new(error));
                                     let said = WorkerEvent::new(order.proc.clone(), what);
                                     self.give(Input::Changed(Change::Worker(said)));

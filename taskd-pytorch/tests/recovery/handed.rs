@@ -63,16 +63,16 @@ fn unchanged_batches_are_returned_without_a_copy() {
 }
 
 #[test]
-fn newcomer_gets_original_batches_after_a_warm_up_changed_them() {
-    let test = "newcomer_gets_original_batches_after_a_warm_up_changed_them";
+fn replacement_gets_original_batches_after_a_warm_up_changed_them() {
+    let test = "replacement_gets_original_batches_after_a_warm_up_changed_them";
     let Some(found) = found(test, "warm_batches") else { return };
     let batches = |count: usize| (0..count).map(|at| vec![at as f64; 2]).collect::<Vec<_>>();
     assert_eq!(found, json!({"warm": batches(2), "then": batches(4)}));
 }
 
 #[test]
-fn newcomer_gets_all_parameters_and_state_of_its_optimizer() {
-    let Some(found) = found("newcomer_gets_all_parameters_and_state_of_its_optimizer", "replacements") else { return };
+fn replacement_gets_all_parameters_and_state_of_its_optimizer() {
+    let Some(found) = found("replacement_gets_all_parameters_and_state_of_its_optimizer", "replacements") else { return };
     let (whole, refused) =
         (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
     let expected = json!({
@@ -108,8 +108,8 @@ fn an_optimizers_state_that_is_no_parameters_is_undone_with_the_rest() {
 }
 
 #[test]
-fn a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader() {
-    let test = "a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader";
+fn replacement_has_the_epoch_of_a_sampler_deep_inside_of_a_loader() {
+    let test = "replacement_has_the_epoch_of_a_sampler_deep_inside_of_a_loader";
     let Some(found) = found(test, "epochs") else { return };
     let kinds = found.as_object().unwrap();
     let is_so = |one: &Value| *one == json!({"same": true, "whole epochs": true, "orders": 3});

@@ -134,7 +134,7 @@ fn finished_loop_releases_its_loader_and_workers() {
     let test = "finished_loop_releases_its_loader_and_workers";
     let Some(found) = found(test, "loaders_of_loops_that_are_over") else { return };
     let opening = json!([{"0": {"rounds": 2}}, {"0": {"rounds": 5}}]);
-    assert_eq!(found["opening"], opening, "as a newcomer has it to be set: {found:#}");
+    assert_eq!(found["opening"], opening, "as a replacement has it to be set: {found:#}");
     assert_eq!((&found["kept"], &found["gone"], &found["left"]), (&Value::Null, &json!(true), &json!([0, 0])));
 }
 

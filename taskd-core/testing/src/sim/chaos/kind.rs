@@ -93,9 +93,9 @@ kinds! {
     /// A survivor freezes while survivors carry out directives.
     SurvivorFrozen => "survivor-frozen",
     /// A replacement that was started to join the survivors ends before it has joined.
-    NewcomerLost => "newcomer-lost",
+    ReplacementLost => "newcomer-lost",
     /// A replacement that was started to join the survivors never reaches its step loop.
-    NewcomerNeverParks => "newcomer-never-parks",
+    ReplacementNeverParks => "newcomer-never-parks",
     /// A control link is lost while its process carries out a directive, and comes back.
     LinkLostWhileTold => "link-lost-while-told",
     /// The same, and it never comes back.
@@ -181,8 +181,8 @@ impl FaultKind {
         FaultKind::SurvivorLost,
         FaultKind::SurvivorLost,
         FaultKind::SurvivorFrozen,
-        FaultKind::NewcomerLost,
-        FaultKind::NewcomerNeverParks,
+        FaultKind::ReplacementLost,
+        FaultKind::ReplacementNeverParks,
         FaultKind::LinkLostWhileTold,
         FaultKind::LinkCutWhileTold,
         FaultKind::AnswerLost,

@@ -18,7 +18,7 @@ const ARMED_FOR: Duration = Duration::from_secs(60);
 pub(in crate::sim) enum Trick {
     Dies,
     Freezes,
-    NewcomerDies,
+    ReplacementDies,
     NeverParks,
     LinkLost,
     LinkCut,
@@ -99,8 +99,8 @@ impl Sim<'_> {
         if self.armed.is_some() || self.audit.has_failed_attempts() {
             return false; // one failing recovery at a time: a job may only end if that is planned
         }
-        let newcomer = matches!(trick, Trick::NewcomerDies | Trick::NeverParks);
-        let struck = if newcomer || self.dice.chance(500) { self.crash(1) } else { self.collective_fails() };
+        let of_replacement = matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
+        let struck = if of_replacement || self.dice.chance(500) { self.crash(1) } else { self.collective_fails() };
         if struck {
             self.armed = Some(Armed { trick, at: self.dice.below(4) });
             self.queue.push(self.now + ARMED_FOR, Event::Relief(Relief::Disarm));
@@ -115,10 +115,10 @@ impl Sim<'_> {
 
     /// Called when a replacement begins to run. Returns true if it is the one that never parks; one that is to end does
     /// so soon.
-    pub(in crate::sim) fn newcomer_is_tricked(&mut self, proc: &ProcId) -> bool {
+    pub(in crate::sim) fn replacement_is_tricked(&mut self, proc: &ProcId) -> bool {
         let Some(Armed { trick, .. }) = self.armed else { return false };
         match trick {
-            Trick::NewcomerDies => {
+            Trick::ReplacementDies => {
                 self.armed = None;
                 let at = self.now + self.dice.ms(1, self.scene.boot_ms_max + 1_000);
                 if let Some(rank) = proc.role.rank() {
@@ -137,8 +137,8 @@ impl Sim<'_> {
     /// Called when directives are sent: plays the armed trick if it is due.
     pub(in crate::sim) fn tricks_while_told(&mut self, batch: &DirectiveBatch) {
         let Some((_, first)) = batch.directives.first() else { return };
-        let newcomers = |trick: Trick| matches!(trick, Trick::NewcomerDies | Trick::NeverParks);
-        let Some(Armed { trick, .. }) = self.armed.filter(|a| !newcomers(a.trick) && order_of(first) >= a.at) else {
+        let of_replacements = |trick: Trick| matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
+        let Some(Armed { trick, .. }) = self.armed.filter(|a| !of_replacements(a.trick) && order_of(first) >= a.at) else {
             return;
         };
         self.armed = None;

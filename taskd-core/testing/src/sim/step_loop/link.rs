@@ -36,7 +36,7 @@ impl Sim<'_> {
     pub(in crate::sim) fn loop_runs(&mut self, proc: &ProcId) {
         let Some(known) = self.loops.procs.get(proc) else { return };
         let generation = known.generation;
-        let never = known.joins && self.newcomer_is_tricked(proc);
+        let never = known.joins && self.replacement_is_tricked(proc);
         let links = self.now + self.dice.ms(5, 1_500);
         self.queue.push(links, Event::Links(proc.clone()));
         if never {

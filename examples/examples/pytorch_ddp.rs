@@ -87,10 +87,10 @@ async fn supervised(
     let injections = Injections::default();
     let books = job.clone();
     let target = Target { launcher: torch, read: move || books.books(), steps: options.steps, ranks: RANKS };
-    let (told, steps) = (injections.clone(), options.steps);
+    let (injected, steps) = (injections.clone(), options.steps);
     let injector = tokio::spawn(async move {
         match seed {
-            Some(seed) => target.kill_one_freeze_one(seed, &told).await,
+            Some(seed) => target.kill_one_freeze_one(seed, &injected).await,
             None => target.reach(steps).await,
         }
     });

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 pub struct Injection {
     /// What, such as `SIGKILL`.
     pub what: String,
-    /// To whom.
+    /// The target.
     pub roles: Vec<Role>,
     /// When.
     pub at: Instant,
@@ -34,7 +34,7 @@ struct Seen {
     closed: Option<Instant>,
 }
 
-/// The account of what was injected, shared with whoever injects.
+/// The account of what was injected, shared with the injector.
 #[derive(Clone, Debug, Default)]
 pub struct Injections(Arc<Mutex<Vec<Injection>>>);
 
@@ -44,7 +44,7 @@ impl Injections {
         self.push_to(what, ranks.iter().map(|rank| Role::Rank(Rank(*rank))).collect(), at);
     }
 
-    /// The same to anybody.
+    /// The same to any target.
     pub fn push_to(&self, what: &str, roles: Vec<Role>, at: Instant) {
         let injection = Injection { what: what.to_owned(), roles, at };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(injection);

@@ -136,7 +136,7 @@ impl World {
         (0..WORLD_SIZE).map(|rank| self.end_of(rank)).collect()
     }
 
-    /// What `rank` has said on stderr.
+    /// What `rank` has printed on stderr.
     fn said(&self, rank: u32) -> String {
         fs::read_to_string(stderr_path(&self.dir, self.generation, rank)).unwrap()
     }
@@ -267,7 +267,7 @@ fn kills_at_any_moment_change_nothing() {
             Moment::Training { steps: rng.random_range(1..13), then_us: rng.random_range(0..3000) },
         ];
         for (generation, moment) in (0..).zip(moments) {
-            // Only rank 0 writes checkpoints; at other moments it is anybody's turn, and now and then that of two.
+            // Only rank 0 writes checkpoints; at other moments it is any rank's turn, and now and then that of two.
             let first = rng.random_range(0..WORLD_SIZE);
             let victims = match moment {
                 Moment::Checkpoint { .. } => vec![0],
@@ -326,7 +326,7 @@ fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
     let settings = settings(dir.path());
     let mut world = World::start(&settings, 0, Rank0::DiskFullBeyond(16_384));
     world.ends();
-    let said = world.said(0);
+    let output = world.said(0);
     let result = world.finish();
     assert_undisturbed(&result);
     assert_eq!(result.setbacks, settings.steps / settings.checkpoint_every);
@@ -336,9 +336,9 @@ fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
          (ulimit -f): training continues, and counts further failures of this kind",
         settings.checkpoint_every
     );
-    let sentences: Vec<String> = said.lines().map(|line| line.replace(&place, "")).collect();
-    assert_eq!(sentences.iter().filter(|line| **line == expected).count(), 1, "{said}");
-    assert_eq!(said.matches("cannot write checkpoint").count(), 1, "{said}");
+    let sentences: Vec<String> = output.lines().map(|line| line.replace(&place, "")).collect();
+    assert_eq!(sentences.iter().filter(|line| **line == expected).count(), 1, "{output}");
+    assert_eq!(output.matches("cannot write checkpoint").count(), 1, "{output}");
     // What was written of them has been taken away again.
     assert!(file_names(&settings.checkpoint_dir).is_empty());
 }
@@ -357,16 +357,16 @@ fn an_unsound_checkpoint_is_passed_over_and_named() {
     let mut world = World::start(&settings, 1, Rank0::Ordinary);
     assert_eq!(world.next_step(STALLED), Some(91));
     world.ends();
-    let said = world.said(0);
+    let output = world.said(0);
     let place = format!("{}/", settings.checkpoint_dir.display());
-    let sentences: Vec<String> = said.lines().take(3).map(|line| line.replace(&place, "")).collect();
+    let sentences: Vec<String> = output.lines().take(3).map(|line| line.replace(&place, "")).collect();
     let expected = [
         "rank 0: checkpoint step-100.ckpt is skipped: it was truncated or extended: it has 10000 bytes instead of \
          19352",
         "rank 0: checkpoint step-95.ckpt is skipped: it is damaged: its digest does not match its content",
         "rank 0: continuing from step-90.ckpt",
     ];
-    assert_eq!(sentences, expected, "{said}");
+    assert_eq!(sentences, expected, "{output}");
     assert_undisturbed(&world.finish());
 }
 

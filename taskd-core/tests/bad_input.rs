@@ -1,8 +1,8 @@
 //! Bad input, from the first to the last of what a supervisor can be given: each gets one sentence that names the thing
 //! and the way out, and the job is not harmed by what it can do without.
 //!
-//! The sentences are compared as a whole: they are what somebody reads at three in the morning. A checkpoint that is cut
-//! short, and a full disk under checkpoints, are the training program's: see the tests of the examples.
+//! The sentences are compared as a whole: they are what an operator reads at three in the morning. A checkpoint that is
+//! cut short, and a full disk under checkpoints, are the training program's: see the tests of the examples.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -69,17 +69,17 @@ fn an_empty_runtime_builder_is_refused_with_each_missing_part() {
 #[test]
 fn a_log_directory_that_is_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let said = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
+    let output = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
     let expected = "the runtime cannot be built: the log directory DIR cannot be used: DIR is no directory; make it \
                     accessible or name another";
-    assert_eq!(said.replace(&file.path().display().to_string(), "DIR"), expected);
+    assert_eq!(output.replace(&file.path().display().to_string(), "DIR"), expected);
 }
 
 #[test]
 fn a_log_directory_that_another_supervisor_uses() {
     let dir = tempfile::tempdir().unwrap();
     let _first = builder(&FakeLauncher::new(), 1).journal(dir.path()).build().unwrap();
-    let said = refusal(builder(&FakeLauncher::new(), 1).journal(dir.path()));
+    let output = refusal(builder(&FakeLauncher::new(), 1).journal(dir.path()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let expected = format!(
         "the runtime cannot be built: the log directory {} is in use by the supervisor with process id {} on {}: stop \
@@ -88,7 +88,7 @@ fn a_log_directory_that_another_supervisor_uses() {
         std::process::id(),
         host.trim(),
     );
-    assert_eq!(said, expected);
+    assert_eq!(output, expected);
 }
 
 // ---- An old log that is of no use: the job starts anew from its checkpoint, which is always sound -------------------
@@ -144,7 +144,7 @@ async fn a_log_of_another_version() {
     assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
-/// What nobody understands may have been carried out, too.
+/// An order whose answer is not understood may have been carried out, too.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_log_record_starts_the_job_from_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ async fn a_read_only_log_directory() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap(); // so that it can be removed
 }
 
-/// A rank dies while no log can be written: it is found and started again, and people are told what is missing.
+/// A rank dies while no log can be written: it is found and started again, and what is missing is logged.
 async fn recovers_without_logs(dir: &Path, expected: &[String]) {
     Messages::listen();
     let launcher = FakeLauncher::new();
@@ -275,7 +275,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
     elsewhere(test, &["--mount", "--map-root-user"], mount)
 }
 
-/// Somebody who is not root: permissions count.
+/// A user that is not root: permissions count.
 fn unprivileged(test: &str) -> Option<PathBuf> {
     elsewhere(test, &["--map-user=1000"], "exec \"$@\"")
 }
@@ -328,7 +328,7 @@ async fn left_behind(dir: &Path) -> FakeLauncher {
     launcher.attach()
 }
 
-/// A new supervisor stops what still runs, starts it anew, and ends well. What it said meanwhile.
+/// A new supervisor stops what still runs, starts it again, and ends well. Returns what it logged meanwhile.
 async fn starts_anew(
     dir: &Path,
     launcher: &FakeLauncher,
@@ -350,7 +350,7 @@ fn log_files(dir: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// What the runtime has said to people on this thread from warnings on, without the directory's name.
+/// What the runtime has logged on this thread from warnings on, without the directory's name.
 fn said(dir: &Path) -> Vec<String> {
     let lines = Messages::here(Level::WARN);
     lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()

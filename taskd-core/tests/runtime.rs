@@ -95,19 +95,19 @@ async fn impossible_strategies_and_coverage_are_logged_at_the_start() {
     assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), cannot);
     finish_all(&launcher, 2, 1);
     assert!(end(job).await.ok);
-    let told = Messages::here(tracing::Level::TRACE);
+    let logged = Messages::here(tracing::Level::TRACE);
     assert_eq!(
-        told[0],
+        logged[0],
         "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: \
          shrink, grow (the job needs all of its 2 ranks; set policy.min_ranks to allow fewer); cannot work for this \
          job: dump, dump-exit (the job names no directory for checkpoints (policy.checkpoint_dir))"
     );
     for (strategy, why) in &status.cannot {
-        let says = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
-        assert!(told.iter().any(|line| says(&line)), "{strategy}: status and start lines agree: {told:?}");
+        let is_line = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
+        assert!(logged.iter().any(|line| is_line(&line)), "{strategy}: status and start lines agree: {logged:?}");
     }
-    let covered: Vec<&String> = told.iter().filter(|line| line.starts_with("when these are lost")).collect();
-    assert_eq!(covered.len(), 1, "once: {told:?}");
+    let covered: Vec<&String> = logged.iter().filter(|line| line.starts_with("when these are lost")).collect();
+    assert_eq!(covered.len(), 1, "once: {logged:?}");
     assert!(
         covered[0].contains("one rank: a replica's state, else the copies in memory of every 7 steps"),
         "{covered:?}"
@@ -215,7 +215,7 @@ async fn supervisor_after_a_suspension_reports_no_incident() {
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, 2, 1).await;
     sleep(Duration::from_secs(3)).await;
-    tokio::time::advance(Duration::from_secs(30)).await; // everybody stood still, we too
+    tokio::time::advance(Duration::from_secs(30)).await; // all processes stood still, this one too
     sleep(Duration::from_secs(3)).await;
     finish_all(&launcher, 2, 1);
     let report = end(job).await;
@@ -327,7 +327,7 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
 
-    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
     all_run(&next, 3, 3).await;
@@ -360,7 +360,7 @@ async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
     assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
     assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 2))));
 
-    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
     all_run(&next, 3, 3).await;
@@ -410,7 +410,7 @@ async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
         assert_eq!(*wound_down.lock().unwrap(), []);
         let (wound_down, runtime) = run();
         assert!(timeout(Duration::from_secs(1), runtime.run()).await.is_err());
-        // What is only observed is somebody else's.
+        // What is only observed belongs to another launcher.
         assert_eq!(*wound_down.lock().unwrap(), if mode == Mode::Enforce { vec![grace] } else { vec![] });
     }
     let fake = FakeLauncher::new();
@@ -486,7 +486,7 @@ async fn new_supervisor_with_other_sources_resumes_the_job() {
     assert!(report.ok && report.restarts == 0, "{}", report.reason);
 }
 
-/// A disk that took nothing any more before the supervisor was killed: what the log tells of is long past.
+/// A disk that took nothing any more before the supervisor was killed: what the log reports is long past.
 #[tokio::test]
 async fn journal_cut_before_the_last_restart_leads_to_a_new_incarnation() {
     let [dir, early] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -549,6 +549,7 @@ async fn superseded_supervisor_ends_and_leaves_the_ranks_running() {
     assert_eq!(report.reason, "process 7 has taken this job over");
     assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "they are the other one's");
     assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
-    let said: Vec<_> = Messages::here(tracing::Level::WARN).into_iter().filter(|line| line.contains("taken")).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
+    let logged: Vec<_> =
+        Messages::here(tracing::Level::WARN).into_iter().filter(|line| line.contains("taken")).collect();
+    assert_eq!(logged.len(), 1, "{logged:?}");
 }

@@ -1,4 +1,4 @@
-//! Secrets of a job in a whole runtime: what the launcher is given, and what everybody else sees.
+//! Secrets of a job in a whole runtime: what the launcher is given, and what all others see.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -121,9 +121,9 @@ async fn the_launcher_alone_is_given_secrets() {
     }
     assert!(seen.contains("<redacted:HF_TOKEN>") && seen.contains("<redacted:LICENCE>"), "decisions show the orders");
     assert!(!holds(seen.as_bytes(), "hf_secret-1") && !holds(seen.as_bytes(), "licence-42"), "{seen}");
-    let told = launcher.told();
-    assert_eq!(told.len(), 4);
-    assert!(told.iter().all(|order| order.spec == as_ordered("hf_secret-1")), "{told:#?}");
+    let orders = launcher.told();
+    assert_eq!(orders.len(), 4);
+    assert!(orders.iter().all(|order| order.spec == as_ordered("hf_secret-1")), "{orders:#?}");
     no_file_of(dir.path(), &["hf_secret-1", "licence-42"]);
 }
 
@@ -145,9 +145,9 @@ async fn journaled_start_order_uses_secrets_of_the_new_supervisor() {
     let run = tokio::spawn(builder(job("hf_renewed-2"), &next, dir.path()).build().unwrap().run());
     until("both run", || both_run(&fake, 1)).await;
     completed(&fake, run, 1).await;
-    let told = next.told();
-    assert_eq!(told.len(), 2, "the order in the log, once more");
-    assert!(told.iter().all(|order| order.spec == as_ordered("hf_renewed-2")), "{told:#?}");
+    let orders = next.told();
+    assert_eq!(orders.len(), 2, "the order in the log, once more");
+    assert!(orders.iter().all(|order| order.spec == as_ordered("hf_renewed-2")), "{orders:#?}");
     no_file_of(dir.path(), &["hf_secret-1", "hf_renewed-2"]);
     let plugins = || Plugins {
         detectors: vec![Box::new(ExitDetector::new())],

@@ -1,7 +1,7 @@
 //! What real MindSpore processes have left on stderr when they failed, and what is made of it.
 //!
-//! The samples are the last 4 KiB that scheduler and workers of MindSpore 2.7.1 on the CPU wrote, with other paths; those of 2.10.0
-//! were made by `samples/capture.py`.
+//! The samples are the last 4 KiB that scheduler and workers of MindSpore 2.7.1 on the CPU wrote, with other paths;
+//! those of 2.10.0 were made by `samples/capture.py`.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn told(sample: &str) -> Option<ErrorReport> {
 #[test]
 fn every_sample_is_classified() {
     let cases = [
-        // (sample, code, a consequence of somebody else's fault, a race lost at start-up)
+        // (sample, code, a consequence of another process's fault, a race lost at start-up)
         ("program-fails", "ValueError", false, false),
         ("peer-killed", "RuntimeError", true, false),
         ("peer-frozen", "RuntimeError", true, false),
@@ -78,8 +78,8 @@ fn memory_that_ran_out_is_known_also_where_a_collective_finds_it_first() {
     }
 }
 
-/// CANN's codes mean the same whatever framework they come through: those that the other crate knows are known here as what they
-/// are there.
+/// CANN's codes mean the same whatever framework they come through: those that the other crate knows are known here as
+/// what they are there.
 #[test]
 fn codes_of_cann_are_what_they_are_under_torch() {
     let errors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../taskd-pytorch/src/error");

@@ -16,7 +16,7 @@ use taskd_mindspore::PYTHON_FILES;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim/cluster.py");
 
-/// A cluster of two workers: what each of them said, and its recorder.
+/// A cluster of two workers: what each of them printed, and its recorder.
 fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     let dir = tempfile::tempdir().unwrap();
     let port = support::free_port();
@@ -30,7 +30,7 @@ fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     };
     let (mut scheduler, _rank) = start(None);
     let workers = [0, 1].map(|worker| start(Some(worker)));
-    let said = workers.map(|(child, rank)| {
+    let errors = workers.map(|(child, rank)| {
         let (stdout, stderr) = waited(child);
         assert!(!stderr.contains("taskd:"), "{stderr}");
         let line = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what MindSpore prints
@@ -38,7 +38,7 @@ fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     });
     let _ = scheduler.kill(); // it would end by itself, seconds later
     scheduler.wait().unwrap();
-    said.into()
+    errors.into()
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn heartbeat_continues_while_mindspore_holds_the_gil() {
         return;
     };
     let rank = Rank::new(PYTHON_FILES);
-    // A scheduler whose workers never come. Its own Python thread says when it runs, and then does not any more.
+    // A scheduler whose workers never come. Its own Python thread reports when it runs, and then does not any more.
     let program = rank.file(
         "scheduler.py",
         "import os, threading, time, mindspore as ms

@@ -36,10 +36,10 @@ fn findings(test: &str, program: &str) -> Option<Value> {
     command.env("GLOO_SOCKET_IFNAME", "lo");
     let out = command.output().unwrap();
     let text = fs::read(found.path()).unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && !text.is_empty(), "{program}: {}\n{said}", out.status);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && !text.is_empty(), "{program}: {}\n{stderr}", out.status);
     let found: Value = serde_json::from_slice(&text).unwrap();
-    assert!(!ends_in_null(&found), "{program}: a rank failed\n{said}");
+    assert!(!ends_in_null(&found), "{program}: a rank failed\n{stderr}");
     Some(found)
 }
 

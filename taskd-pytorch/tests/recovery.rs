@@ -1,7 +1,7 @@
 //! Recovery inside of real torch processes: ranks are killed, frozen and cut off, and end as if nothing had been.
 //!
-//! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a stand-in that
-//! says so; the link, the groups, the copies and the replacements are the real ones.
+//! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a
+//! stand-in that says so; the link, the groups, the copies and the replacements are the real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -21,15 +21,17 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-/// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the threads and
-/// descriptors of each.
+/// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the
+/// threads and descriptors of each.
 const LEFT_PERCENT_MAX: usize = 35;
 const LEFT_EACH_MAX: usize = 5;
 
-/// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are seen.
+/// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are
+/// seen.
 const COST_MICROS_MAX: f64 = 1000.0;
 
-/// What a copy reaches at least of one plain `process_vm_readv`, or of bytes alone over TCP, on a machine that does nothing else.
+/// What a copy reaches at least of one plain `process_vm_readv`, or of bytes alone over TCP, on a machine that does
+/// nothing else.
 const COPY_RATIO_MIN: f64 = 0.7;
 
 /// Times are printed by every run; what they have to be holds in the soak run, beside which nothing else runs.
@@ -147,7 +149,8 @@ fn a_pass_that_torch_only_traces_is_known_as_such() {
     assert_eq!(found, json!([false, true, true, false]), "only by torch.fx and torch.jit");
 }
 
-/// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.
+/// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every
+/// repair.
 #[test]
 fn checksums_are_equal_for_replicas_and_differ_for_stages() {
     let test = "checksums_are_equal_for_replicas_and_differ_for_stages";
@@ -234,7 +237,7 @@ fn an_operation_that_completes_late_has_not_failed() {
     assert_eq!(found, serde_json::json!({"waited": true, "failed": []}));
 }
 
-/// In this scenario a replacement cannot take the lost rank's place, and says why.
+/// In this scenario a replacement cannot take the lost rank's place, and reports why.
 fn is_refused(test: &str, scenario: &str, why: &str) {
     let Some(found) = findings(test, scenario) else { return };
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
@@ -495,7 +498,7 @@ fn is_shared_out_anew(found: &Value) {
     }
     let weights = list(&found["weights"]);
     assert!(weights.iter().all(|weight| *weight == weights[0]), "{found:#}");
-    // What rank 1 had before it died it does not tell, nor what it was handed out with the step that it died in.
+    // What rank 1 had before it died it does not report, nor what it was handed out with the step that it died in.
     let before_it_died = 2 * (found["shrunk"].as_u64().unwrap() + 1);
     let epochs = list(&found["epochs"]);
     let (twice, never) = (epochs[0]["twice"].as_u64().unwrap(), epochs[0]["never"].as_u64().unwrap());
@@ -514,17 +517,17 @@ fn is_shared_out_anew(found: &Value) {
         ["repair", grown],
         ["rollback", grown],
     ]);
-    // Who has not committed the last step when it stops copies it from one that has.
+    // A rank that has not committed the last step when it stops copies it from one that has.
     let stopped =
         list(&found["called"][2]).iter().filter(|call| call[0] == "stop").map(|call| call[1].as_u64().unwrap());
     let behind = stopped.zip([shrunk, grown]).map(|(at, step)| step.as_u64().unwrap().checked_sub(at));
     assert!(behind.into_iter().all(|behind| behind.is_some_and(|behind| behind <= 1)), "{found:#}");
-    let told = list(&found["called"][2]).iter().map(|call| match call[0].as_str() {
+    let calls = list(&found["called"][2]).iter().map(|call| match call[0].as_str() {
         Some("stop") => serde_json::json!(["stop"]),
         Some("repair") => serde_json::json!(["repair", call[1]]),
         _ => call.clone(),
     });
-    assert_eq!(told.collect::<Vec<_>>(), *list(&survivor), "{found:#}");
+    assert_eq!(calls.collect::<Vec<_>>(), *list(&survivor), "{found:#}");
 }
 
 /// A step is given up once for what befell it, and once more for what befell the next.

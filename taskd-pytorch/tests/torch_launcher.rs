@@ -140,8 +140,9 @@ async fn rank_is_reported_dead_before_its_exit_only_if_killed() {
     let (killed, failed) = (ProcId::rank(0, 1), ProcId::rank(1, 1));
     fake.kill(&killed);
     fake.finish(&failed, 1);
-    let (told, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
-    let dead: Vec<&ProcId> = told.iter().filter(|told| matches!(told.1, Phase::Dead(_))).map(|told| &told.0).collect();
+    let (outcome, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
+    let dead: Vec<&ProcId> =
+        outcome.iter().filter(|outcome| matches!(outcome.1, Phase::Dead(_))).map(|outcome| &outcome.0).collect();
     assert_eq!(dead, [&killed]);
 }
 
@@ -230,7 +231,7 @@ async fn generation_has_one_port_and_the_next_gets_another() {
     assert_ne!(port_of(&another_job, dir, &second).await, other);
 }
 
-/// The guard holds the store's socket: whoever calls there finds somebody, and waits.
+/// The guard holds the store's socket: a process that connects there finds a listener, and waits.
 #[tokio::test]
 async fn join_at_a_store_that_dies_reports_that_the_store_has_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,11 +245,11 @@ async fn join_at_a_store_that_dies_reports_that_the_store_has_ended() {
     launcher.inner().start(&starts).await.unwrap();
     let join = Directive::Join { rank: Rank(0), size: 1, members: Vec::new(), prefix: String::new(), store: None };
     let directives = vec![(ProcId::rank(0, 1), join)];
-    let told = launcher
+    let outcome = launcher
         .send_directives(CommandId(1), &DirectiveBatch::new(Arc::clone(&starts.world), directives))
         .await
         .unwrap_err();
-    assert_eq!(told, LaunchError::Unreachable("service store has no rendezvous: it has ended".into()));
+    assert_eq!(outcome, LaunchError::Unreachable("service store has no rendezvous: it has ended".into()));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
-//! Real torch trainings under the real runtime, which end with the bits of one that nothing befell. A rank is replaced, in the first
-//! steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is killed and nobody may take its
-//! place, the others save; when all are killed, what they had in memory is still there; when the supervisor is told to leave, all save.
+//! Real torch trainings under the real runtime, which end with the bits of one that nothing befell. A rank is replaced,
+//! in the first steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is
+//! killed and nobody may take its place, the others save; when all are killed, what they had in memory is still there;
+//! when the supervisor is ordered to leave, all save.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -107,7 +108,8 @@ for one in list(net.state_dict().values()) + [v for s in getattr(optimizer, 'opt
 open(os.environ['RESULT'] + '.' + str(rank), 'w').write('%d %s' % (start, digest.hexdigest()))
 ";
 
-/// A pipeline by hand, whose stages have one shape and begin with the same parameters. Ranks are killed as in the other program.
+/// A pipeline by hand, whose stages have one shape and begin with the same parameters. Ranks are killed as in the other
+/// program.
 const STAGES: &str = "
 import hashlib, os, torch, torch.distributed as dist, taskd
 dist.init_process_group('gloo')
@@ -150,7 +152,8 @@ open(os.environ['RESULT'] + '.' + str(rank), 'w').write('0 %s' % digest.hexdiges
 /// Replicas that part in the middle of their loop.
 const AVERAGED: &str = include_str!("recovery/averaged.py");
 
-/// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one step die at once.
+/// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one
+/// step die at once.
 async fn train(
     python: &Path,
     dir: &Path,
@@ -160,8 +163,8 @@ async fn train(
     let runtime = runtime(python, dir, env, change).await;
     let mut events = runtime.handle().events();
     let report = tokio::time::timeout(PATIENCE, runtime.run()).await.expect("it ends");
-    while let Ok(told) = events.try_recv() {
-        match &told.event {
+    while let Ok(event) = events.try_recv() {
+        match &event.event {
             Event::Failed { strategy, reason, .. } => {
                 println!("{strategy} failed: {reason}");
                 fs::write(dir.join("failed"), reason).unwrap();
@@ -178,7 +181,7 @@ async fn train(
     (report, results)
 }
 
-/// How many a job has: those that `RANKS` says.
+/// The number of ranks of a job, from `RANKS`.
 fn ranks(env: &[(&str, &str)]) -> u32 {
     env.iter().find(|(name, _)| *name == "RANKS").map_or(RANKS, |(_, ranks)| ranks.parse().unwrap())
 }
@@ -235,7 +238,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .unwrap()
 }
 
-/// Every ten steps all ranks keep copies in memory, and nobody takes a dead one's place while not all are dead yet.
+/// Every ten steps all ranks keep copies in memory, and no process takes a dead one's place while not all are dead yet.
 fn copies(spec: &mut JobSpec) {
     spec.policy.in_memory_checkpoints = NonZeroU64::new(10).map(InMemoryCheckpoints::every);
     forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]);
@@ -281,7 +284,7 @@ async fn reach(handle: &RuntimeHandle, steps: u64) {
     tokio::time::timeout(PATIENCE, reached).await.expect("it trains");
 }
 
-/// What shows in the bits, of all that a job can be told.
+/// What shows in the bits, of all settings of a job.
 const SHOWS: [&str; 4] = ["BUCKETS", "ZERO", "OWN_BUFFERS", "STAGES"];
 
 /// With what the ranks of a job end that nothing befalls: as usual, and with each of these.
@@ -340,7 +343,8 @@ async fn pipeline_stage_does_not_get_the_state_of_a_similar_stage() {
     }
 }
 
-/// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is not replaced in place.
+/// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is
+/// not replaced in place.
 const PARTED: [(&str, &str, &str, &str, &str); 10] = [
     ("ddp", "3", "1:12", "recover-in-place", ""),
     ("ddp", "3", "1:21", "restart", "is proven"),
@@ -384,8 +388,8 @@ async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
         assert_eq!(strategies(&report), [Some(Name::new(by))], "{how} {die}: {report:#?}");
         assert_eq!(found, undisturbed[how], "{how} {die}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
-        let said = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
-        assert!(said.contains(why), "{how} {die}: {refused}");
+        let output = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
+        assert!(output.contains(why), "{how} {die}: {refused}");
     }
 }
 
@@ -408,7 +412,7 @@ async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let saves = |spec: &mut JobSpec| {
-        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet anew, and nobody tries
+        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet again, and no strategy tries
         spec.policy.checkpoint_dir = Some(dir.path().join("dumps"));
         forbid(&mut spec.policy, &["restart"]);
     };

@@ -1,8 +1,8 @@
 //! What a marker record costs the probe, from mspti's buffer into the recorder, and whether any is lost at a rate.
 //!
 //! The stand-in makes up ranges, two marker records each, on one core; on another the probe takes them out of its
-//! buffers and brings them into the recorder, and this process takes them out there. What the probe costs is the time that its
-//! thread was on a CPU, by the system's own account: what else the machine does meanwhile does not count.
+//! buffers and brings them into the recorder, and this process takes them out there. What the probe costs is the time
+//! that its thread was on a CPU, by the system's own account: what else the machine does meanwhile does not count.
 
 use crate::seen::Seen;
 use crate::standin::{Job, wait_for};
@@ -99,14 +99,14 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
     let report = running.await?;
     job.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;
-    let said: Value = serde_json::from_str(&job.printed("stand-in ").unwrap_or_default())?;
-    let count = |name: &str| said[name].as_u64().unwrap_or(0);
+    let stand_in: Value = serde_json::from_str(&job.printed("stand-in ").unwrap_or_default())?;
+    let count = |name: &str| stand_in[name].as_u64().unwrap_or(0);
     let seen = seen.state();
     let (read, busy_ms) = (seen.figure("mspti.records"), seen.figure("mspti.busy_ms") - before);
     let run = Run {
         of: if kind == Kind::Communication { "collectives" } else { "forward passes" },
         rate,
-        seconds: said["seconds"].as_f64().unwrap_or(0.0),
+        seconds: stand_in["seconds"].as_f64().unwrap_or(0.0),
         made: count("recorded"),
         dropped: count("dropped"),
         read,

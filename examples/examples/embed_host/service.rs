@@ -1,7 +1,8 @@
 //! The service: a tokio program that was there before taskd, and stays what it was.
 //!
-//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own, and takes commands on its standard
-//! input, a line each: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It says what happens on its standard output, a line of JSON each.
+//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own, and takes commands on its
+//! standard input, a line each: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It reports what happens on its
+//! standard output, one line of JSON each.
 
 use crate::embedded::{Embedded, embed};
 use serde::Serialize;

@@ -43,11 +43,11 @@ pub(crate) struct Story {
     interrupts: u64,
     /// Processes that were left two seconds after the service had ended.
     leftovers: usize,
-    /// The incidents, as the second service tells them.
+    /// The incidents, as the second service reports them.
     incidents: Value,
 }
 
-/// Tells it.
+/// Runs it.
 pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-embed-host-").tempdir()?;
     let dir = dir.path();
@@ -63,7 +63,7 @@ pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
     let before = step(dir);
     first.signal(Signal::KILL)?;
     first.child.wait().await?;
-    tokio::time::sleep(Duration::from_secs(1)).await; // nobody is there to tell how the job gets on
+    tokio::time::sleep(Duration::from_secs(1)).await; // no process is there to report how the job gets on
     let steps_alone = step(dir).saturating_sub(before);
     let killed = u32::try_from(seed % u64::from(RANKS))?;
     let victim = ranks.get(&killed).and_then(|rank| Pid::from_raw(rank.pid)).ok_or("the victim has no process")?;
@@ -186,20 +186,20 @@ impl Service {
 
     /// The next line that has such a key.
     async fn hear_whole(&mut self, key: &str) -> Result<Value, Failure> {
-        let heard = async {
+        let received = async {
             while let Some(line) = self.lines.next_line().await? {
-                let said: Value = serde_json::from_str(&line)?;
-                if let Some(why) = said.get("error") {
+                let message: Value = serde_json::from_str(&line)?;
+                if let Some(why) = message.get("error") {
                     return Err(format!("the service reports: {why}").into());
                 }
-                if said.get(key).is_some() {
-                    return Ok(said);
+                if message.get(key).is_some() {
+                    return Ok(message);
                 }
             }
             Err(Failure::from(format!("the service ended before it sent {key:?}")))
         };
         let late = |_| Failure::from(format!("the service did not send {key:?} within {PATIENCE:?}"));
-        tokio::time::timeout(PATIENCE, heard).await.map_err(late)?
+        tokio::time::timeout(PATIENCE, received).await.map_err(late)?
     }
 
     async fn hear(&mut self, key: &str) -> Result<Value, Failure> {
@@ -232,7 +232,7 @@ fn step(dir: &Path) -> u64 {
     lines.last().map_or(0, |line| line.step)
 }
 
-/// Runs somebody's exporter, a process of its own.
+/// Runs the other vendor's exporter, a process of its own.
 async fn exporter(socket: &Path, node: &str) -> Result<Value, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.arg("exporter").arg(socket).arg(node).output().await?;

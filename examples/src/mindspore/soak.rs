@@ -50,10 +50,10 @@ struct Struck {
     in_start: bool,
 }
 
-/// Trains to the end under these faults. `tell` says what happens.
+/// Trains to the end under these faults. `tell` logs what happens.
 ///
 /// # Errors
-/// The job did not complete, or left no result; the text says why.
+/// The job did not complete, or left no result; the text has the reason.
 pub async fn run(job: &Job, plan: Plan, tell: bool) -> Result<Run, Failure> {
     let Supervised { local, runtime } = job.supervise().await?;
     let listener = Listener::start(&runtime.handle(), move |line| {
@@ -157,7 +157,7 @@ impl Injector {
         }
     }
 
-    /// The newest generation of which a process runs, as its environment says.
+    /// The newest generation of which a process runs, from its environment.
     fn generation_of_processes(&self) -> u64 {
         let of = |pid: i32| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -184,7 +184,7 @@ impl Injector {
     }
 }
 
-/// Seconds since 1970, as the script tells its times.
+/// Seconds since 1970, like all times that the script prints.
 pub(super) fn unix_now() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

@@ -114,7 +114,7 @@ impl TorchrunJob {
         Ok(File::create(self.dir.join(format!("bad-{rank}"))).map(drop)?)
     }
 
-    /// Tells the job to end, as its program understands it, and waits for that.
+    /// Orders the job to end, in its program's way, and waits for that.
     ///
     /// # Errors
     /// When it does not end.

@@ -1,4 +1,4 @@
-//! A witness that a process signals nobody and starts nothing: Linux itself, which ends it if it tries.
+//! A witness that a process signals no other one and starts nothing: Linux itself, which ends it if it tries.
 //!
 //! This is the only file of the examples with `unsafe`.
 #![allow(unsafe_code)]
@@ -33,8 +33,8 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// From now on this process cannot signal, trace or start another: Linux ends it with SIGSYS at the first try. Threads it
-/// may start.
+/// From now on this process cannot signal, trace or start another: Linux ends it with SIGSYS at the first try. Threads
+/// it may start.
 ///
 /// # Errors
 /// Where Linux does not offer that (seccomp filters), or not here.

@@ -135,7 +135,7 @@ impl CheckpointStore {
 
     /// The newest sound checkpoint of at most `steps` steps, with its path.
     ///
-    /// One that is not sound is told to `passed_over` and left where it is: training soon writes over it.
+    /// One that is not sound is reported to `passed_over` and left where it is: training soon writes over it.
     pub(super) fn newest(
         &self,
         steps: u64,

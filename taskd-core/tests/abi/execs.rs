@@ -24,11 +24,11 @@ async fn a_program_that_the_rank_becomes_goes_on_in_the_same_file() {
     rank.said("done").await;
     let mut recording = rank.recording().await;
     let mut ranges = Vec::new();
-    let mut told = told(&mut recording, &mut ranges);
-    told.retain(|record| record != "mark User(0) \"of a thread\""); // the exec may come first
+    let mut found = found(&mut recording, &mut ranges);
+    found.retain(|record| record != "mark User(0) \"of a thread\""); // the exec may come first
     let expected = [0, 1, 2]
         .map(|turn| [format!("mark User(0) \"turn {turn}\""), format!("begin {turn} Forward \"never ended\"")]);
-    assert_eq!(told, expected.concat());
+    assert_eq!(found, expected.concat());
     let is_running: Vec<bool> = recording.threads().iter().map(|thread| !thread.has_ended).collect();
     assert_eq!(
         is_running.iter().filter(|running| **running).count(),

@@ -61,7 +61,7 @@ async fn a_program_of_c_records_by_the_header() {
         "counter -1.5 User(0) \"of C\"",
         "span of 250 ns Kernel \"matmul\" DeviceWork { device: 3, stream: 7, correlation: 99, bytes: 0 } of thread 0",
     ];
-    let unordered = ["counter 1.25 User(0) of thread 0", "mark User(47) of thread 0"]; // nobody knows when they were
+    let unordered = ["counter 1.25 User(0) of thread 0", "mark User(47) of thread 0"]; // their times are unknown
     let expected: Vec<&str> = unordered.into_iter().chain(expected).collect();
     assert_eq!(told(&mut recording, &mut Vec::new()), expected);
     assert_eq!((recording.hooked(), recording.exceptions()), (Switches::NONE.with(Kind::Forward), vec![]));

@@ -12,7 +12,7 @@ use taskd_core::trace::recorder::*;
 /// Everything that is waited for comes in far less, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What every rank here begins with: the library, its functions with their types, and a way to tell how far it is.
+/// What every rank here begins with: the library, its functions with their types, and a way to report how far it is.
 pub(crate) const PRELUDE: &str = r#"
 import ctypes, os, signal, sys, threading, time
 T = ctypes.CDLL(os.environ["TASKD_LIB"])
@@ -40,7 +40,7 @@ def say(*words):
 say("memory", os.environ["TASKD_LIFELINE"])
 "#;
 
-/// For what no event tells.
+/// For what no event reports.
 pub(crate) async fn eventually<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -89,8 +89,8 @@ impl Rank {
             let line = out.split_inclusive('\n').find_map(|line| line.strip_prefix(word)?.strip_suffix('\n'));
             line.map(|line| line.trim().to_owned())
         };
-        let told = || format!("it says {word:?}, and not only:\n{}{}", read("stdout.log"), read("stderr.log"));
-        eventually(told, look).await
+        let printed = || format!("it says {word:?}, and not only:\n{}{}", read("stdout.log"), read("stderr.log"));
+        eventually(printed, look).await
     }
 
     /// The memory that the guard holds for it.
@@ -138,8 +138,8 @@ impl Rank {
     }
 }
 
-/// What was recorded since the last time, in words, as `begin 0 Forward "layer 1"`; ranges are counted in the order in which
-/// they are met. Nothing is committed: another recording gets the same.
+/// What was recorded since the last time, in words, as `begin 0 Forward "layer 1"`; ranges are counted in the order in
+/// which they are met. Nothing is committed: another recording gets the same.
 pub(crate) fn told(recording: &mut RecorderReader, ranges: &mut Vec<u64>) -> Vec<String> {
     let mut records = Vec::new();
     recording.take(|one| records.push(one.record)).unwrap();

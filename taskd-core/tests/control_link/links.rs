@@ -1,4 +1,4 @@
-//! One link: who is let in, what gets through, and what a change of owner leaves of it.
+//! One link: which process is let in, what gets through, and what a change of owner leaves of it.
 
 use super::{PATIENCE, local, received, until, worker};
 use std::io::{Read, Write};
@@ -120,7 +120,7 @@ async fn a_foreign_process_cannot_open_a_link_for_a_rank() {
         assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     }
     let mut stream = UnixStream::connect(&control).unwrap();
-    stream.write_all(&u32::MAX.to_le_bytes()).unwrap(); // a frame that nobody may send
+    stream.write_all(&u32::MAX.to_le_bytes()).unwrap(); // a frame that no process may send
     let closed = tokio::task::spawn_blocking(move || stream.read(&mut [0; 8])).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     assert_eq!(launcher.counters().await.unwrap().links.refused, 4);

@@ -1,4 +1,4 @@
-//! Control links to real processes, and recoveries that keep them: over a program that stands in for training and says so.
+//! Control links to real processes, and recoveries that keep them: over a stand-in for a training program.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -43,7 +43,7 @@ fn received(dir: &Path, proc: &str) -> Vec<String> {
     names.collect()
 }
 
-/// Waits until the launcher has told what is wanted, from what it has told before on.
+/// Waits until the launcher has reported what is wanted, from what it has reported before on.
 async fn until<T>(launcher: &dyn Launcher, what: &str, mut wanted: impl FnMut(&Change) -> Option<T>) -> T {
     let looking = async {
         let listing = launcher.list().await.unwrap();

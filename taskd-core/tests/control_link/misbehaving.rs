@@ -1,5 +1,5 @@
-//! Whole jobs in which a process misbehaves just when a recovery needs it: the next rung of the ladder is taken, for a reason that
-//! can be read, and the job ends as if nothing had been.
+//! Whole jobs in which a process misbehaves just when a recovery needs it: the next rung of the ladder is taken, for a
+//! reason that can be read, and the job ends as if nothing had been.
 
 use super::job::{Job, job_that_uses, send};
 use super::{PATIENCE, received, worker};
@@ -24,7 +24,8 @@ async fn job_of_three(dir: &Path, strategies: Vec<Box<dyn RecoveryStrategy>>, sp
     job_that_uses(strategies, dir, 3, spec, |policy| policy.min_ranks = 3).await
 }
 
-/// Rank 1 is killed; what is tried first fails as often as it may, and everybody starts again; then the work is done. Why it failed.
+/// Rank 1 is killed; what is tried first fails as often as it may, and all ranks start again; then the work is done.
+/// Why it failed.
 async fn killed_and_started_again(mut job: Job) -> (String, JobReport) {
     let before = job.linked().await;
     send(before[&1], Signal::KILL);
@@ -77,7 +78,8 @@ async fn replacements_with_other_buckets_are_not_trained_with() {
     no_rank_trained_beside(dir.path(), &["join", "sync-state"]);
 }
 
-/// Whose copy went wrong, or is of another's state: none of the ranks resumes, and what was no replica is asked for no copy again.
+/// Whose copy went wrong, or is of another's state: none of the ranks resumes, and what was no replica is asked for no
+/// copy again.
 #[tokio::test]
 async fn a_replacement_with_another_checksum_makes_all_ranks_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +133,7 @@ async fn a_silent_rank_times_out_its_stage_and_all_ranks_restart() {
     assert_eq!(report.counts.branches.get(&Branch::StageTimedOut), Some(&2));
 }
 
-/// Waits less for those who are to give up: what is shown takes half a minute else.
+/// Waits less for ranks that are to give up: what is shown takes half a minute else.
 struct Hasty(Box<dyn RecoveryStrategy>);
 
 impl RecoveryStrategy for Hasty {

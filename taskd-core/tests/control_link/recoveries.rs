@@ -1,4 +1,4 @@
-//! Whole jobs: a rank is killed or a step fails, and those who live keep their processes.
+//! Whole jobs: a rank is killed or a step fails, and the live ranks keep their processes.
 
 use super::job::{Job, job, job_with, send};
 use super::{PATIENCE, received, worker};
@@ -79,8 +79,8 @@ async fn a_failed_step_of_live_ranks_is_retried_by_the_same_processes() {
     assert_eq!((report.incidents[0].blamed.len(), report.restarts), (0, 1), "nobody is blamed for a broken connection");
 }
 
-/// Rung 0 is the vendor's: its library tries an operation again by itself, and while it does nobody here hears of it. What it says when
-/// it has given that up is injected here.
+/// Rung 0 is the vendor's: its library tries an operation again by itself, and meanwhile it reports nothing. What it
+/// reports when it has given that up is injected here.
 #[tokio::test]
 async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ async fn when_a_survivor_cannot_join_everybody_is_started_again() {
     assert!(report.incidents[0].reason.contains("restart"), "{}", report.incidents[0].reason);
 }
 
-/// A job that has a directory for checkpoints; nobody is replaced in it.
+/// A job that has a directory for checkpoints; no rank is replaced in it.
 async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     let dumps = dir.join("dumps");
     job_with(dir, ranks, spec, |policy| {
@@ -120,7 +120,8 @@ async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     .await
 }
 
-/// Who had the newest step (stand-ins wait for nobody, and may be at different ones) wrote, and one of them sealed.
+/// The ranks that had the newest step (stand-ins wait for no rank, and may be at different ones) wrote, and one of them
+/// sealed.
 fn saved(dir: &Path, procs: &[&str], then: &[&str]) {
     let received: Vec<Vec<String>> = procs.iter().map(|proc| received(dir, proc)).collect();
     let is = |received: &Vec<String>, saves: &[&str]| *received == [&["abort"], saves, then].concat();

@@ -212,7 +212,7 @@ impl Job {
 
     /// Calls that have been under way for a second, each once: rank, group, number.
     pub(crate) fn pending(&mut self) -> Vec<(u32, String, u64)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (rank, state) in (0..).zip(&mut self.all) {
             for (group, calls) in &mut state.calls {
                 let oldest = calls.len().saturating_sub(RECENT_CALLS);
@@ -220,12 +220,12 @@ impl Job {
                     let is_pending = made.over_ms.is_none_or(|over| over > self.now_ms);
                     if is_pending && !made.was_told && self.now_ms - made.begun_ms >= 1_000 {
                         made.was_told = true;
-                        told.push((rank, self.names[*group].clone(), at as u64));
+                        reported.push((rank, self.names[*group].clone(), at as u64));
                     }
                 }
             }
         }
-        told
+        reported
     }
 
     /// Where a rank stands.

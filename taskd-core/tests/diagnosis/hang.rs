@@ -15,7 +15,7 @@ const SEEDS: std::ops::Range<u64> = 0..100;
 /// The step in which trouble begins lies among these.
 const STEPS: std::ops::Range<u64> = 4..12;
 
-/// A job, and what the detector says of it.
+/// A job, and what the detector reports of it.
 struct Watched {
     job: Job,
     view: View,

@@ -17,7 +17,7 @@ const CLEAN_STEPS: u64 = 300;
 /// Steps after the onset in which something is to be found.
 const STEPS_AFTER: u64 = 60;
 
-/// A job, and what the detector says of it.
+/// A job, and what the detector reports of it.
 struct Watched {
     training: Training,
     view: View,
@@ -37,10 +37,10 @@ impl Watched {
 
     fn run(&mut self, steps: std::ops::Range<u64>) {
         for step in steps {
-            let told = self.training.step();
-            let wall = told.iter().map(|(_, times)| times.wall_ns).max().unwrap_or_default();
+            let facts = self.training.step();
+            let wall = facts.iter().map(|(_, times)| times.wall_ns).max().unwrap_or_default();
             self.view.now = self.view.now + Duration::from_nanos(wall);
-            for (rank, times) in told {
+            for (rank, times) in facts {
                 let about = Domain::Process(Role::Rank(Rank(rank)));
                 let signal = Signal::Step(Box::new(times));
                 let o = Observation::new(self.view.now, about, signal);

@@ -273,8 +273,8 @@ fn a_class_of_fault_has_one_name_everywhere() {
     let of_type: Vec<String> =
         classes.as_array().unwrap().iter().filter_map(|class| Some(class["const"].as_str()?.to_owned())).collect();
     assert_eq!(FaultClass::BUILT_IN.map(|class| class.to_string()).to_vec(), of_type);
-    let told = schema["$defs"]["FaultReport"]["properties"]["class"]["description"].as_str().unwrap();
-    let listed: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+    let description = schema["$defs"]["FaultReport"]["properties"]["class"]["description"].as_str().unwrap();
+    let listed: Vec<&str> = description.split('`').skip(1).step_by(2).collect();
     assert_eq!(listed, of_type);
 }
 

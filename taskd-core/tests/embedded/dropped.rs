@@ -1,4 +1,4 @@
-//! What is dropped is stopped, with grace, by the guard, with nobody waiting; and nothing else is a drop.
+//! What is dropped is stopped, with grace, by the guard, without a waiting process; and nothing else is a drop.
 
 use crate::harness::tests;
 use crate::host::*;
@@ -92,7 +92,7 @@ async fn a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there() {
         ranks = all_train(dir.path(), 2) => ranks,
     };
     for rank in 0..2 {
-        let exit = exit_of(&*launcher, &ProcId::rank(rank, 1)).await; // nobody asked for it but the drop
+        let exit = exit_of(&*launcher, &ProcId::rank(rank, 1)).await; // nothing asked for it but the drop
         assert_eq!(exit.how, Termination::Code(1));
         assert!(saved(dir.path(), rank));
     }

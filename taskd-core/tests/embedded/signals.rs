@@ -126,8 +126,8 @@ async fn a_second_signal_ends_the_saving_of_a_checkpoint() {
     let host = Host::start(&["signals", "save-stubborn", dir.path().to_str().unwrap()]);
     eventually("the ranks are linked", || dir.path().join("linked").exists().then_some(())).await;
     host.send(Signal::TERM);
-    let told = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
-    let saves = || (0..RANKS).any(|rank| told(rank).contains("\"write-shard\"")); // who has the newest step
+    let received = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
+    let saves = || (0..RANKS).any(|rank| received(rank).contains("\"write-shard\"")); // a rank with the newest step
     eventually("a rank is to save", || saves().then_some(())).await;
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));

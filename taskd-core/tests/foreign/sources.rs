@@ -1,4 +1,4 @@
-//! What the sources over foreign processes tell: signs of life, states, steps.
+//! What the sources over foreign processes report: signs of life, states, steps.
 
 use crate::support::*;
 use rustix::process::{Signal as Sent, kill_process};

@@ -15,8 +15,8 @@ fn another_supervisor(dir: &Path) -> Child {
     let mut process = Process::new(std::env::current_exe().unwrap());
     process.args(["--exact", "lock::a_killed_supervisor_releases_the_lock", "--nocapture"]).env(DIR, dir);
     let mut child = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(said.into_iter().any(|line| line.ends_with("it is open")), "it opens the journal");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.into_iter().any(|line| line.ends_with("it is open")), "it opens the journal");
     child
 }
 

@@ -11,7 +11,8 @@ use taskd_core::kernel::Effect;
 use taskd_core::kernel::Event;
 use taskd_core::trace::Signal;
 
-/// Three starts of a supervisor, each of which goes on from the one before; `saves`: whether all detectors can be saved.
+/// Three starts of a supervisor, each of which goes on from the one before; `saves`: whether all detectors can be
+/// saved.
 fn three_starts(dir: &Path, saves: bool) -> Seq {
     let config = JournalConfig { snapshot_every_decisions: 40, ..small() };
     let mut job = Job::logged(plugins_that(saves), open(dir, config.clone()).0);
@@ -73,9 +74,9 @@ fn a_replay_with_other_plugins_names_them_and_shows_the_first_difference() {
     let report = replay(dir.path(), ReplayFrom::Start, patient).unwrap();
     let difference = report.first_difference.as_ref().expect("another bound decides later");
     assert!(difference.logged != difference.replayed);
-    let said = report.to_string();
+    let findings = report.to_string();
     for part in ["bound=350ms", "bound=450ms", "differs from the log", "logged:", "replayed:", "silence of rank 2"] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(findings.contains(part), "{part} is not in {findings}");
     }
 }
 
@@ -105,8 +106,8 @@ fn a_lost_decision_is_no_difference() {
     assert!(!report.missing.is_empty());
 }
 
-fn blames(said: &[WhatIfFinding]) -> Vec<(JobTime, String)> {
-    let blames = said.iter().filter_map(|s| match &s.finding {
+fn blames(findings: &[WhatIfFinding]) -> Vec<(JobTime, String)> {
+    let blames = findings.iter().filter_map(|s| match &s.finding {
         Some(Finding::Blame(fault)) => {
             Some((s.now, format!("{} {}", fault.primary_suspect().class, fault.primary_suspect().domain)))
         }

@@ -1,4 +1,4 @@
-//! A small job that fails now and then, with everything its kernel was told and commanded.
+//! A small job that fails now and then, with everything that its kernel received and commanded.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ impl FaultDetector for Exits {
     }
 }
 
-/// Blames processes that have not been heard of for a while.
+/// Blames processes without a report for a while.
 pub(crate) struct Silence {
     pub(crate) bound: Duration,
     /// Whether it can be saved.
@@ -296,7 +296,7 @@ impl Job {
         self.give(Input::Observed(vec![fact(self.now, Rank(rank), incarnation, signal)]));
     }
 
-    /// A rank says nothing any more until it is started again.
+    /// A rank reports nothing any more until it is started again.
     pub(crate) fn mute(&mut self, rank: u32) {
         self.mute = Some(rank);
         self.train(8);

@@ -1,4 +1,4 @@
-//! What belongs to one incident, what is told of it, and what it may cost.
+//! What belongs to one incident, what is reported of it, and what it may cost.
 
 use crate::bench::*;
 use std::time::Duration;

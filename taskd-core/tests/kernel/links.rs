@@ -1,4 +1,4 @@
-//! Control links: what the kernel believes of them, and whom it waits for.
+//! Control links: what the kernel believes of them, and which ranks it waits for.
 
 use crate::bench::*;
 use taskd_core::job::*;
@@ -146,7 +146,7 @@ fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
     assert_eq!(taken(&bench, Branch::AwaitedWord), 1);
 }
 
-/// Everybody does what it is told, until nobody is told anything any more.
+/// Every rank carries out its directives, until no rank receives one any more.
 fn obey(bench: &mut Bench, commands: Vec<Command>) {
     obey_with(bench, commands, |_| "repaired");
 }
@@ -172,8 +172,8 @@ fn obey_with(bench: &mut Bench, commands: Vec<Command>, repaired: impl Fn(u32) -
             let digest = proc.role.rank().filter(|_| matches!(directive, Directive::SyncState { .. }));
             let digest = digest.map(|rank| digest_at(5, repaired(rank.0)));
             let result = Ok(Box::new(DirectiveReply::default().with_state(state).with_digest(digest)));
-            let said = WorkerEvent::new(proc.clone(), WorkerMessage::Reply { id: command.id, result });
-            open.extend(bench.give(Input::Changed(Change::Worker(said))));
+            let event = WorkerEvent::new(proc.clone(), WorkerMessage::Reply { id: command.id, result });
+            open.extend(bench.give(Input::Changed(Change::Worker(event))));
         }
     }
     all

@@ -11,7 +11,7 @@ fn of(made_in: u64, step: u64) -> InMemoryCheckpointId {
     InMemoryCheckpointId { made_in: Generation(made_in), step }
 }
 
-/// A rank says that it has a copy, or has left it out.
+/// A rank reports that it has a copy, or has left it out.
 fn says(bench: &mut Bench, rank: u32, number: u64, of: InMemoryCheckpointId, whole: bool) -> Vec<Command> {
     let generation = bench.kernel.view().world.generation();
     says_in(bench, rank, generation, number, of, whole)
@@ -33,17 +33,17 @@ fn at(bench: &mut Bench, rank: u32, copy: InMemoryCheckpoint) -> Vec<Command> {
     bench.give(Input::Changed(Change::Worker(WorkerEvent::new(ProcId::rank(rank, 1), what))))
 }
 
-/// What each rank is told: the number that is answered, and what is whole.
+/// What each rank receives: the number that is answered, and what is whole.
 fn declared(commands: &[Command]) -> Vec<(u32, u64, Option<InMemoryCheckpointId>)> {
     let batches = commands.iter().filter_map(|command| match &command.effect {
         Effect::Act(Action::SendDirectives(batch)) => Some(batch),
         _ => None,
     });
-    let told = batches.flat_map(|batch| &batch.directives).map(|(proc, what)| match what {
+    let reported = batches.flat_map(|batch| &batch.directives).map(|(proc, what)| match what {
         Directive::CommitInMemory { number, whole } => (proc.role.rank().expect("a rank").0, *number, *whole),
         other => panic!("told to {}", other.name()),
     });
-    told.collect()
+    reported.collect()
 }
 
 #[test]
@@ -67,12 +67,12 @@ fn a_checkpoint_another_rank_dropped_leaves_the_older_declared() {
     says(&mut bench, 1, 1, of(1, 10), true);
     let older = Some(of(1, 10));
     assert_eq!(declared(&says(&mut bench, 0, 2, of(1, 20), true)), [], "rank 1 may still come to have it");
-    let told = declared(&says(&mut bench, 1, 2, of(1, 20), false));
-    assert_eq!(told, [(0, 2, older), (1, 2, older)], "it was left out");
+    let reported = declared(&says(&mut bench, 1, 2, of(1, 20), false));
+    assert_eq!(reported, [(0, 2, older), (1, 2, older)], "it was left out");
     assert_eq!(declared(&says(&mut bench, 1, 3, of(1, 20), true)), [(1, 3, older)], "rank 0 may have overwritten it");
     assert_eq!(declared(&says(&mut bench, 1, 4, of(1, 30), true)), []);
-    let told = declared(&says(&mut bench, 0, 3, of(2, 30), true));
-    assert_eq!(told, [(0, 3, older), (1, 4, older)], "the same step, but done again by one of them only");
+    let reported = declared(&says(&mut bench, 0, 3, of(2, 30), true));
+    assert_eq!(reported, [(0, 3, older), (1, 4, older)], "the same step, but done again by one of them only");
     assert_eq!(bench.kernel.status().in_memory, Some(10));
 }
 

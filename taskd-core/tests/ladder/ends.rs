@@ -1,4 +1,5 @@
-//! How ranks end, and which of them is named: one that leaves first, one that is interrupted, one that fails at every start.
+//! How ranks end, and which of them is named: one that leaves first, one that is interrupted, one that fails at every
+//! start.
 
 use super::job::{Job, KILLED, exited, failed, report};
 use taskd_core::job::*;
@@ -109,8 +110,8 @@ fn ranks_that_are_interrupted_together_are_not_the_cause() {
     job.pass(3_100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims.len()), (vec![], 3));
-    let says = |line: &String| line.contains("with other ranks: the interrupt came from outside the job");
-    assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
+    let is_line = |line: &String| line.contains("with other ranks: the interrupt came from outside the job");
+    assert!(incident.evidence.iter().any(is_line), "{:?}", incident.evidence);
     assert!(!incident.evidence.iter().any(|line| line.contains(" first: ")), "{:?}", incident.evidence);
 }
 

@@ -1,5 +1,5 @@
-//! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and no rank is
-//! blamed for what the recovery did.
+//! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and
+//! no rank is blamed for what the recovery did.
 
 use super::job::{Job, KILLED, equal_digest, exited, failed, report};
 use std::time::Duration;
@@ -134,8 +134,8 @@ fn errors_soon_after_a_recovery_are_charged_to_it_not_to_a_rank() {
     assert_eq!(incidents[0].blamed, [Rank(1)]);
     for incident in &incidents[1..] {
         assert_eq!(incident.blamed, [] as [Rank; 0], "the recovery is at fault: {incident:?}");
-        let says = |line: &String| line.starts_with("charged to recover-in-place, which recovered incident ");
-        assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
+        let is_line = |line: &String| line.starts_with("charged to recover-in-place, which recovered incident ");
+        assert!(incident.evidence.iter().any(is_line), "{:?}", incident.evidence);
     }
     assert_eq!(job.finished, None);
 }
@@ -332,7 +332,7 @@ fn a_decision_gives_the_reason_that_the_status_gives() {
     assert!(cannot.len() >= 5, "{cannot:?}");
 }
 
-/// A rank says that its step has failed, and lives.
+/// A rank reports that its step has failed, and lives.
 fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
     let proc = ProcId { role: Role::Rank(Rank(rank)), incarnation: job.proc(rank).incarnation };
     let generation = job.kernel.view().world.generation();

@@ -154,7 +154,7 @@ fn a_stall_under_a_silent_guard_is_waited_for_and_ends_with_it() {
     let mut job = job_on(&["a"]);
     let deeds = job.deeds.len();
     (0..4).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
-    tell(&mut job, "a", 7, stopped()); // ranks wait until somebody takes what they print
+    tell(&mut job, "a", 7, stopped()); // ranks wait until a process takes what they print
     job.pass(3_600_000);
     tell(&mut job, "a", 7, GuardState::Answers);
     job.pass(1_500);

@@ -1,4 +1,4 @@
-//! A job whose processes start and stop as they are told.
+//! A job whose processes start and stop as ordered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Job {
     pub(crate) now: JobTime,
     pub(crate) asked: Option<(CommandId, Probe)>,
     pub(crate) finished: Option<(bool, String)>,
-    /// Ranks whose exit a stop waits for until the test says so.
+    /// Ranks whose exit a stop waits for until the test reports it.
     pub(crate) slow: Option<u32>,
     /// Ranks have control links, stand in step loops, and do what they are directed to.
     pub(crate) loops: bool,
@@ -106,8 +106,8 @@ impl Job {
                             Some(end) => {
                                 if let Some(error) = self.replacements_record.clone() {
                                     let what = WorkerMessage::ErrorRecorded(Box::new(error));
-                                    let said = WorkerEvent::new(order.proc.clone(), what);
-                                    self.give(Input::Changed(Change::Worker(said)));
+                                    let output = WorkerEvent::new(order.proc.clone(), what);
+                                    self.give(Input::Changed(Change::Worker(output)));
                                 }
                                 self.tell_of(order.proc, end);
                             }
@@ -138,7 +138,7 @@ impl Job {
         }
     }
 
-    /// A rank of a job with step loops: it says that it is there.
+    /// A rank of a job with step loops: it reports that it is there.
     pub(crate) fn link(&mut self, proc: ProcId, at: LoopPosition) {
         self.link_with(proc, at, (at == LoopPosition::InLoop).then(|| equal_digest(0)));
     }

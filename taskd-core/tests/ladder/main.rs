@@ -43,7 +43,7 @@ fn a_second_fault_during_a_stop_reuses_no_incarnation() {
     job.tell(0, exited(KILLED, None));
     job.pass(100);
     assert_eq!((job.generation(), &job.proc(1).phase), (1, &Phase::Running), "the stop waits for rank 1");
-    job.tell_of(ProcId::rank(0, 4), Phase::Running); // one that nobody had ordered comes to light
+    job.tell_of(ProcId::rank(0, 4), Phase::Running); // one without an order comes to light
     job.slow = None;
     job.tell(1, exited(KILLED, None));
     job.pass(100);

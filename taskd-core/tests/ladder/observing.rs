@@ -55,7 +55,7 @@ fn a_process_that_was_missed_is_replaced_by_the_one_that_is_there() {
     job.pass(100);
     assert_eq!((job.proc(2).incarnation, job.proc(2).wanted), (Incarnation(5), true));
     assert_eq!((job.last().blamed, job.deeds.len()), (vec![Rank(2)], 0));
-    job.tell_of(ProcId::rank(2, 4), Phase::Running); // an old one is nobody's business
+    job.tell_of(ProcId::rank(2, 4), Phase::Running); // an old one does not matter
     assert_eq!((job.proc(2).incarnation, job.deeds.len()), (Incarnation(5), 0));
 }
 

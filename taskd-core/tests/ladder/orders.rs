@@ -278,11 +278,12 @@ impl RecoveryStrategy for Vain {
 #[test]
 fn a_failed_recovery_that_stopped_no_rank_does_not_end_the_job() {
     let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
-    let told = |job: &mut Job| {
+    let found = |job: &mut Job| {
         job.give(said(job, Domain::Node(node("a"))));
         Ok(())
     };
-    for (what, cause) in [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is said of a host", told)] {
+    for (what, cause) in [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is said of a host", found)]
+    {
         let mut job = four_with(Vain);
         job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");
         cause(&mut job).expect("it is taken");
@@ -378,7 +379,7 @@ fn a_host_removal_beyond_the_cap_needs_approval() {
     assert_eq!(job.last().held, None, "an hour later it is free again");
 }
 
-/// Two ranks on their only host, of which somebody says that it is broken.
+/// Two ranks on their only host, which is reported as broken.
 fn said_to_be_broken() -> Job {
     let mut job = Job::on(2, &["a"]);
     job.give(said(&job, Domain::Node(node("a"))));
@@ -569,7 +570,7 @@ fn orders_for_a_job_that_is_ending_are_refused() {
     );
 }
 
-/// Starts one killed rank anew, in its place, and nobody else; it may disturb everybody by that.
+/// Starts one killed rank again, in its place, and no other rank; it may disturb all ranks by that.
 struct Narrow {
     disturbs_all: bool,
 }
@@ -609,7 +610,7 @@ fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
 
 #[test]
 fn a_drain_that_came_with_another_wish_is_not_lost_over_it() {
-    let mut job = four_with(Narrow { disturbs_all: true }); // as who keeps the processes of all others does
+    let mut job = four_with(Narrow { disturbs_all: true }); // as a strategy that keeps the processes of all others does
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.order(Order::Restart { ranks: BTreeSet::from([Rank(3)]) }).expect("it is on b");
     job.pass(1_000);
@@ -677,7 +678,7 @@ fn no_process_moves_before_the_first_listing() {
     assert_eq!(why, "the running processes are not known yet: repeat the order in a moment");
 }
 
-/// Thinks that it helps whatever happens, and touches nobody but rank 3.
+/// Thinks that it helps whatever happens, and touches no rank but rank 3.
 struct Aside;
 
 impl RecoveryStrategy for Aside {

@@ -1,4 +1,4 @@
-//! The guard dies: everything goes with it, is told once, and the next start finds a new guard.
+//! The guard dies: everything goes with it, is reported once, and the next start finds a new guard.
 
 use crate::harness::tests;
 use crate::supervisor::Supervisor;

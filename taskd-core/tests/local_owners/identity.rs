@@ -1,4 +1,5 @@
-//! Identity of guard and job: a file is trusted only for its own directory and job, and one guard at a time has a directory.
+//! Identity of guard and job: a file is trusted only for its own directory and job, and one guard at a time has a
+//! directory.
 
 use crate::harness::tests;
 use crate::supervisor::Supervisor;
@@ -86,8 +87,8 @@ async fn another_jobs_directory_is_refused_by_its_name() {
     let pid = pid_of(&launcher, &proc).await;
     launcher.detach(KEEP).await.unwrap();
     drop(launcher);
-    let said = refused(named("letters").await);
-    assert!(said.contains("belongs to the job digits") && is_alive(pid), "{said}");
+    let message = refused(named("letters").await);
+    assert!(message.contains("belongs to the job digits") && is_alive(pid), "{message}");
     // The same where its guard is gone and what it guarded is not.
     let guard = guard_pid(dir.path());
     let mut left = marked(

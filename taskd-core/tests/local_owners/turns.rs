@@ -1,4 +1,5 @@
-//! How long whose turns on a core are: the guard's short, so that it has its turn soon, and nobody else's.
+//! How long the turns of processes on a core are: the guard's short, so that it has its turn soon, and no other
+//! process's.
 
 use crate::harness::tests;
 use crate::support::*;

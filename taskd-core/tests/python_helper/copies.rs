@@ -1,6 +1,7 @@
-//! Copies in memory as Python ranks make them: whatever is killed, lags or is lost, one that was declared is there on all.
+//! Copies in memory as Python ranks make them: whatever is killed, lags or is lost, one that was declared is there on
+//! all.
 //!
-//! `TASKD_SOAK=1` runs a hundred times as many worlds. What stands for the supervisor in them is a model, which says so.
+//! `TASKD_SOAK=1` runs a hundred times as many worlds. The supervisor in them is a model.
 
 use std::path::Path;
 use std::process::Command;

@@ -10,7 +10,7 @@ use taskd_core::launch::{JOIN_VARIABLE, Launcher, LinkStatus};
 use crate::job::{Job, PATIENCE, template};
 use crate::support::{exit_of, guard_pid, pid_of, send};
 
-/// What a program does that has come to its step loop: its page says so.
+/// What a program does that has come to its step loop: its page shows it.
 const IN_LOOP: &str = "
 import os, sys
 def in_loop():
@@ -19,7 +19,7 @@ def in_loop():
         page.write((1).to_bytes(4, sys.byteorder))
 ";
 
-/// Leaves a file named after its process, then asks for its rank, and tells who it is.
+/// Leaves a file named after its process, then asks for its rank, and reports it.
 const PROGRAM: &str = "
 import json, os, sys
 open('begun-%d' % os.getpid(), 'w').close()
@@ -106,7 +106,7 @@ async fn rank_of_a_whole_restart_is_not_seated_in_a_parked_standby() {
     job.end().await;
 }
 
-/// Says over the control link that it is in its step loop.
+/// Reports over the control link that it is in its step loop.
 const LINKED: &str = "
 import socket
 link = socket.socket(socket.AF_UNIX)
@@ -190,12 +190,12 @@ async fn standby_of_a_program_without_a_step_loop_is_not_run_ahead() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&PROGRAM.replace("@ASKS", "").replace("in_loop()", ""));
     job.start(1, [spec]).await;
-    let told = job.report("report-rank-0.1").await;
+    let report = job.report("report-rank-0.1").await;
     job.standbys(1).await;
     let begun = std::fs::read_dir(job.dir.path()).unwrap().flatten();
     let begun: Vec<String> = begun.map(|entry| entry.file_name().into_string().unwrap()).collect();
     let begun: Vec<&String> = begun.iter().filter(|name| name.starts_with("begun-")).collect();
-    assert_eq!(begun, [&format!("begun-{}", told["pid"])]);
+    assert_eq!(begun, [&format!("begun-{}", report["pid"])]);
     job.end().await;
 }
 

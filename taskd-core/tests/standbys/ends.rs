@@ -1,4 +1,4 @@
-//! Who ends when: exits of seated ranks, templates and guards that die, and nothing that piles up.
+//! Which process ends when: exits of seated ranks, templates and guards that die, and nothing that piles up.
 
 use std::time::Duration;
 

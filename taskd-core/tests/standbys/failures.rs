@@ -1,4 +1,4 @@
-//! Standbys that cannot be, that break and that hang: the rank is started in the usual way, and somebody is told why.
+//! Standbys that cannot be, that break and that hang: the rank is started in the usual way, and the reason is logged.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use taskd_core::launch::Launcher;
 use crate::job::{Job, template};
 use crate::support::{children_of, exit_of, guard_pid, is_alive, pid_of, send};
 
-/// Runs the first start, and says what is said of its standbys.
+/// Runs the first start, and returns what is logged of its standbys.
 async fn refused(warm: &str, standbys: taskd_core::launch::python::Standbys, files: &[(&str, &str)]) -> String {
     let job = Job::new(standbys).await;
     for (name, text) in files {
@@ -17,14 +17,14 @@ async fn refused(warm: &str, standbys: taskd_core::launch::python::Standbys, fil
     let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", warm);
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.is_said("no standbys for").await;
-    let said = job.said();
+    let output = job.said();
     assert_eq!(job.run(2, spec).await, "exit code 0", "started in the usual way");
     let counters = job.counters().await;
     assert_eq!((counters.standbys_seated, counters.standbys_missed, counters.panics), (0, 2, 0));
     let guard = guard_pid(&job.path("run"));
     crate::support::eventually("no template is left", || children_of(guard).is_empty().then_some(())).await;
     job.end().await;
-    let line = said.lines().find(|line| line.contains("no standbys for")).unwrap();
+    let line = output.lines().find(|line| line.contains("no standbys for")).unwrap();
     line.split_once("usual way: ").unwrap().1.to_owned()
 }
 
@@ -142,7 +142,7 @@ async fn a_template_that_stops_in_the_middle_of_a_request_is_ended_and_replaced(
 
 #[tokio::test]
 async fn a_template_that_answers_garbage_is_ended() {
-    // The framework's file finds the seat among the descriptors and says what nobody has asked.
+    // The framework's file finds the seat among the descriptors and sends what was not asked for.
     let garbage = "import _socket\n\
                    for fd in os.listdir('/proc/self/fd'):\n    \
                        if os.path.exists('/proc/self/fd/' + fd) and os.readlink('/proc/self/fd/' + fd).startswith('socket'):\n        \
@@ -169,9 +169,9 @@ async fn standbys_adopted_too_late_fail_alone_and_are_replaced() {
     let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", late(4));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(4).await;
-    let said = job.said();
+    let output = job.said();
     let failed = "a standby has failed: RuntimeError: the guard has not become our parent";
-    assert!(said.contains(failed) && !said.contains("no standbys for"), "{said}");
+    assert!(output.contains(failed) && !output.contains("no standbys for"), "{output}");
     assert_eq!(job.run(2, spec).await, "exit code 3", "seated");
     job.end().await;
 }

@@ -118,13 +118,13 @@ impl Job {
     pub(crate) async fn standbys(&self, count: u64) {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.counters().await.standbys_waiting != count {
-            let said = self.said();
-            assert!(tokio::time::Instant::now() < until, "no {count} standbys: {:?}\n{said}", self.counters().await);
+            let output = self.said();
+            assert!(tokio::time::Instant::now() < until, "no {count} standbys: {:?}\n{output}", self.counters().await);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Waits until the guard has said this.
+    /// Waits until the guard has logged this.
     pub(crate) async fn is_said(&self, text: &str) {
         within(PATIENCE, text, || self.said().contains(text).then_some(())).await;
     }

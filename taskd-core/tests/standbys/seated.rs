@@ -11,7 +11,7 @@ use taskd_core::trace::{Fact, Signal, TraceSource};
 use crate::job::{Job, template};
 use crate::support::{exit_of, pid_of, send, sh, sleeper};
 
-/// Says in a file of its own who it is.
+/// Writes its identity into a file of its own.
 const WHO: &str = "
 import json, os, sys
 import threading
@@ -96,8 +96,8 @@ async fn a_seated_ranks_lifeline_heartbeat_and_death_are_as_those_of_any_other()
         }
     };
     tokio::time::timeout(Duration::from_secs(60), beaten).await.unwrap();
-    let (told, pid) = (job.report("report-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
-    assert_eq!((&told["state"], &told["lock"]), (&1.into(), &pid.into()), "its main thread holds its lifeline");
+    let (report, pid) = (job.report("report-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
+    assert_eq!((&report["state"], &report["lock"]), (&1.into(), &pid.into()), "its main thread holds its lifeline");
     send(pid, rustix::process::Signal::KILL);
     let exit = exit_of(&job.launcher, &second[0]).await;
     assert_eq!(exit.how, Termination::Signal { number: 9, core_dumped: false });
@@ -171,8 +171,8 @@ async fn pre_started_ones_are_seated_by_their_number() {
     }
     job.start(2, [spec.clone(), spec]).await;
     for rank in 0..2 {
-        let told = job.report(&format!("report-rank-{rank}.2")).await;
-        assert_eq!((&told["device"], &told["env"]["RANK"]), (&rank.into(), &rank.to_string().into()));
+        let report = job.report(&format!("report-rank-{rank}.2")).await;
+        assert_eq!((&report["device"], &report["env"]["RANK"]), (&rank.into(), &rank.to_string().into()));
     }
     assert_eq!(job.counters().await.standbys_seated, 2);
     job.standbys(2).await; // replaced
@@ -186,8 +186,8 @@ async fn default_thread_count_is_detected_if_the_job_sets_none() {
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(1).await;
     assert_eq!(job.run(2, spec).await, "exit code 0");
-    let told = job.report("report-rank-0.2").await;
-    assert_eq!((&told["threads"], told["env"].get("OMP_NUM_THREADS")), (&7.into(), None));
+    let report = job.report("report-rank-0.2").await;
+    assert_eq!((&report["threads"], report["env"].get("OMP_NUM_THREADS")), (&7.into(), None));
     job.end().await;
 }
 

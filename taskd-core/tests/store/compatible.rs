@@ -81,7 +81,7 @@ proptest! {
         let (back, skipped) = read(&bytes);
         let (mut was, is) = (told(&batches), told(&back));
         if batches.iter().rev().take_while(|batch| batch.records.is_empty()).count() > 0 {
-            was.0 = is.0; // told with a record that has not come
+            was.0 = is.0; // reported with a record that has not come
         }
         prop_assert_eq!(is, was);
         prop_assert!(skipped.is_empty());

@@ -45,15 +45,15 @@ impl Peers {
         let address = |end: Option<SocketAddrAny>| end.and_then(|end| SocketAddr::try_from(end).ok());
         let (Some(ours), Some(theirs)) = (address(ours).map(plain), address(theirs)) else { return Peer::Unknown };
         let from = plain(theirs);
-        let told = self.ask(from, ours);
-        if let Some(Some(user)) = told {
+        let answer = self.ask(from, ours);
+        if let Some(Some(user)) = answer {
             return Peer::User(user);
         }
         if !is_here(theirs, ours.ip()) {
             return Peer::Remote(from.ip());
         }
         // The tables are long if there are many connections: they are read only if the kernel cannot be asked.
-        told.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
+        answer.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
     }
 
     /// Returns the user of the socket with these two addresses; `Some(None)`: there is no such socket any more. `None`:
@@ -94,7 +94,8 @@ fn may_be_ours(bound: io::Result<()>) -> bool {
     bound.map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |()| true)
 }
 
-// Of `sock_diag`: `linux/netlink.h`, `linux/sock_diag.h`, `linux/inet_diag.h`. Numbers are the machine's, ports and addresses the network's.
+// Of `sock_diag`: `linux/netlink.h`, `linux/sock_diag.h`, `linux/inet_diag.h`. Numbers are the machine's, ports and
+// addresses the network's.
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
@@ -225,7 +226,7 @@ mod tests {
             assert_eq!(listed(theirs, ours).map(Peer::User), Some(us));
             assert_eq!(Peers::new().ask(theirs, ours).flatten().map(Peer::User), Some(us), "{dial} by sock_diag");
             drop(client);
-            assert!(Peers::new().ask(theirs, ours).is_none_or(|told| told.is_none()), "{dial}: its end is known");
+            assert!(Peers::new().ask(theirs, ours).is_none_or(|answer| answer.is_none()), "{dial}: its end is known");
             assert_eq!(
                 Peers::new().of(&server),
                 Peer::Unknown,

@@ -1,6 +1,7 @@
-//! What a rank is handed: batches of a step that is done again, and the state and the place in the data of another rank.
+//! What a rank is handed: batches of a step that is done again, and the state and the place in the data of another
+//! rank.
 //!
-//! Each but one is one process, and what is around a piece is a double that says so (`handed.py`).
+//! Each but one is one process, and what is around a piece is a double (`handed.py`).
 
 use serde_json::{Value, json};
 
@@ -72,7 +73,9 @@ fn replacement_gets_original_batches_after_a_warm_up_changed_them() {
 
 #[test]
 fn replacement_gets_all_parameters_and_state_of_its_optimizer() {
-    let Some(found) = found("replacement_gets_all_parameters_and_state_of_its_optimizer", "replacements") else { return };
+    let Some(found) = found("replacement_gets_all_parameters_and_state_of_its_optimizer", "replacements") else {
+        return;
+    };
     let (whole, refused) =
         (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
     let expected = json!({

@@ -1,6 +1,6 @@
 //! Pieces of recovery inside of torch processes, each alone, where something does not go as it usually does.
 //!
-//! What is around a piece is a double that says so (`pieces.py`).
+//! What is around a piece is a double (`pieces.py`).
 
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ fn failure_that_cannot_be_reported_leaves_no_operation_waiting() {
         found["reported"],
         json!([["collective", "allreduce", "default", true, "[Errno 24] Too many open files"]])
     );
-    let said = "the outcome of allreduce is not known: OSError: [Errno 24] Too many open files";
-    assert_eq!(found["logged"], json!([said]));
+    let message = "the outcome of allreduce is not known: OSError: [Errno 24] Too many open files";
+    assert_eq!(found["logged"], json!([message]));
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn process_that_ends_during_an_operation_has_its_own_exit_code() {
     let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };
     assert_eq!(found["exit"], json!({"code": 7, "stderr": ""}), "{found:#}");
     assert_eq!(found["raise"]["code"], 1, "{found:#}");
-    let said = found["raise"]["stderr"].as_str().unwrap();
-    assert!(said.ends_with("ValueError: in a gradient hook\n"), "{said}");
+    let stderr = found["raise"]["stderr"].as_str().unwrap();
+    assert!(stderr.ends_with("ValueError: in a gradient hook\n"), "{stderr}");
 }
 
 #[test]

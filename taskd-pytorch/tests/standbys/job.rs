@@ -55,8 +55,8 @@ impl Job {
         let path = self.dir.path().join(format!("report-rank-{rank}.{incarnation}"));
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            if let Some(told) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
-                return told;
+            if let Some(reports) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+                return reports;
             }
             let failed = || self.stderr(rank, incarnation);
             assert!(tokio::time::Instant::now() < until, "rank {rank} tells nothing: {}", failed());
@@ -70,7 +70,7 @@ impl Job {
         read(&run.join(format!("procs/rank-{rank}.{incarnation}/stderr.log"))) + &read(&run.join("guard.log"))
     }
 
-    /// Forgets what was told.
+    /// Removes the reports.
     pub(crate) fn clear(&self) {
         for entry in std::fs::read_dir(self.dir.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -101,14 +101,14 @@ impl Launched {
     }
 
     pub(crate) async fn all_reports(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for rank in 0..ranks {
-            told.push(job.report(rank, incarnation).await);
+            reports.push(job.report(rank, incarnation).await);
         }
-        told
+        reports
     }
 
-    /// Waits until every rank has completed so many steps, as its page says.
+    /// Waits until every rank has completed so many steps, from its page.
     pub(crate) async fn has_stepped(&self, steps: u64) {
         let mut source = self.launcher.inner().heartbeats(Duration::from_millis(5));
         let mut stepped = std::collections::BTreeSet::new();

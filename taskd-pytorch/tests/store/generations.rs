@@ -1,4 +1,5 @@
-//! The store in a whole job: real ranks without torch meet at it, one is lost, and the others go on in the next generation.
+//! The store in a whole job: real ranks without torch meet at it, one is lost, and the others go on in the next
+//! generation.
 
 use crate::raw::{GET, NUM_KEYS, Raw, string};
 use crate::service::{PATIENCE, program};
@@ -63,7 +64,7 @@ async fn clients_of_an_earlier_generation_are_disconnected() {
     tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
 }
 
-/// Waits until both ranks can be told what to do.
+/// Waits until both ranks can receive directives.
 async fn all_in_loop(handle: &RuntimeHandle) {
     let looking = async {
         while handle.status().await.unwrap().in_loop < 2 {

@@ -38,9 +38,9 @@ async fn garbage_is_closed_and_counted() {
         assert!(client.is_closed());
         unknown += 1;
     }
-    for said in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
+    for output in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
         let mut stranger = Raw::silent(address);
-        stranger.say(said);
+        stranger.say(output);
         assert!(stranger.is_closed());
         strangers += 1;
     }
@@ -109,7 +109,7 @@ async fn client_that_does_not_read_is_paused_and_gets_answers_later() {
         client.ping();
     }
     assert!(store.memory() < before + 8 * MIB, "{} KiB more", (store.memory() - before) >> 10);
-    let head = |heard: Vec<u8>| usize::try_from(u64::from_le_bytes(heard.try_into().unwrap())).unwrap();
+    let head = |received: Vec<u8>| usize::try_from(u64::from_le_bytes(received.try_into().unwrap())).unwrap();
     let (mut of_old, mut of_new) = (0, 0);
     for _ in 0..ASKED {
         let length = head(slow.hear(8));
@@ -245,7 +245,7 @@ async fn silent_connections_are_closed_first_if_descriptors_run_out() {
     let before = store.ticks();
     clients.iter_mut().for_each(Raw::ping);
     is_well(address); // a client takes the place of a connection that has sent nothing
-    // Whoever waits without being taken would wake it without end: in a second, that is a hundred ticks.
+    // A client that waits without being taken would wake it without end: in a second, that is a hundred ticks.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(store.ticks() - before < 30, "{} ticks in a second", store.ticks() - before);
     drop(silent);
@@ -291,7 +291,7 @@ async fn all_unfinished_requests_together_have_a_bound() {
     for _ in 0..40 {
         let mut client = Raw::client(address);
         let head = [&[SET], &string(b"k")[..], &(8 * MIB).to_le_bytes()].concat();
-        // Those who come later are closed while they still send.
+        // Clients that come later are closed while they still send.
         if client.0.write_all(&[&head[..], &part].concat()).is_ok() {
             clients.push(client);
         }

@@ -1,4 +1,4 @@
-//! The tracing libraries that recording is compared with, each doing what keeps a span for somebody to read.
+//! The tracing libraries that recording is compared with, each doing what keeps a span for a reader.
 
 use super::cost::per_one;
 use fastrace::collector::{Config, Reporter, SpanRecord};

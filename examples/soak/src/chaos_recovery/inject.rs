@@ -1,6 +1,6 @@
-//! The faults: who is hit, in which moment, and how.
+//! The faults: which process is hit, in which moment, and how.
 //!
-//! It is given kind and dice, and finds its victims by what anybody can see of the job from outside.
+//! It is given kind and dice, and finds its victims by what any process can see of the job from outside.
 
 use super::fire::Fire;
 use super::kind::Kind;
@@ -19,16 +19,18 @@ use taskd_examples::hosts::kill_host_of;
 use taskd_examples::program::Failure;
 use taskd_examples::recover::{Strategy, cut, now};
 
-/// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at any moment.
+/// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at
+/// any moment.
 const SOON_MS_MAX: u64 = 100;
 const LATER_MS_MAX: u64 = 1500;
-/// How long the script may take to do what it is told.
+/// How long the script may take to do what it is ordered to do.
 const TOLD_WITHIN: Duration = Duration::from_secs(20);
 /// Most milliseconds after a rank has committed until one is killed: the script stays there for 500.
 const COMMIT_MS_MAX: u64 = 400;
 
 impl Fire<'_> {
-    /// Strikes; when the last blow fell. `None`: there was nobody to hit, or a victim has not done what it was told.
+    /// Strikes; when the last blow fell. `None`: there was no process to hit, or a victim has not done what it was
+    /// ordered to do.
     pub(crate) async fn inject(&mut self, kind: Kind, dice: &mut StdRng) -> Result<Option<f64>, Failure> {
         let least = if self.job.strategy.keeps_world() { self.job.ranks as usize } else { 1 };
         let ranks = self.until("the ranks ran", |fire| Some(fire.ranks()).filter(|ranks| ranks.len() >= least)).await?;
@@ -105,7 +107,7 @@ impl Fire<'_> {
         let began = Instant::now();
         while begun(&self.job.dir).is_subset(&before) {
             if began.elapsed() > TOLD_WITHIN {
-                return Ok(Some(first)); // nobody saved: it recovered otherwise
+                return Ok(Some(first)); // no rank saved: it recovered otherwise
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -139,9 +141,9 @@ impl Fire<'_> {
     /// Has the script do something to itself in a step to come; when it did.
     async fn tell(&mut self, rank: u32, name: &str) -> Result<Option<f64>, Failure> {
         let path = |what: &str| self.job.dir.join(format!("{what}.{rank}"));
-        let (told, new, struck) = (path("fault"), path("fault.new"), path("struck"));
+        let (fault_file, new, struck) = (path("fault"), path("fault.new"), path("struck"));
         fs::write(&new, name)?;
-        fs::rename(&new, &told)?;
+        fs::rename(&new, &fault_file)?;
         let began = Instant::now();
         while began.elapsed() < TOLD_WITHIN {
             if let Ok(at) = fs::read_to_string(&struck) {
@@ -152,12 +154,12 @@ impl Fire<'_> {
             }
             self.pass(Duration::from_millis(2)).await;
         }
-        let _ = fs::remove_file(&told); // taken at the last moment, then
+        let _ = fs::remove_file(&fault_file); // taken at the last moment, then
         Ok(None)
     }
 
-    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the midst of it, and
-    /// it, another one, or both are killed.
+    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the
+    /// midst of it, and it, another one, or both are killed.
     async fn between_commits(
         &mut self,
         ranks: &BTreeMap<u32, Process>,

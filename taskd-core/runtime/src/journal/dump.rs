@@ -1,4 +1,4 @@
-//! Prints the logs as plain text, for operators who investigate an incident.
+//! Prints the logs as plain text, for operators that investigate an incident.
 
 mod decisions;
 

@@ -126,8 +126,8 @@ impl Steps {
         let (mut input, mut commands) = (None, None);
         match turn.decision {
             Some(Kind::Step) => {
-                if let Some(told) = understood(&mut self.decisions, seq, form::read_named::<Told>) {
-                    (input, commands) = (Some(told.input), Some(told.commands));
+                if let Some(record) = understood(&mut self.decisions, seq, form::read_named::<Told>) {
+                    (input, commands) = (Some(record.input), Some(record.commands));
                 }
             }
             Some(_) => commands = understood(&mut self.decisions, seq, form::read_named),

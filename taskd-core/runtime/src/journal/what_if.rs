@@ -115,9 +115,9 @@ impl WhatIf {
         }
     }
 
-    fn say(&mut self, said: WhatIfFinding) {
+    fn say(&mut self, finding: WhatIfFinding) {
         match self.would.len() < FINDINGS_MAX {
-            true => self.would.push(said),
+            true => self.would.push(finding),
             false => self.left_out += 1,
         }
     }

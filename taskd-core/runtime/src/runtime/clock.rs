@@ -57,9 +57,9 @@ impl Calendar {
     }
 
     fn turn_at(&mut self, unix_ms: u64, now: std::time::Instant) -> Option<u64> {
-        if let Some((said, at)) = self.said {
+        if let Some((last, at)) = self.said {
             let since = now.saturating_duration_since(at);
-            let expected = said.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+            let expected = last.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
             if since < SAID_EVERY || unix_ms.abs_diff(expected) <= APART_MAX_MS {
                 return None;
             }

@@ -206,8 +206,8 @@ impl Unattended {
 impl Drop for Unattended {
     fn drop(&mut self) {
         let Some(launcher) = self.launcher.take() else { return };
-        let told = catch_unwind(AssertUnwindSafe(|| launcher.begin_shutdown(self.grace)));
-        if told.is_err() {
+        let result = catch_unwind(AssertUnwindSafe(|| launcher.begin_shutdown(self.grace)));
+        if result.is_err() {
             tracing::error!("the launcher panicked when its job was dropped: check for remaining processes");
         }
     }

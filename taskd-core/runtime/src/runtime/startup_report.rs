@@ -43,17 +43,17 @@ impl Outset {
     fn news_of(&mut self, status: &LinkStatus) -> Vec<String> {
         let LinkStatus { proc, link: Some(linked), .. } = status else { return Vec::new() };
         let cannot = linked.unsupported_reason.iter().map(|why| {
-            let told = format!("{proc} cannot be kept in a recovery, and all ranks restart when one is lost: {why}");
-            (why.clone(), told)
+            let message = format!("{proc} cannot be kept in a recovery, and all ranks restart when one is lost: {why}");
+            (why.clone(), message)
         });
         let names = Some(linked.sharded.join(", ")).filter(|names| !names.is_empty());
         let sharded = names.into_iter().map(|names| {
-            let told =
+            let message =
                 format!("no rank has a copy of what {proc} holds of {names}: all ranks restart when one is lost");
-            (names, told)
+            (names, message)
         });
         let mut is_new = |what: String| self.said.len() < SAID_MAX && self.said.insert(what);
-        cannot.chain(sharded).filter_map(|(what, told)| is_new(what).then_some(told)).collect()
+        cannot.chain(sharded).filter_map(|(what, message)| is_new(what).then_some(message)).collect()
     }
 
     /// Reports if each rank has a replica to recover from. Reports once all ranks have sent checksums of their state,
@@ -123,10 +123,11 @@ mod tests {
             outset.news_of(&LinkStatus::new(ProcId::rank(rank, 1), Some(linked)))
         };
         assert_eq!(news(0, None, &[]), [] as [&str; 0]);
-        let told = "rank 1#1 cannot be kept in a recovery, and all ranks restart when one is lost: it is in pieces";
-        assert_eq!(news(1, Some("it is in pieces"), &[]), [told]);
-        let told = "no rank has a copy of what rank 2#1 holds of model, optimizer: all ranks restart when one is lost";
-        assert_eq!(news(2, Some("it is in pieces"), &["model", "optimizer"]), [told]);
+        let message = "rank 1#1 cannot be kept in a recovery, and all ranks restart when one is lost: it is in pieces";
+        assert_eq!(news(1, Some("it is in pieces"), &[]), [message]);
+        let message =
+            "no rank has a copy of what rank 2#1 holds of model, optimizer: all ranks restart when one is lost";
+        assert_eq!(news(2, Some("it is in pieces"), &["model", "optimizer"]), [message]);
         assert_eq!(news(3, Some("it is in pieces"), &["model", "optimizer"]), [] as [&str; 0]);
     }
 }

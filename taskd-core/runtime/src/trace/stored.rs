@@ -157,8 +157,8 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
 
     /// Converts facts relative to the current replay time, oldest first.
     fn told(&self, mut facts: Vec<TimedFact>) -> Vec<Fact> {
-        facts.sort_by_key(|told| told.unix_nanos);
-        facts.into_iter().map(|told| told.told_at(self.now)).collect()
+        facts.sort_by_key(|fact| fact.unix_nanos);
+        facts.into_iter().map(|fact| fact.told_at(self.now)).collect()
     }
 
     fn pending(&mut self) -> Vec<TimedFact> {

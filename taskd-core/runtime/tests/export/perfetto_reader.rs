@@ -1,5 +1,5 @@
-//! A reader of Perfetto's format that takes nothing for granted: every field has to be one of `perfetto_trace.proto`, with its
-//! type; every event has to be on a track that was described before; and ranges have to nest.
+//! A reader of Perfetto's format that takes nothing for granted: every field has to be one of `perfetto_trace.proto`,
+//! with its type; every event has to be on a track that was described before; and ranges have to nest.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(crate) struct Shown {
     pub(crate) instants: Vec<(String, String, String, u64)>,
     /// Process, track, time, value.
     pub(crate) counters: Vec<(String, String, u64, f64)>,
-    /// How often the trace says so.
+    /// How often the trace contains it.
     pub(crate) processes: usize,
 }
 

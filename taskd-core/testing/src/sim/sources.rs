@@ -56,10 +56,10 @@ impl Sim<'_> {
     fn tell_records(&mut self, host: usize) {
         let lives = |proc: &ProcId| self.fleet.procs.get(proc).is_some_and(|p| p.is_alive() && p.host == host);
         let recorded: Vec<_> = self.stuck.iter().filter(|(proc, _)| lives(proc)).collect();
-        let said = recorded.into_iter().map(|(proc, error)| {
+        let changes = recorded.into_iter().map(|(proc, error)| {
             Change::Worker(WorkerEvent::new(proc.clone(), WorkerMessage::ErrorRecorded(Box::new(error.clone()))))
         });
-        said.collect::<Vec<_>>().into_iter().for_each(|said| self.tell(said));
+        changes.collect::<Vec<_>>().into_iter().for_each(|changes| self.tell(changes));
     }
 
     /// Delivers everything that a silent source has held back.

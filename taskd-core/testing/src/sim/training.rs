@@ -316,7 +316,7 @@ impl Sim<'_> {
             return self.program_fails(rank, step);
         }
         gang.step = step;
-        let (mut told, mut facts) = (Vec::new(), Vec::new());
+        let (mut reported, mut facts) = (Vec::new(), Vec::new());
         for (rank, seat) in self.training.members_mut() {
             seat.taken += 1;
             seat.holds = Some(step);
@@ -324,9 +324,9 @@ impl Sim<'_> {
             let fact = Observation::new(self.now, Domain::Process(Role::Rank(rank)), Signal::Progress { step })
                 .with_incarnation(seat.incarnation)
                 .with_generation(generation);
-            told.push((seat.host, fact));
+            reported.push((seat.host, fact));
         }
-        for (host, fact) in told {
+        for (host, fact) in reported {
             let host = &mut self.fleet.hosts[host];
             if host.is_cut_off() {
                 continue;

@@ -319,7 +319,10 @@ fn an_absent_rank_of_an_aborted_grow_returns_by_another_recovery() {
     assert!(Grow::new().propose(&incident, &scene.view).is_err_and(|why| why.reason == "no rank is absent"));
     let again = Recover::in_place().propose(&incident, &scene.view).expect("a proposal");
     let replacements = again.stages.iter().find_map(started).expect("somebody starts");
-    assert_eq!(replacements.starts.iter().map(|order| order.proc.role.clone()).collect::<Vec<_>>(), [Role::Rank(Rank(1))]);
+    assert_eq!(
+        replacements.starts.iter().map(|order| order.proc.role.clone()).collect::<Vec<_>>(),
+        [Role::Rank(Rank(1))]
+    );
     assert!(
         Restart::new().propose(&incident, &scene.view).is_ok(),
         "if that is not allowed: the job does not end over a wish"

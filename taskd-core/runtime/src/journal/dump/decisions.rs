@@ -46,8 +46,8 @@ pub(super) fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
             line(out, "", &format!("{}  {begun}", context.time(step.now)))?;
         }
         context.hear(&step);
-        for told in context.told(&step) {
-            line(out, "", &format!("{}  {told}", context.time(step.now)))?;
+        for text in context.told(&step) {
+            line(out, "", &format!("{}  {text}", context.time(step.now)))?;
         }
     }
     steps.problems().iter().try_for_each(|problem| line(out, "! ", problem))?;

@@ -152,9 +152,9 @@ proptest! {
     #[test]
     fn inputs_and_commands_come_back_as_they_were(input in input(), commands in vec(command(), 0..3)) {
         let write = |input: &Input, commands: &[Command]| {
-            let told = ToldRef { input, commands };
+            let reported = ToldRef { input, commands };
             let mut bytes = Vec::new();
-            encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), |out| write_named(out, &told)).map(|()| bytes)
+            encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), |out| write_named(out, &reported)).map(|()| bytes)
         };
         let bytes = write(&input, &commands).expect("it has a form");
         let [record] = read(&bytes)[..] else { panic!("one record") };

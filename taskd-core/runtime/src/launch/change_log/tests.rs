@@ -226,9 +226,9 @@ proptest! {
         let mut procs: BTreeMap<ProcId, ProcStatus> =
             joined.procs.into_iter().map(|p| (p.proc.clone(), p)).collect();
         if joined.revision != last.revision {
-            let (told, next) = runtime.block_on(log.after(joined.revision)).unwrap();
+            let (reported, next) = runtime.block_on(log.after(joined.revision)).unwrap();
             prop_assert_eq!(next, last.revision);
-            for change in told {
+            for change in reported {
                 if let Change::Proc(p) = change {
                     let before = procs.insert(p.proc.clone(), p.clone());
                     prop_assert!(before.is_none_or(|old| may_follow(&old.phase, &p.phase)));

@@ -180,11 +180,11 @@ mod tests {
         let mut source = source(None);
         assert_eq!(signals(&mut source).len(), 1, "there is nothing to compare with yet");
         tokio::time::advance(CPU_EVERY).await;
-        let told = source.read();
+        let state = source.read();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
         assert!(
-            told.iter().any(|fact| matches!(&fact.signal, Signal::Metric { name, value } if *name == CPU_PERCENT && is_sound(*value))),
-            "{told:?}"
+            state.iter().any(|fact| matches!(&fact.signal, Signal::Metric { name, value } if *name == CPU_PERCENT && is_sound(*value))),
+            "{state:?}"
         );
     }
 }

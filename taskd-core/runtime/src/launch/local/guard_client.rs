@@ -271,13 +271,13 @@ impl Task {
                 }
             }
         };
-        let told = async {
+        let reported = async {
             orphan_exits::tell(&self.history).await;
             std::future::pending().await
         };
         tokio::select! {
             biased;
-            never = told => never,
+            never = reported => never,
             connected = connected => connected,
         }
     }

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time to answer, after which the guard is reported as silent.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// A check that is later than this says more about this process than about the guard: a new request is sent.
+/// A check that is later than this shows a delay of this process, not of the guard: a new request is sent.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 /// Interval at which OOM kills of other processes are marked as accounted for.
 const SETTLE_EVERY: Duration = Duration::from_secs(10);

@@ -113,9 +113,12 @@ mod tests {
         assert!(waited.is_err() && phases(&history).iter().all(|phase| *phase == Phase::Running), "one of them runs");
         ranks[1].kill().unwrap();
         telling.await;
-        let told = history.log.after(before).await.unwrap().0;
+        let changes = history.log.after(before).await.unwrap().0;
         let is_cut = |change: &Change| matches!(change, Change::Link(LinkStatus { link: None, .. }));
-        assert!(told.len() == 5 && told[..2].iter().all(is_cut), "nobody is reached any more, and then: {told:?}");
+        assert!(
+            changes.len() == 5 && changes[..2].iter().all(is_cut),
+            "nobody is reached any more, and then: {changes:?}"
+        );
         // The termination of a reaped process is unknown; a process that the guard's end has ended in another way is
         // not blamed for it.
         let dead = [Termination::Unknown, KILLED, Termination::Unknown].map(Phase::Dead);

@@ -149,7 +149,7 @@ impl RecorderSource {
         match following.look(has_ended, &mut self.observer, &mut self.sinks, self.control.as_ref()) {
             Ok(look) => {
                 if let Some(calendar) = following.calendar() {
-                    let facts = look.facts.into_iter().map(|told| (calendar.nanos(told.unix_nanos), told.fact));
+                    let facts = look.facts.into_iter().map(|timed| (calendar.nanos(timed.unix_nanos), timed.fact));
                     self.facts.extend(facts);
                 }
                 look.is_more

@@ -123,18 +123,18 @@ async fn answer(stream: UnixStream, port: &Port, is_asked: &AtomicBool) -> io::R
 
 /// Reads the requested port number; returns `None` if the other side has closed the connection.
 async fn request(stream: &UnixStream) -> io::Result<Option<u16>> {
-    let mut said = Vec::new();
-    while said.last() != Some(&b'\n') && said.len() < REQUEST_BYTES_MAX {
+    let mut sent = Vec::new();
+    while sent.last() != Some(&b'\n') && sent.len() < REQUEST_BYTES_MAX {
         let mut bytes = [0; REQUEST_BYTES_MAX];
         stream.readable().await?;
-        match stream.try_read(&mut bytes[..REQUEST_BYTES_MAX - said.len()]) {
+        match stream.try_read(&mut bytes[..REQUEST_BYTES_MAX - sent.len()]) {
             Ok(0) => return Ok(None),
-            Ok(length) => said.extend_from_slice(&bytes[..length]),
+            Ok(length) => sent.extend_from_slice(&bytes[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(error) => return Err(error),
         }
     }
-    let port = str::from_utf8(&said).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
+    let port = str::from_utf8(&sent).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
     port.map(Some).ok_or_else(|| io::Error::other("the request is no port number"))
 }
 

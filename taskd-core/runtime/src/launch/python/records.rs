@@ -51,8 +51,8 @@ struct State {
 
 impl Default for Records {
     fn default() -> Records {
-        let (said, _) = broadcast::channel(UNHEARD_MAX);
-        Records { state: Mutex::default(), is_looking: Arc::default(), said }
+        let (changes, _) = broadcast::channel(UNHEARD_MAX);
+        Records { state: Mutex::default(), is_looking: Arc::default(), changes }
     }
 }
 
@@ -108,15 +108,15 @@ impl Records {
     fn report(&self) {
         let mut state = self.lock();
         let open = state.found.iter_mut().filter(|(_, (_, left))| *left > 0);
-        let said: Vec<Change> = open
+        let changes: Vec<Change> = open
             .map(|(proc, (what, left))| {
                 *left -= 1;
                 Change::Worker(WorkerEvent::new(proc.clone(), what.clone()))
             })
             .collect();
         drop(state);
-        if !said.is_empty() {
-            let _ = self.said.send(said); // there may be no watcher left
+        if !changes.is_empty() {
+            let _ = self.said.send(changes); // there may be no watcher left
         }
     }
 }
@@ -197,8 +197,8 @@ mod tests {
         let mut watching = [records.subscribe(), records.subscribe()];
         (0..9).for_each(|_| records.report());
         for watching in &mut watching {
-            let told = std::iter::from_fn(|| watching.try_recv().ok()).count();
-            assert_eq!(told, LOOKS_AFTER_CHANGE as usize);
+            let received = std::iter::from_fn(|| watching.try_recv().ok()).count();
+            assert_eq!(received, LOOKS_AFTER_CHANGE as usize);
         }
         assert!(records.without(vec![first]).is_empty());
         assert_eq!(records.without(vec![second.clone()]), [second]);

@@ -13,8 +13,8 @@ fn outcome(job: SyntheticJob) -> (Vec<Vec<StepTimes>>, Vec<Vec<GroupPosition>>) 
     for batch in job.run() {
         assert_eq!(observer.take(&batch), None);
         newest = batch.records.iter().map(|record| record.unix_nanos).fold(newest, u64::max);
-        for told in observer.settle(batch.origin, u64::MAX) {
-            let Signal::Step(times) = told.fact.signal else { panic!() };
+        for timed in observer.settle(batch.origin, u64::MAX) {
+            let Signal::Step(times) = timed.fact.signal else { panic!() };
             steps[batch.origin.rank.0 as usize].push(*times);
         }
     }

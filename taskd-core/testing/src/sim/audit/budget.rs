@@ -42,14 +42,16 @@ impl Budget {
             *self.paid.entry(*into).or_default() += paid;
         }
         let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
-        let told = std::mem::replace(&mut self.told, decision.budget_left);
+        let reported = std::mem::replace(&mut self.told, decision.budget_left);
         let is_wish = books.is_mere_wish(decision);
         if is_wish || decision.held.is_some() {
             // Tokens may have been returned since the last report: then there are more.
-            return match decision.budget_left < told {
-                true => {
-                    Err(Violation::WishPaid { incident: decision.incident.id, from: told, to: decision.budget_left })
-                }
+            return match decision.budget_left < reported {
+                true => Err(Violation::WishPaid {
+                    incident: decision.incident.id,
+                    from: reported,
+                    to: decision.budget_left,
+                }),
                 false => Ok(()),
             };
         }

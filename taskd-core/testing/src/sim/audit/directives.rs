@@ -39,18 +39,18 @@ impl Directives {
         match m.input {
             Input::Changed(Change::Worker(said)) => {
                 let WorkerMessage::Reply { id, result } = &said.message else { return };
-                let Some(told) = self.open.get_mut(id) else { return };
-                let Some(name) = told.waiting.remove(&said.proc) else { return };
+                let Some(sent) = self.open.get_mut(id) else { return };
+                let Some(name) = sent.waiting.remove(&said.proc) else { return };
                 if result.is_ok() {
-                    self.did.insert(said.proc.clone(), (told.generation, name));
+                    self.did.insert(said.proc.clone(), (sent.generation, name));
                 }
             }
             Input::Answered { id, results } => {
-                let Some(told) = self.open.get_mut(id) else { return };
+                let Some(sent) = self.open.get_mut(id) else { return };
                 let refused = |proc: &ProcId| {
                     results.iter().any(|(d, r)| r.is_err() && *d == crate::job::Domain::Process(proc.role.clone()))
                 };
-                told.waiting.retain(|proc, _| !refused(proc));
+                sent.waiting.retain(|proc, _| !refused(proc));
             }
             _ => {}
         }
@@ -83,7 +83,7 @@ impl Directives {
     }
 
     fn stage_over(&mut self, incident: Option<IncidentId>) {
-        self.open.retain(|_, told| told.incident != incident);
+        self.open.retain(|_, sent| sent.incident != incident);
         self.mixed.remove(&incident);
     }
 
@@ -122,11 +122,11 @@ impl Directives {
         let lives = |proc: &ProcId| {
             view.proc(&proc.role).is_some_and(|p| p.incarnation == proc.incarnation && !p.phase.is_over())
         };
-        for told in self.open.values_mut() {
-            told.waiting.retain(|proc, _| lives(proc));
+        for sent in self.open.values_mut() {
+            sent.waiting.retain(|proc, _| lives(proc));
         }
         let mixed = &self.mixed;
-        let idle = |(_, told): &(&CommandId, &Told)| told.waiting.is_empty() && !mixed.contains(&told.incident);
+        let idle = |(_, sent): &(&CommandId, &Told)| sent.waiting.is_empty() && !mixed.contains(&sent.incident);
         match self.open.iter().find(idle) {
             Some((command, _)) if !m.kernel.is_over() => Err(Violation::WaitsForNobody { command: *command }),
             _ => Ok(()),

@@ -53,13 +53,13 @@ impl Kept {
         let Some(chosen) = &decision.chosen else { return Ok(()) };
         let id = decision.incident.id;
         let actions = || chosen.proposal.stages.iter().flat_map(|stage| &stage.actions);
-        let told = actions().filter_map(|action| match action {
+        let sent = actions().filter_map(|action| match action {
             Action::SendDirectives(batch) => Some(&batch.directives),
             _ => None,
         });
         let gives_up = |what: &Directive| matches!(what, Directive::Abort {});
         let kept: BTreeSet<ProcId> =
-            told.flatten().filter(|(_, what)| gives_up(what)).map(|(proc, _)| proc.clone()).collect();
+            sent.flatten().filter(|(_, what)| gives_up(what)).map(|(proc, _)| proc.clone()).collect();
         if kept.is_empty() {
             return Ok(());
         }

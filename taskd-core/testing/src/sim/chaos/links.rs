@@ -138,7 +138,8 @@ impl Sim<'_> {
     pub(in crate::sim) fn tricks_while_told(&mut self, batch: &DirectiveBatch) {
         let Some((_, first)) = batch.directives.first() else { return };
         let of_replacements = |trick: Trick| matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
-        let Some(Armed { trick, .. }) = self.armed.filter(|a| !of_replacements(a.trick) && order_of(first) >= a.at) else {
+        let Some(Armed { trick, .. }) = self.armed.filter(|a| !of_replacements(a.trick) && order_of(first) >= a.at)
+        else {
             return;
         };
         self.armed = None;

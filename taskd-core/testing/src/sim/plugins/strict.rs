@@ -51,7 +51,7 @@ impl FaultDetector for StrictSilence {
             }
             (Signal::Metric { name, .. }, Domain::Process(Role::Rank(rank))) if *name == BUSY => {
                 self.busy.insert((*rank, o.incarnation));
-                self.heard.get_mut(rank.0 as usize).into_iter().for_each(|heard| *heard = None);
+                self.heard.get_mut(rank.0 as usize).into_iter().for_each(|received| *received = None);
             }
             _ => {}
         }
@@ -62,9 +62,9 @@ impl FaultDetector for StrictSilence {
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
-        for (rank, heard) in (0..).zip(&mut self.heard) {
-            let Some(at) = heard.filter(|at| *at + self.limit <= view.now) else { continue };
-            *heard = None;
+        for (rank, received) in (0..).zip(&mut self.heard) {
+            let Some(at) = received.filter(|at| *at + self.limit <= view.now) else { continue };
+            *received = None;
             let role = Role::Rank(Rank(rank));
             let Some(proc) = view.proc(&role).filter(|p| p.wanted && p.phase == Phase::Running) else { continue };
             let damage = Damage { process: Health::Faulty, ..Damage::default() };

@@ -172,8 +172,8 @@ impl FakeLauncher {
         let mut state = self.world.lock();
         let Some(known) = state.nodes.get_mut(node) else { return };
         known.state = to;
-        let told = known.clone();
-        self.world.log.push(Change::Node(told));
+        let sent = known.clone();
+        self.world.log.push(Change::Node(sent));
         if to == NodeState::Left {
             state.procs.values_mut().filter(|p| p.node == *node && p.runs()).for_each(|p| {
                 p.frozen = false;

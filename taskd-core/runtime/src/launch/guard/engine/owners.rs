@@ -315,7 +315,7 @@ impl Engine {
     /// Sends pending reports to the owner, as many as its connection takes.
     pub(super) fn tell_owner(&mut self) {
         let Some((key, conn)) = self.owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) else { return };
-        let mut told = true;
+        let mut is_sent = true;
         while conn.has_room() {
             let Some(news) = self.procs.next_news() else {
                 if std::mem::take(&mut self.sync_owed) {
@@ -323,9 +323,9 @@ impl Engine {
                 }
                 break;
             };
-            told &= conn.send(&FromGuard::Proc(Box::new(news.clone()))).is_ok();
+            is_sent &= conn.send(&FromGuard::Proc(Box::new(news.clone()))).is_ok();
         }
-        debug_assert!(told, "the report of one process is far below the limit of a frame");
+        debug_assert!(is_sent, "the report of one process is far below the limit of a frame");
         self.flush(key);
     }
 

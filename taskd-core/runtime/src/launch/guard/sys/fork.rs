@@ -172,7 +172,7 @@ mod tests {
             parent_is_hurried: false,
             cpus: None,
             open_files: rustix::process::getrlimit(Resource::Nofile),
-            told: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
+            start_time: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
         };
         before_exec(&mut command, steps);
         let mut child = command.spawn().unwrap();
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!((stat.session, stat.group), (stat.group, i32::try_from(child.id()).unwrap()));
         // An emulator shows the values of a process that it keeps itself; a forked process has its parent's.
         let of_parent = Stat::read(rustix::process::getpid()).unwrap().start_time;
-        let (told, is_emulated) = (page.start_time.load(Ordering::Acquire), cfg!(target_arch = "aarch64"));
-        assert!(told == stat.start_time || is_emulated && told.abs_diff(of_parent) <= 1);
+        let (start_time, is_emulated) = (page.start_time.load(Ordering::Acquire), cfg!(target_arch = "aarch64"));
+        assert!(start_time == stat.start_time || is_emulated && start_time.abs_diff(of_parent) <= 1);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -90,8 +90,8 @@ impl<R: Read> CompatibleReader<R> {
                 continue;
             };
             self.understood += 1;
-            if let Some(told) = self.record(&line) {
-                return Some(told);
+            if let Some(record) = self.record(&line) {
+                return Some(record);
             }
         }
     }

@@ -255,7 +255,8 @@ impl Driver {
 
     fn call(&mut self, what: What, view: &View, call: impl FnOnce(&mut dyn FaultDetector, &mut Findings)) {
         let mut found = Findings::default();
-        let mut call_made = Call { what: what.clone(), now: view.now, said: Vec::new(), deadline: None, stuck: false };
+        let mut call_made =
+            Call { what: what.clone(), now: view.now, findings: Vec::new(), deadline: None, stuck: false };
         if self.guarded(what, |detector| call(detector, &mut found)).is_none() {
             return;
         }
@@ -264,8 +265,10 @@ impl Driver {
         }
         call_made.deadline = self.guarded(What::Other("deadline"), |detector| detector.deadline()).flatten();
         call_made.said = found.drain().collect();
-        let said = call_made.said.clone();
-        for ask in said.iter().filter_map(|finding| if let Finding::Probe(ask) = finding { Some(ask) } else { None }) {
+        let findings = call_made.said.clone();
+        for ask in
+            findings.iter().filter_map(|finding| if let Finding::Probe(ask) = finding { Some(ask) } else { None })
+        {
             self.answer(ask, view.now);
         }
         self.calls.push(call_made);

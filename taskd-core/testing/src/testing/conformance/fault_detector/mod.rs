@@ -166,8 +166,8 @@ impl DetectorSuite {
 
     fn unless_stuck<T>(&mut self, title: &str, played: Result<T, Stuck>) -> Option<T> {
         let patience = self.patience;
-        let told = |Stuck(call): &Stuck| format!("{title}, {call}: has not returned for {patience:?}");
-        played.inspect_err(|stuck| self.verdict.broken(QUICK, told(stuck))).ok()
+        let message = |Stuck(call): &Stuck| format!("{title}, {call}: has not returned for {patience:?}");
+        played.inspect_err(|stuck| self.verdict.broken(QUICK, message(stuck))).ok()
     }
 
     /// Shows one timeline to the detector repeatedly, also after restoring valid and invalid snapshots. Returns the
@@ -219,11 +219,11 @@ impl DetectorSuite {
     /// Shows the observations of a timeline to a detector, from index `from` on, and calls `expire` whenever it is due.
     fn tell(&self, driver: Driver, timeline: &Arc<Timeline>, from: usize) -> Result<Driver, Stuck> {
         let story = Arc::clone(timeline);
-        let told = driver.apart(self.patience, move |driver| {
+        let reported = driver.apart(self.patience, move |driver| {
             story.moments()[from..].iter().for_each(|moment| driver.show(moment));
             driver.finish(story.view());
         });
-        told.map(|(driver, ())| driver)
+        reported.map(|(driver, ())| driver)
     }
 
     /// Creates a new detector, and returns it with the result of its `restore` for this saved state.

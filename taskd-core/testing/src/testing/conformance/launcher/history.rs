@@ -62,10 +62,10 @@ async fn compare(s: &mut Session<'_>, listing: Listing, last: &Listing, procs: &
     s.until(|s| s.from() >= last.revision || s.from().epoch != from.epoch).await;
     for proc in procs {
         let listed = last.procs.iter().find(|status| status.proc == *proc).map(|status| status.phase.to_string());
-        let told = s.phase(proc).map(ToString::to_string);
-        if told != listed {
+        let outcome = s.phase(proc).map(ToString::to_string);
+        if outcome != listed {
             let show = |phase: Option<String>| phase.unwrap_or_else(|| NOTHING.into());
-            let seen = format!("from {}: {proc} was reported as {}, and is listed as ", from.seq, show(told));
+            let seen = format!("from {}: {proc} was reported as {}, and is listed as ", from.seq, show(outcome));
             s.broken(clause, seen + &show(listed));
         }
     }
@@ -170,8 +170,8 @@ async fn at_once(s: &mut Session<'_>) {
     let stranger = s.new_proc();
     s.call(CALLS_AT_ONCE, "`stop` beside a `watch`", launcher.stop(std::slice::from_ref(&stranger), patience)).await;
     s.call(CALLS_AT_ONCE, "`acknowledge` beside a `watch`", launcher.acknowledge(&[stranger])).await;
-    while let Ok(Some(told)) = timeout(patience, watchers.join_next()).await {
-        if let Ok(Err(error)) = told {
+    while let Ok(Some(outcome)) = timeout(patience, watchers.join_next()).await {
+        if let Ok(Err(error)) = outcome {
             s.broken(LIST_THEN_WATCH, format!("a `watch` beside others failed: {error}"));
         }
     }

@@ -214,11 +214,11 @@ impl Launcher for Broken {
             return waited.unwrap_or(Ok((Vec::new(), from)));
         }
         loop {
-            let told = self.fake.watch(from).await;
-            if self.clause == WATCH_STALE && told.is_err() {
+            let reported = self.fake.watch(from).await;
+            if self.clause == WATCH_STALE && reported.is_err() {
                 std::future::pending::<()>().await;
             }
-            let (changes, next) = told?;
+            let (changes, next) = reported?;
             let changes: Vec<Change> = changes.into_iter().flat_map(|change| self.tell(change)).collect();
             *self.place.lock().unwrap() = next;
             if self.clause == WATCH_CANCEL_SAFE {

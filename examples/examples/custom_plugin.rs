@@ -153,6 +153,6 @@ async fn run() -> Result<Account, Failure> {
     injector.abort();
     program::completed(&report)?;
     let mut account = Account::of(&report, listener.rows(&report, &injections).await);
-    job.tell(&mut account, &reference);
+    job.report(&mut account, &reference);
     Ok(account)
 }

@@ -45,7 +45,7 @@ struct Options {
 
 /// The account of a run.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Trained {
     #[serde(flatten)]
     account: Account,
     /// The framework's own start: interpreter, import, group, first step, in seconds; no system can be faster.
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     })
 }
 
-async fn run(options: &Options) -> Result<Told, Failure> {
+async fn run(options: &Options) -> Result<Trained, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??;
     let dir = tempfile::Builder::new().prefix("taskd-mindspore-").tempdir()?;
@@ -134,7 +134,7 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     account.loss_equal = Some(run.outcome.loss.to_bits() == reference.loss.to_bits());
     account.state_equal = Some(run.has_state_of(reference));
     account.goodput = run.goodput;
-    Ok(Told {
+    Ok(Trained {
         account,
         floor_s: undisturbed.floor.floor() / 1e3,
         floor_phases_ms: undisturbed.floor,
@@ -181,7 +181,7 @@ async fn beside_msrun(options: &Options, job: &Job, dir: &Path) -> Result<Vec<Pa
     Ok(pairs)
 }
 
-impl Told {
+impl Trained {
     /// The floor in the same run is what each recovery's own new processes took for themselves.
     fn table(&self) -> String {
         let mut out = self.account.table();

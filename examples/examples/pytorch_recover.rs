@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
-use taskd_examples::recover::{Fault, Job, Run, Strategy, Strike, Told, Victim};
+use taskd_examples::recover::{Account, Fault, Job, Run, Strategy, Strike, Victim};
 use taskd_pytorch::{store, venv};
 
 /// Milliseconds of pause in a step: the work of a larger model.
@@ -99,7 +99,7 @@ async fn undisturbed(job: &Job, steps: u64) -> Result<Run, Failure> {
 /// The job goes on after each fault.
 async fn to_the_end(options: &Options, job: &Job, faults: &[Strike]) -> Result<(), Failure> {
     let run = job.run(faults).await?;
-    let reported = Told::of(&undisturbed(job, run.steps).await?, run);
+    let reported = Account::of(&undisturbed(job, run.steps).await?, run);
     program::print(&reported, options.json, || reported.table());
     reported.judge()
 }
@@ -110,7 +110,7 @@ async fn until_ended(options: &Options, job: &Job, fault: &Strike) -> Result<(),
     let mut ending = job.run_until_ended(fault).await?;
     if options.strategy.saves() {
         let run = job.run(&[]).await?;
-        ending.again = Some(Told::of(&undisturbed(&job, run.steps).await?, run));
+        ending.again = Some(Account::of(&undisturbed(&job, run.steps).await?, run));
     }
     program::print(&ending, options.json, || ending.table());
     ending.judge()

@@ -135,7 +135,7 @@ pub struct Row {
     pub ranks: Vec<u32>,
     /// Services that were blamed.
     pub services: Vec<String>,
-    /// What was injected, and into whom; null when nothing was.
+    /// What was injected, and into target; null when nothing was.
     pub injected: Option<String>,
     /// Whether exactly those were blamed.
     pub correct: bool,
@@ -153,10 +153,10 @@ pub struct Row {
 
 impl Row {
     /// Whom it blames, for people.
-    fn whom(&self) -> String {
+    fn target(&self) -> String {
         let ranks = (!self.ranks.is_empty()).then(|| format!("rank {}", list(&self.ranks)));
-        let whom: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
-        if whom.is_empty() { "-".to_owned() } else { whom.join(", ") }
+        let target: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
+        if target.is_empty() { "-".to_owned() } else { target.join(", ") }
     }
 
     /// Takes from `left` the injections that this incident answers: those that came before it was found.
@@ -251,7 +251,7 @@ impl Account {
                 out,
                 "  {:<13}  {:<9}  {:<21}  {:<7}  {:<9}  {:<16}  {:<9}  {}",
                 row.class,
-                row.whom(),
+                row.target(),
                 row.injected.as_deref().unwrap_or("-"),
                 match (row.injected.is_some(), row.correct) {
                     (false, _) => "-",

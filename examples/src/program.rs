@@ -75,7 +75,7 @@ pub fn print(account: &impl Serialize, json: bool, table: impl FnOnce() -> Strin
 ///
 /// taskd's warnings go to stderr; `RUST_LOG` asks for more of them, or less.
 pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> ExitCode {
-    tell_warnings();
+    print_warnings();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(story)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,7 +97,7 @@ fn code_of(failure: &Failure) -> u8 {
 }
 
 /// The SDK only emits `tracing` events; what is seen of them is the host program's choice. This is the examples' one.
-fn tell_warnings() {
+fn print_warnings() {
     let levels = levels_of(&std::env::var("RUST_LOG").unwrap_or_default()).unwrap_or_else(|| {
         eprintln!(
             "RUST_LOG is none of `LEVEL`, `TARGET=LEVEL` and a list of these with commas: only warnings are shown"

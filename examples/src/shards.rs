@@ -85,7 +85,7 @@ impl Shards {
     }
 
     /// Adds the job's own side to its account.
-    pub fn tell(&self, account: &mut Account, undisturbed: &Shards) {
+    pub fn report(&self, account: &mut Account, undisturbed: &Shards) {
         let ((loss, state), reference) = (self.result(), undisturbed.result());
         let book: Vec<StepLine> = self.book(RANKS - 1).into_iter().map(|(line, _)| line).collect();
         let taken = book.last().map_or(0, |line| line.step);

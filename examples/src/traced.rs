@@ -74,7 +74,7 @@ impl TracedJob {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn tell(&self, what: &str) -> Result<(), Failure> {
+    pub fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(File::create(self.out().join(what)).map(drop)?)
     }
 
@@ -83,7 +83,7 @@ impl TracedJob {
     /// # Errors
     /// It cannot be reached.
     pub fn stop(&self) -> Result<(), Failure> {
-        self.tell("stop")
+        self.send("stop")
     }
 
     fn out(&self) -> PathBuf {

@@ -139,7 +139,7 @@ fn pytorch_recover_in_place_and_retry_end_with_the_undisturbed_state() {
         assert_eq!((&account["state_equal"], &account["loss_bit_equal"]), (&true.into(), &true.into()), "{account}");
         let recoveries = account["recoveries"].as_array().expect("an array");
         assert!(recoveries.len() == 2 && recoveries.iter().all(|r| r["how"] == how), "{account}");
-        assert!(account["old_facts"].as_u64() < Some(40), "who is kept tells its steps in the new world: {account}");
+        assert!(account["old_facts"].as_u64() < Some(40), "a kept rank reports its steps in the new world: {account}");
     }
 }
 

@@ -212,7 +212,7 @@ async fn a_log_of_other_sources() {
     assert_eq!((report.ok, report.restarts), (true, 0), "{}", report.reason);
     let expected = ["continuing the job: the log was written without source double.scripted version 1 (queue_max=64 \
          when_full=Wait): no decision in the log depends on it"];
-    assert_eq!(said(dir.path()), expected);
+    assert_eq!(logged(dir.path()), expected);
 }
 
 // ---- Disks that take nothing: the job and its recovery go on without a log ------------------------------------------
@@ -261,7 +261,7 @@ async fn recovers_without_logs(dir: &Path, expected: &[String]) {
 
     let counts = logs.counts();
     assert_eq!(counts.records, 0);
-    let mut lines = said(dir);
+    let mut lines = logged(dir);
     lines.retain(|line| !line.starts_with("incident 1 ")); // the kill, as every fault is reported
     let last = lines.pop().unwrap();
     assert_eq!(last, format!("{0} of the {0} records of this job's logs are lost", counts.lost));
@@ -339,7 +339,7 @@ async fn starts_anew(
     all_run(launcher, 2).await;
     assert!(!launcher.runs(&ProcId::rank(0, 1)), "an old one beside it would share its world");
     assert!(finish(launcher, job, 2).await.ok);
-    said(dir)
+    logged(dir)
 }
 
 /// The files of the logs, in order.
@@ -351,7 +351,7 @@ fn log_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// What the runtime has logged on this thread from warnings on, without the directory's name.
-fn said(dir: &Path) -> Vec<String> {
+fn logged(dir: &Path) -> Vec<String> {
     let lines = Messages::here(Level::WARN);
     lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()
 }

@@ -1,4 +1,4 @@
-//! The plugins of the guide, exactly as it shows them, keep the contracts; and who breaks one is told so in one
+//! The plugins of the guide, exactly as it shows them, keep the contracts; and a breach is reported in one
 //! sentence.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
@@ -63,7 +63,7 @@ fn train(path: &Path, steps: impl IntoIterator<Item = u64>) {
 
 /// What the suite reports of a plugin that breaks one clause.
 fn sentence(broken: Result<conformance::Report, Vec<Violation>>, clause: Clause) -> String {
-    let broken = broken.expect_err("a wrong plugin was not told so");
+    let broken = broken.expect_err("a wrong plugin was not reported");
     let found = broken.iter().find(|violation| violation.clause == clause);
     found.unwrap_or_else(|| panic!("{clause} is not among {broken:?}")).to_string()
 }

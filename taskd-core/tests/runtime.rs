@@ -47,7 +47,7 @@ async fn end(job: tokio::task::JoinHandle<JobReport>) -> JobReport {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
+async fn killed_rank_is_blamed_all_restart_and_the_job_completes() {
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 4).build().unwrap().run());
     all_run(&launcher, 4, 1).await;
@@ -164,10 +164,10 @@ async fn run_until_ends_the_job_in_order() {
     let launcher = FakeLauncher::new();
     let stop = async {
         sleep(Duration::from_secs(3)).await;
-        "the host program is told to stop"
+        "the host program is ordered to stop"
     };
     let report = builder(&launcher, 2).build().unwrap().run_until(stop).await;
-    assert_eq!(report.reason, "stopped: the host program is told to stop");
+    assert_eq!(report.reason, "stopped: the host program is ordered to stop");
     assert!(launcher.list().await.unwrap().procs.iter().all(|p| p.phase.is_over()));
 }
 
@@ -277,7 +277,7 @@ async fn broken_sources_are_noted_and_the_job_completes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_tell_the_story_in_order() {
+async fn events_report_the_run_in_order() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 2).build().unwrap();
     let mut events = runtime.handle().events();

@@ -1,7 +1,7 @@
 //! Recovery inside of real torch processes: ranks are killed, frozen and cut off, and end as if nothing had been.
 //!
-//! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a
-//! stand-in that says so; the link, the groups, the copies and the replacements are the real ones.
+//! The programs are those of `recovery/`, run by forked ranks over gloo. The supervisor there is a
+//! stand-in; the link, the groups, the copies and the replacements are the real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -87,7 +87,7 @@ ends_as_undisturbed! {
     two_ranks_at_once: "kill_two",
     a_rank_that_dies_in_a_recovery: "kill_while_recovering",
     a_rank_that_stands_still_is_replaced: "stop",
-    a_step_is_done_again_though_nobody_died: "retry",
+    a_step_is_repeated_though_no_rank_died: "retry",
     a_script_without_the_with_and_without_named_state: "unguarded",
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
@@ -102,7 +102,7 @@ ends_as_undisturbed! {
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     ranks_that_are_lost_with_one_of_those_that_have_what_only_they_had: "host_and_holder",
     two_optimizers_with_operations_between_them: "gan",
-    two_optimizers_and_nobody_died: "gan_retry",
+    two_optimizers_and_no_rank_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
     state_of_the_programs_own_is_copied_to_a_replacement: "keeping",
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
@@ -673,9 +673,9 @@ fn rank_lost_after_its_step_restarts_with_its_random_numbers() {
 fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
     let test = "ranks_that_all_live_save_and_go_on_and_others_begin_there";
     let Some(found) = findings(test, "dump_asked") else { return };
-    for (whom, from) in [("on", Some(0)), ("from", found["step"].as_u64()), ("alone", found["step"].as_u64())] {
-        assert!(is_exact(&found[whom]), "{whom}: {found:#}");
-        assert_eq!(start(&found[whom]), from, "{whom}");
+    for (way, from) in [("on", Some(0)), ("from", found["step"].as_u64()), ("alone", found["step"].as_u64())] {
+        assert!(is_exact(&found[way]), "{way}: {found:#}");
+        assert_eq!(start(&found[way]), from, "{way}");
     }
 }
 

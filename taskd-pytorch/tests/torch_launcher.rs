@@ -90,7 +90,7 @@ async fn a_rank_sees_torchruns_environment() {
     for (name, value) in expected {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env["TASKD_DISABLED_DIRECTIVES"], "join", "nobody serves the place where they would meet");
+    assert_eq!(env["TASKD_DISABLED_DIRECTIVES"], "join", "no process serves the place where they would meet");
     let own = |name: &&String| !name.starts_with("TASKD_") && *name != "LC_CTYPE"; // Python sets the latter itself
     assert_eq!(env.keys().filter(own).count(), expected.len(), "nothing else: {:?}", env.keys());
 }
@@ -128,7 +128,7 @@ async fn failed_rank_exit_contains_the_error() {
             _ => None,
         })
         .collect();
-    assert_eq!(listed, exits, "a listing tells the same");
+    assert_eq!(listed, exits, "a listing has the same");
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]

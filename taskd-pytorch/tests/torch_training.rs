@@ -1,7 +1,7 @@
-//! Real torch trainings under the real runtime, which end with the bits of one that nothing befell. A rank is replaced,
+//! Real torch trainings under the real runtime, which end with the bits of an undisturbed one. A rank is replaced,
 //! in the first steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is
-//! killed and nobody may take its place, the others save; when all are killed, what they had in memory is still there;
-//! when the supervisor is ordered to leave, all save.
+//! killed and no process may take its place, the others save; when all are killed, what they had in memory is still
+//! there; when the supervisor is ordered to leave, all save.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -63,7 +63,7 @@ def die(step):
     fated = [name for name in os.environ['DIE'].split() if name.endswith(':%d' % step.number)]
     name = '%d:%d' % (rank, step.number)
     if name in fated and not step.warming and not os.path.exists(mark(name)):
-        open(mark(name), 'w').close()  # who comes in its place lives
+        open(mark(name), 'w').close()  # its replacement lives
         if memory is not None and memory.copying.locked():
             open(mark(name + ':copying'), 'w').close()
         while not all(os.path.exists(mark(name)) for name in fated):
@@ -444,7 +444,7 @@ async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
     let env = [("DIE", "0:30 1:30 2:30"), ("BALLAST_MIB", "64")];
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
     let copying = |rank: &u32| dir.path().join(format!("result{rank}:30:copying")).exists();
-    assert!((0..RANKS).any(|rank| copying(&rank)), "nobody was in the middle of a copy");
+    assert!((0..RANKS).any(|rank| copying(&rank)), "no rank was in the middle of a copy");
     assert_eq!((report.restarts, starts), (1, vec![20; RANKS as usize]), "all have the one of step 20");
 }
 

@@ -83,7 +83,7 @@ fn a_full_disk_costs_checkpoints_and_metrics_but_not_the_training() {
     let output = finish(start(&python, &full, 2, 40));
     let sentences = ["metrics of step 1 not written, training goes on: ", "checkpoint of step 10 not written, "];
     assert!(sentences.iter().all(|sentence| output.matches(sentence).count() == 1), "{output}");
-    assert_eq!(output.matches("not written").count(), 2, "each is said once: {output}");
+    assert_eq!(output.matches("not written").count(), 2, "each is printed once: {output}");
 
     assert_eq!(result(&whole), result(&full));
     let written = ["checkpoint-00000030.pt", "checkpoint-00000040.pt"].map(|name| full.join(name).exists());

@@ -85,7 +85,7 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
     let running = tokio::spawn(runtime.run());
     wait_for(|| (seen.state().figure("mspti.stand_in") > 0.0).then_some(())).await?; // the probe is there
     let before = seen.state().figure("mspti.busy_ms");
-    job.tell("go")?;
+    job.send("go")?;
     // The flood is over when nothing more comes for some rounds of the probe's figures.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let mut last = (0, 0);
@@ -95,7 +95,7 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
         (last.1 > 300).then_some(())
     })
     .await?;
-    job.tell("stop")?;
+    job.send("stop")?;
     let report = running.await?;
     job.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;

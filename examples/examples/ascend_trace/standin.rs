@@ -44,7 +44,7 @@ impl Job {
     }
 
     /// Sends the program a word: `go`, or `stop`.
-    pub(crate) fn tell(&self, what: &str) -> Result<(), Failure> {
+    pub(crate) fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(std::fs::File::create(self.dir.join(what)).map(drop)?)
     }
 

@@ -64,7 +64,7 @@ pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failu
         .build()?;
     let running = tokio::spawn(runtime.run());
     let phases = switch_under(&job, steps, &control).await;
-    job.tell("stop")?;
+    job.send("stop")?;
     let report = running.await?;
     job.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Some(Part::Service { dir }) => service::main(&dir),
         Some(Part::Exporter { socket, node }) => exporter::main(&socket, &node),
         None => program::run("embed_host", async move {
-            story::tell(options.seed).await?.print(options.json);
+            story::run(options.seed).await?.print(options.json);
             Ok(())
         }),
     }

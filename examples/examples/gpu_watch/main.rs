@@ -105,7 +105,7 @@ async fn watch(options: &Options, xids: XidTable) -> Result<(), Failure> {
         tokio::select! {
             biased;
             () = &mut end => break,
-            told = source.next() => match told {
+            next = source.next() => match next {
                 Some(Ok(batch)) => batch.facts.iter().filter_map(|fact| table.take(fact)).for_each(|line| println!("{line}")),
                 Some(Err(error)) => println!("!  {error}"),
                 None => break,

@@ -71,7 +71,7 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     let launcher = Arc::new(LocalLauncher::builder(dir.path()).job_name("gpu-watch").build().await?);
     let (sink, source) = cupti::reader();
     let source = if profile.is_stand_in() { source.with_stand_in() } else { source };
-    let (sums, counted) = (Arc::new(Mutex::new(Sums::new())), Arc::new(Mutex::new(Said::default())));
+    let (sums, counted) = (Arc::new(Mutex::new(Sums::new())), Arc::new(Mutex::new(Counted::default())));
     let adding = Arc::clone(&sums);
     let add = move |batch: &Arc<RecordBatch>| add(batch, &mut adding.lock().unwrap_or_else(PoisonError::into_inner));
     let runtime = Runtime::builder()
@@ -87,7 +87,7 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     let counted = std::mem::take(&mut *counted.lock().unwrap_or_else(PoisonError::into_inner));
     let mut work: Vec<Line> = sums.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     work.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
-    let Said { figures, unavailable } = counted;
+    let Counted { figures, unavailable } = counted;
     let account = Account { completed: report.ok, stand_in: profile.is_stand_in(), unavailable, work, figures };
     program::print(&account, options.json, || table(&account));
     program::completed(&report)?;
@@ -127,7 +127,7 @@ fn table(account: &Account) -> String {
 
 /// What the probe reported of itself.
 #[derive(Debug, Default)]
-struct Said {
+struct Counted {
     figures: BTreeMap<String, f64>,
     unavailable: Option<String>,
 }
@@ -135,7 +135,7 @@ struct Said {
 /// The probe's source, whose facts are kept as they pass.
 struct Shown {
     source: CuptiSource,
-    said: Arc<Mutex<Said>>,
+    counted: Arc<Mutex<Counted>>,
 }
 
 #[async_trait::async_trait]
@@ -145,7 +145,7 @@ impl TraceSource for Shown {
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
         let reported = self.source.next().await;
         if let Some(Ok(batch)) = &reported {
-            let mut counted = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
             for fact in &batch.facts {
                 match &fact.signal {
                     Signal::Metric { name, value } => drop(counted.figures.insert(name.to_string(), *value)),

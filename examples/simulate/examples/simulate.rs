@@ -28,7 +28,7 @@ const SEEDS_MAX: u64 = 10_000_000;
 /// Lines of one job's story.
 const LINES_MAX: u64 = 1_000_000;
 /// Violations that are printed in full.
-const TOLD_MAX: usize = 10;
+const PRINTED_MAX: usize = 10;
 
 /// Simulates jobs and checks the invariants.
 #[derive(Debug, Parser)]
@@ -68,7 +68,7 @@ struct Account {
     restarts: u64,
     inputs: u64,
     #[serde(skip)]
-    told: Vec<String>,
+    printed: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -138,22 +138,22 @@ impl Account {
         if let Some((at, violation)) = &outcome.violation {
             self.violations += 1;
             self.stuck += u64::from(violation.invariant() == "stuck");
-            self.tell(format!("seed {} at {at}: {violation}\n    {rerun}", outcome.seed));
+            self.print(format!("seed {} at {at}: {violation}\n    {rerun}", outcome.seed));
         }
         if let Some(repeated) = repeated {
             self.journals_compared += 1;
             if let Err(difference) = repeated {
                 self.journals_equal = false;
-                self.tell(format!("{difference}\n    {rerun}"));
+                self.print(format!("{difference}\n    {rerun}"));
             }
         }
     }
 
-    fn tell(&mut self, what: String) {
-        if self.told.len() < TOLD_MAX {
+    fn print(&mut self, what: String) {
+        if self.printed.len() < PRINTED_MAX {
             eprintln!("{what}");
         }
-        self.told.push(what);
+        self.printed.push(what);
     }
 }
 

@@ -73,8 +73,8 @@ impl Injection {
             Injection::Slow20 => return Ok(Injected::slowed(pid, PERIOD / 6 + MADE_UP)),
             Injection::Slow50 => return Ok(Injected::slowed(pid, PERIOD / 3 + MADE_UP)),
             Injection::Stop => kill_process(pid, Signal::STOP)?,
-            Injection::Skip => job.tell(&format!("skip-{rank}"))?,
-            Injection::Mismatch => job.tell(&format!("mismatch-{rank}"))?,
+            Injection::Skip => job.send(&format!("skip-{rank}"))?,
+            Injection::Mismatch => job.send(&format!("mismatch-{rank}"))?,
         }
         Ok(Injected::Once)
     }

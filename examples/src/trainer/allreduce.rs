@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_gives_everybody_the_bytes_of_rank_0() {
+    fn a_broadcast_gives_all_ranks_the_bytes_of_rank_0() {
         let received = on_all(&mut group(3), |rank, group| {
             let mut bytes = [u8::try_from(rank).unwrap() + 7; 5];
             group.broadcast(&mut bytes).unwrap();

@@ -103,9 +103,9 @@ impl<'a> Rendezvous<'a> {
         let mut peers: Vec<Peer> = Vec::new();
         let mut turned_away = 0_u64;
         while peers.len() + 1 < self.place.world_size as usize {
-            let somebody_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
+            let a_peer_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
             // Peers that are refused do not make the time longer, however many they are.
-            if !somebody_is_there || (turned_away > 0 && self.is_over()) {
+            if !a_peer_is_there || (turned_away > 0 && self.is_over()) {
                 let missing = (1..self.place.world_size).filter(|rank| peers.iter().all(|peer| peer.rank != *rank));
                 let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
                 let missing = missing.join(", ");

@@ -21,7 +21,7 @@ say("done", held, mask[0].split()[1])
 #[tokio::test]
 async fn the_heartbeat_continues_without_python_and_blocks_signals() {
     let rank = Rank::python(HELD_UP, &[]).await;
-    let output = rank.said("done").await;
+    let output = rank.printed("done").await;
     let (held, mask) = output.split_once(' ').unwrap();
     assert!(held.parse::<u32>().unwrap() >= 1, "{output}");
     let blocked = u64::from_str_radix(mask, 16).unwrap();

@@ -21,10 +21,10 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"]])
 async fn a_program_that_the_rank_becomes_goes_on_in_the_same_file() {
     let program = format!("{PRELUDE}{EXECS}");
     let rank = Rank::start(&["python3", "-c", &program], &[("PROGRAM", &program)]).await;
-    rank.said("done").await;
+    rank.printed("done").await;
     let mut recording = rank.recording().await;
     let mut ranges = Vec::new();
-    let mut found = found(&mut recording, &mut ranges);
+    let mut found = records_of(&mut recording, &mut ranges);
     found.retain(|record| record != "mark User(0) \"of a thread\""); // the exec may come first
     let expected = [0, 1, 2]
         .map(|turn| [format!("mark User(0) \"turn {turn}\""), format!("begin {turn} Forward \"never ended\"")]);

@@ -33,8 +33,8 @@ signal.pause()
 /// Why a rank cannot record after it has done this.
 async fn why_after(what: &str) -> String {
     let rank = Rank::python(&format!("{NO_MEMORY}{what}{FAILS}"), &[]).await;
-    rank.said("done").await;
-    let output = rank.said("open -1").await;
+    rank.printed("done").await;
+    let output = rank.printed("open -1").await;
     rank.end().await;
     output
 }
@@ -84,16 +84,16 @@ async fn other_thread_after(breaks: &str, from_outside: impl AsyncFnOnce(&Rank))
     let go = dir.path().join("go");
     let program = format!("{NO_MEMORY}def break_something():\n    {breaks}\n{OTHER_THREADS}");
     let rank = Rank::python(&program, &[("GO", go.to_str().unwrap())]).await;
-    rank.said("open").await;
+    rank.printed("open").await;
     from_outside(&rank).await;
     std::fs::write(&go, "").unwrap();
-    rank.said("done").await;
+    rank.printed("done").await;
     let mut recording = rank.recording().await;
     let others = usize::from(breaks == "pass") * 5;
     let mut expected = vec!["mark User(0) \"before\""];
     expected.extend(std::iter::repeat_n("mark User(0)", others));
     expected.push("mark User(0) \"after\"");
-    assert_eq!(told(&mut recording, &mut Vec::new()), expected, "{breaks}");
+    assert_eq!(records_of(&mut recording, &mut Vec::new()), expected, "{breaks}");
     let losses = if others > 0 { Losses::default() } else { Losses { refused: 5, threads: 1, ..Losses::default() } };
     assert_eq!(recording.losses(), losses, "{breaks}");
     rank.end().await;

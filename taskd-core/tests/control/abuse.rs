@@ -117,7 +117,7 @@ async fn an_idle_or_dripping_client_is_closed_and_a_listener_is_not() {
     assert_eq!(silent.line().await, None);
     served.counted(|counts| counts.idle == 2).await;
     served.launcher.kill(&ProcId::rank(1, 1));
-    assert!(listener.line().await.is_some(), "one who listens may be silent");
+    assert!(listener.line().await.is_some(), "a client that listens may be silent");
 }
 
 /// Orders that lead to many events.
@@ -154,7 +154,7 @@ async fn a_slow_client_loses_the_oldest_events_and_receives_their_count() {
             None => answered += 1,
         }
     };
-    assert!(missed > EVENTS_KEPT as u64 && answered > 10, "{missed} missed, {answered} told before");
+    assert!(missed > EVENTS_KEPT as u64 && answered > 10, "{missed} missed, {answered} answered before");
     assert_eq!(served.socket.counts().events_missed, missed);
     assert!(slow.line().await.is_some_and(|line| line["event"].is_object()), "and then the newest are told");
     counting.abort();

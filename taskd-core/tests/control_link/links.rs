@@ -170,6 +170,6 @@ async fn without_a_guard_there_are_links_as_well() {
         matches!(change, Change::Proc(status) if status.phase.is_exited()).then_some(())
     })
     .await;
-    assert!(launcher.list().await.unwrap().links.is_empty(), "who has exited has no link");
+    assert!(launcher.list().await.unwrap().links.is_empty(), "an exited rank has no link");
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

@@ -97,7 +97,7 @@ async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
 }
 
 #[tokio::test]
-async fn when_a_survivor_cannot_join_everybody_is_started_again() {
+async fn when_a_survivor_cannot_join_all_ranks_are_started_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-join")).await;
     let before = job.linked().await;

@@ -55,7 +55,7 @@ async fn a_rank_that_does_not_listen_has_the_grace_and_no_more() {
     let (rank, guard) = (train(&launcher, dir.path(), STUBBORN).await, guard_pid(&run_dir(dir.path())));
     let begun = Instant::now();
     drop(launcher);
-    assert!(begun.elapsed() < Duration::from_millis(400), "who drops does not wait");
+    assert!(begun.elapsed() < Duration::from_millis(400), "the caller that drops does not wait");
     are_gone(&[rank, guard]).await;
     assert!(begun.elapsed() >= Duration::from_millis(500) && dir.path().join("told-0").exists());
 }

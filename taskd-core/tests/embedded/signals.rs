@@ -54,7 +54,8 @@ fn save(dir: &Path) -> ExitCode {
     std::fs::create_dir(dir.join("told")).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_link/worker.py");
     let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-write-shard");
-    let mut spec = JobSpec::new("saving", RANKS, worker.with_env("TOLD", dir.join("told").display().to_string()));
+    let mut spec =
+        JobSpec::new("saving", RANKS, worker.with_env("RECEIVED", dir.join("received").display().to_string()));
     spec.policy.checkpoint_dir = Some(dir.join("dumps"));
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = tokio.block_on(async {
@@ -126,7 +127,8 @@ async fn a_second_signal_ends_the_saving_of_a_checkpoint() {
     let host = Host::start(&["signals", "save-stubborn", dir.path().to_str().unwrap()]);
     eventually("the ranks are linked", || dir.path().join("linked").exists().then_some(())).await;
     host.send(Signal::TERM);
-    let received = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
+    let received =
+        |rank| std::fs::read_to_string(dir.path().join(format!("received/rank-{rank}.1"))).unwrap_or_default();
     let saves = || (0..RANKS).any(|rank| received(rank).contains("\"write-shard\"")); // a rank with the newest step
     eventually("a rank is to save", || saves().then_some(())).await;
     host.send(Signal::TERM);

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 struct Tapped<S> {
     inner: S,
     silent: BTreeSet<Domain>,
-    heard: Arc<Notify>,
+    all_reported: Arc<Notify>,
 }
 
 #[async_trait]
@@ -35,7 +35,7 @@ impl<S: TraceSource> TraceSource for Tapped<S> {
             self.silent.remove(&fact.about);
         }
         if self.silent.is_empty() {
-            self.heard.notify_one();
+            self.all_reported.notify_one();
         }
         batch
     }
@@ -44,9 +44,9 @@ impl<S: TraceSource> TraceSource for Tapped<S> {
 /// A job of `ranks` that is only observed, with limits short enough for a test; and a notification when all have
 /// reported.
 fn observed(foreign: &Arc<ExternalProcs>, ranks: u32) -> (Runtime, Arc<Notify>) {
-    let (inner, received) = (foreign.states(LOOK_EVERY), Arc::new(Notify::new()));
+    let (inner, all_reported) = (foreign.states(LOOK_EVERY), Arc::new(Notify::new()));
     let silent = (0..ranks).map(|rank| Domain::Process(Role::Rank(Rank(rank)))).collect();
-    let states = Tapped { inner, silent, received: Arc::clone(&received) };
+    let states = Tapped { inner, silent, all_reported: Arc::clone(&all_reported) };
     let mut policy = Policy::default();
     policy.mode = Mode::DryRun;
     let runtime = Runtime::builder()
@@ -60,7 +60,7 @@ fn observed(foreign: &Arc<ExternalProcs>, ranks: u32) -> (Runtime, Arc<Notify>) 
         .strategy(ExitStrategy::new())
         .launcher(Arc::clone(foreign))
         .build();
-    (runtime.expect("nothing is missing"), received)
+    (runtime.expect("nothing is missing"), all_reported)
 }
 
 /// Waits for a decision; returns what is decided of which ranks.
@@ -83,11 +83,11 @@ async fn an_observed_job_is_judged_and_left_alone() {
     for rank in 0..3 {
         pids.push(pid(&foreign, ProcId::rank(rank, 1)).await);
     }
-    let (runtime, received) = observed(&foreign, 3);
+    let (runtime, all_reported) = observed(&foreign, 3);
     let (handle, mut events) = (runtime.handle(), runtime.handle().events());
     let running = tokio::spawn(runtime.run());
 
-    timeout(PATIENCE, received.notified()).await.expect("who was never heard is not missed");
+    timeout(PATIENCE, all_reported.notified()).await.expect("a rank that never reported is not missed");
     kill_process(pids[1], Signal::STOP).unwrap();
     let frozen = decision(&mut events).await;
     assert_eq!((frozen.held, frozen.incident.root().unwrap().by.as_str()), (Some(HoldReason::DryRun), "silence"));

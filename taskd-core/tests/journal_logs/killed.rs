@@ -39,7 +39,7 @@ fn records_reported_as_written_survive_a_kill() {
         child.wait().unwrap();
         let last = written.last().unwrap_or(last); // it may have got further before the signal
         let (_, recovered) = open(dir.path(), small());
-        assert!(recovered.upto.0 >= last, "{recovered}, told up to {last}: {:?}", recovered.problems);
+        assert!(recovered.upto.0 >= last, "{recovered}, reported up to {last}: {:?}", recovered.problems);
         let rebuilt = recovered.resume(plugins()).unwrap();
         assert_eq!((rebuilt.kernel.seq(), rebuilt.divergence), (recovered.upto, None));
     }

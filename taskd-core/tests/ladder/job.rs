@@ -100,7 +100,7 @@ impl Job {
                 Effect::Reply { result, .. } => self.replies.push(result),
                 Effect::Act(Action::Start { batch, .. }) => {
                     for order in batch.starts {
-                        self.tell_of(order.proc.clone(), Phase::Running);
+                        self.set_phase_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
                         match self.replacements_end.clone().filter(|_| joins) {
                             Some(end) => {
@@ -109,7 +109,7 @@ impl Job {
                                     let output = WorkerEvent::new(order.proc.clone(), what);
                                     self.give(Input::Changed(Change::Worker(output)));
                                 }
-                                self.tell_of(order.proc, end);
+                                self.set_phase_of(order.proc, end);
                             }
                             None if self.loops => {
                                 self.link(order.proc, if joins { LoopPosition::Parked } else { LoopPosition::InLoop })
@@ -128,7 +128,7 @@ impl Job {
                     for proc in procs.into_iter().filter(|p| slow.is_none() || p.role.rank() != slow) {
                         let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
                         let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
-                        self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
+                        self.set_phase_of(proc, Phase::Exited(Box::new(Exit::new(how))));
                     }
                 }
                 Effect::Act(Action::Collect(ask)) => self.asked = Some((command.id, ask)),
@@ -176,15 +176,15 @@ impl Job {
         self.give(Input::Changed(Change::Worker(WorkerEvent::new(proc, what))));
     }
 
-    pub(crate) fn tell_of(&mut self, proc: ProcId, phase: Phase) {
+    pub(crate) fn set_phase_of(&mut self, proc: ProcId, phase: Phase) {
         let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
         let status = ProcStatus::new(proc, "1", phase).with_node(node).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)));
     }
 
-    pub(crate) fn tell(&mut self, rank: u32, phase: Phase) {
+    pub(crate) fn set_phase(&mut self, rank: u32, phase: Phase) {
         let incarnation = self.proc(rank).incarnation;
-        self.tell_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
+        self.set_phase_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
     }
 
     pub(crate) fn proc(&self, rank: u32) -> &Proc {

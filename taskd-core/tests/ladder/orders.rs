@@ -37,7 +37,7 @@ fn four_with(strategy: impl RecoveryStrategy + 'static) -> Job {
 }
 
 fn kill(job: &mut Job, rank: u32) {
-    job.tell(rank, exited(KILLED, None));
+    job.set_phase(rank, exited(KILLED, None));
     job.pass(100);
 }
 
@@ -134,7 +134,7 @@ fn a_job_that_finishes_does_not_wait_for_what_is_held() {
     job.pass(100);
     assert_eq!(job.last().held, Some(HoldReason::Paused));
     for rank in 0..4 {
-        job.tell(rank, exited(Termination::Code(0), None));
+        job.set_phase(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
     assert_eq!(job.last().outcome, "all ranks finished");
@@ -232,7 +232,7 @@ fn a_wish_waits_for_the_first_start_and_may_come_to_nothing() {
     job.pass(100);
     job.order(Order::Decline { incident: taken.incident.expect("an incident") }).expect("it asks when it has started");
     for rank in 0..2 {
-        job.tell(rank, exited(Termination::Code(0), None));
+        job.set_phase(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
 }
@@ -279,10 +279,11 @@ impl RecoveryStrategy for Vain {
 fn a_failed_recovery_that_stopped_no_rank_does_not_end_the_job() {
     let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
     let found = |job: &mut Job| {
-        job.give(said(job, Domain::Node(node("a"))));
+        job.give(external_fault(job, Domain::Node(node("a"))));
         Ok(())
     };
-    for (what, cause) in [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is said of a host", found)]
+    for (what, cause) in
+        [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is reported of a host", found)]
     {
         let mut job = four_with(Vain);
         job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");
@@ -335,10 +336,10 @@ fn a_checkpoint_order_that_cannot_be_saved_restarts_no_rank() {
 }
 
 fn broken(job: &Job, host: &'static str) -> Input {
-    said(job, Domain::Device(node(host), 3))
+    external_fault(job, Domain::Device(node(host), 3))
 }
 
-fn said(job: &Job, of: Domain) -> Input {
+fn external_fault(job: &Job, of: Domain) -> Input {
     let damage = Damage { device: Health::Faulty, ..Damage::default() };
     let suspect = Suspect::certain(of, FaultClass::Device, damage);
     Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect))))
@@ -380,16 +381,16 @@ fn a_host_removal_beyond_the_cap_needs_approval() {
 }
 
 /// Two ranks on their only host, which is reported as broken.
-fn said_to_be_broken() -> Job {
+fn reported_as_broken() -> Job {
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     job
 }
 
 #[test]
 fn a_host_fault_without_a_lost_rank_does_not_end_the_job() {
-    let mut job = said_to_be_broken();
+    let mut job = reported_as_broken();
     let incident = job.last();
     let words = "not done: device in node a; retry: no process has reported a failed step; recover-in-place: no rank \
                  is lost; recover: there is no other host; shrink: the job needs all of its 2 ranks; set \
@@ -427,7 +428,7 @@ fn a_slow_rank_is_reported_and_not_restarted() {
 fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     let mut job = Job::on(2, &["a"]);
     job.order(Order::Pause).expect("it runs");
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     assert!(job.last().outcome.starts_with("not done"), "{}", job.last().outcome);
     kill(&mut job, 1);
@@ -436,7 +437,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     assert_eq!((job.finished.clone(), job.last().outcome.as_str()), (None, "recovered by restart"));
 
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.order(Order::Restart { ranks: BTreeSet::new() }).expect("it runs");
     let victim = Suspect::victim(Domain::Process(Role::Rank(Rank(1))), FaultClass::Slow, Damage::default());
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, victim)))));
@@ -444,7 +445,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     assert!(job.finished.is_none() && job.last().outcome.starts_with("not done"), "all in one window");
 
     let mut job = Job::with(2, &["a"], |policy| policy.mode = Mode::DryRun);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     assert_eq!(job.kernel.report().incidents.last().map(|incident| incident.held), Some(None), "it is closed");
 }
@@ -452,7 +453,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
 #[test]
 fn a_host_that_is_lost_with_its_ranks_ends_a_job_that_has_no_other() {
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     kill(&mut job, 0);
     let (ok, reason) = job.finished.clone().expect("there is no other host");
     assert_eq!((ok, reason.as_str()), (false, "device in node a; also exit in rank 0 on node a"));
@@ -470,7 +471,7 @@ fn a_repeated_fault_of_a_removed_host_changes_nothing() {
 }
 
 #[test]
-fn a_second_opinion_is_heard_once() {
+fn a_second_opinion_is_taken_once() {
     let mut job = four();
     let sure = |damage, permille| {
         let suspect = Suspect::certain(Domain::Device(node("a"), 0), FaultClass::Device, damage)
@@ -600,7 +601,7 @@ impl RecoveryStrategy for Narrow {
 fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
     let mut job = four_with(Narrow { disturbs_all: false });
     job.order(Order::Drain { node: node("a") }).expect("b has room");
-    job.tell(3, exited(KILLED, None)); // on b, at the same time
+    job.set_phase(3, exited(KILLED, None)); // on b, at the same time
     job.pass(1_000);
     let incidents = job.kernel.report().incidents;
     let outcomes: Vec<&str> = incidents.iter().map(|incident| incident.outcome.as_str()).collect();
@@ -660,7 +661,7 @@ fn a_host_drained_during_a_recovery_receives_no_starts() {
     kill(&mut job, 3);
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.slow = None;
-    job.tell(2, exited(KILLED, None));
+    job.set_phase(2, exited(KILLED, None));
     job.pass(1_000);
     let is_on_a = |order: &StartOrder| order.place == Place::On(node("a"));
     let later = |deed: &Action| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1 && batch.starts.iter().any(is_on_a));

@@ -6,7 +6,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 thread_local! {
-    static SAID: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+    static LOGGED: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread
@@ -18,12 +18,13 @@ impl Messages {
     pub(crate) fn listen() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing::subscriber::set_global_default(Messages).expect("it is the only one here"));
-        SAID.take();
+        LOGGED.take();
     }
 
     /// Those of this thread that are as important as this, or more so.
     pub(crate) fn here(level: Level) -> Vec<String> {
-        SAID.with_borrow(|logged| logged.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect())
+        LOGGED
+            .with_borrow(|logged| logged.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect())
     }
 }
 
@@ -34,7 +35,7 @@ impl Subscriber for Messages {
     fn event(&self, event: &Event<'_>) {
         let mut message = Message::default();
         event.record(&mut message);
-        SAID.with_borrow_mut(|logged| logged.push((*event.metadata().level(), message.0)));
+        LOGGED.with_borrow_mut(|logged| logged.push((*event.metadata().level(), message.0)));
     }
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)

@@ -142,5 +142,5 @@ fn supervisor_messages_are_accepted_or_refused_and_counted() {
         null,
     ]);
     assert_eq!(found["complaints"], expected);
-    assert_eq!(stderr.lines().count(), 1, "only the first one is told to people: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "only the first one is logged: {stderr}");
 }

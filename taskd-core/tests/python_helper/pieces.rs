@@ -71,7 +71,7 @@ fn state_that_peers_hold_for_a_rank_is_found_by_its_successor() {
     assert_eq!(found["of another"], json!([]));
     assert_eq!((&found["torn"], &found["has come"]), (&json!(null), &json!(2)));
     assert_eq!((&found["fit"], &found["refused"]), (&json!(128), &json!(true)), "there is a bound: {found:#}");
-    assert_eq!(found["forgotten"], json!([[], null]), "nothing of who had an area before is its next one's");
+    assert_eq!(found["forgotten"], json!([[], null]), "nothing of an area's process before is its next one's");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The helper in real Python processes, with no framework but one of the test's own: who takes the lifeline, who leaves
-//! it alone, which steps are seen, what is recorded of a failure.
+//! The helper in real Python processes, with no framework but one of the test's own: which process takes the lifeline,
+//! which leaves it alone, which steps are seen, what is recorded of a failure.
 
 use std::fs;
 use std::io::{Read, Write};

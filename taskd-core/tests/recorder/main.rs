@@ -68,7 +68,7 @@ fn recorded_steps_ranges_and_events_are_read_in_order() {
         end(Kind::Step, 1),
     ];
     assert_eq!(found, expected);
-    assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not said is not there");
+    assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not given is not there");
     assert_eq!((recording.name(records[1].name), recording.name(group)), (Some("forward"), Some("dp:0")));
     assert_eq!(records[2].name, NameId(0), "an end is named by its beginning");
     assert!(matches!(records[7].detail, Detail::Step { number: 7, cpu_nanos: 1.. }), "{:?}", records[7]);

@@ -43,7 +43,7 @@ pub(crate) fn joining(spec: &WorkerSpec) -> WorkerSpec {
 }
 
 async fn is_parked(job: &Job, at: &str) {
-    job.is_said(&format!("a standby is pre-warmed: it {at}")).await;
+    job.has_logged(&format!("a standby is pre-warmed: it {at}")).await;
     assert_eq!(job.counters().await.standbys_parked, 1);
 }
 
@@ -120,7 +120,7 @@ link.sendall(len(body).to_bytes(4, 'little') + body)
 pub(crate) async fn have_parked(job: &Job, count: u64) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while job.counters().await.standbys_parked != count {
-        assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.said());
+        assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -204,7 +204,7 @@ async fn a_program_that_fails_without_its_rank_costs_those_that_wait_nothing() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&asks("if 'calendar' in sys.modules: raise KeyError('no rank')"));
     job.start(1, [spec]).await;
-    job.is_said("a pre-warmed standby has failed").await;
+    job.has_logged("a pre-warmed standby has failed").await;
     job.standbys(1).await;
     assert_eq!(job.counters().await.standbys_parked, 0);
     job.end().await;

@@ -118,18 +118,18 @@ impl Job {
     pub(crate) async fn standbys(&self, count: u64) {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.counters().await.standbys_waiting != count {
-            let output = self.said();
+            let output = self.log();
             assert!(tokio::time::Instant::now() < until, "no {count} standbys: {:?}\n{output}", self.counters().await);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
     /// Waits until the guard has logged this.
-    pub(crate) async fn is_said(&self, text: &str) {
-        within(PATIENCE, text, || self.said().contains(text).then_some(())).await;
+    pub(crate) async fn has_logged(&self, text: &str) {
+        within(PATIENCE, text, || self.log().contains(text).then_some(())).await;
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.path("run").join(name)).unwrap_or_default();
         read("guard.log") + &read("standby.log")
     }

@@ -148,11 +148,11 @@ async fn every_python_from_3_8_on_can_wait_and_older_ones_are_started_as_ever() 
         spec.argv[0] = python.display().to_string();
         assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
         match minor {
-            ..8 => job.is_said("is it Python 3.8 or later?").await,
+            ..8 => job.has_logged("is it Python 3.8 or later?").await,
             _ => job.standbys(1).await,
         }
         let expected = if minor < 8 { "exit code 0" } else { "exit code 3" };
-        assert_eq!(job.run(2, spec).await, expected, "3.{minor}: {}", job.said());
+        assert_eq!(job.run(2, spec).await, expected, "3.{minor}: {}", job.log());
         job.end().await;
     }
     println!("{found} Pythons");
@@ -217,6 +217,6 @@ async fn standbys_are_unused_without_python_or_when_disabled() {
     }
     job.start(4, [sleeper()]).await;
     let counters = job.counters().await;
-    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 4), "{}", job.said());
+    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 4), "{}", job.log());
     job.end().await;
 }

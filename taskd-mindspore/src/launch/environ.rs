@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_sees_what_msrun_would_tell_it() {
+    fn a_worker_sees_what_msrun_would_set() {
         let env = of(&MindSpore::default(), &world(&[None, None]), &ProcId::rank(1, 1));
         let expected = text([
             ("MS_WORKER_NUM", "2"),

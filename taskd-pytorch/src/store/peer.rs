@@ -239,7 +239,7 @@ mod tests {
     fn address_is_foreign_only_if_the_system_cannot_assign_it() {
         let remote: SocketAddr = "192.0.2.7:4000".parse().unwrap(); // an address for documentation (RFC 5737)
         assert!(!is_here(remote, "192.0.2.8".parse().unwrap()));
-        assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "nobody else reaches loopback");
+        assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "no other host reaches loopback");
         for (errno, may_be) in
             [(Errno::ADDRNOTAVAIL, false), (Errno::ADDRINUSE, true), (Errno::MFILE, true), (Errno::INVAL, true)]
         {
@@ -283,10 +283,10 @@ mod tests {
 
     #[test]
     fn missing_socket_is_a_final_answer_and_other_errors_are_not() {
-        let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let no_peer: SocketAddr = "127.0.0.1:1".parse().unwrap();
         let mut peers = Peers::new();
         if peers.diag.is_some() {
-            assert_eq!(peers.ask(nobody, nobody), Some(None), "no table is read for it");
+            assert_eq!(peers.ask(no_peer, no_peer), Some(None), "no table is read for it");
         }
         let mut error = vec![0; HEAD_BYTES + 4];
         error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());

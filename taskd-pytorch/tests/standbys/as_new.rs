@@ -36,7 +36,7 @@ fn names(of: &Value) -> BTreeSet<&str> {
 
 /// What differs, and must: a first step is behind a standby. What that imports, what of it wants to be called at the
 /// exit, and the directory that `torch.distributed.nn` makes when DDP is used first. And torch makes the threads of its
-/// second pool (XNNPACK's) when it is told how many, where one that has read the variable makes them at their first
+/// second pool (XNNPACK's) when it receives the number, where one that has read the variable makes them at their first
 /// use.
 pub(crate) async fn a_seated_interpreter_with_torch_is_as_one_that_was_started(job: Job) {
     let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(1)).await;

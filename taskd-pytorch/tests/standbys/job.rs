@@ -59,7 +59,7 @@ impl Job {
                 return reports;
             }
             let failed = || self.stderr(rank, incarnation);
-            assert!(tokio::time::Instant::now() < until, "rank {rank} tells nothing: {}", failed());
+            assert!(tokio::time::Instant::now() < until, "rank {rank} reports nothing: {}", failed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -161,7 +161,7 @@ impl Launched {
                 listing = self.launcher.list().await.unwrap();
             }
         };
-        tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
+        tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
         self.launcher.acknowledge(&self.procs).await.unwrap();
     }
 

@@ -130,7 +130,11 @@ async fn is_replaced(job: &Job, standbys: Standbys, parked: u32, shares: &str, a
     assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
     assert!(noted.contains(&format!("a standby is pre-warmed: it {at}")), "{noted}");
     assert_eq!((counters.standbys_seated, counters.standbys_seated_parked), (1, 1), "{counters:?}\n{noted}");
-    assert_eq!(counters.standbys_missed, u64::from(RANKS), "nobody but the first ones was started otherwise: {noted}");
+    assert_eq!(
+        counters.standbys_missed,
+        u64::from(RANKS),
+        "no ranks but the first ones were started otherwise: {noted}"
+    );
     assert!(
         begun.contains(&results[VICTIM as usize]["pid"].as_u64().unwrap()),
         "it had run the program before: {begun:?}"

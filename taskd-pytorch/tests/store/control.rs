@@ -142,7 +142,7 @@ async fn garbage_at_the_control_socket_ends_that_connection_alone() {
 async fn control_connection_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
         return crate::support::say(
-            "skipped: control_connection_of_another_user_is_refused (only root can be somebody else)",
+            "skipped: control_connection_of_another_user_is_refused (only root can be another user)",
         );
     }
     use std::os::unix::fs::PermissionsExt;

@@ -68,7 +68,7 @@ async fn clients_of_another_host_have_a_bound_and_a_silence_limit() {
 }
 
 /// What a role of that program prints.
-fn says(mut command: Command, role: &str, address: SocketAddr) -> Value {
+fn answer_of(mut command: Command, role: &str, address: SocketAddr) -> Value {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store/other_host.py");
     let output =
         command.args([program, role, &address.ip().to_string(), &address.port().to_string()]).output().unwrap();
@@ -91,10 +91,10 @@ async fn another_host_writes_no_key_that_ranks_read() {
         command.env("PYTHONPATH", helper.path()).env("TASKD_SECRET", "5a".repeat(32));
         command
     };
-    assert_eq!(says(own(), "rank", address), json!({}));
+    assert_eq!(answer_of(own(), "rank", address), json!({}));
     let mut intruder = other.command(system());
     intruder.env_remove("TASKD_SECRET");
-    says(intruder, "intruder", address);
-    let read = says(own(), "reader", address);
+    answer_of(intruder, "intruder", address);
+    let read = answer_of(own(), "reader", address);
     assert_eq!(read, json!({"state/0": null, "state/1": null, "state/2": "state/2"}));
 }

@@ -37,7 +37,7 @@ impl Raw {
         self.0.write_all(bytes).unwrap();
     }
 
-    pub(crate) fn hear(&mut self, bytes: usize) -> Vec<u8> {
+    pub(crate) fn receive(&mut self, bytes: usize) -> Vec<u8> {
         let mut received = vec![0; bytes];
         self.0.read_exact(&mut received).unwrap();
         received
@@ -62,8 +62,8 @@ impl Raw {
 
     pub(crate) fn get(&mut self, key: &str) -> Vec<u8> {
         self.say(&[&[GET], &string(key.as_bytes())[..]].concat());
-        let length = u64::from_le_bytes(self.hear(8).try_into().unwrap());
-        self.hear(usize::try_from(length).unwrap())
+        let length = u64::from_le_bytes(self.receive(8).try_into().unwrap());
+        self.receive(usize::try_from(length).unwrap())
     }
 
     pub(crate) fn wait(&mut self, key: &str) {
@@ -73,7 +73,7 @@ impl Raw {
     /// It is served: nothing that was sent before is left undone.
     pub(crate) fn ping(&mut self) {
         self.say(&[PING, 1, 2, 3, 4]);
-        assert_eq!(self.hear(4), [1, 2, 3, 4]);
+        assert_eq!(self.receive(4), [1, 2, 3, 4]);
     }
 }
 

@@ -69,6 +69,6 @@ pub(crate) async fn exits(
             }
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
+    tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
     (phases, exits)
 }

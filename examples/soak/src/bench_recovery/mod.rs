@@ -19,7 +19,7 @@ use peers::Script;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use repetition::{Bench, Told};
+use repetition::{Bench, Repetition};
 use std::collections::BTreeMap;
 use std::path::Path;
 use taskd_examples::program::{Failure, number};
@@ -70,7 +70,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     }
     let rows = tokio::select! {
         biased;
-        signal = told_to_end() => return Err(format!("ended by {}", signal?).into()),
+        signal = ordered_to_end() => return Err(format!("ended by {}", signal?).into()),
         rows = Box::pin(measure(options)) => rows?,
     };
     println!("{}", account::table(&rows, options.n));
@@ -81,7 +81,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// What is measured is dropped then, and its processes are ended with it.
-async fn told_to_end() -> Result<&'static str, Failure> {
+async fn ordered_to_end() -> Result<&'static str, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
@@ -120,7 +120,7 @@ async fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
                 candidate.variant(),
                 line(&repetition)
             );
-            kept |= !matches!(repetition, Ok(Told { came: Came::Back { .. }, .. }));
+            kept |= !matches!(repetition, Ok(Repetition { came: Came::Back { .. }, .. }));
             came.entry(*candidate).or_default().extend(repetition.ok().map(|repetition| repetition.came));
         }
     }
@@ -139,11 +139,11 @@ async fn undisturbed(options: &Options, dir: &Path, dice: &mut StdRng) -> Result
     repetition::undisturbed(&script, steps, dice).await
 }
 
-fn line(repetition: &Result<Told, Failure>) -> String {
+fn line(repetition: &Result<Repetition, Failure>) -> String {
     match repetition {
         Err(why) => format!("is not counted: {why}"),
-        Ok(Told { came: Came::NotBack, remark }) => format!("did not recover{remark}"),
-        Ok(Told { came: Came::Back { seconds, steps_lost, .. }, remark }) => {
+        Ok(Repetition { came: Came::NotBack, remark }) => format!("did not recover{remark}"),
+        Ok(Repetition { came: Came::Back { seconds, steps_lost, .. }, remark }) => {
             format!("{seconds:>7.3} s  {steps_lost:>3} steps lost{remark}")
         }
     }

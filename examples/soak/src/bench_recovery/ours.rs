@@ -87,7 +87,7 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
         .journal(dir.join("journal"));
     let runtime = hosts.sources(runtime, BEAT).build()?;
     let hosts = Arc::new(hosts);
-    let telling = tokio::spawn(tell(runtime.handle(), dir.join(HOW)));
+    let telling = tokio::spawn(log(runtime.handle(), dir.join(HOW)));
     let watching = tokio::spawn(watch_standbys(Arc::clone(&hosts), is_in_process(order.candidate), dir.join(HOW)));
     let report = runtime.run_until(soak_is_gone()).await;
     telling.abort();
@@ -142,7 +142,7 @@ async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
 }
 
 /// Writes down how each incident ended.
-async fn tell(handle: RuntimeHandle, file: PathBuf) {
+async fn log(handle: RuntimeHandle, file: PathBuf) {
     let mut events = handle.events();
     loop {
         match events.recv().await.as_deref() {

@@ -44,7 +44,7 @@ pub(crate) struct Bench<'a> {
 
 /// What is reported of one repetition.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Repetition {
     pub(crate) came: Came,
     /// How it recovered, where it reports that, and what else is notable: each after a semicolon.
     pub(crate) remark: String,
@@ -56,7 +56,12 @@ impl Bench<'_> {
     /// # Errors
     /// The job did not come to be hit, and nothing of it runs any more; or something of it does not end. The text names
     /// which.
-    pub(crate) async fn repeat(&self, candidate: Candidate, number: u32, dice: &mut StdRng) -> Result<Told, Failure> {
+    pub(crate) async fn repeat(
+        &self,
+        candidate: Candidate,
+        number: u32,
+        dice: &mut StdRng,
+    ) -> Result<Repetition, Failure> {
         let dir = self.dir.join(format!("r{number}"));
         fs::create_dir_all(&dir)?;
         let mut job = self.start(candidate, &dir, number, dice)?;
@@ -80,13 +85,13 @@ impl Bench<'_> {
         job.lines.look();
         let Some(recovery) = recovery else {
             let remark = format!("{remark}; its logs are in {}", dir.display());
-            return Ok(Told { came: Came::NotBack, remark });
+            return Ok(Repetition { came: Came::NotBack, remark });
         };
         fs::remove_dir_all(&dir)?;
         let states = candidate.can_have_same_state().then(|| job.lines.has_states_of(&self.reference, at));
         let Recovery { at: end, steps_lost, .. } = recovery;
         let came = Came::Back { seconds: end - at, steps_lost, state_equal: states.flatten() };
-        Ok(Told { came, remark })
+        Ok(Repetition { came, remark })
     }
 
     fn start(&self, candidate: Candidate, dir: &Path, number: u32, dice: &mut StdRng) -> Result<Job, Failure> {

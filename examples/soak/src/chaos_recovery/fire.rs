@@ -25,7 +25,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Steps of all ranks after a fault with which the job goes on.
 const STEPS: usize = 3;
 /// The same where no supervisor has reported that an incident is over.
-const STEPS_UNSAID: usize = 40;
+const STEPS_UNREPORTED: usize = 40;
 
 /// A job that is hit until all of its faults are done.
 #[derive(Debug)]
@@ -118,7 +118,8 @@ impl<'a> Fire<'a> {
             let ranks = fire.expected();
             let is_reported = if kind.is_of_supervisor() { fire.up > at } else { fire.closed > at };
             let steps = fire.progress.since(at, &ranks);
-            let enough = if is_reported { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNSAID };
+            let enough =
+                if is_reported { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNREPORTED };
             enough.then(|| fire.progress.first_after(at, &ranks)).flatten()
         };
         let first = self.until("all ranks trained again", is_so).await?;

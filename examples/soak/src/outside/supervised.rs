@@ -65,10 +65,10 @@ pub(crate) fn listen(handle: &RuntimeHandle, mut notes: Writer) -> JoinHandle<Wr
 
 /// In the supervisor: nothing is to outlive the soak run, which holds the other end of our stdin.
 pub(crate) async fn soak_is_gone() -> &'static str {
-    let (tell, ended) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
     std::thread::spawn(move || {
         let _ = io::stdin().read(&mut [0]); // end of file or an error: either way the parent is gone
-        let _ = tell.send(());
+        let _ = end.send(());
     });
     let _ = ended.await;
     "the soak run has ended"

@@ -7,7 +7,7 @@ use super::lock::{DirLock, NotLocked};
 use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
-use super::steps::ToldRef;
+use super::steps::InputRecordRef;
 use super::writer::{Birth, Writer};
 use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, JournalMonitor, Log, Written};
 use crate::job::{JobTime, Seq};
@@ -153,7 +153,7 @@ impl Journal {
             }
         } else {
             since.decisions += 1;
-            let record = ToldRef { input, commands };
+            let record = InputRecordRef { input, commands };
             self.record(Log::Decisions, Kind::Step, seq, now, |out| form::write_named(out, &record));
         }
     }

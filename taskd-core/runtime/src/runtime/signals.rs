@@ -36,12 +36,12 @@ impl Runtime {
         tokio::select! {
             biased;
             report = &mut run => Ok(report),
-            never = Box::pin(leave_when_told(&handle, how, &mut signals)) => match never {},
+            never = Box::pin(leave_on_signal(&handle, how, &mut signals)) => match never {},
         }
     }
 }
 
-async fn leave_when_told(handle: &RuntimeHandle, how: ShutdownMode, signals: &mut Signals) -> Infallible {
+async fn leave_on_signal(handle: &RuntimeHandle, how: ShutdownMode, signals: &mut Signals) -> Infallible {
     let name = signals.next().await;
     tracing::info!("{name}: leaving the job");
     let mut leaving = pin!(async {

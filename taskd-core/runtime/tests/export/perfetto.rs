@@ -149,7 +149,7 @@ fn lost_records_and_unpaired_ranges_are_marked_and_counted() {
     let records = vec![end(0, Kind::Forward, 9), begin(10, Kind::Step, 1), record(50, Kind::Forward, Event::Instant)];
     let lost = RecordBatch { lost: 42, ..batch(origin(0, 1), &[], records) };
     let (shown, summary) = export(&[lost]);
-    assert_eq!(spans(&shown), [("Step", "Step", 10, 50)], "until the last that was heard");
+    assert_eq!(spans(&shown), [("Step", "Step", 10, 50)], "until the last that was received");
     assert_eq!(shown.slices[0].arguments["unfinished"], "true");
     assert!(shown.instants.iter().any(|(_, track, name, _)| track == "Recorder" && name == "records lost"));
     let expected = Summary { ranges: 1, unfinished: 1, orphan_ends: 1, instants: 1, lost: 42, ..Summary::default() };

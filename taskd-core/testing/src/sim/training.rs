@@ -278,7 +278,7 @@ impl Sim<'_> {
         }
         self.loops_train(generation, step >= self.scene.steps);
         if step >= self.scene.steps {
-            return self.everybody_ends(); // the checkpoint is the program's last
+            return self.all_ranks_end(); // the checkpoint is the program's last
         }
         self.move_on();
     }
@@ -345,13 +345,13 @@ impl Sim<'_> {
             self.loops_train(generation, true);
         }
         if step >= self.scene.steps {
-            return self.everybody_ends();
+            return self.all_ranks_end();
         }
         self.after_step(step);
         self.move_on();
     }
 
-    fn everybody_ends(&mut self) {
+    fn all_ranks_end(&mut self) {
         self.training.checkpoint = self.scene.steps;
         for proc in self.training.running() {
             let at = self.now + self.dice.ms(1, 400);
@@ -372,7 +372,7 @@ impl Sim<'_> {
         self.try_form();
         let finished = self.training.gang.as_ref().is_some_and(|g| !g.dead && g.step >= self.scene.steps);
         if finished {
-            self.everybody_ends();
+            self.all_ranks_end();
         }
         self.move_on();
     }

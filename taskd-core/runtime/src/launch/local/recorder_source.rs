@@ -181,7 +181,7 @@ impl RecorderSource {
     }
 
     /// Returns the facts to report, oldest first.
-    fn told(&mut self) -> Vec<Fact> {
+    fn take_facts(&mut self) -> Vec<Fact> {
         let now = Clock::Monotonic.ticks();
         self.facts.sort_by_key(|(at, _)| *at);
         let facts = std::mem::take(&mut self.facts);
@@ -206,7 +206,7 @@ impl TraceSource for RecorderSource {
                 return Some(Err(error));
             }
             if !self.facts.is_empty() {
-                return Some(Ok(TraceBatch::of(self.told())));
+                return Some(Ok(TraceBatch::of(self.take_facts())));
             }
             self.ticks.next().await;
             self.round().await; // its results are kept in `self`

@@ -207,7 +207,7 @@ print(json.dumps([other, listener.is_for('any'), served, again, server.getsockna
         let (lender, port, number) = lending(dir.path()).await;
         lender.was_asked();
         let program = "
-def said(what):
+def answer(what):
     one = socket.socket(socket.AF_UNIX)
     one.connect(os.environ[port.VARIABLE])
     one.sendall(what)
@@ -217,9 +217,9 @@ def said(what):
         return ''  # not all of it was read
 silent = [socket.socket(socket.AF_UNIX) for _ in range(4)]
 [one.connect(os.environ[port.VARIABLE]) for one in silent]
-print(json.dumps([said(what) for what in (b'x\\n', b'-1\\n', b'99999\\n', b'123456789', b'0\\n', b'\\n')]))";
+print(json.dumps([answer(what) for what in (b'x\\n', b'-1\\n', b'99999\\n', b'123456789', b'0\\n', b'\\n')]))";
         assert_eq!(python(dir.path(), program).await, json!(vec![""; 6]));
-        assert!(lender.was_asked(), "one says that it would ask");
+        assert!(lender.was_asked(), "one reports that it would ask");
         assert!(std::net::TcpListener::bind(("127.0.0.1", number)).is_err(), "it is held as before");
         std::fs::remove_file(dir.path().join("port.sock")).unwrap();
         assert!(lender.serve(dir.path().join("port.sock"), &port).await, "what a cleaner removes is there again");

@@ -378,7 +378,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
             let (mut changes, next) = tokio::select! {
                 biased;
                 watched = self.inner.watch(from) => watched?,
-                Ok(said) = records.recv() => return Ok((said, from)), // not part of the inner history
+                Ok(changes) = records.recv() => return Ok((changes, from)), // not part of the inner history
                 never = self.follow_records() => match never {},
             };
             changes.retain(|change| !matches!(change, Change::Proc(status) if self.is_withheld(status)));

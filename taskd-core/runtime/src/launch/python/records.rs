@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS_AFTER_CHANGE: u32 = 4;
 
 /// Maximum number of unread reports per watcher. A watcher that is further behind gets them with the next check.
-const UNHEARD_MAX: usize = 16;
+const UNREAD_MAX: usize = 16;
 
 /// State of the directory of error records.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Records {
     state: Mutex<State>,
     /// True while a check is pending: if the disk does not respond, no second thread is blocked on it.
     is_looking: Arc<AtomicBool>,
-    said: broadcast::Sender<Vec<Change>>,
+    changes: broadcast::Sender<Vec<Change>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ struct State {
 
 impl Default for Records {
     fn default() -> Records {
-        let (changes, _) = broadcast::channel(UNHEARD_MAX);
+        let (changes, _) = broadcast::channel(UNREAD_MAX);
         Records { state: Mutex::default(), is_looking: Arc::default(), changes }
     }
 }
@@ -63,7 +63,7 @@ impl Records {
 
     /// Returns a receiver of all later reports.
     pub(super) fn subscribe(&self) -> broadcast::Receiver<Vec<Change>> {
-        self.said.subscribe()
+        self.changes.subscribe()
     }
 
     /// Starts a check, unless another watcher has just made one or the last one is pending. The returned function has
@@ -116,7 +116,7 @@ impl Records {
             .collect();
         drop(state);
         if !changes.is_empty() {
-            let _ = self.said.send(changes); // there may be no watcher left
+            let _ = self.changes.send(changes); // there may be no watcher left
         }
     }
 }

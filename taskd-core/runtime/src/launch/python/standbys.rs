@@ -179,7 +179,7 @@ struct Wish {
 
 /// Returns the standby request that the guard receives for a process with this command line and this variable; `own`
 /// are the launcher's per-rank variables. `None`: the process may not use a standby.
-pub(in crate::launch) fn told(value: &str, argv: &[String], own: &[&str]) -> Option<WireStandby> {
+pub(in crate::launch) fn wire_of(value: &str, argv: &[String], own: &[&str]) -> Option<WireStandby> {
     let wish: Wish = serde_json::from_str(value).ok()?; // `none`, for example
     let command = PythonCommand::of(argv)?;
     let held = match wish.mode {
@@ -232,10 +232,10 @@ mod tests {
     fn none_and_what_is_no_wish_are_none() {
         assert_eq!(Standbys::none().value(&[], &[], &[]), None);
         for value in ["none", "", "{}", "[1"] {
-            assert_eq!(told(value, &argv("python train.py"), &[]), None);
+            assert_eq!(wire_of(value, &argv("python train.py"), &[]), None);
         }
         let started = Standbys::pre_started(2).value(&[], &[], &[]).unwrap();
-        let started = told(&started, &argv("python train.py"), &[]).unwrap();
+        let started = wire_of(&started, &argv("python train.py"), &[]).unwrap();
         assert!(started.held.is_empty() && started.ahead == Some(2), "it starts its own threads");
     }
 }

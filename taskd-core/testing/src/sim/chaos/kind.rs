@@ -97,9 +97,9 @@ kinds! {
     /// A replacement that was started to join the survivors never reaches its step loop.
     ReplacementNeverParks => "newcomer-never-parks",
     /// A control link is lost while its process carries out a directive, and comes back.
-    LinkLostWhileTold => "link-lost-while-told",
+    LinkLostWhileDirected => "link-lost-while-told",
     /// The same, and it never comes back.
-    LinkCutWhileTold => "link-cut-while-told",
+    LinkCutWhileDirected => "link-cut-while-told",
     /// The reply to a directive is lost with its link; the directive is sent again.
     AnswerLost => "answer-lost",
     /// The reply to a directive is late, sometimes too late.
@@ -183,8 +183,8 @@ impl FaultKind {
         FaultKind::SurvivorFrozen,
         FaultKind::ReplacementLost,
         FaultKind::ReplacementNeverParks,
-        FaultKind::LinkLostWhileTold,
-        FaultKind::LinkCutWhileTold,
+        FaultKind::LinkLostWhileDirected,
+        FaultKind::LinkCutWhileDirected,
         FaultKind::AnswerLost,
         FaultKind::AnswerLate,
         FaultKind::AnswerStale,

@@ -61,21 +61,21 @@ impl Sim<'_> {
         Some((who, generation))
     }
 
-    fn says_soon(&mut self, proc: ProcId, generation: Generation, kind: FailureKind) {
+    fn reports_soon(&mut self, proc: ProcId, generation: Generation, kind: FailureKind) {
         let at = self.now + self.dice.ms(1, 500);
-        self.queue.push(at, Event::SaysFailed { proc, generation, kind });
+        self.queue.push(at, Event::ReportsFailed { proc, generation, kind });
     }
 
     pub(super) fn collective_fails(&mut self) -> bool {
         let Some((proc, generation)) = self.break_gang(FaultKind::CollectiveFails) else { return false };
-        self.says_soon(proc, generation, FailureKind::Collective);
+        self.reports_soon(proc, generation, FailureKind::Collective);
         true
     }
 
     pub(super) fn step_fails(&mut self) -> bool {
         let Some((proc, generation)) = self.break_gang(FaultKind::StepFails) else { return false };
         self.deeds.guilty(&proc, self.now);
-        self.says_soon(proc, generation, FailureKind::Step);
+        self.reports_soon(proc, generation, FailureKind::Step);
         true
     }
 
@@ -135,7 +135,7 @@ impl Sim<'_> {
     }
 
     /// Called when directives are sent: plays the armed trick if it is due.
-    pub(in crate::sim) fn tricks_while_told(&mut self, batch: &DirectiveBatch) {
+    pub(in crate::sim) fn tricks_while_directed(&mut self, batch: &DirectiveBatch) {
         let Some((_, first)) = batch.directives.first() else { return };
         let of_replacements = |trick: Trick| matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
         let Some(Armed { trick, .. }) = self.armed.filter(|a| !of_replacements(a.trick) && order_of(first) >= a.at)
@@ -166,20 +166,20 @@ impl Sim<'_> {
                 self.ends(proc, Exit::new(Termination::Code(0)), false);
             }
             Trick::Dies => proc.role.rank().into_iter().for_each(|rank| self.crash_rank(rank)),
-            Trick::Freezes if self.is_heard(proc) => {
+            Trick::Freezes if self.has_reported(proc) => {
                 self.freeze(proc);
                 self.accuse(FaultKind::SurvivorFrozen, proc);
             }
             Trick::LinkLost => self.link_lost(proc, false),
             Trick::LinkCut => self.link_lost(proc, true),
-            Trick::Stale => self.says_what_is_old(proc),
+            Trick::Stale => self.reports_what_is_old(proc),
             Trick::Killed => self.kill_supervisor(),
             _ => {}
         }
     }
 
     /// Returns true if the supervisor has seen a step of the process; otherwise its freeze might go unnoticed.
-    fn is_heard(&self, proc: &ProcId) -> bool {
+    fn has_reported(&self, proc: &ProcId) -> bool {
         let known = self.supervisor.kernel.view().proc(&proc.role);
         known.is_some_and(|known| known.incarnation == proc.incarnation && known.step.is_some())
     }

@@ -34,7 +34,7 @@ pub fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
     let expected = errors.into_iter().flatten().map(|error| error.to_string());
     let expected =
         expected.filter(|errors| errors.contains("expected")).find(|errors| errors.contains("unknown variant"));
-    let expected = expected.expect("an enum that says which variants it has");
+    let expected = expected.expect("an enum that names which variants it has");
     let (_, names) = expected.split_once("expected").unwrap();
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -50,7 +50,7 @@ pub(in crate::launch::guard) struct BeforeExec {
     /// Limit of open files from before the guard raised its own.
     pub(in crate::launch::guard) open_files: Rlimit,
     /// Eventfd in which the child records its last step, since only the number of an error reaches the parent.
-    pub(in crate::launch::guard) told: OwnedFd,
+    pub(in crate::launch::guard) reported: OwnedFd,
 }
 
 /// Makes `command` run these steps in the child.
@@ -65,7 +65,7 @@ impl BeforeExec {
         let mut step = Step::Setsid;
         let done = self.run_to(&mut step);
         let number = if done.is_ok() { Step::Exec } else { step } as u64;
-        let _ = rustix::io::write(&self.told, &number.to_ne_bytes()); // if it fails, the error names no step
+        let _ = rustix::io::write(&self.reported, &number.to_ne_bytes()); // if it fails, the error names no step
         done
     }
 

@@ -98,7 +98,7 @@ async fn steps_of_all_ranks_are_reported_and_each_batch_reaches_the_sink() {
     assert!(found.iter().all(|fact| fact.incarnation == Some(Incarnation(1)) && !fact.age.is_zero()));
     assert!(found.is_sorted_by(|a, b| a.age >= b.age));
     assert_eq!(batches.lock().unwrap().iter().map(|batch| batch.records.len()).collect::<Vec<_>>(), [6, 6]);
-    assert_eq!(facts(&mut source).await, [], "nothing is told twice");
+    assert_eq!(facts(&mut source).await, [], "nothing is reported twice");
     assert_eq!(batches.lock().unwrap().len(), 2);
 }
 
@@ -166,7 +166,7 @@ async fn a_long_collective_is_reported_once() {
     };
     assert!(group == "default" && *nanos >= 30_000_000);
     rank.steps(1..=1);
-    assert_eq!(facts(&mut source).await.iter().filter_map(step_of).collect::<Vec<_>>(), [1], "not told again");
+    assert_eq!(facts(&mut source).await.iter().filter_map(step_of).collect::<Vec<_>>(), [1], "not reported again");
     rank.recorder.thread().end(call);
 }
 

@@ -166,7 +166,7 @@ fn every_conversation_is_read_to_its_end_or_refused() {
         let is_taken = runtime.block_on(is_taken(&workers, &bytes));
         let is_refused = is_refused(&bytes);
         *expected.borrow_mut() += u64::from(is_refused);
-        prop_assert_eq!(workers.counts().refused, *expected.borrow(), "every one is counted, and nobody else");
+        prop_assert_eq!(workers.counts().refused, *expected.borrow(), "every one is counted, and no other peer");
         *seen.borrow_mut().entry((is_taken, is_refused)).or_default() += 1;
         Ok(())
     });

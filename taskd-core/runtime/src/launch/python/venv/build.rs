@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_tells_what_takes_long() {
+    fn progress_names_what_takes_long() {
         let (dir, python) = cache(
             "echo 'Collecting a'; echo '  Downloading a.whl (899.8 MB)'; echo 'Downloading b.whl (9 kB)'
              echo 'Installing collected packages: a, b'",

@@ -19,7 +19,7 @@ const WATCHERS: usize = 3;
 
 pub(super) async fn check(s: &mut Session<'_>) {
     listings(s).await;
-    same_for_everybody(s).await;
+    same_for_all_watchers(s).await;
     cursors(s).await;
     dropped_watch(s).await;
     at_once(s).await;
@@ -72,7 +72,7 @@ async fn compare(s: &mut Session<'_>, listing: Listing, last: &Listing, procs: &
 }
 
 /// Checks that one cursor, used again and by several callers at once, returns the same changes each time.
-async fn same_for_everybody(s: &mut Session<'_>) {
+async fn same_for_all_watchers(s: &mut Session<'_>) {
     let proc = s.new_proc();
     s.attach().await;
     let from = s.from();

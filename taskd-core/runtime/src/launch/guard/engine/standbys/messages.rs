@@ -20,12 +20,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Handles a message of a standby, or its end.
-    pub(in crate::launch::guard::engine) fn hear_standby(&mut self, key: Key) {
+    pub(in crate::launch::guard::engine) fn read_standby(&mut self, key: Key) {
         let Some(standby) = self.standbys.get(key) else { return };
         match packet::receive(&standby.seat, &mut self.scratch) {
             Ok(None) => (),
-            Ok(Some(told)) => {
-                if let Err(why) = self.take_word(key, &told) {
+            Ok(Some(packet)) => {
+                if let Err(why) = self.take_word(key, &packet) {
                     self.standby_failed(key, &why);
                 }
             }
@@ -125,7 +125,7 @@ impl Engine {
     /// Handles the end of a process that is not a rank.
     pub(in crate::launch::guard::engine) fn standby_ended(&mut self, pid: Pid, how: Termination) {
         if let Some(key) = self.standbys.with(pid) {
-            self.hear_standby(key); // it may have sent the reason
+            self.read_standby(key); // it may have sent the reason
             if self.standbys.get(key).is_some() {
                 self.standby_failed(key, &format!("it has ended: {how}"));
             }

@@ -125,7 +125,7 @@ pub struct Ending {
     /// From the fault until no process was left, in milliseconds.
     pub total_ms: f64,
     /// What became of it when it was started again, where it had saved its state.
-    pub again: Option<Told>,
+    pub again: Option<Account>,
 }
 
 impl Ending {
@@ -143,7 +143,7 @@ impl Ending {
     /// # Errors
     /// It is not.
     pub fn judge(&self) -> Result<(), Failure> {
-        self.again.as_ref().map_or(Ok(()), Told::judge)
+        self.again.as_ref().map_or(Ok(()), Account::judge)
     }
 }
 
@@ -169,7 +169,7 @@ impl Checksums {
 
 /// The account.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct Account {
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
     /// What ranks have copied of others.
@@ -194,13 +194,13 @@ pub struct Told {
     pub old_facts: u64,
 }
 
-impl Told {
+impl Account {
     /// Compares a run with the undisturbed one.
     #[must_use]
-    pub fn of(reference: &Run, run: Run) -> Told {
+    pub fn of(reference: &Run, run: Run) -> Account {
         let pairs = || reference.outcomes.iter().zip(&run.outcomes);
         let world_kept = !run.recoveries.iter().any(|r| r.how.ends_with("shrink"));
-        let mut reported = Told {
+        let mut reported = Account {
             world_kept,
             replicas_equal: run.outcomes.iter().all(|outcome| outcome.weights == run.outcomes[0].weights),
             state_equal: pairs().all(|(a, b)| a.sha256 == b.sha256),

@@ -78,9 +78,9 @@ async fn supervised(
         restarts_max: 10,
     };
     let Supervised { local, torch, runtime } = job.supervise(dir, OnOwnerLoss::default()).await?;
-    let tell = seed.is_some();
+    let announces = seed.is_some();
     let listener = Listener::start(&runtime.handle(), move |line| {
-        if tell {
+        if announces {
             println!("{line}");
         }
     });

@@ -64,16 +64,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts to listen; `tell` gets a line for people for each thing that happens.
+    /// Starts to listen; `log` gets a line for people for each thing that happens.
     #[must_use]
-    pub fn start(handle: &RuntimeHandle, mut tell: impl FnMut(String) + Send + 'static) -> Listener {
+    pub fn start(handle: &RuntimeHandle, mut log: impl FnMut(String) + Send + 'static) -> Listener {
         let mut events = handle.events();
         let task = tokio::spawn(async move {
             let mut seen: BTreeMap<IncidentId, Seen> = BTreeMap::new();
             loop {
                 match events.recv().await {
-                    Ok(announcement) => note(&announcement, &mut seen, &mut tell),
-                    Err(RecvError::Lagged(missed)) => tell(format!("({missed} events were missed here)")),
+                    Ok(announcement) => note(&announcement, &mut seen, &mut log),
+                    Err(RecvError::Lagged(missed)) => log(format!("({missed} events were missed here)")),
                     Err(RecvError::Closed) => return seen,
                 }
             }
@@ -94,7 +94,7 @@ impl Listener {
     }
 }
 
-fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Seen>, tell: &mut impl FnMut(String)) {
+fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Seen>, log: &mut impl FnMut(String)) {
     let now = Instant::now();
     let at = announcement.at;
     match &announcement.event {
@@ -105,23 +105,23 @@ fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Se
             let verb = if *opened { "opened" } else { "also" };
             let suspect = fault.primary_suspect();
             let side = if suspect.is_cause() { "" } else { " (a victim)" };
-            tell(format!(
+            log(format!(
                 "{at}  {incident} {verb}: {} in {}{side}: {}",
                 suspect.class,
                 suspect.domain,
                 clues.join("; ")
             ));
         }
-        Event::Decided(decision) => tell(format!("{at}  {} decided: {}", decision.incident.id, decision.reason)),
+        Event::Decided(decision) => log(format!("{at}  {} decided: {}", decision.incident.id, decision.reason)),
         Event::Closed { incident, how } => {
             seen.entry(*incident).or_default().closed = Some(now);
-            tell(format!("{at}  {incident} closed: {how}"));
+            log(format!("{at}  {incident} closed: {how}"));
         }
         Event::Cancelled { incident, strategy, reason } => {
-            tell(format!("{at}  {incident}: {strategy} cancelled: {reason}"));
+            log(format!("{at}  {incident}: {strategy} cancelled: {reason}"));
         }
-        Event::Failed { incident, strategy, reason } => tell(format!("{at}  {incident}: {strategy} failed: {reason}")),
-        Event::Entered { generation, restarts } => tell(format!("{at}  {generation} begins (restarts: {restarts})")),
+        Event::Failed { incident, strategy, reason } => log(format!("{at}  {incident}: {strategy} failed: {reason}")),
+        Event::Entered { generation, restarts } => log(format!("{at}  {generation} begins (restarts: {restarts})")),
         _ => {}
     }
 }
@@ -145,14 +145,14 @@ pub struct Row {
     pub resumed_ms: Option<f64>,
     /// The strategy that was carried out.
     pub strategy: Option<String>,
-    /// Training steps that were done again; the program's own books tell.
+    /// Training steps that were done again; from the program's own books.
     pub steps_lost: Option<u64>,
     /// Why: the evidence in words.
     pub evidence: Vec<String>,
 }
 
 impl Row {
-    /// Whom it blames, for people.
+    /// The blamed processes, for people.
     fn target(&self) -> String {
         let ranks = (!self.ranks.is_empty()).then(|| format!("rank {}", list(&self.ranks)));
         let target: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();

@@ -91,7 +91,7 @@ fn a_log_directory_that_another_supervisor_uses() {
     assert_eq!(output, expected);
 }
 
-// ---- An old log that is of no use: the job starts anew from its checkpoint, which is always sound -------------------
+// ---- An old log that is of no use: the job starts again from its checkpoint, which is always sound -------------------
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_log() {
@@ -106,7 +106,7 @@ async fn an_unreadable_log() {
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {denied}"),
         "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
-    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(&dir, &launcher, |builder| builder).await, expected);
 }
 
 /// The decisions behind the snapshot may have been carried out: a state without them is none to go on from.
@@ -122,7 +122,7 @@ async fn a_log_of_which_one_file_is_unreadable() {
         format!("the log of an earlier supervisor: {problem}"),
         format!("the job restarts from its checkpoint, not from the log: input 2 is missing: {problem}"),
     ];
-    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(&dir, &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +141,7 @@ async fn a_log_of_another_version() {
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),
         "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 /// An order whose answer is not understood may have been carried out, too.
@@ -154,7 +154,7 @@ async fn an_unknown_log_record_starts_the_job_from_its_checkpoint() {
     edit::replace(&mut bytes, b"\xa6listed", b"\xa6kissed");
     fs::write(decisions, bytes).unwrap();
     let expected = ["the job restarts from its checkpoint, not from the log: input 3 is unknown to this program"];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ async fn garbage_in_every_file_of_the_log() {
          or its header is damaged: move it away",
         "the job restarts from its checkpoint, not from the log: no state can be read from it",
     ];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ async fn a_log_of_other_plugins() {
          {exactly}"
     )];
     let others = |builder: RuntimeBuilder| builder.detector(detector_fn("hot", |_, _, _| ()));
-    assert_eq!(starts_anew(dir.path(), &launcher, others).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, others).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn a_log_of_another_job() {
          each job a directory of its own",
     ];
     let other = |builder: RuntimeBuilder| builder.job(JobSpec::new("digits", 2, FakeProgram::Runs.spec()));
-    assert_eq!(starts_anew(dir.path(), &launcher, other).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, other).await, expected);
 }
 
 /// No decision in the log depends on a source: here the job goes on.
@@ -329,7 +329,7 @@ async fn left_behind(dir: &Path) -> FakeLauncher {
 }
 
 /// A new supervisor stops what still runs, starts it again, and ends well. Returns what it logged meanwhile.
-async fn starts_anew(
+async fn starts_again(
     dir: &Path,
     launcher: &FakeLauncher,
     change: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,

@@ -480,7 +480,7 @@ async fn new_supervisor_with_other_sources_resumes_the_job() {
     let runtime = builder(&launcher, 2).source(Beats { last: 0 }).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(runtime.run());
     sleep(Duration::from_secs(2)).await;
-    assert!((0..2).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "nobody is started anew");
+    assert!((0..2).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "no rank is started again");
     finish_all(&launcher, 2, 1);
     let report = end(job).await;
     assert!(report.ok && report.restarts == 0, "{}", report.reason);

@@ -47,8 +47,8 @@ fn an_unmodified_cluster_is_recorded_and_computes_the_same() {
         return;
     };
     let expected = cluster(&python, "0");
-    for ((said, rank), (plain, untouched)) in cluster(&python, "1").into_iter().zip(expected) {
-        assert_eq!(said, plain, "the same bits");
+    for ((output, rank), (plain, untouched)) in cluster(&python, "1").into_iter().zip(expected) {
+        assert_eq!(output, plain, "the same bits");
         assert!(untouched.is_untouched(), "without hooks nothing is recorded");
         let seen = rank.seen();
         let count = |kind| seen.ranges(kind).len();
@@ -58,7 +58,7 @@ fn an_unmodified_cluster_is_recorded_and_computes_the_same() {
             "save": count(Kind::SaveCheckpoint),
             "communication": count(Kind::Communication),
         });
-        assert_eq!(recorded, said["did"]);
+        assert_eq!(recorded, output["did"]);
         let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
             (Event::Begin { .. }, Detail::Communication(what)) => Some((record.name.as_str(), what)),
             _ => None,

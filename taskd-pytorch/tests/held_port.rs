@@ -245,7 +245,7 @@ async fn all_succeed(programs: &[&str]) {
 }
 
 /// A store by hand, by an address and by a name that is not the launcher's; something of Python's; a process that the
-/// rank has started; a store of a torch that takes no listener; a store that is made anew.
+/// rank has started; a store of a torch that takes no listener; a store that is made again.
 #[tokio::test]
 async fn whatever_a_program_has_listen_at_the_port_can() {
     let by_hand = |host: &str| {
@@ -293,13 +293,13 @@ class Store:
 if os.environ['RANK'] == '0':
     _taskd_framework.host_with_listener(Store, _taskd_port)
     Store('127.0.0.1', int(os.environ['MASTER_PORT']), 2, True)";
-    let anew = "
+    let again = "
 import os, torch.distributed as dist
 for _ in range(3 if os.environ['RANK'] == '0' else 0):
     dist.init_process_group('gloo', world_size=1)
     dist.barrier()
     dist.destroy_process_group()";
-    all_succeed(&[&by_hand("127.0.0.1"), &by_hand("localhost"), sockets, started, older, anew]).await;
+    all_succeed(&[&by_hand("127.0.0.1"), &by_hand("localhost"), sockets, started, older, again]).await;
 }
 
 /// The store listens where its ranks dial, and nowhere else.

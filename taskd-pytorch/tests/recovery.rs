@@ -483,11 +483,11 @@ fn world_that_shrinks_and_grows_redistributes_its_data() {
     let test = "world_that_shrinks_and_grows_redistributes_its_data";
     for scenario in ["smaller", "fsdp_smaller"] {
         let Some(found) = findings(test, scenario) else { return };
-        is_shared_out_anew(&found);
+        is_shared_out_again(&found);
     }
 }
 
-fn is_shared_out_anew(found: &Value) {
+fn is_shared_out_again(found: &Value) {
     for (rank, places) in list(&found["places"]).iter().enumerate() {
         let is_new = rank == 1;
         let there = serde_json::json!([[rank, 4]]);
@@ -530,7 +530,7 @@ fn is_shared_out_anew(found: &Value) {
     assert_eq!(calls.collect::<Vec<_>>(), *list(&survivor), "{found:#}");
 }
 
-/// A step is given up once for what befell it, and once more for what befell the next.
+/// A step is given up once for its own failure, and once more for that of the next.
 #[test]
 fn recoveries_equal_the_injected_faults() {
     let test = "recoveries_equal_the_injected_faults";

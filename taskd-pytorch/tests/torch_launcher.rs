@@ -225,7 +225,7 @@ async fn generation_has_one_port_and_the_next_gets_another() {
     let next_owner = TorchLauncher::new(fake.attach(), dir);
     assert_eq!(port_of(&next_owner, dir, &second).await, other, "repeated by a new owner, while ranks run");
 
-    // Nothing runs: what stands in the file is an earlier job's. It is taken, so that choosing anew is seen.
+    // Nothing runs: what stands in the file is an earlier job's. It is taken, so that choosing again is seen.
     let _taken = std::net::TcpListener::bind(("0.0.0.0", other));
     let another_job = TorchLauncher::new(FakeLauncher::new(), dir);
     assert_ne!(port_of(&another_job, dir, &second).await, other);

@@ -20,7 +20,7 @@ for step in range(10):
     if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK'], step) == ('0', '1', 5):
         os.kill(os.getpid(), 9)
 dist.barrier()
-os._exit(0)  # rank 0 hosts the store, and nothing is to be told of its end
+os._exit(0)  # rank 0 hosts the store, and its end is not to be reported
 ";
 
 #[tokio::test]

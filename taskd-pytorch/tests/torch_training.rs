@@ -36,7 +36,7 @@ rank = dist.get_rank()
 torch.manual_seed(7)
 random.seed(rank)
 net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
-# Where all start again DDP's buckets must not be made anew in the second step: it would be another one.
+# Where all start again DDP's buckets must not be made again in the second step: it would be another one.
 kept = {'broadcast_buffers': False} if os.environ['OWN_BUFFERS'] else {}  # what BatchNorm has seen is each rank's own then
 model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew', **kept)
 if os.environ['ZERO']:

@@ -88,7 +88,7 @@ mod tests {
     const DEED: &str = "TASKD_TEST_DEED";
 
     #[test]
-    fn linux_ends_whoever_signals_or_starts_and_lets_threads_be() {
+    fn linux_ends_a_process_that_signals_or_starts_and_keeps_threads() {
         if let Ok(deed) = std::env::var(DEED) {
             return sealed(&deed);
         }
@@ -98,7 +98,7 @@ mod tests {
             ("start", Some(libc::SIGSYS)),
             ("thread", None),
         ] {
-            let test = "observe::sealed::tests::linux_ends_whoever_signals_or_starts_and_lets_threads_be";
+            let test = "observe::sealed::tests::linux_ends_a_process_that_signals_or_starts_and_keeps_threads";
             let mut again = Command::new(std::env::current_exe().expect("a test has a program"));
             let output = again.args(["--exact", test, "--nocapture"]).env(DEED, deed).output().expect("it runs");
             assert_eq!(output.status.signal(), ended_by, "{deed}: {output:?}");

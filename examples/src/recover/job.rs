@@ -1,12 +1,12 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
+use super::account::{Ending, Recovery, Started};
 use super::copies::Copies;
 use super::faults::Strike;
 use super::figures::Figures;
 use super::lines::{self, Line, now};
 use super::strategy::Strategy;
 use super::striker::Striker;
-use super::told::{Ending, Recovery, Started};
 use crate::hosts::Hosts;
 use crate::program::{self, Failure};
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! Faults from outside: each in its moment, and what the runtime and the ranks report of it.
 
+use super::account::Recovery;
 use super::cut::cut;
 use super::faults::Strike;
 use super::job::Job;
 use super::lines::{self, Line, now};
-use super::told::Recovery;
 use crate::hosts::kill_host_of;
 use crate::program::Failure;
 use crate::recover::Fault;

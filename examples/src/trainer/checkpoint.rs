@@ -180,7 +180,7 @@ impl CheckpointStore {
     /// Deletes all but the last [`KEPT`] checkpoints up to `newest`, which has just been saved.
     ///
     /// Checkpoints of later steps are unsound ones that were passed over: they do not count, and stay until they are
-    /// written anew.
+    /// written again.
     pub(super) fn delete_old(&self, newest: u64) -> io::Result<()> {
         let checkpoints = self.checkpoints()?;
         for path in checkpoints.range(..=newest).rev().skip(KEPT).map(|(_, path)| path) {

@@ -290,8 +290,8 @@ mod tests {
             fs::write(directory.join("generation-3.addr"), serde_json::to_vec(&leftover).unwrap()).unwrap();
             let threads = join_all(dir.path(), [1, 2, 0]);
             // No rank leaves before all have met.
-            let everybody: Vec<_> = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
-            assert!(everybody.iter().all(Result::is_ok), "{everybody:?}");
+            let all_ranks: Vec<_> = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
+            assert!(all_ranks.iter().all(Result::is_ok), "{all_ranks:?}");
         }
     }
 

@@ -11,7 +11,7 @@ assert T.taskd_beat(ctypes.addressof(word), 10) == 1
 first = word.value  # the first beat is written when the call returns
 assert abs(first - time.monotonic_ns()) < 5e9, "it is the monotonic clock"
 held = 0
-while word.value - first < 100e6:  # nobody else runs any Python meanwhile
+while word.value - first < 100e6:  # no other thread runs any Python meanwhile
     libc.usleep(100000)
     held += 1
 mask = [line for line in open("/proc/self/task/%d/status" % max(map(int, os.listdir("/proc/self/task")))) if "SigBlk" in line]

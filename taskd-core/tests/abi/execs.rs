@@ -35,7 +35,7 @@ async fn a_program_that_the_rank_becomes_goes_on_in_the_same_file() {
         1,
         "the threads before have ended: {is_running:?}"
     );
-    assert_eq!(recording.hooked(), Switches::NONE.with(Kind::SaveCheckpoint), "what the last program says");
+    assert_eq!(recording.hooked(), Switches::NONE.with(Kind::SaveCheckpoint), "what the last program reports");
     assert_eq!(recording.losses(), Losses::default());
     rank.end().await;
 }

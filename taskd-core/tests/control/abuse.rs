@@ -156,7 +156,7 @@ async fn a_slow_client_loses_the_oldest_events_and_receives_their_count() {
     };
     assert!(missed > EVENTS_KEPT as u64 && answered > 10, "{missed} missed, {answered} answered before");
     assert_eq!(served.socket.counts().events_missed, missed);
-    assert!(slow.line().await.is_some_and(|line| line["event"].is_object()), "and then the newest are told");
+    assert!(slow.line().await.is_some_and(|line| line["event"].is_object()), "and then the newest are sent");
     counting.abort();
 }
 

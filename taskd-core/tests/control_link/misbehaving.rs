@@ -31,7 +31,7 @@ async fn killed_and_started_again(mut job: Job) -> (String, JobReport) {
     send(before[&1], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by restart");
     let after = job.linked().await;
-    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
+    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "all ranks start again");
     let why = job.handle.explain(IncidentId(1)).await.expect("it was decided");
     let [(tried, reason), again] = &why.attempts[..] else { panic!("one rung above: {:?}", why.attempts) };
     assert_eq!((tried.as_str(), again), ("recover-in-place", &(tried.clone(), reason.clone())));

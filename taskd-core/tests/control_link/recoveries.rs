@@ -44,7 +44,7 @@ async fn an_unsupported_rank_gets_no_abort_and_is_the_refusal_reason() {
     let of = |name| refused.iter().find(|refusal| refusal.strategy == Name::new(name)).map(|r| r.reason.as_str());
     assert_eq!(of("recover-in-place"), Some("rank 0 cannot be kept: the model is in pieces"));
     assert_eq!(job.closed().await, "recovered by restart");
-    assert_eq!(received(dir.path(), "rank-0.1"), [] as [&str; 0], "nobody is asked to give up in vain");
+    assert_eq!(received(dir.path(), "rank-0.1"), [] as [&str; 0], "no rank is asked to give up in vain");
     job.end().await;
 }
 
@@ -76,7 +76,11 @@ async fn a_failed_step_of_live_ranks_is_retried_by_the_same_processes() {
     assert_eq!(job.closed().await, "recovered by retry");
     assert_eq!(job.linked().await, before);
     let report = job.end().await;
-    assert_eq!((report.incidents[0].blamed.len(), report.restarts), (0, 1), "nobody is blamed for a broken connection");
+    assert_eq!(
+        (report.incidents[0].blamed.len(), report.restarts),
+        (0, 1),
+        "no rank is blamed for a broken connection"
+    );
 }
 
 /// Rung 0 is the vendor's: its library tries an operation again by itself, and meanwhile it reports nothing. What it
@@ -138,7 +142,7 @@ async fn survivors_save_a_checkpoint_before_all_ranks_restart() {
     send(before[&1], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by dump");
     let after = job.linked().await;
-    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
+    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "all ranks start again");
     saved(dir.path(), &["rank-0.1", "rank-2.1"], &[]);
     let report = job.end().await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1));
@@ -178,7 +182,7 @@ async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
     assert_eq!(job.closed().await, "recovered by dump");
     assert_eq!(job.linked().await, before);
     saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "sync-state", "resume"]);
-    assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
+    assert_eq!(job.end().await.restarts, 0, "no budget is used for it");
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ impl Watched {
             Finding::Clear(Domain::Process(Role::Rank(rank)), FaultClass::Slow) => {
                 self.cleared.insert(rank.0, step);
             }
-            other => panic!("it says nothing else: {other:?}"),
+            other => panic!("it reports nothing else: {other:?}"),
         }
     }
 
@@ -182,7 +182,7 @@ fn a_clean_job_has_no_blamed_rank() {
         *loads.entry(format!("{:?}", watched.training.load)).or_default() += 1;
         assert!(watched.blamed.is_empty(), "seed {seed}, {:?}: {:?}", watched.training.load, watched.blamed);
     }
-    println!("{} clean jobs of {CLEAN_STEPS} steps, nobody blamed: {loads:?}", CLEAN.count());
+    println!("{} clean jobs of {CLEAN_STEPS} steps, no rank blamed: {loads:?}", CLEAN.count());
 }
 
 #[test]

@@ -88,9 +88,9 @@ impl Training {
         let wall = longest + COMMUNICATION_NS * self.normal(0.1).exp();
         let ranks = parts.into_iter().zip(0..);
         let reported = ranks.filter_map(|(part, rank)| {
-            let is_told = !self.rng.random_bool(0.003);
+            let is_reported = !self.rng.random_bool(0.003);
             let lost = if self.rng.random_bool(0.01) { 3 } else { 0 };
-            is_told.then(|| (rank, part.times(self.step, wall, lost)))
+            is_reported.then(|| (rank, part.times(self.step, wall, lost)))
         });
         reported.collect()
     }

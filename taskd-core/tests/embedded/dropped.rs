@@ -57,7 +57,7 @@ async fn a_rank_that_does_not_listen_has_the_grace_and_no_more() {
     drop(launcher);
     assert!(begun.elapsed() < Duration::from_millis(400), "the caller that drops does not wait");
     are_gone(&[rank, guard]).await;
-    assert!(begun.elapsed() >= Duration::from_millis(500) && dir.path().join("told-0").exists());
+    assert!(begun.elapsed() >= Duration::from_millis(500) && dir.path().join("ordered-0").exists());
 }
 
 /// A program's end drops its tasks in no order, the one that holds the connection perhaps first.
@@ -114,7 +114,7 @@ async fn a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace() {
     };
     let begun = Instant::now();
     are_gone(&ranks).await;
-    assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("told-0").exists());
+    assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("ordered-0").exists());
 }
 
 async fn runtime_never_in_charge_leaves_the_job_unchanged() {

@@ -19,7 +19,7 @@ pub(crate) const TRAIN: &str = "\
 
 /// Reports that it was ordered to end, and goes on.
 pub(crate) const STUBBORN: &str = "\
-    trap 'echo > told-$TASKD_RANK' TERM; \
+    trap 'echo > ordered-$TASKD_RANK' TERM; \
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \
     while :; do sleep 0.01; done";
 

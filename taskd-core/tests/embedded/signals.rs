@@ -51,7 +51,7 @@ pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
 
 /// Is the host program of a job whose ranks do not come to the end of saving.
 fn save(dir: &Path) -> ExitCode {
-    std::fs::create_dir(dir.join("told")).unwrap();
+    std::fs::create_dir(dir.join("received")).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_link/worker.py");
     let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-write-shard");
     let mut spec =
@@ -115,7 +115,7 @@ async fn a_second_signal_hurries() {
     let dir = tempfile::tempdir().unwrap();
     let (host, ranks) = host(dir.path(), "stop-stubborn").await;
     host.send(Signal::TERM);
-    eventually("the ranks were told", || dir.path().join("told-1").exists().then_some(())).await;
+    eventually("the ranks were ordered to end", || dir.path().join("ordered-1").exists().then_some(())).await;
     assert!(ranks.iter().all(|pid| is_alive(*pid)));
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));

@@ -29,7 +29,7 @@ async fn fact(source: &mut impl TraceSource, like: impl Fn(&Fact) -> bool) -> Fa
             }
         }
     };
-    timeout(PATIENCE, reading).await.expect("it is told")
+    timeout(PATIENCE, reading).await.expect("it is reported")
 }
 
 #[tokio::test]

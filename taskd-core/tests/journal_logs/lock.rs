@@ -81,5 +81,5 @@ fn a_lock_file_with_unreadable_contents_still_locks() {
     fs::write(dir.path().join("lock"), [0xff; 5000]).unwrap();
     assert!(refusal(dir.path()).contains("is in use by another supervisor: stop that one first"));
     assert!(first.close(PATIENCE));
-    assert!(open(dir.path(), small()).0.close(PATIENCE), "what stands in the file is nobody's lock");
+    assert!(open(dir.path(), small()).0.close(PATIENCE), "the content of the file is no process's lock");
 }

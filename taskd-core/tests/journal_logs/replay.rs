@@ -141,12 +141,12 @@ fn a_what_if_replay_times_the_findings_of_other_detectors() {
     assert_eq!(announced.len(), 3, "one silence a start");
     let silent: Vec<WhatIfFinding> = result.would.iter().filter(|s| s.detector == "silence").cloned().collect();
     let found = blames(&silent);
-    for (now, who) in &announced {
-        assert!(found.contains(&(*now, who.clone())), "the same detector finds the same: {found:?}");
+    for (now, suspect) in &announced {
+        assert!(found.contains(&(*now, suspect.clone())), "the same detector finds the same: {found:?}");
         let earlier = JobTime::from_nanos(now.as_nanos() - 100_000_000);
-        assert!(found.contains(&(earlier, who.clone())), "the hasty one finds it a tick earlier: {found:?}");
+        assert!(found.contains(&(earlier, suspect.clone())), "the hasty one finds it a tick earlier: {found:?}");
     }
-    assert_eq!(found.len(), 6, "and nobody else is blamed");
+    assert_eq!(found.len(), 6, "and no other rank is blamed");
     assert_eq!(result.would.iter().filter(|s| s.detector == "wild" && s.finding.is_none()).count(), 1);
     assert!(result.to_string().contains("wild panicked"));
 }
@@ -160,7 +160,11 @@ fn a_what_if_replay_blames_no_rank_for_a_gap_in_the_log() {
     let same: Box<dyn FaultDetector> = Box::new(Silence::after(Duration::from_millis(350)));
     let result = what_if(dir.path(), vec![same], plugins).unwrap();
     assert_eq!(result.followed.missing.len(), 1);
-    assert!(blames(&result.would).iter().all(|(_, who)| who == "silence rank 2"), "{:?}", blames(&result.would));
+    assert!(
+        blames(&result.would).iter().all(|(_, suspect)| suspect == "silence rank 2"),
+        "{:?}",
+        blames(&result.would)
+    );
 }
 
 #[test]

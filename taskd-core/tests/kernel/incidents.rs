@@ -58,7 +58,7 @@ fn an_all_clear_does_not_close_an_incident_with_stopped_ranks() {
     assert_eq!(stopped(&bench.at(20)).len(), 2);
     bench.give(asked_to_look_into(1, 7)); // cancels the restart in its stop
     bench.give(metric(0.0));
-    assert_eq!(bench.kernel.report().incidents[1].outcome, "open", "somebody has to start them again");
+    assert_eq!(bench.kernel.report().incidents[1].outcome, "open", "they have to be started again");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn blame_that_is_refined_after_the_decision_is_right_in_the_report() {
 
 #[test]
 fn evidence_after_the_decision_is_added_to_the_report() {
-    let told_twice = detector_fn("exit", |o, _view, out| {
+    let reported_twice = detector_fn("exit", |o, _view, out| {
         let Signal::Phase(phase) = &o.signal else { return };
         let suspect = Suspect::certain(o.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
         let fault =
@@ -138,7 +138,7 @@ fn evidence_after_the_decision_is_added_to_the_report() {
         }
     });
     let strategies: Vec<Box<dyn RecoveryStrategy>> = vec![Box::new(Restart::new())];
-    let mut bench = Bench::with(2, |_| (), Plugins { detectors: vec![Box::new(told_twice)], strategies }).up();
+    let mut bench = Bench::with(2, |_| (), Plugins { detectors: vec![Box::new(reported_twice)], strategies }).up();
     let how = Termination::Signal { number: 11, core_dumped: false };
     bench.set_phase(1, 1, Phase::Dead(how));
     assert!(!stopped(&bench.at(1_000)).is_empty(), "it is decided");

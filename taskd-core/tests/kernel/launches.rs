@@ -106,7 +106,7 @@ fn a_refusal_of_what_runs_already_is_void() {
     assert_eq!(
         start_of(&again).map(|s| s.0),
         Some(id),
-        "the order is repeated: nobody knows whether it was carried out"
+        "the order is repeated: it is unknown whether it was carried out"
     );
     let refused = vec![(rank_domain(1), Err(Failure::Unreachable("connection refused".into())))];
     let commands = bench.give(Input::Answered { id, results: refused });

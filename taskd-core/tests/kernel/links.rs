@@ -138,7 +138,7 @@ fn report_of_a_rank_without_a_link_is_waited_for_briefly() {
 
     let mut bench = cut();
     bench.now = 150 * MS;
-    assert!(is_decided(&bench.give(link(2, 1, Some(LoopPosition::InLoop)))), "it lives, and can be told");
+    assert!(is_decided(&bench.give(link(2, 1, Some(LoopPosition::InLoop)))), "it lives, and can be reached");
 
     let mut bench = cut();
     assert!(!is_decided(&bench.at(1_119)));
@@ -260,8 +260,8 @@ fn a_late_exit_of_a_rank_that_left_the_world_is_dropped() {
     let order = Order::Restart { ranks: [Rank(1)].into() };
     let wish = OrderEnvelope { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order };
     let commands = bench.give(Input::Ordered(Box::new(wish)));
-    let says_so = |denial: &OrderRejected| denial.to_string().contains("rank 1 is absent");
-    let denied = |c: &Command| matches!(&c.effect, Effect::Reply { result: Err(why), .. } if says_so(why));
+    let names_it = |denial: &OrderRejected| denial.to_string().contains("rank 1 is absent");
+    let denied = |c: &Command| matches!(&c.effect, Effect::Reply { result: Err(why), .. } if names_it(why));
     assert!(commands.iter().any(denied), "{commands:?}");
     assert!(!is_decided(&bench.at(400)));
     assert!(

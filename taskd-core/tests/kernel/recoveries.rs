@@ -104,7 +104,7 @@ fn a_recovery_of_an_outdated_world_is_planned_again() {
     let commands = bench.give(Input::Answered { id: second, results: accepted(1) });
     assert_eq!(start_of(&commands), None, "the world it would enter does not know of rank 0's new process");
     assert_eq!(taken(&bench, Branch::Outrun), 1);
-    let third = look(&commands).expect("it begins anew");
+    let third = look(&commands).expect("it begins again");
     let commands = bench.give(Input::Answered { id: third, results: accepted(1) });
     assert_eq!(start_of(&commands).expect("from the world in force").1, [ProcId::rank(1, 2)]);
     let members = bench.kernel.view().world.members();
@@ -160,7 +160,7 @@ fn an_incident_waiting_for_an_overtaken_recovery_is_decided() {
     }
     let commands = bench.at(160);
     assert_eq!(taken(&bench, Branch::Overtaken), 1, "rank 0 has its new process, and nothing else is left of it");
-    assert_eq!(start_of(&commands).expect("nobody else will wake it").1, [ProcId::rank(1, 2)]);
+    assert_eq!(start_of(&commands).expect("nothing else will wake it").1, [ProcId::rank(1, 2)]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_stop_in_one_recovery_does_not_delay_another_recovery() {
     bench.set_phase(1, 1, killed());
     let (_, second) = start_of(&bench.at(140)).expect("the first recovery cannot end well without rank 1");
     assert_eq!(second, [ProcId::rank(1, 2)], "and rank 0 is its own to start");
-    let (_, first) = start_of(&bench.set_phase(0, 1, killed())).expect("planned anew from the world in force");
+    let (_, first) = start_of(&bench.set_phase(0, 1, killed())).expect("planned again from the world in force");
     assert_eq!(first, [ProcId::rank(0, 2)]);
 }
 
@@ -184,7 +184,7 @@ fn a_process_stopped_by_a_cancelled_plan_starts_in_the_next() {
     let stall = Suspect::certain(Domain::Job, FaultClass::Stall, Damage::default());
     let stall = Fault::new(Name::new("test"), JobTime::START, stall);
     bench.give(Input::Requested(Request::Fault(Box::new(stall))));
-    assert_eq!(stopped(&bench.at(120)).len(), 4, "nobody is named, so everybody is restarted");
+    assert_eq!(stopped(&bench.at(120)).len(), 4, "no rank is named, so all are restarted");
     bench.give(asked_to_look_into(0, 5)); // it cancels the restart, and the cheaper strategy replaces what is lost
     bench.at(140);
     (0..4).for_each(|rank| drop(bench.set_phase(rank, 1, killed())));

@@ -291,7 +291,7 @@ fn a_recovery_ends_when_ranks_that_reported_steps_step_again() {
     assert_eq!(job.chosen(), ["restart"]);
     assert_eq!(job.last().outcome, "open", "rank 0 has reported its steps, and of none since");
     job.observe(0, Signal::Progress { step: 5 });
-    assert_eq!(job.last().outcome, "recovered by restart", "rank 1 never tells of any");
+    assert_eq!(job.last().outcome, "recovered by restart", "rank 1 never reports any");
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Job {
         Job::of_spec(ranks, hosts, |spec| adjust(&mut spec.policy))
     }
 
-    /// A job whose launcher has ranks meet anew at a service.
+    /// A job whose launcher has ranks meet again at a service.
     pub(crate) fn meeting_at(ranks: u32, service: &'static str) -> Job {
         Job::started(ranks, &[], |_| (), Some(Name::new(service)))
     }

@@ -151,7 +151,7 @@ fn a_host_fault_in_dry_run_closes_when_all_ranks_left_the_host() {
     let members = |job: &Job| -> Vec<Option<NodeId>> {
         job.kernel.view().world.members().values().map(|member| member.node.clone()).collect()
     };
-    assert_eq!(members(&job), vec![Some(NodeId(Name::new("a"))); 2], "whatever the specification says");
+    assert_eq!(members(&job), vec![Some(NodeId(Name::new("a"))); 2], "whatever the specification states");
     let damage = Damage { device: Health::Faulty, ..Damage::default() };
     let suspect = Suspect::certain(Domain::Node(NodeId(Name::new("a"))), FaultClass::Device, damage);
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect)))));

@@ -58,7 +58,7 @@ fn a_drained_host_is_left_and_unused_until_it_is_uncordoned() {
     assert_eq!(incident.evidence, ["ann asks for it: she knows why"]);
     let ready = NodeStatus::new(node("a"), NodeState::Ready, 4);
     job.give(Input::Changed(Change::Node(ready)));
-    assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher says");
+    assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher reports");
     let line = job.kernel.status().nodes.remove(0);
     assert_eq!(line.taken_out.as_deref(), Some("drained by ann: she knows why"));
     assert_eq!(job.order(Order::Drain { node: node("a") }).expect("no harm").text, "node a is drained already");
@@ -118,7 +118,7 @@ fn a_paused_runtime_holds_its_recoveries_until_it_is_resumed() {
     assert!(incident.reason.ends_with("held: ann has paused the runtime (she knows why)"), "{}", incident.reason);
     job.pass(60_000);
     assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10), "nothing is done, nothing is paid");
-    let paused = job.kernel.status().paused.expect("it says so");
+    let paused = job.kernel.status().paused.expect("it is reported");
     assert_eq!((paused.by, paused.at), (Name::new("ann"), JobTime::START));
     assert_eq!(job.order(Order::Resume).expect("it is paused").text, "1 held incidents are decided anew");
     job.pass(100);
@@ -181,7 +181,7 @@ fn a_declined_restart_is_asked_again_after_a_process_was_lost() {
     assert_eq!(job.last().outcome, "recovered by restart");
 }
 
-/// Stops what is wanted anew, and knows no further.
+/// Stops what is to start again, and knows no further.
 struct Stops;
 
 impl RecoveryStrategy for Stops {
@@ -203,7 +203,7 @@ impl RecoveryStrategy for Stops {
     }
 
     fn advance(&self, _: &PlanExecution, _: &View) -> Advance {
-        Advance::Fail("and nobody starts it".into())
+        Advance::Fail("and nothing starts it".into())
     }
 }
 
@@ -319,7 +319,7 @@ fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     strategies.retain(|strategy| strategy.name().as_str() != "dump");
     job.kernel =
         Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
-    let why = job.order(Order::Checkpoint).expect_err("nobody saves");
+    let why = job.order(Order::Checkpoint).expect_err("no rank saves");
     let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, shrink, grow, restart, dump-exit, exit)";
     assert_eq!(why, expected);
 }
@@ -419,7 +419,7 @@ fn a_slow_rank_is_reported_and_not_restarted() {
                  train, and would only restart in the same place; dump-exit: the job names no directory for \
                  checkpoints (policy.checkpoint_dir); exit: no rank was lost: the job continues";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
-    assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
+    assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "reported, and not paid for");
     kill(&mut job, 1);
     assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
 }
@@ -582,7 +582,7 @@ impl RecoveryStrategy for Narrow {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
-        let rank = *incident.lost_ranks(view).first().ok_or("nobody is lost")?;
+        let rank = *incident.lost_ranks(view).first().ok_or("no rank is lost")?;
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             members.entry(rank).and_modify(|member| member.incarnation = member.incarnation.next());
         }));
@@ -620,7 +620,7 @@ fn a_drain_that_came_with_another_wish_is_not_lost_over_it() {
     assert_eq!((outcomes, job.hosts()), (vec!["recovered by narrow", "recovered by restart"], vec!["b"; 4]));
 }
 
-/// Starts ranks 2 and 3 anew on host a, when rank 2 has stopped.
+/// Starts ranks 2 and 3 again on host a, when rank 2 has stopped.
 struct Move;
 
 impl RecoveryStrategy for Move {

@@ -70,7 +70,7 @@ fn that_loses_its_meeting(stepped: u32) -> Job {
 #[test]
 fn a_rendezvous_lost_after_joining_restarts_all_once_it_is_used() {
     let mut job = that_loses_its_meeting(2);
-    assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "nobody needs it any more");
+    assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "no rank needs it any more");
     job.set_phase(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
     job.pass(100);
     (0..2).for_each(|rank| job.observe(rank, Signal::Progress { step: 2 }));

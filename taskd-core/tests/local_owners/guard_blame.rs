@@ -182,7 +182,7 @@ async fn a_guard_that_hangs_is_killed_with_what_it_guards() {
             from = next;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is told");
+    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is reported");
     let pid = reported[0].pid;
     eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // it is reported from the moment in which the kernel kills it
     assert!(matches!(&reported[1].state, GuardState::Silent(_)), "{reported:?}");

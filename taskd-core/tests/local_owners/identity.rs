@@ -42,7 +42,7 @@ async fn guard_record_copied_from_elsewhere_kills_no_process() {
     std::fs::copy(one.path().join("guard.json"), two.path().join("guard.json")).unwrap();
     let other = builder(two.path()).build().await.unwrap();
     assert_ne!(guard_pid(two.path()), guard_pid(one.path()), "a guard of its own");
-    assert!(is_alive(pid), "a copy of the record says nothing of the job");
+    assert!(is_alive(pid), "a copy of the record proves nothing of the job");
     other.shutdown(Duration::ZERO).await.unwrap();
     assert!(is_alive(pid));
     launcher.shutdown(Duration::ZERO).await.unwrap();

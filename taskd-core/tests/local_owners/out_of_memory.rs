@@ -122,7 +122,7 @@ async fn gone(launcher: &LocalLauncher, mut from: Revision) -> GuardEnd {
             from = next;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is told")
+    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is reported")
 }
 
 async fn killed_rank_is_not_reported_as_out_of_memory() {

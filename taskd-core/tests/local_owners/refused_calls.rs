@@ -28,7 +28,7 @@ pub(crate) fn run(calls: &str, dir: &str) -> ExitCode {
         let launcher = builder(&std::path::Path::new(dir).join("run")).build().await.unwrap();
         launcher.start(&batch(1, [sleeper()])).await.unwrap_err().to_string()
     });
-    std::fs::write(format!("{dir}/told"), message).unwrap();
+    std::fs::write(format!("{dir}/answer"), message).unwrap();
     ExitCode::SUCCESS
 }
 
@@ -42,7 +42,7 @@ async fn a_call_that_a_sandbox_refuses_is_named() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([ROLE, &numbers.join(","), dir.path().to_str().unwrap()]).stdin(Stdio::null());
         assert!(command.status().unwrap().success(), "{named}");
-        let message = std::fs::read_to_string(dir.path().join("told")).unwrap();
+        let message = std::fs::read_to_string(dir.path().join("answer")).unwrap();
         assert!(message.contains(named) && message.contains("seccomp"), "{message}");
     }
 }

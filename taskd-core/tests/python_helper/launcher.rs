@@ -94,7 +94,7 @@ async fn exits(launcher: &impl Launcher, procs: &[ProcId]) -> (Vec<(ProcId, Phas
             }
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
+    tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
     (reported, exits)
 }
 
@@ -207,7 +207,7 @@ time.sleep(600)";
         outputs
     };
     let both = async { tokio::join!(watch(), watch()) };
-    let both = tokio::time::timeout(PATIENCE, both).await.expect("all records are told");
+    let both = tokio::time::timeout(PATIENCE, both).await.expect("all records are reported");
     let expected = procs[..HANGS_AT_EXIT.len()].iter().map(|proc| (proc.clone(), "KeyError".to_owned()));
     let expected: BTreeMap<_, _> = expected.collect();
     assert_eq!(both, (expected.clone(), expected));

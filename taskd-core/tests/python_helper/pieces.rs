@@ -37,7 +37,11 @@ fn a_message_that_is_too_long_is_this_processs_own_mistake() {
     let refused = json!({"reply": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_603))}});
     assert_eq!(found["found"], json!([refused, {"reply": {"id": 8, "ok": {}}}]), "{found:#}");
     assert_eq!(found["logged"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
-    assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
+    assert_eq!(
+        (&found["garbage"], &found["connected"]),
+        (&json!(0), &json!(1)),
+        "no other process is blamed: {found:#}"
+    );
 }
 
 #[test]

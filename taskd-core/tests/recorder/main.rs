@@ -256,7 +256,7 @@ fn threads_have_rings_of_their_own_which_others_get_when_they_have_ended() {
 fn new_thread_with_drop_oldest_gets_the_ring_that_ended_first() {
     let (recorder, mut recording) = pair(small());
     let numbers_of = (1..=9).map(|number| thread_named(&recorder, "one-of-many", number)).sum::<u64>();
-    assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though nobody reads");
+    assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though no process reads");
     assert_eq!(numbers(&mut recording), [1, 3, 5, 7, 9, 2, 4, 6, 8]);
 }
 

@@ -161,7 +161,7 @@ async fn records_of_killed_and_stopped_ranks_are_all_delivered() {
         }
     }
     assert_eq!(steps, [(1..=1999).collect::<Vec<_>>(), (1..=999).collect()]);
-    assert_eq!((pending, lost), (vec![(Rank(1), 999)], 0), "the dead one waits for nobody");
+    assert_eq!((pending, lost), (vec![(Rank(1), 999)], 0), "the dead one waits for no rank");
     assert_eq!(last_call(&mut source, 0).await, Some((1999, true)));
     assert_eq!(last_call(&mut source, 1).await, Some((999, true)));
     assert_eq!(*records.lock().unwrap(), BTreeMap::from([(Rank(0), 7998), (Rank(1), 3998)]));

@@ -64,7 +64,7 @@ async fn an_interpreter_that_does_not_wait_never_runs_the_program_for_it() {
     job.has_logged("no standbys for").await;
     assert!(job.log().contains("does not answer as a standby"), "{}", job.log());
     assert_eq!(job.run(2, spec).await, "exit code 0");
-    assert_eq!(std::fs::read_to_string(job.path("ran")).unwrap(), "xx", "two ranks, and nobody else");
+    assert_eq!(std::fs::read_to_string(job.path("ran")).unwrap(), "xx", "two ranks, and no other process");
     job.end().await;
 }
 

@@ -12,10 +12,10 @@ use crate::job::{Job, template};
 use crate::support::{exit_of, pid_of, send, sh, sleeper};
 
 /// Writes its identity into a file of its own.
-const WHO: &str = "
+const IDENTITY: &str = "
 import json, os, sys
 import threading
-def tell(**more):
+def report(**more):
     whole = 'report-%s' % os.environ['TASKD_PROC']
     with open(whole + '.new', 'w') as file:
         json.dump(dict(more, env=dict(os.environ), argv=sys.argv, name=__name__, file=__file__, path=sys.path, pid=os.getpid(),
@@ -29,7 +29,7 @@ def tell(**more):
 #[tokio::test]
 async fn four_ranks_are_seated_and_each_is_itself() {
     let job = Job::new(template()).await;
-    let spec = job.program(&format!("{WHO}\ntell()\nimport time; time.sleep(600)"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()\nimport time; time.sleep(600)"));
     let spec = |rank: usize| {
         let mut spec = spec.clone().with_env("OMP_NUM_THREADS", "3");
         spec.argv.extend(["--rank".into(), rank.to_string()]);
@@ -77,9 +77,9 @@ async fn a_seated_ranks_lifeline_heartbeat_and_death_are_as_those_of_any_other()
     let job = Job::new(template().ahead(1)).await;
     let looks = "with open(os.environ['TASKD_LIFELINE'], 'rb') as page: words = page.read(4096)\n\
                  at = int.from_bytes(words[72:76], sys.byteorder)\n\
-                 tell(state=words[20], lock=int.from_bytes(words[at:at + 4], sys.byteorder) & 0x3fffffff)\n\
+                 report(state=words[20], lock=int.from_bytes(words[at:at + 4], sys.byteorder) & 0x3fffffff)\n\
                  import time; time.sleep(600)";
-    let spec = job.program(&format!("{WHO}\n{looks}"));
+    let spec = job.program(&format!("{IDENTITY}\n{looks}"));
     let first = job.start(1, [spec.clone()]).await;
     job.standbys(1).await;
     job.launcher.stop(&first, Duration::ZERO).await.unwrap();
@@ -111,8 +111,9 @@ async fn modules_and_commands_run_as_ever() {
     let job = Job::new(template().ahead(1)).await;
     std::fs::create_dir(job.path("pkg")).unwrap();
     std::fs::write(job.path("pkg/__init__.py"), "").unwrap();
-    std::fs::write(job.path("pkg/train.py"), format!("{WHO}\ntell(package=__package__, spec=__spec__.name)")).unwrap();
-    let command = format!("{WHO}\n__file__ = None\ntell()");
+    std::fs::write(job.path("pkg/train.py"), format!("{IDENTITY}\nreport(package=__package__, spec=__spec__.name)"))
+        .unwrap();
+    let command = format!("{IDENTITY}\n__file__ = None\nreport()");
     let lines = [vec!["-m", "pkg.train", "x"], vec!["-u", "-c", &command, "x", "y"]];
     let mut incarnation = 0;
     for line in lines {
@@ -162,7 +163,7 @@ async fn every_python_from_3_8_on_can_wait_and_older_ones_are_started_as_ever() 
 #[tokio::test]
 async fn pre_started_ones_are_seated_by_their_number() {
     let job = Job::new(Standbys::pre_started(2).after(Duration::ZERO)).await;
-    let spec = job.program(&format!("{WHO}\ntell()\nimport time; time.sleep(600)"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()\nimport time; time.sleep(600)"));
     let first = job.start(1, [spec.clone(), spec.clone()]).await;
     job.standbys(2).await;
     job.launcher.stop(&first, Duration::ZERO).await.unwrap();
@@ -182,7 +183,7 @@ async fn pre_started_ones_are_seated_by_their_number() {
 #[tokio::test]
 async fn default_thread_count_is_detected_if_the_job_sets_none() {
     let job = Job::new(template().ahead(1)).await;
-    let spec = job.program(&format!("{WHO}\ntell()"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()"));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(1).await;
     assert_eq!(job.run(2, spec).await, "exit code 0");

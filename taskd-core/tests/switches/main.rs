@@ -158,7 +158,7 @@ fn all_ranks_in_one_word() {
     let origin = |rank| Origin { rank: Rank(rank), incarnation: Incarnation(1), pid: 1 };
     control.attach(origin(0), SwitchHandle::open(&memory).unwrap());
     assert_eq!(overall(&control)[..5], [Overall::NotSupported; 5]);
-    assert_eq!(overall(&control)[5..], [Overall::Off; 4], "what devices do is off unless somebody asks for it");
+    assert_eq!(overall(&control)[5..], [Overall::Off; 4], "what devices do is off unless it is asked for");
     bare.hooked(Kind::Step);
     assert_eq!(overall(&control)[..2], [Overall::NotSupported, Overall::On]);
     FakeRank::new(1, 1).attach(&control);

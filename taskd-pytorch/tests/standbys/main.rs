@@ -120,7 +120,7 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
         assert_eq!(reports[1]["is_warm"], true);
         println!("{threads:?}: {} of {} CPUs", reports[1]["libraries"], reports[1]["cpus"]);
         for same in ["threads", "libraries", "interop", "omp", "total"] {
-            assert_eq!(reports[1][same], reports[0][same], "{same} where the job says {threads:?}");
+            assert_eq!(reports[1][same], reports[0][same], "{same} where the job sets {threads:?}");
         }
         let libraries = reports[1]["libraries"].as_object().unwrap();
         for asked in ["omp_get_max_threads", "MKL_Get_Max_Threads", "scipy_openblas_get_num_threads64_"] {

@@ -66,7 +66,7 @@ async fn a_socket_that_is_passed_outlives_the_process_and_is_used_by_the_next() 
         let mut child = shell.stdin(passed).spawn().unwrap();
         let mut control = connect(&path).await;
         assert_eq!(control.pid(), child.id());
-        assert_eq!(control.stats().await.unwrap().generations, vec![], "the process of round {round} begins anew");
+        assert_eq!(control.stats().await.unwrap().generations, vec![], "the process of round {round} begins again");
         control.serve(Generation(round), TcpListener::bind("127.0.0.1:0").unwrap()).await.unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

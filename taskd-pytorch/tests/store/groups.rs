@@ -23,8 +23,8 @@ impl Rank {
         command.arg(program).args([rank, size].map(|n| n.to_string())).args(ports.iter().map(u16::to_string));
         command.env("OMP_NUM_THREADS", "1").env("TORCH_CPP_LOG_LEVEL", "ERROR");
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let (to, lines) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
-        Rank { process, to, lines }
+        let (to, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        Rank { process, to, output }
     }
 
     /// Its next line; gloo prints some of its own.

@@ -140,9 +140,9 @@ fn beside_peers(rows: &[Row]) -> Option<String> {
     let keeping = rows.iter().filter(|row| row.candidate.is_peer() && row.world_kept && row.median_s.is_some());
     let best = keeping.min_by(|a, b| a.median_s.unwrap_or(f64::MAX).total_cmp(&b.median_s.unwrap_or(f64::MAX)))?;
     let times = best.median_s? / ours;
-    let who = format!("{} ({})", best.system, best.variant);
+    let name = format!("{} ({})", best.system, best.variant);
     Some(format!(
-        "  the best other system that keeps the world, {who}, takes {times:.1} times as long as recover-in-place\n"
+        "  the best other system that keeps the world, {name}, takes {times:.1} times as long as recover-in-place\n"
     ))
 }
 

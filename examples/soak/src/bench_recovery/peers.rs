@@ -48,11 +48,11 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] =
 
 /// The interpreter that a candidate's ranks run in; an environment that is not there yet is made.
 pub(crate) async fn python_of(candidate: Candidate) -> Result<PathBuf, Failure> {
-    let mut tell = |line: &str| println!("python        {line}");
+    let mut log = |line: &str| println!("python        {line}");
     let located = tokio::task::spawn_blocking(move || match candidate.system() {
-        "ft_launcher" | "nvrx-inprocess" => NVRX.locate(&mut tell).map(|env| env.python().to_owned()),
-        "torchft" => TORCHFT.locate(&mut tell).map(|env| env.python().to_owned()),
-        _ => venv::locate(&mut tell),
+        "ft_launcher" | "nvrx-inprocess" => NVRX.locate(&mut log).map(|env| env.python().to_owned()),
+        "torchft" => TORCHFT.locate(&mut log).map(|env| env.python().to_owned()),
+        _ => venv::locate(&mut log),
     });
     Ok(located.await??)
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long one killed process is waited for before all are looked for anew: meanwhile another one may have been
+/// How long one killed process is waited for before all are looked for again: meanwhile another one may have been
 /// started.
 const GONE_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// What launchers set for their own ranks. One that is around this program is none of theirs.

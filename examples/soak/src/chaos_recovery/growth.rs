@@ -73,7 +73,7 @@ impl Growth {
         }
     }
 
-    /// What the rank holds now that holds most, for people who watch.
+    /// What the rank holds now that holds most, for observers.
     pub(crate) fn newest(&self) -> String {
         let last = self
             .lives
@@ -107,10 +107,10 @@ impl Growth {
             };
             let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
             let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
-            for ((found, most), who) in found.into_iter().zip(most).zip(&mut grown.by) {
+            for ((found, most), process) in found.into_iter().zip(most).zip(&mut grown.by) {
                 if found > *most {
                     *most = found;
-                    *who = format!("{what}, process {pid}, over {} recoveries", life.len());
+                    *process = format!("{what}, process {pid}, over {} recoveries", life.len());
                 }
             }
         }

@@ -93,7 +93,7 @@ async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<A
     Ok(Account::of(options.seed, jobs))
 }
 
-/// Holds jobs that train the same against one that nothing befell.
+/// Holds jobs that train the same against an undisturbed one.
 async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) -> Result<(), Failure> {
     let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
     let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 impl Runtime {
     /// Runs the job to its end. At the first SIGTERM or SIGINT to this process, hands the job over or stops it, as
-    /// `how` says.
+    /// `how` sets.
     ///
     /// If the job cannot be handed over, it is stopped with the policy's termination grace period. A second signal
     /// stops the job immediately, also during a graceful stop and during the checkpoint before it.

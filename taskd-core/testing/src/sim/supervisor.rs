@@ -57,7 +57,7 @@ impl Sim<'_> {
                 self.supervisor.kernel = kernel.with_checks(self.config.checks.clone());
             }
             self.log.restored();
-            self.links_begin_anew();
+            self.links_begin_again();
         }
         self.returns();
         self.wire.cut();

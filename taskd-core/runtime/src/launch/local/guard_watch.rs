@@ -272,7 +272,7 @@ mod tests {
         assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)));
         watch.received();
         let from = from + Duration::from_secs(299);
-        assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)), "the time begins anew");
+        assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)), "the time begins again");
         assert_eq!(look_for(&mut watch, from + Duration::from_secs(299), 3, MINUTES), Look::Overdue);
         child.kill().unwrap();
         child.wait().unwrap();

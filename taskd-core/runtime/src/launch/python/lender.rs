@@ -196,7 +196,7 @@ print(json.dumps([other, listener.is_for('any'), served, again, server.getsockna
         );
         assert_eq!(python(&long, &program).await, json!([null, true, true, null, number]));
         let bound = std::net::TcpListener::bind(("127.0.0.1", number));
-        assert!(bound.is_ok(), "who has asked was the only one who had it");
+        assert!(bound.is_ok(), "the process that asked was the only one that had it");
         assert!(lender.was_asked() && lender.was_asked().eq(&false));
         drop(port);
     }

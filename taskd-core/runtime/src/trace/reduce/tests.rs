@@ -256,7 +256,7 @@ fn positions_of_a_rank_list_its_recent_and_pending_calls() {
     assert_eq!(reducer.pending(1999, Duration::from_nanos(100)), [], "not long enough");
     let pending = PendingCall { group: "default".into(), sequence: 19, begun: 1900 };
     assert_eq!(reducer.pending(2000, Duration::from_nanos(100)), [pending]);
-    assert_eq!(reducer.pending(3000, Duration::from_nanos(100)), [], "told once");
+    assert_eq!(reducer.pending(3000, Duration::from_nanos(100)), [], "reported once");
 }
 
 #[test]

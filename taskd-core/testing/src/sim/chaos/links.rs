@@ -50,7 +50,7 @@ impl Sim<'_> {
     /// Breaks the connections of the gang, without the death of a process.
     fn break_gang(&mut self, kind: FaultKind) -> Option<(ProcId, Generation)> {
         let ranks = self.in_loop();
-        let who = self.dice.pick(&ranks).cloned()?;
+        let proc = self.dice.pick(&ranks).cloned()?;
         let finishes = self.step_reached() + 3 > self.scene.steps;
         let gang = self.training.gang.as_mut().filter(|gang| !gang.dead && !finishes)?;
         gang.dead = true;
@@ -58,7 +58,7 @@ impl Sim<'_> {
         let away_before = self.away_total();
         self.deeds.charge(Charge { kind, at: self.now, domain: Domain::Job, proc: None, away_before });
         self.gang_breaks(generation);
-        Some((who, generation))
+        Some((proc, generation))
     }
 
     fn reports_soon(&mut self, proc: ProcId, generation: Generation, kind: FailureKind) {

@@ -122,7 +122,7 @@ impl Sim<'_> {
     }
 
     /// Resets the links for a new supervisor: it has none, and its kernel repeats the directives of the previous one.
-    pub(in crate::sim) fn links_begin_anew(&mut self) {
+    pub(in crate::sim) fn links_begin_again(&mut self) {
         let quick = self.dice.chance(500);
         let procs: Vec<ProcId> = self.loops.procs.keys().cloned().collect();
         for proc in procs {

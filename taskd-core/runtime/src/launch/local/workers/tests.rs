@@ -79,7 +79,7 @@ async fn peers_that_break_the_protocol_are_refused_and_counted() {
     for cut in [0, 1, 5] {
         assert!(is_taken(&workers, &after_hello(&frame(b"[]")[..cut])).await);
     }
-    assert_eq!(workers.counts().refused, refused, "who dies while it speaks has done nothing wrong");
+    assert_eq!(workers.counts().refused, refused, "a peer that dies while it sends has done nothing wrong");
 }
 
 #[tokio::test]

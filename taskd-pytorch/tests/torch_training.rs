@@ -388,8 +388,8 @@ async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
         assert_eq!(strategies(&report), [Some(Name::new(by))], "{how} {die}: {report:#?}");
         assert_eq!(found, undisturbed[how], "{how} {die}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
-        let output = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
-        assert!(output.contains(why), "{how} {die}: {refused}");
+        let shown = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
+        assert!(shown.contains(why), "{how} {die}: {refused}");
     }
 }
 
@@ -412,7 +412,7 @@ async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let saves = |spec: &mut JobSpec| {
-        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet again, and no strategy tries
+        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that no strategy tries
         spec.policy.checkpoint_dir = Some(dir.path().join("dumps"));
         forbid(&mut spec.policy, &["restart"]);
     };

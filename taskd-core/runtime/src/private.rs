@@ -306,8 +306,8 @@ mod tests {
         if let Err(error) = let_another_write(&own) {
             return println!("skipped: this file system has no access control lists: {error}");
         }
-        let output = why(check_dir(&own));
-        assert!(output.contains("own (mode 0775)") && output.contains("chmod go-w"), "{output}");
+        let reason = why(check_dir(&own));
+        assert!(reason.contains("own (mode 0775)") && reason.contains("chmod go-w"), "{reason}");
         set_mode(&own, 0o755); // now the list grants no other user write access
         check_dir(&own).unwrap();
     }

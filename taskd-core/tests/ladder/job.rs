@@ -106,8 +106,8 @@ impl Job {
                             Some(end) => {
                                 if let Some(error) = self.replacements_record.clone() {
                                     let what = WorkerMessage::ErrorRecorded(Box::new(error));
-                                    let output = WorkerEvent::new(order.proc.clone(), what);
-                                    self.give(Input::Changed(Change::Worker(output)));
+                                    let answer = WorkerEvent::new(order.proc.clone(), what);
+                                    self.give(Input::Changed(Change::Worker(answer)));
                                 }
                                 self.set_phase_of(order.proc, end);
                             }

@@ -278,12 +278,12 @@ impl RecoveryStrategy for Vain {
 #[test]
 fn a_failed_recovery_that_stopped_no_rank_does_not_end_the_job() {
     let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
-    let found = |job: &mut Job| {
+    let reported = |job: &mut Job| {
         job.give(external_fault(job, Domain::Node(node("a"))));
         Ok(())
     };
     for (what, cause) in
-        [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is reported of a host", found)]
+        [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is reported of a host", reported)]
     {
         let mut job = four_with(Vain);
         job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");

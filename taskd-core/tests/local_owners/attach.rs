@@ -36,7 +36,7 @@ async fn exit_between_two_owners_is_reported_to_the_second() {
 
 async fn an_owner_that_has_detached_finds_everything_again() {
     let dir = tempfile::tempdir().unwrap();
-    let build = async || builder(dir.path()).build().await.unwrap(); // with KillTree: an owner that detaches sets the time itself
+    let build = async || builder(dir.path()).build().await.unwrap(); // with KillTree: detaching sets the time itself
     let first = build().await;
     let orders = batch(1, [sleeper(), sh("exit 9")]);
     first.start(&orders).await.unwrap();

@@ -184,7 +184,7 @@ async fn a_guard_that_hangs_is_killed_with_what_it_guards() {
     };
     tokio::time::timeout(PATIENCE, waiting).await.expect("its end is reported");
     let pid = reported[0].pid;
-    eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // it is reported from the moment in which the kernel kills it
+    eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // reported from the moment of the kill
     assert!(matches!(&reported[1].state, GuardState::Silent(_)), "{reported:?}");
     let GuardState::Gone(end) = &reported[2].state else { panic!("{reported:?}") };
     assert_eq!(end.why, format!("guard {pid} had not answered for 1s, and was killed with all its processes"));

@@ -120,14 +120,15 @@ fn recording_lists_hooked_kinds_and_reasons_for_exceptions() {
     recorder.except(Kind::Forward, Some("torch.compile"));
     assert_eq!(recording.hooked(), Switches::NONE.with(Kind::Step).with(Kind::Communication));
     assert!(recording.hooked().has(Kind::Step) && !recording.hooked().has(Kind::Forward));
-    let found = |kind, reason: &str| (kind, reason.to_owned());
-    let both = [found(Kind::Forward, "torch.compile"), found(Kind::Communication, "another profiler is active")];
+    let exception = |kind, reason: &str| (kind, reason.to_owned());
+    let both =
+        [exception(Kind::Forward, "torch.compile"), exception(Kind::Communication, "another profiler is active")];
     assert_eq!(recording.exceptions(), both);
     recorder.except(Kind::Communication, None);
     assert_eq!(recording.exceptions(), both[..1]);
     let refused = (0..).find(|i| recorder.name(&format!("{i:0>250}")) == NameId(0));
     recorder.except(Kind::Step, Some(&"x".repeat(250)));
-    let unnamed = found(Kind::Step, "for an unknown reason");
+    let unnamed = exception(Kind::Step, "for an unknown reason");
     assert_eq!((recording.exceptions().remove(0), refused.is_some()), (unnamed, true), "the table of names is full");
 }
 
@@ -345,9 +346,9 @@ pub(crate) fn sealed(bytes: u64) -> File {
 
 #[test]
 fn invalid_recorder_files_are_refused_with_a_reason() {
-    let found = |file: File| RecorderReader::open(file).map(drop).unwrap_err().to_string();
-    assert_eq!(found(sealed(0)), "not a recorder's file: it has 0 bytes, and needs at least 262144");
-    assert_eq!(found(sealed(1 << 20)), "not a recorder's file, or not initialized yet");
+    let refusal = |file: File| RecorderReader::open(file).map(drop).unwrap_err().to_string();
+    assert_eq!(refusal(sealed(0)), "not a recorder's file: it has 0 bytes, and needs at least 262144");
+    assert_eq!(refusal(sealed(1 << 20)), "not a recorder's file, or not initialized yet");
     let create = |file: File, config| Recorder::create(file, config).map(drop).unwrap_err().to_string();
     let words = "393215 bytes are too few for 2 rings of 1024 slots: use 393216 bytes";
     assert_eq!(create(sealed(393_215), small()), words);
@@ -358,13 +359,13 @@ fn invalid_recorder_files_are_refused_with_a_reason() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(1 << 20).unwrap();
     assert!(create(file.try_clone().unwrap(), small()).starts_with("its length is not sealed"));
-    assert!(found(file).starts_with("its length is not sealed"));
+    assert!(refusal(file).starts_with("its length is not sealed"));
     let file = sealed(393_216);
     Recorder::create(file.try_clone().unwrap(), small()).unwrap();
     let words = format!("process {} records into it already: use a file of its own", std::process::id());
     assert_eq!(create(file.try_clone().unwrap(), small()), words);
     std::os::unix::fs::FileExt::write_all_at(&file, &9u32.to_ne_bytes(), 4096 + 8).unwrap();
-    assert_eq!(found(file), "a recorder's file of version 9, and this program reads version 1");
+    assert_eq!(refusal(file), "a recorder's file of version 9, and this program reads version 1");
 }
 
 #[test]

@@ -38,9 +38,9 @@ async fn garbage_is_closed_and_counted() {
         assert!(client.is_closed());
         unknown += 1;
     }
-    for output in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
+    for request in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
         let mut stranger = Raw::silent(address);
-        stranger.say(output);
+        stranger.say(request);
         assert!(stranger.is_closed());
         strangers += 1;
     }

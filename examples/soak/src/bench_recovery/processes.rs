@@ -138,7 +138,7 @@ impl Running {
 /// Waits a little for the end of a process that was killed.
 fn wait_for_end(process: &Process) {
     if let Some(handle) = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
-        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // a process that lives on is found again
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // live processes are found again
     }
 }
 

@@ -35,8 +35,8 @@ impl Queue {
     /// is zero.
     fn take_loss(&mut self, now: JobTime) -> Option<Observation> {
         let count = std::mem::take(&mut self.lost);
-        let batches = || Fact::new(Domain::Plugin(self.source.clone()), Signal::Lost { count }).into_observation(now);
-        (count > 0).then(batches)
+        let lost_fact = || Fact::new(Domain::Plugin(self.source.clone()), Signal::Lost { count }).into_observation(now);
+        (count > 0).then(lost_fact)
     }
 }
 

@@ -37,6 +37,11 @@ FEW_STEPS = 120 if SOAK else 60  # for programs whose steps are slow
 PAUSE_STEPS = 3  # between two faults
 
 
+def some(cases, count, draw=""):
+    """All of these cases in a soak run, otherwise `count` of them, drawn by the seed and the name of the draw."""
+    return cases if SOAK else random.Random("%d %s" % (SEED, draw)).sample(cases, count)
+
+
 def kill(world, dice, parked=True):
     """A rank at random, at a random moment of its step."""
     victim = dice.randrange(world.size)
@@ -174,7 +179,7 @@ def short_of_memory():
     """A rank's own backward pass ends in its middle, with operations under way: in one of the first steps, and
     later."""
     for settings in SETTINGS:
-        for step in (0, 1, 2, 3, 15):
+        for step in some((0, 1, 2, 3, 15), 1, settings):
             environment = {"SETTINGS": json.dumps(settings), "STEPS": str(step + 12)}
             with StandIn(4, programs.ddp, **environment) as world:
                 reference = world.finish()
@@ -565,7 +570,7 @@ def late_in_first_steps():
 
 
 def early_in_all_programs():
-    worlds = 40 if SOAK else 4
+    worlds = 40 if SOAK else 2
     yield from early(programs.ddp, worlds)
     yield from early(programs.gan, worlds)
     yield from early(programs.accumulated, worlds)
@@ -800,7 +805,7 @@ def ways(names=None, **more):
 
 def compiled_steps():
     """A step that fails once behind a compiled optimizer, and ranks that are lost, with parts of the step compiled."""
-    for way in ("inside", "outside", "optimizer", "whole_step"):
+    for way in some(("inside", "outside", "optimizer", "whole_step"), 2):
         environment = {"WAYS": way, "STEPS": "14"}
         with Compiling(2, traced.recovered, **environment) as world:
             reference = world.finish()
@@ -821,7 +826,7 @@ def found_late():
     """State that is used first when its loop is under way, or is a part of what is named: a rank dies before that and
     after."""
     for how in ("sequential", "chained", "container", "found", "optimizer", "scaler"):
-        for step in (4, 6, 12):
+        for step in some((4, 6, 12), 1, how):
             yield "%s, step %d" % (how, step), died_at(owns.late, 2, step, HOW=how)
 
 
@@ -849,7 +854,7 @@ def changes_late():
     """A rank dies at the end of a step, before what changes late in it and after, and the others complete it; and at
     any moment."""
     for how in ("ema", "swa", "lbfgs", "own_buffers"):
-        for when in ("EARLY", "DIE"):
+        for when in some(("EARLY", "DIE"), 1, how):
             yield "%s, %s" % (how, when), died_at(owns.changes_late, 2, 12, when=when, HOW=how)
         yield "%s, killed" % how, compared(owns.changes_late, kill, steps=FEW_STEPS, HOW=how)
 

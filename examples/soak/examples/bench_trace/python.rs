@@ -203,7 +203,15 @@ impl<'a> Script<'a> {
             .launcher(torch);
         let report = runtime.build()?.run().await;
         local.shutdown(Duration::ZERO).await?;
-        program::completed(&report)?;
+        if let Err(ended) = program::completed(&report) {
+            let kept = dir.keep(); // a rank's output says more than its exit status
+            eprintln!("the ranks' output is kept in {}", kept.display());
+            for rank in 0..self.ranks {
+                let stderr = kept.join(format!("run/procs/rank-{rank}.1/stderr.log"));
+                eprintln!("{}:\n{}", stderr.display(), std::fs::read_to_string(&stderr).unwrap_or_default());
+            }
+            return Err(ended.into());
+        }
         let printed = std::fs::read_to_string(dir.path().join("run/procs/rank-0.1/stdout.log"))?;
         let line = printed.lines().last().ok_or_else(|| format!("{} printed nothing", self.name))?;
         Ok((serde_json::from_str(line)?, recorded.load(Ordering::Relaxed)))
@@ -212,7 +220,8 @@ impl<'a> Script<'a> {
     fn spec(&self) -> JobSpec {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(self.name);
         let program = [self.python, &script].map(|path| path.to_string_lossy().into_owned());
-        let mut worker = WorkerSpec::new(program.into_iter().chain(self.args.iter().cloned()));
+        let worker = WorkerSpec::new(program.into_iter().chain(self.args.iter().cloned()));
+        let mut worker = worker.with_env("PYTHONFAULTHANDLER", "1"); // a crash leaves the Python stacks in its output
         if !self.native.is_empty() {
             worker = worker.with_env("TASKD_NATIVE", self.native);
         }

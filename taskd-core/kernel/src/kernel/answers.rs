@@ -2,20 +2,50 @@
 //!
 //! The effect of an answer is decided by the code that waits for it.
 
-use super::{Check, DropReason, Kernel};
-use crate::detect::{Damage, Fault, FaultClass, Suspect};
-use crate::job::{CommandId, Domain, Exit, Name, ProcId, Ready, Termination};
+use super::commands::Pending;
+use super::{Check, Checks, Counts, DropReason};
+use crate::detect::{Damage, Evidence, Fault, FaultClass, Findings, Suspect};
+use crate::job::{CommandId, Domain, Exit, Incarnation, JobTime, Name, ProcId, Ready, Role, Termination};
 use crate::recover::{Action, Failure, TargetReply};
-use crate::state::Phase;
+use crate::state::{DirectiveReply, Phase, Proc};
+use crate::trace::Probe;
 use std::collections::{BTreeMap, BTreeSet};
 
-impl Kernel {
-    pub(super) fn answered(&mut self, id: CommandId, results: &[(Domain, Result<TargetReply, Failure>)]) {
-        let not_started = self.starts_answered(id, results);
-        let Some(pending) = self.state.pending.get_mut(&id) else {
-            return self.late(id, results);
-        };
+/// The answers to one command, by target.
+type Results = [(Domain, Result<TargetReply, Failure>)];
+
+/// A probe, its subject, and the answer to it.
+pub(super) type ProbeAnswer = (Probe, Domain, Result<TargetReply, Failure>);
+
+/// What the launcher has answered to the start of processes.
+#[derive(Default)]
+pub(super) struct StartAnswers {
+    /// The processes that were not started.
+    refused: BTreeSet<Domain>,
+    /// The processes that were to be stopped before their start was accepted: the stop has missed them.
+    pub(super) missed: Vec<(ProcId, Phase)>,
+}
+
+/// Gives answers to the commands that wait for them.
+pub(super) struct Answers<'a> {
+    pub(super) now: JobTime,
+    pub(super) checks: &'a Checks,
+    pub(super) procs: &'a mut BTreeMap<Role, Proc>,
+    pub(super) pending: &'a mut BTreeMap<CommandId, Pending>,
+    pub(super) starting: &'a mut BTreeMap<CommandId, BTreeSet<ProcId>>,
+    pub(super) void: &'a mut BTreeMap<CommandId, DropReason>,
+    pub(super) counts: &'a mut Counts,
+    pub(super) found: &'a mut Findings,
+}
+
+impl Answers<'_> {
+    /// Handles the answers to a command. Returns those that are evidence for detectors.
+    pub(super) fn answered(&mut self, id: CommandId, results: &Results, starts: &StartAnswers) -> Vec<ProbeAnswer> {
         let mut evidence = Vec::new();
+        let Some(pending) = self.pending.get_mut(&id) else {
+            self.late(id, results);
+            return evidence;
+        };
         for (target, result) in results {
             let accepted_only =
                 matches!(pending.action, Action::Start { .. } | Action::Stop { .. } | Action::SendDirectives(_))
@@ -25,70 +55,57 @@ impl Kernel {
                 continue; // accepted by the launcher; its changes report the completion
             }
             let is_void =
-                matches!(pending.action, Action::Start { .. }) && result.is_err() && !not_started.contains(target);
+                matches!(pending.action, Action::Start { .. }) && result.is_err() && !starts.refused.contains(target);
             if is_void || !pending.answer(target, result.clone()) {
-                self.state.counts.drop(DropReason::RepeatedAnswer);
+                self.counts.drop(DropReason::RepeatedAnswer);
             } else if let Action::Collect(ask) = &pending.action {
                 evidence.push((ask.clone(), target.clone(), result.clone()));
             }
         }
-        for (ask, about, result) in evidence {
-            self.deliver_probe_reply(&ask, &about, &result);
-        }
+        evidence
     }
 
-    /// Records if the launcher accepted the start of processes, and returns the processes that were refused.
+    /// Records if the launcher accepted the start of processes.
     ///
     /// Acceptance is a fact about the processes, even if the plan is void by now. The refusal of a process that the
     /// launcher has already reported is ignored: a repeated order was refused.
-    fn starts_answered(
-        &mut self,
-        id: CommandId,
-        results: &[(Domain, Result<TargetReply, Failure>)],
-    ) -> BTreeSet<Domain> {
-        let mut not_started = BTreeSet::new();
-        let Some(starting) = self.state.starting.remove(&id) else { return not_started };
-        let answers: BTreeMap<&Domain, &Result<TargetReply, Failure>> = results.iter().map(|(d, r)| (d, r)).collect();
-        let answer = |proc: &ProcId| answers.get(&Domain::Process(proc.role.clone())).copied();
+    pub(super) fn starts_answered(&mut self, id: CommandId, results: &Results) -> StartAnswers {
+        let mut answers = StartAnswers::default();
+        let Some(starting) = self.starting.remove(&id) else { return answers };
+        let by_target: BTreeMap<&Domain, &Result<TargetReply, Failure>> = results.iter().map(|(d, r)| (d, r)).collect();
+        let answer = |proc: &ProcId| by_target.get(&Domain::Process(proc.role.clone())).copied();
         let (answered, open): (BTreeSet<_>, BTreeSet<_>) =
             starting.into_iter().partition(|proc| answer(proc).is_some());
         if !open.is_empty() {
-            self.state.starting.insert(id, open);
+            self.starting.insert(id, open);
         }
         for proc in answered {
-            match answer(&proc) {
-                Some(Err(failure)) => {
-                    self.never_started(&proc, failure);
-                    not_started.insert(Domain::Process(proc.role));
-                }
-                _ => self.taken_on(&proc),
+            if let Some(Err(failure)) = answer(&proc) {
+                self.never_started(&proc, failure);
+                answers.refused.insert(Domain::Process(proc.role));
+                continue;
+            }
+            let known = self.procs.get(&proc.role).filter(|known| known.incarnation == proc.incarnation);
+            if let Some(phase) = known.filter(|known| !known.wanted).map(|known| known.phase.clone()) {
+                answers.missed.push((proc, phase));
             }
         }
-        not_started
-    }
-
-    /// Handles the launcher's acceptance of the start of a process. If the process was to be stopped before that, the
-    /// stop had missed it, and is repeated.
-    fn taken_on(&mut self, proc: &ProcId) {
-        let known = self.state.view.procs.get(&proc.role).filter(|k| k.incarnation == proc.incarnation);
-        if let Some(phase) = known.filter(|k| !k.wanted).map(|k| k.phase.clone()) {
-            self.stop_again(proc, &phase);
-        }
+        answers
     }
 
     /// Handles an answer to a command that is no longer awaited.
     ///
     /// The simulation switches this check off to show its effect: the answer then satisfies any other command that
     /// waits for the same target.
-    fn late(&mut self, id: CommandId, results: &[(Domain, Result<TargetReply, Failure>)]) {
-        let Some(as_what) = self.state.void.remove(&id) else {
+    fn late(&mut self, id: CommandId, results: &Results) {
+        let Some(as_what) = self.void.remove(&id) else {
             return; // the launcher's "accepted", after its changes have reported the rest
         };
         if self.checks.has(Check::LateCompletionDrop) {
-            return self.state.counts.drop(as_what);
+            return self.counts.drop(as_what);
         }
         for (target, result) in results {
-            for pending in self.state.pending.values_mut() {
+            for pending in self.pending.values_mut() {
                 pending.answer(target, result.clone());
             }
         }
@@ -99,12 +116,12 @@ impl Kernel {
         let mut exit = Exit::new(Termination::Unknown);
         exit.stderr_tail = format!("not started: {why}");
         let over = Phase::Exited(Box::new(exit));
-        if let Some(known) = self.state.view.procs.get_mut(&proc.role).filter(|p| p.incarnation == proc.incarnation) {
+        if let Some(known) = self.procs.get_mut(&proc.role).filter(|p| p.incarnation == proc.incarnation) {
             known.wanted = false;
             known.phase = over;
         }
         let target = Domain::Process(proc.role.clone());
-        for pending in self.state.pending.values_mut() {
+        for pending in self.pending.values_mut() {
             let awaited = pending.waiting.get(&target) == Some(&Some(proc.incarnation));
             if awaited && matches!(pending.action, Action::Stop { .. }) {
                 pending.answer(&target, Ok(TargetReply::Accepted));
@@ -116,21 +133,21 @@ impl Kernel {
     /// The process never existed, and no process is to blame.
     pub(super) fn start_lost(&mut self, proc: &ProcId) {
         let why = "its start order was lost when the supervisor ended";
-        if self.state.view.procs.get(&proc.role).is_some_and(|k| k.incarnation == proc.incarnation && k.wanted) {
+        if self.procs.get(&proc.role).is_some_and(|k| k.incarnation == proc.incarnation && k.wanted) {
             let about = Domain::Process(proc.role.clone());
             let suspect = Suspect::victim(about, FaultClass::Launch, Damage::PROCESS_GONE);
-            let fault = Fault::new(Name::new("runtime"), self.now(), suspect).with_incarnation(Some(proc.incarnation));
-            self.found.blame(fault.with_evidence(crate::detect::Evidence::text("start", why)));
+            let fault = Fault::new(Name::new("runtime"), self.now, suspect).with_incarnation(Some(proc.incarnation));
+            self.found.blame(fault.with_evidence(Evidence::text("start", why)));
         }
         self.never_started(proc, &Failure::Unreachable(why.into()));
     }
 
     /// Answers starts and stops according to the phase of their processes.
-    pub(super) fn answer_by_phase(&mut self, proc: &ProcId, phase: &Phase) {
+    pub(super) fn by_phase(&mut self, proc: &ProcId, phase: &Phase) {
         let target = Domain::Process(proc.role.clone());
         let fenced = self.checks.has(Check::IncarnationFence);
-        let never_steps = self.state.view.proc(&proc.role).is_none_or(|known| !known.reports_steps);
-        for pending in self.state.pending.values_mut() {
+        let never_steps = self.procs.get(&proc.role).is_none_or(|known| !known.reports_steps);
+        for pending in self.pending.values_mut() {
             let Some(awaited) = pending.waiting.get(&target) else { continue };
             if fenced && *awaited != Some(proc.incarnation) {
                 continue;
@@ -159,12 +176,56 @@ impl Kernel {
         }
     }
 
-    pub(super) fn answer_by_step(&mut self, target: &Domain, incarnation: crate::job::Incarnation) {
-        for pending in self.state.pending.values_mut() {
+    /// Answers starts that wait for a step of this process.
+    pub(super) fn by_step(&mut self, target: &Domain, incarnation: Incarnation) {
+        for pending in self.pending.values_mut() {
             let stepping = matches!(pending.action, Action::Start { until: Ready::Stepping | Ready::Training, .. });
             if stepping && pending.waiting.get(target) == Some(&Some(incarnation)) {
                 pending.answer(target, Ok(TargetReply::Accepted));
             }
         }
+    }
+
+    /// Answers starts that wait until this process is parked.
+    pub(super) fn parked(&mut self, proc: &ProcId) {
+        let parked = |action: &Action| matches!(action, Action::Start { until: Ready::Parked, .. });
+        _ = self.of(proc, None, parked, &Ok(TargetReply::Accepted));
+    }
+
+    /// Fails the directives to a process that has ended.
+    pub(super) fn for_the_dead(&mut self, proc: &ProcId) {
+        if self.checks.has(Check::AnswerForTheDead) {
+            _ = self.of(proc, None, |action| matches!(action, Action::SendDirectives(_)), &Err(Failure::Gone));
+        }
+    }
+
+    /// Handles the reply of a process to a directive.
+    pub(super) fn directive(&mut self, id: CommandId, proc: &ProcId, result: &Result<Box<DirectiveReply>, String>) {
+        if !self.pending.contains_key(&id) {
+            let as_what = self.void.get(&id).copied().unwrap_or(DropReason::LateAnswer);
+            return self.counts.drop(as_what);
+        }
+        let result = result.clone().map(TargetReply::Directive).map_err(Failure::Refused);
+        if !self.of(proc, Some(id), |action| matches!(action, Action::SendDirectives(_)), &result) {
+            self.counts.drop(DropReason::RepeatedAnswer);
+        }
+    }
+
+    /// Answers the commands of one kind that wait for this process. Returns false if there are none.
+    fn of(
+        &mut self,
+        proc: &ProcId,
+        id: Option<CommandId>,
+        kind: impl Fn(&Action) -> bool,
+        result: &Result<TargetReply, Failure>,
+    ) -> bool {
+        let mut answered = false;
+        let target = Domain::Process(proc.role.clone());
+        for (_, pending) in self.pending.iter_mut().filter(|(known, _)| id.is_none_or(|id| id == **known)) {
+            if kind(&pending.action) && pending.waiting.get(&target) == Some(&Some(proc.incarnation)) {
+                answered |= pending.answer(&target, result.clone());
+            }
+        }
+        answered
     }
 }

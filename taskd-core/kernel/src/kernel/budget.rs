@@ -1,5 +1,8 @@
 //! The recovery budget: recoveries withdraw from it, healthy training time refills it.
 
+use super::arbiter::Price;
+use super::incidents::Open;
+use super::{Branch, Counts};
 use crate::job::{BudgetSpec, JobTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -41,6 +44,32 @@ impl Budget {
     /// Withdraws one recovery. An empty budget stays empty.
     pub(super) fn withdraw(&mut self) {
         self.left = self.left.saturating_sub(1);
+    }
+}
+
+/// Pays for recoveries.
+pub(super) struct Account<'a> {
+    pub(super) budget: &'a mut Budget,
+    pub(super) free_in_row: &'a mut u32,
+    pub(super) counts: &'a mut Counts,
+}
+
+impl Account<'_> {
+    /// Takes the price of an incident's recovery.
+    pub(super) fn pay(&mut self, open: &mut Open, price: Price) {
+        match price {
+            Price::Nothing => {}
+            Price::Token => {
+                open.paid = open.worth();
+                self.budget.withdraw();
+                *self.free_in_row = 0;
+            }
+            Price::FreeRetry => {
+                open.let_off = open.worth();
+                self.counts.branch(Branch::FreeRetry);
+                *self.free_in_row += 1;
+            }
+        }
     }
 }
 

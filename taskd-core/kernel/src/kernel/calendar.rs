@@ -3,7 +3,6 @@
 //!
 //! It reads no clock.
 
-use super::Kernel;
 use crate::job::{JobTime, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -40,15 +39,6 @@ impl Calendar {
         }
         let (first, unix_ms) = self.pairs.front().filter(|_| !self.is_cut)?;
         Some(WallTime::from_unix_ms(unix_ms.saturating_sub(ms(at, *first))))
-    }
-}
-
-impl Kernel {
-    /// Returns the wall-clock time that corresponds to the job time `at`. `None` if no recorded
-    /// [`Input::WallClock`](super::Input::WallClock) covers `at`.
-    #[must_use]
-    pub fn wall(&self, at: JobTime) -> Option<WallTime> {
-        self.state.calendar.wall(at)
     }
 }
 

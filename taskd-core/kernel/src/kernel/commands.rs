@@ -2,14 +2,16 @@
 //!
 //! It issues none by itself, and handles no answers: that is the part of `answers`.
 
+use super::guards::SilentGuards;
+use super::outbox::Outbox;
 use super::plans::PlanId;
-use super::{Check, Command, DropReason, Effect, Event, Kernel, State};
+use super::{Check, Checks, DropReason};
 use crate::job::{CommandId, Domain, Incarnation, IncidentId, JobTime, ProcId, Ready, Role};
 use crate::recover::{Action, Failure, TargetReply};
-use crate::state::{Phase, Proc, StartBatch};
+use crate::state::{Phase, Place, Proc, StartBatch};
+use crate::trace::Probe;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of commands that are remembered only to count their late answers.
@@ -37,51 +39,42 @@ impl Pending {
     }
 }
 
-impl Kernel {
-    /// Commands what no plan waits for: an acknowledgement, an event, an answer, a switch of recorders.
-    pub(super) fn effect(&mut self, plan: Option<PlanId>, effect: Effect) {
-        let id = self.next_command_id();
-        self.push(id, plan, effect);
-    }
+/// Issues commands: what they mean for the desired state of processes, and which answers they wait for.
+pub(super) struct Commands<'a> {
+    pub(super) now: JobTime,
+    pub(super) checks: &'a Checks,
+    pub(super) procs: &'a mut BTreeMap<Role, Proc>,
+    pub(super) pending: &'a mut BTreeMap<CommandId, Pending>,
+    pub(super) starting: &'a mut BTreeMap<CommandId, BTreeSet<ProcId>>,
+    pub(super) outbox: Outbox<'a>,
+}
 
-    fn next_command_id(&mut self) -> CommandId {
-        self.state.commands += 1;
-        CommandId(self.state.commands)
-    }
-
-    fn push(&mut self, id: CommandId, plan: Option<PlanId>, effect: Effect) {
-        let (incident, generation) = (plan.and_then(PlanId::incident), self.state.view.world.generation());
-        self.out.push(Command { id, generation, incident, effect });
-    }
-
-    /// Issues a command. Its effect on the desired state applies from now on, not from when it is carried out.
-    pub(super) fn command(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
-        if let Action::Finish { ok, reason } = &action {
-            self.finishing(*ok, reason);
-        }
-        let id = self.next_command_id();
-        let mut entered = None;
+impl Commands<'_> {
+    /// Issues a command. Its effect on the desired state of processes applies from now on, not from when it is carried
+    /// out.
+    pub(super) fn issue(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
+        let incident = plan.and_then(PlanId::incident);
+        let id = self.outbox.number(incident, action.clone().into());
         match &action {
-            Action::Enter(world) => {
-                self.world_entered(plan, world);
-                self.enter_world(Arc::clone(world));
-                entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
-            }
             Action::Start { batch, .. } => self.order(id, batch),
-            Action::Stop { procs, .. } => self.unwant(procs, plan.and_then(PlanId::incident)),
-            Action::Cordon { nodes, reason } => nodes.iter().for_each(|node| self.cordon(node, reason.clone())),
-            Action::Collect(_) | Action::SendDirectives(_) | Action::Finish { .. } => {}
+            Action::Stop { procs, .. } => self.unwant(procs, incident),
+            _ => {}
         }
         let waiting = self.targets(&action);
-        self.push(id, plan, action.clone().into());
         if !waiting.is_empty() {
-            let due = self.now() + within;
-            let pending = Pending { plan, action, waiting, results: BTreeMap::new(), due };
-            self.state.pending.insert(id, pending);
+            let due = self.now + within;
+            self.pending.insert(id, Pending { plan, action, waiting, results: BTreeMap::new(), due });
         }
         self.answer_for_the_dead(id);
-        if let Some(entered) = entered {
-            self.announce(None, entered);
+    }
+
+    /// Issues the commands without an answer again, as far as they are not carried out.
+    ///
+    /// They may have been logged but not carried out; commands may be repeated.
+    pub(super) fn issue_again(&mut self) {
+        for (id, pending) in self.pending.iter().filter(|(_, pending)| !pending.waiting.is_empty()) {
+            let incident = pending.plan.and_then(PlanId::incident);
+            self.outbox.again(*id, incident, not_ended(&pending.action, self.procs).into());
         }
     }
 
@@ -90,11 +83,11 @@ impl Kernel {
         if !self.checks.has(Check::AnswerForTheDead) {
             return;
         }
-        let State { pending, view, .. } = &mut self.state;
-        let Some(pending) = pending.get_mut(&id) else { return };
+        let Some(pending) = self.pending.get_mut(&id) else { return };
         let Action::SendDirectives(batch) = &pending.action else { return };
         let lives = |proc: &ProcId| {
-            view.proc(&proc.role).is_some_and(|known| known.incarnation == proc.incarnation && !known.phase.is_over())
+            let known = self.procs.get(&proc.role);
+            known.is_some_and(|known| known.incarnation == proc.incarnation && !known.phase.is_over())
         };
         let dead: Vec<ProcId> =
             batch.directives.iter().map(|(proc, _)| proc).filter(|proc| !lives(proc)).cloned().collect();
@@ -104,24 +97,23 @@ impl Kernel {
     }
 
     fn order(&mut self, id: CommandId, batch: &StartBatch) {
-        self.state.starting.insert(id, batch.starts.iter().map(|o| o.proc.clone()).collect());
+        self.starting.insert(id, batch.starts.iter().map(|o| o.proc.clone()).collect());
         for order in &batch.starts {
             let place = match &order.place {
-                crate::state::Place::On(node) => Some(node.clone()),
-                crate::state::Place::AnyBut(_) => None,
+                Place::On(node) => Some(node.clone()),
+                Place::AnyBut(_) => None,
             };
-            let pending =
-                Proc::pending(order.proc.incarnation, batch.world.generation(), "ordered", self.state.view.now);
-            let before = self.state.view.procs.get(&order.proc.role);
+            let pending = Proc::pending(order.proc.incarnation, batch.world.generation(), "ordered", self.now);
+            let before = self.procs.get(&order.proc.role);
             let reports_steps = before.is_some_and(|before| before.reports_steps);
             let proc = Proc { wanted: true, node: place, reports_steps, ..pending };
-            self.state.view.procs.insert(order.proc.role.clone(), proc);
+            self.procs.insert(order.proc.role.clone(), proc);
         }
     }
 
     fn unwant(&mut self, procs: &[ProcId], by: Option<IncidentId>) {
         for proc in procs {
-            let known = self.state.view.procs.get_mut(&proc.role);
+            let known = self.procs.get_mut(&proc.role);
             if let Some(known) = known.filter(|k| k.incarnation == proc.incarnation && !k.phase.is_over()) {
                 known.wanted = false;
                 known.stopped_for = by;
@@ -131,7 +123,7 @@ impl Kernel {
 
     /// Transfers the processes that one incident's recovery has stopped to another incident, or to any.
     pub(super) fn hand_over(&mut self, from: IncidentId, to: Option<IncidentId>) {
-        let stopped = self.state.view.procs.values_mut().filter(|p| p.stopped_for == Some(from));
+        let stopped = self.procs.values_mut().filter(|p| p.stopped_for == Some(from));
         stopped.for_each(|p| p.stopped_for = to);
     }
 
@@ -140,42 +132,47 @@ impl Kernel {
         match action {
             Action::Start { batch, .. } => batch.starts.iter().map(|o| target(&o.proc)).collect(),
             Action::Stop { procs, exact, .. } => {
-                procs.iter().filter(|p| !self.has_ended(&p.role, p.incarnation, *exact)).map(target).collect()
+                procs.iter().filter(|p| !has_ended(self.procs, p, *exact)).map(target).collect()
             }
             Action::SendDirectives(batch) => batch.directives.iter().map(|(proc, _)| target(proc)).collect(),
             Action::Collect(ask) => ask.about.iter().map(|d| (d.clone(), None)).collect(),
             Action::Enter(_) | Action::Cordon { .. } | Action::Finish { .. } => BTreeMap::new(),
         }
     }
+}
 
-    pub(super) fn has_ended(&self, role: &Role, incarnation: Incarnation, exact: bool) -> bool {
-        self.state.view.procs.get(role).is_none_or(|known| {
-            known.incarnation != incarnation || known.phase.is_exited() || (!exact && known.phase.is_over())
-        })
-    }
+/// Ends the wait for answers: at the time limit of a command, or with its plan.
+pub(super) struct TimeLimits<'a> {
+    pub(super) guards: SilentGuards<'a>,
+    pub(super) starting: &'a BTreeMap<CommandId, BTreeSet<ProcId>>,
+    pub(super) pending: &'a mut BTreeMap<CommandId, Pending>,
+    pub(super) void: &'a mut BTreeMap<CommandId, DropReason>,
+}
 
-    pub(super) fn void_commands(&mut self, id: PlanId) {
-        let ours: Vec<CommandId> =
-            self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect();
-        self.state.pending.retain(|_, p| p.plan != Some(id));
-        self.void(ours, DropReason::LateAnswer);
-    }
-
-    /// Marks commands as void: answers that still arrive are dropped, and counted under this reason.
-    fn void(&mut self, commands: Vec<CommandId>, as_what: DropReason) {
-        self.state.void.extend(commands.into_iter().map(|id| (id, as_what)));
-        while self.state.void.len() > VOID_MAX {
-            self.state.void.pop_first();
+impl TimeLimits<'_> {
+    /// Extends all time limits.
+    pub(super) fn extend(&mut self, by: Duration) {
+        for pending in self.pending.values_mut() {
+            pending.due = pending.due + by;
         }
     }
 
-    /// Fails the targets whose time limit has passed. The silence of a probed source counts as evidence.
-    pub(super) fn time_out(&mut self) {
-        let now = self.now();
+    /// Extends the time limit of the commands that wait for the end of a process.
+    pub(super) fn extend_stop(&mut self, proc: &ProcId, due: JobTime) {
+        let target = Domain::Process(proc.role.clone());
+        for pending in self.pending.values_mut() {
+            let waits = pending.waiting.get(&target) == Some(&Some(proc.incarnation));
+            if waits && matches!(pending.action, Action::Stop { .. }) {
+                pending.due = pending.due.max(due);
+            }
+        }
+    }
+
+    /// Fails the targets whose time limit has passed. Returns the probes that were not answered, with their subjects.
+    pub(super) fn time_out(&mut self) -> Vec<(Probe, Domain)> {
+        let TimeLimits { guards, starting, .. } = self;
+        let (view, now) = (guards.view, guards.view.now);
         let (mut silent, mut late) = (Vec::new(), Vec::new());
-        let is_due = |pending: &Pending| pending.due <= now && !pending.waiting.is_empty() && !self.is_held_up(pending);
-        let due = self.state.pending.iter().filter(|(_, p)| is_due(p)).map(|(id, _)| *id).collect::<BTreeSet<_>>();
-        let State { pending, starting, view, .. } = &mut self.state;
         let runs = |target: &Domain, incarnation: Option<Incarnation>| {
             view.proc_of(target).is_some_and(|p| Some(p.incarnation) == incarnation && p.phase == Phase::Running)
         };
@@ -184,7 +181,8 @@ impl Kernel {
             let proc = ProcId { role: role.clone(), incarnation };
             starting.values().any(|procs| procs.contains(&proc))
         };
-        for (command, pending) in pending.iter_mut().filter(|(id, _)| due.contains(id)) {
+        let is_due = |pending: &Pending| pending.due <= now && !pending.waiting.is_empty() && !guards.hold_up(pending);
+        for (command, pending) in self.pending.iter_mut().filter(|(_, pending)| is_due(pending)) {
             late.push(*command);
             for (target, incarnation) in std::mem::take(&mut pending.waiting) {
                 let result = match &pending.action {
@@ -202,10 +200,34 @@ impl Kernel {
                 pending.results.insert(target, result);
             }
         }
-        for (ask, about) in silent {
-            self.deliver_probe_reply(&ask, &about, &Err(Failure::TimedOut));
-        }
-        self.void(late, DropReason::TimedOutAnswer);
-        self.state.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
+        mark_void(self.void, late, DropReason::TimedOutAnswer);
+        self.pending.retain(|_, p| p.plan.is_some() || !p.waiting.is_empty());
+        silent
+    }
+}
+
+/// Returns true if the process has ended, or was replaced. Not before its exact exit is known, if `exact`.
+pub(super) fn has_ended(procs: &BTreeMap<Role, Proc>, proc: &ProcId, exact: bool) -> bool {
+    procs.get(&proc.role).is_none_or(|known| {
+        known.incarnation != proc.incarnation || known.phase.is_exited() || (!exact && known.phase.is_over())
+    })
+}
+
+/// Returns the action without the start of processes that have existed and ended.
+///
+/// A launcher that has forgotten them would start them a second time.
+fn not_ended(action: &Action, procs: &BTreeMap<Role, Proc>) -> Action {
+    let mut action = action.clone();
+    if let Action::Start { batch, .. } = &mut action {
+        batch.starts.retain(|order| !has_ended(procs, &order.proc, true));
+    }
+    action
+}
+
+/// Marks commands as void: answers that still arrive are dropped, and counted under this reason.
+pub(super) fn mark_void(void: &mut BTreeMap<CommandId, DropReason>, commands: Vec<CommandId>, as_what: DropReason) {
+    void.extend(commands.into_iter().map(|id| (id, as_what)));
+    while void.len() > VOID_MAX {
+        void.pop_first();
     }
 }

@@ -1,13 +1,20 @@
 //! Decides incidents that are due: turns the arbiter's verdict into a decision, which is published, paid for and begun.
 //!
-//! It judges no proposal: that is the part of the `arbiter`.
+//! A decision can end the job and concerns every part, so it is made on the whole kernel; what it rests on are functions
+//! of the few parts that they read. This file judges no proposal: that is the part of the `arbiter`.
 
 use super::arbiter::{ArbiterContext, Price, Verdict, arbitrate};
+use super::budget::Account;
 use super::incidents::{Hold, Open};
+use super::lifecycle::Life;
+use super::links::AwaitedReports;
+use super::operator::ranks_on;
 use super::plans::PlanId;
-use super::{Branch, Chosen, Decision, Event, HoldReason, Kernel};
+use super::plugins::plugin_fault;
+use super::probation::Trial;
+use super::{Branch, Chosen, Decision, Event, HoldReason, Kernel, State};
 use crate::detect::Fault;
-use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, RemovalCap, Role};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, Role};
 use crate::recover::Action;
 use crate::state::{Proc, View};
 use std::collections::BTreeSet;
@@ -16,9 +23,6 @@ use std::time::Duration;
 /// Text with which an incident is closed after the recovery of another incident has replaced its blamed processes.
 #[doc(hidden)]
 pub const REPLACED: &str = "another recovery has replaced the blamed processes";
-/// Maximum number of host removals that are remembered for the limit on removals. The oldest are dropped first; a limit
-/// above this number is not enforced.
-const REMOVALS_KEPT_MAX: usize = 1024;
 
 /// Returns true if the incident is an operator's request for which no process was stopped yet.
 fn is_wish(open: &Open) -> bool {
@@ -30,43 +34,80 @@ fn is_non_disruptive(open: &Open, view: &View) -> bool {
     !open.begun && open.incident.is_non_disruptive(view)
 }
 
+/// Returns true if another incident's recovery has started newer processes in the place of all that was blamed.
+fn is_overtaken(open: &Open, view: &View, trial: Option<&Trial>) -> bool {
+    let stands = |fault: &Fault| {
+        if let Domain::Node(node) | Domain::Device(node, _) = &fault.primary_suspect().domain {
+            return !ranks_on(node, view).is_empty();
+        }
+        if let Domain::Guard(node) = &fault.primary_suspect().domain {
+            let ends_with_it = |proc: &Proc| proc.unguarded && proc.node.as_ref() == Some(node);
+            return fault.primary_suspect().damage.is_still_training() || view.procs.values().any(ends_with_it);
+        }
+        let member = match &fault.primary_suspect().domain {
+            Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
+            _ => None,
+        };
+        member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
+    };
+    let is_half_done = trial.is_some_and(|trial| trial.leaves_ranks_waiting(open.incident.id));
+    !open.has_failed()
+        && !is_half_done
+        && view.stopped_for(open.incident.id).next().is_none()
+        && !open.incident.faults.iter().any(stands)
+}
+
+/// Returns the faulty hosts to cordon, if the incident concerns only hosts without ranks.
+///
+/// `None` unless at least one of these hosts is faulty and still in use.
+fn broken_spares(open: &Open, view: &View) -> Option<BTreeSet<NodeId>> {
+    let is_of_a_spare = |fault: &Fault| match &fault.primary_suspect().domain {
+        Domain::Node(node) | Domain::Device(node, _) => ranks_on(node, view).is_empty(),
+        _ => false,
+    };
+    let mut spares = open.incident.broken_hosts();
+    spares.retain(|node| view.is_ready(node));
+    let is_untouched = !open.begun && open.incident.attempts.is_empty();
+    let is_all = is_untouched && open.incident.faults.iter().all(is_of_a_spare);
+    (is_all && !spares.is_empty()).then_some(spares)
+}
+
 impl Kernel {
     /// Decides one incident that is due. Returns false if there is none.
     pub(super) fn decide_one(&mut self) -> bool {
-        let now = self.now();
-        let due = |o: &&Open| o.decide_at.is_some_and(|at| at <= now);
-        let Some(id) = self.state.incidents.values().find(due).map(|o| o.incident.id) else { return false };
+        let Some(id) = self.agenda().due() else { return false };
         if self.state.life.is_ending() {
-            self.set_decide_at(id, None);
+            self.agenda().set(id, None);
             return true;
         }
-        let open = &self.state.incidents[&id];
+        let State { incidents, view, counts, ledger, trial, .. } = &mut self.state;
+        let open = &incidents[&id];
         if open.incident.faults.iter().all(|f| matches!(f.primary_suspect().domain, Domain::Plugin(_))) {
-            self.state.counts.branch(Branch::Noted);
+            counts.branch(Branch::Noted);
             self.close(id, "noted: it concerns the runtime, not the job", None);
             return true;
         }
-        if let Some(spares) = self.broken_spares(open) {
+        if let Some(spares) = broken_spares(open, view) {
             return self.take_out(id, &spares);
         }
-        if self.is_overtaken(open) {
-            if self.observes() {
-                self.state.ledger.judged(&open.incident, &self.state.view); // replaced before it was decided
+        if is_overtaken(open, view, trial.as_ref()) {
+            if view.is_dry_run() {
+                ledger.judged(&open.incident, view); // replaced before it was decided
             }
-            self.state.counts.branch(Branch::Overtaken);
+            counts.branch(Branch::Overtaken);
             self.close(id, REPLACED, None);
             return true;
         }
-        if self.awaits_guard(id) {
-            self.set_decide_at(id, None);
+        if self.silent_guards().delay(&self.state.incidents[&id]) {
+            self.agenda().set(id, None);
             return true;
         }
         if let Some(until) = self.awaits_word(id) {
             self.state.counts.branch(Branch::AwaitedWord);
-            self.set_decide_at(id, Some(until));
+            self.agenda().set(id, Some(until));
             return true;
         }
-        self.charge_closed(id);
+        self.probation().charge_closed(id);
         let open = &self.state.incidents[&id];
         let context = self.arbiter_context(open);
         let verdict = arbitrate(&open.incident, &context);
@@ -75,56 +116,27 @@ impl Kernel {
         true
     }
 
-    /// Returns true if another incident's recovery has started newer processes in the place of all that was blamed.
-    pub(super) fn is_overtaken(&self, open: &Open) -> bool {
-        let view = &self.state.view;
-        let stands = |fault: &Fault| {
-            if let Domain::Node(node) | Domain::Device(node, _) = &fault.primary_suspect().domain {
-                return !self.ranks_on(node).is_empty();
-            }
-            if let Domain::Guard(node) = &fault.primary_suspect().domain {
-                let ends_with_it = |proc: &Proc| proc.unguarded && proc.node.as_ref() == Some(node);
-                return fault.primary_suspect().damage.is_still_training() || view.procs.values().any(ends_with_it);
-            }
-            let member = match &fault.primary_suspect().domain {
-                Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
-                _ => None,
-            };
-            member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
-        };
-        let is_half_done = self.state.trial.as_ref().is_some_and(|trial| trial.leaves_ranks_waiting(open.incident.id));
-        !open.has_failed()
-            && !is_half_done
-            && view.stopped_for(open.incident.id).next().is_none()
-            && !open.incident.faults.iter().any(stands)
-    }
-
-    /// Returns the faulty hosts to cordon, if the incident concerns only hosts without ranks.
-    ///
-    /// `None` unless at least one of these hosts is faulty and still in use.
-    fn broken_spares(&self, open: &Open) -> Option<BTreeSet<NodeId>> {
-        let is_of_a_spare = |fault: &Fault| match &fault.primary_suspect().domain {
-            Domain::Node(node) | Domain::Device(node, _) => self.ranks_on(node).is_empty(),
-            _ => false,
-        };
-        let mut spares = open.incident.broken_hosts();
-        spares.retain(|node| self.state.view.is_ready(node));
-        let is_untouched = !open.begun && open.incident.attempts.is_empty();
-        let is_all = is_untouched && open.incident.faults.iter().all(is_of_a_spare);
-        (is_all && !spares.is_empty()).then_some(spares)
+    /// Returns the time until which the decision waits for a report of a rank, if it does.
+    fn awaits_word(&mut self, id: IncidentId) -> Option<JobTime> {
+        let State { incidents, view, unread, .. } = &mut self.state;
+        AwaitedReports { view, unread }.delay(incidents.get_mut(&id)?)
     }
 
     /// Cordons hosts on which nothing runs, if the runtime may act. Always returns true: the incident is settled.
     fn take_out(&mut self, id: IncidentId, spares: &BTreeSet<NodeId>) -> bool {
         let by = self.state.incidents[&id].incident.root().map_or(Name::new("a detector"), |fault| fault.by.clone());
-        let how = match (self.observes(), self.state.paused.is_some(), self.over_the_cap(spares.len())) {
+        let how = match (
+            self.state.view.is_dry_run(),
+            self.state.paused.is_some(),
+            self.hosts().over_the_cap(spares.len()),
+        ) {
             (true, ..) => "no process runs on it: would be cordoned".to_owned(),
             (_, true, _) => "no process runs on it: not cordoned, as the runtime is paused".to_owned(),
             (.., Some(cap)) => format!("no process runs on it: not cordoned, as {cap}"),
             _ => {
                 let reason = format!("reported as broken by {by}");
                 self.command(None, Action::Cordon { nodes: spares.clone(), reason }, Duration::MAX);
-                self.note_removals(spares.len());
+                self.hosts().note_removals(spares.len());
                 "no process runs on it: cordoned".to_owned()
             }
         };
@@ -152,10 +164,9 @@ impl Kernel {
 
     /// Turns a verdict into a plan, a wait, or the end of the job.
     fn rule(&mut self, id: IncidentId, verdict: Verdict, price: Price) {
-        self.set_decide_at(id, None);
+        self.agenda().set(id, None);
         for plugin in verdict.panicked {
-            let fault =
-                super::ingest::plugin_fault(&self.state.view, plugin, "the strategy panicked in `propose`".into());
+            let fault = plugin_fault(&self.state.view, plugin, "the strategy panicked in `propose`".into());
             self.found.blame(fault);
         }
         if verdict.waits {
@@ -187,7 +198,7 @@ impl Kernel {
         };
         self.state.ledger.decided(&decision, &self.state.view);
         let last_words = decision.last_words();
-        self.announce(Some(id), Event::Decided(Box::new(decision)));
+        self.outbox().announce(Some(id), Event::Decided(Box::new(decision)));
         if let Some((why, _)) = held {
             self.maybe_complete = true; // all ranks may have finished while this was undecided
             return self.state.counts.branch(match why {
@@ -203,10 +214,10 @@ impl Kernel {
             }
             None => self.end(false, &last_words),
             Some(chosen) => {
-                self.note_removals(chosen.proposal.cost.nodes_removed as usize);
+                self.hosts().note_removals(chosen.proposal.cost.nodes_removed as usize);
                 if chosen.proposal.cost.ends_job {
-                    self.state.life = super::lifecycle::Life::Ending;
-                    self.drop_other_plans(PlanId::Recovery(id));
+                    self.state.life = Life::Ending;
+                    self.plans().cancel_others(PlanId::Recovery(id));
                 }
                 self.begin(PlanId::Recovery(id), chosen.strategy, chosen.proposal);
             }
@@ -215,30 +226,18 @@ impl Kernel {
 
     /// Records that a decision is held (not carried out for now), or charges its price to the recovery budget.
     fn book(&mut self, id: IncidentId, hold: Option<Hold>, price: Price) {
-        let Some(open) = self.state.incidents.get_mut(&id) else { return };
+        let State { incidents, budget, free_in_row, counts, .. } = &mut self.state;
+        let Some(open) = incidents.get_mut(&id) else { return };
         (open.held, open.word_until) = (hold, None);
-        if open.held.is_some() {
-            return;
-        }
-        match price {
-            Price::Nothing => {}
-            Price::Token => {
-                open.paid = open.worth();
-                self.state.budget.withdraw();
-                self.state.free_in_row = 0;
-            }
-            Price::FreeRetry => {
-                open.let_off = open.worth();
-                self.state.counts.branch(Branch::FreeRetry);
-                self.state.free_in_row += 1;
-            }
+        if open.held.is_none() {
+            Account { budget, free_in_row, counts }.pay(open, price);
         }
     }
 
     /// Returns the reason why a verdict is held, with its text. `None` if it is carried out.
     fn hold(&mut self, id: IncidentId, chosen: Option<&Chosen>) -> Option<(HoldReason, String)> {
         let question = chosen.and_then(|chosen| self.question(id, chosen));
-        if self.observes() {
+        if self.state.view.is_dry_run() {
             let asks = question.map_or(String::new(), |question| format!(", and would ask: {question}"));
             return Some((HoldReason::DryRun, format!("; not done: this runtime only observes{asks}")));
         }
@@ -261,31 +260,6 @@ impl Kernel {
         if policy.permission(strategy) == Permission::Ask {
             return Some(format!("{strategy} needs the approval of an operator"));
         }
-        self.over_the_cap(proposal.cost.nodes_removed as usize)
-    }
-
-    /// Returns the reason why an operator has to approve the removal of `nodes` more hosts, if one has to.
-    fn over_the_cap(&mut self, nodes: usize) -> Option<String> {
-        let RemovalCap { nodes_max, within } = self.state.view.spec.policy.node_removals;
-        let since = self.now().since(JobTime::START).saturating_sub(within);
-        self.state.removals.retain(|at| at.since(JobTime::START) >= since);
-        let removed = self.state.removals.len();
-        (nodes > 0 && removed.saturating_add(nodes) > nodes_max as usize).then(|| {
-            format!("{removed} hosts were cordoned within {within:?}, and {nodes_max} may be without an approval")
-        })
-    }
-
-    pub(super) fn note_removals(&mut self, nodes: usize) {
-        let now = self.now();
-        self.state.removals.extend((0..nodes.min(REMOVALS_KEPT_MAX)).map(|_| now));
-        while self.state.removals.len() > REMOVALS_KEPT_MAX {
-            self.state.removals.pop_front();
-        }
-    }
-
-    pub(super) fn set_decide_at(&mut self, id: IncidentId, at: Option<JobTime>) {
-        if let Some(open) = self.state.incidents.get_mut(&id) {
-            open.decide_at = at;
-        }
+        self.hosts().over_the_cap(proposal.cost.nodes_removed as usize)
     }
 }

@@ -1,64 +1,41 @@
-//! Observes a job that another system runs: adopts its processes, and notices when it has recovered.
+//! Observes a job that another system runs, and notices when it has recovered.
 //!
-//! No command from here affects a process.
+//! Nothing here changes anything.
 
+use super::HoldReason;
 use super::incidents::Open;
-use super::{Branch, HoldReason, Kernel};
+use super::operator::ranks_on;
 use crate::detect::Fault;
-use crate::job::{Counted, Domain, IncidentId, ProcId, Ready, Role};
-use crate::state::{Phase, Proc, ProcStatus};
-use std::sync::Arc;
+use crate::job::{Domain, IncidentId, Mode, Ready, Role};
+use crate::state::{Phase, Proc, View};
+use std::collections::BTreeMap;
 
-impl Kernel {
-    /// Adopts processes that another system has started as the ones that their roles are meant to have. All that are
-    /// reported together enter one world.
-    pub(super) fn expect<'a>(&mut self, told: impl IntoIterator<Item = &'a ProcStatus>) {
-        let view = &self.state.view;
-        let newer = |status: &&ProcStatus| {
-            let known = view.procs.get(&status.proc.role).map(|known| known.incarnation);
-            known < Some(status.proc.incarnation)
-        };
-        let mut members = view.world.members().clone();
-        for ProcStatus { proc, node, .. } in told.into_iter().filter(newer) {
-            if let Some(member) = proc.role.rank().and_then(|rank| members.get_mut(&rank)) {
-                member.incarnation = proc.incarnation;
-                member.node = node.clone().or(member.node.take());
-            }
-        }
-        if members != *view.world.members() {
-            let world = view.world.successor(Counted::No, |old| *old = members);
-            self.enter_world(Arc::new(world));
-        }
+/// Text with which an incident is closed that another system has recovered from.
+pub(super) const MENDED: &str = "repaired by another system: the blamed processes were replaced, and the job trains";
+
+impl View {
+    /// Returns true if the runtime only observes and reports what it would do.
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.spec.policy.mode == Mode::DryRun
     }
+}
 
-    /// Adopts an expected process as the one of its role.
-    pub(super) fn adopt(&mut self, proc: &ProcId) {
-        self.state.counts.branch(Branch::Adopted);
-        let generation = self.state.view.world.generation();
-        let pending = Proc::pending(proc.incarnation, generation, "not started by taskd", self.now());
-        let reports_steps = self.state.view.proc(&proc.role).is_some_and(|before| before.reports_steps);
-        self.state.view.procs.insert(proc.role.clone(), Proc { wanted: true, reports_steps, ..pending });
-    }
+/// Reads which incidents another system has recovered from.
+pub(super) struct ObservedJob<'a> {
+    pub(super) view: &'a View,
+    pub(super) incidents: &'a BTreeMap<IncidentId, Open>,
+}
 
-    /// Closes observed incidents that another system has recovered from: nothing that was blamed is left, and the job
-    /// trains.
-    pub(super) fn mended_by_others(&mut self) {
-        let observed =
-            self.state.incidents.values().filter(|o| o.held.as_ref().is_some_and(|h| h.why == HoldReason::DryRun));
-        let observed: Vec<IncidentId> = observed.map(|o| o.incident.id).collect();
+impl ObservedJob<'_> {
+    /// Returns the observed incidents that another system has recovered from: nothing that was blamed is left, and the
+    /// job trains.
+    pub(super) fn mended_by_others(&self) -> Vec<IncidentId> {
+        let is_observed = |open: &Open| open.held.as_ref().is_some_and(|hold| hold.why == HoldReason::DryRun);
+        let observed: Vec<&Open> = self.incidents.values().filter(|open| is_observed(open)).collect();
         if observed.is_empty() || !self.all_ready() {
-            return;
+            return Vec::new();
         }
-        for id in observed {
-            if self.state.incidents.get(&id).is_some_and(|open| self.is_mended(open)) {
-                self.state.counts.branch(Branch::MendedByOthers);
-                self.close(
-                    id,
-                    "repaired by another system: the blamed processes were replaced, and the job trains",
-                    None,
-                );
-            }
-        }
+        observed.into_iter().filter(|open| self.is_mended(open)).map(|open| open.incident.id).collect()
     }
 
     /// Returns true if another system has recovered from the incident.
@@ -66,13 +43,13 @@ impl Kernel {
     /// Every process that was blamed was replaced by a newer one, no rank is left on a host that was blamed, and, if
     /// the whole job was blamed, every rank has progressed or was restarted since.
     fn is_mended(&self, open: &Open) -> bool {
-        let view = &self.state.view;
+        let view = self.view;
         let stands = |fault: &Fault| match &fault.primary_suspect().domain {
             Domain::Process(Role::Rank(rank)) => {
                 let member = view.world.members().get(rank);
                 member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
             }
-            Domain::Node(node) | Domain::Device(node, _) => !self.ranks_on(node).is_empty(),
+            Domain::Node(node) | Domain::Device(node, _) => !ranks_on(node, view).is_empty(),
             Domain::Plugin(_) => false,
             _ => view.training().any(|(_, proc)| proc.progress_at <= open.incident.opened),
         };
@@ -81,7 +58,7 @@ impl Kernel {
 
     /// Returns true if every rank has a process that counts as started.
     fn all_ready(&self) -> bool {
-        let view = &self.state.view;
+        let view = self.view;
         let stepping = |proc: &Proc| match view.spec.policy.ready {
             Ready::Stepping => true,
             Ready::Training => proc.reports_steps,

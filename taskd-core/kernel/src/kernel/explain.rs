@@ -2,8 +2,10 @@
 //!
 //! This is bookkeeping: nothing is decided from it.
 
+use super::calendar::Calendar;
+use super::ledger::Ledger;
 use super::report::IncidentReport;
-use super::{Decision, HoldReason, Kernel, Lost, Refusal};
+use super::{Decision, HoldReason, Lost, Refusal};
 use crate::detect::Fault;
 use crate::job::{IncidentId, Name, Seq};
 use crate::recover::Cost;
@@ -68,14 +70,12 @@ impl Archive {
     }
 }
 
-impl Kernel {
-    /// Explains the last decision about an incident. `None` if there is no such incident, nothing was decided about it
-    /// yet, or it is not among the last [`EXPLAINED_MAX`] incidents.
-    #[must_use]
-    pub fn explain(&self, id: IncidentId) -> Option<Explanation> {
-        let report = self.dated(self.state.ledger.report_of(id)?);
+impl Ledger {
+    /// Explains the last decision about an incident, if it is kept.
+    pub(super) fn explain(&self, id: IncidentId, calendar: &Calendar) -> Option<Explanation> {
+        let report = self.report_of(id)?.dated(calendar);
         let Grounds { faults, attempts, rests_on, chosen, lost, refused, held, budget_left } =
-            self.state.ledger.archive.0.get(&id)?.clone();
+            self.archive.0.get(&id)?.clone();
         Some(Explanation { report, faults, attempts, rests_on, chosen, lost, refused, held, budget_left })
     }
 }

@@ -7,9 +7,8 @@
 //! one of them is past it without having it. If a message gets lost, the rank reports again at the next step that is to
 //! be copied.
 
-use super::{DropReason, Kernel};
+use super::{Counts, DropReason};
 use crate::job::{Incarnation, ProcId, Rank, World};
-use crate::recover::Action;
 use crate::state::{Directive, DirectiveBatch, InMemoryCheckpoint, InMemoryCheckpointId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limit for ranks to receive a commit.
-const HEARD_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(30);
 
 /// The known state of the ranks' in-memory checkpoints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -119,27 +118,29 @@ impl Memory {
     }
 }
 
-impl Kernel {
-    /// Handles a rank's report that it has copied its state, or skipped a copy.
-    pub(super) fn copied_to_memory(&mut self, proc: &ProcId, copy: &InMemoryCheckpoint) {
-        let world = Arc::clone(&self.state.view.world);
+/// Finds the in-memory checkpoint that is complete on all ranks, from their reports.
+pub(super) struct InMemoryCheckpoints<'a> {
+    pub(super) world: &'a Arc<World>,
+    pub(super) memory: &'a mut Memory,
+    pub(super) counts: &'a mut Counts,
+}
+
+impl InMemoryCheckpoints<'_> {
+    /// Handles a rank's report that it has copied its state, or skipped a copy. Returns the commits to send, if any.
+    pub(super) fn copied(&mut self, proc: &ProcId, copy: &InMemoryCheckpoint) -> Option<DirectiveBatch> {
+        let world = self.world;
         let member = proc.role.rank().filter(|rank| world.proc(*rank).as_ref() == Some(proc));
         let Some(rank) = member.filter(|_| copy.generation == world.generation()) else {
-            return self.state.counts.drop(DropReason::OldGeneration);
+            self.counts.drop(DropReason::OldGeneration);
+            return None;
         };
-        self.state.memory.count(rank, proc.incarnation, copy);
-        let told = self.state.memory.hear(rank, *copy, &world);
-        if told.is_empty() || self.observes() {
-            return;
-        }
-        let whole = self.state.memory.whole;
-        let declare = |(rank, number)| Some((world.proc(rank)?, Directive::CommitInMemory { number, whole }));
-        let orders = told.into_iter().filter_map(declare).collect();
-        self.command(
-            None,
-            Action::SendDirectives(DirectiveBatch { world: Arc::clone(&world), directives: orders }),
-            HEARD_WITHIN,
-        );
+        self.memory.count(rank, proc.incarnation, copy);
+        let told = self.memory.hear(rank, *copy, world);
+        let whole = self.memory.whole;
+        let commit = |(rank, number)| Some((world.proc(rank)?, Directive::CommitInMemory { number, whole }));
+        let is_any = !told.is_empty();
+        let directives = told.into_iter().filter_map(commit).collect();
+        is_any.then(|| DirectiveBatch { world: Arc::clone(world), directives })
     }
 }
 

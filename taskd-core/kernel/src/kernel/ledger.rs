@@ -2,9 +2,13 @@
 //!
 //! Nothing is decided from it.
 
+use super::calendar::Calendar;
 use super::explain::Archive;
+use super::in_memory_checkpoints::Memory;
+use super::orders::Orders;
 use super::report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome, WallTimes};
-use super::{Counts, Decision, DropReason, Kernel, State};
+use super::shrunk_periods::SmallerTimes;
+use super::{Counts, Decision, DropReason};
 use crate::detect::{Fault, FaultClass, INTERRUPTED};
 use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
 use crate::recover::Incident;
@@ -26,47 +30,38 @@ pub(super) struct Ledger {
     pub(super) archive: Archive,
 }
 
-impl Kernel {
+/// Reads what the report of a job consists of.
+pub(super) struct Reporter<'a> {
+    pub(super) ledger: &'a Ledger,
+    pub(super) calendar: &'a Calendar,
+    pub(super) view: &'a View,
+    pub(super) counts: &'a Counts,
+    pub(super) memory: &'a Memory,
+    pub(super) smaller: &'a SmallerTimes,
+    pub(super) orders: &'a Orders,
+}
+
+impl Reporter<'_> {
     /// Returns the report of the job until now.
-    #[must_use]
-    pub fn report(&self) -> JobReport {
-        let State { ledger, view, counts, memory, smaller, orders, .. } = &self.state;
+    pub(super) fn report(&self) -> JobReport {
+        let Reporter { ledger, calendar, view, counts, memory, smaller, orders } = self;
         let (outcome, reason, ended) = ledger.outcome.clone().unwrap_or((Outcome::Running, String::new(), view.now));
         JobReport {
             outcome,
             ok: outcome == Outcome::Completed,
             reason,
             ended,
-            wall: self.wall(ended),
+            wall: calendar.wall(ended),
             restarts: view.world.restarts(),
             memory: memory.figures(),
             replicas: view.replicas.figures(),
             smaller: smaller.all(),
-            incidents: ledger.closed.iter().chain(ledger.open.values()).map(|report| self.dated(report)).collect(),
+            incidents: ledger.closed.iter().chain(ledger.open.values()).map(|report| report.dated(calendar)).collect(),
             orders: orders.kept(),
             orders_left_out: orders.left_out(),
             output_dirs: BTreeMap::new(),
-            counts: counts.clone(),
+            counts: (*counts).clone(),
         }
-    }
-
-    /// Returns the report of an incident, open or closed; `None` if the kernel does not know the incident, or no longer
-    /// keeps its report.
-    #[doc(hidden)]
-    pub fn incident(&self, id: IncidentId) -> Option<IncidentReport> {
-        self.state.ledger.report_of(id).map(|report| self.dated(report))
-    }
-
-    /// Returns the report of an incident with its wall-clock times.
-    pub(super) fn dated(&self, report: &IncidentReport) -> IncidentReport {
-        let wall = WallTimes {
-            onset: self.wall(report.onset),
-            detected: self.wall(report.detected),
-            decided: report.decided.and_then(|at| self.wall(at)),
-            resumed: report.resumed.and_then(|at| self.wall(at)),
-            closed: report.closed.and_then(|at| self.wall(at)),
-        };
-        IncidentReport { wall, ..report.clone() }
     }
 }
 

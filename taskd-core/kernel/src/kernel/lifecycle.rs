@@ -1,14 +1,17 @@
 //! The life cycle of the job as a whole: first start, completion, and final stop.
 //!
-//! It recovers nothing: a start that fails becomes a fault like any other.
+//! The phases of a job concern every part, so they change on the whole kernel. Nothing is recovered here: a start that
+//! fails becomes a fault like any other.
 
+use super::budget::Budget;
 use super::plans::PlanId;
-use super::{Branch, Command, HoldReason, Input, Kernel, Outcome, Request, Start, State};
-use crate::detect::{Damage, Evidence, Fault, FaultClass, INTERRUPTED, OPERATOR, Suspect};
-use crate::job::{Counted, Domain, JobTime, Member, Name, ProcId, Rank, Role, World};
+use super::plugins::plugin_fault;
+use super::{Branch, HoldReason, Input, Kernel, Outcome, Request, Start, State, worlds};
+use crate::detect::{Damage, Evidence, Fault, FaultClass, OPERATOR, Suspect};
+use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, Termination};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, PlanExecution, Proposal, Stage};
-use crate::state::View;
+use crate::state::{ProcStatus, View};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,21 +66,15 @@ impl Life {
 }
 
 impl Kernel {
-    /// Returns true if the job has ended: nothing is decided any more.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.state.life.is_over()
-    }
-
     /// Handles the start of the kernel. `before` is the time of the previous input: the time since then is charged to
     /// no process.
     pub(super) fn start(&mut self, start: &Start, before: JobTime) {
         self.state.view.spec = Arc::clone(&start.spec);
         self.state.view.rendezvous_service.clone_from(&start.rendezvous_service);
         self.state.switches.start(start.trace);
-        self.apply_permissions();
+        self.controls().apply_permissions();
         if self.state.life == Life::New {
-            self.state.budget = super::Budget::full(&start.spec.policy.budget);
+            self.state.budget = Budget::full(&start.spec.policy.budget);
             self.state.view.world = Arc::new(start.spec.first_world());
             self.state.life = Life::Listing;
             return;
@@ -100,36 +97,25 @@ impl Kernel {
     /// Continues after a listing: the first one starts the job, or resumes what an earlier supervisor had in progress.
     pub(super) fn listing_taken(&mut self) {
         if self.state.life == Life::Listing {
-            match self.observes() {
+            match self.state.view.is_dry_run() {
                 true => self.state.life = Life::Training, // the running processes are the job
                 false => self.bring_up(),
             }
         }
         if std::mem::take(&mut self.state.reissue) {
-            let generation = self.state.view.world.generation();
-            let open = self.state.pending.iter().filter(|(_, p)| !p.waiting.is_empty());
-            let again = open.map(|(id, p)| {
-                let incident = p.plan.and_then(PlanId::incident);
-                Command { id: *id, generation, incident, effect: self.not_ended(&p.action).into() }
-            });
-            let again: Vec<Command> = again.collect();
-            self.out.extend(again); // they may have been logged but not carried out; commands may be repeated
-            self.switch_again();
-            if !self.observes() {
-                self.release(|held| held == HoldReason::DryRun); // the previous supervisor only observed
+            self.commands().issue_again();
+            self.trace_switches().switch_again();
+            if !self.state.view.is_dry_run() {
+                self.agenda().release(|held| held == HoldReason::DryRun); // the previous supervisor only observed
             }
         }
     }
 
-    /// Returns the action without the start of processes that have existed and ended.
-    ///
-    /// A launcher that has forgotten them would start them a second time.
-    fn not_ended(&self, action: &Action) -> Action {
-        let mut action = action.clone();
-        if let Action::Start { batch, .. } = &mut action {
-            batch.starts.retain(|order| !self.has_ended(&order.proc.role, order.proc.incarnation, true));
+    /// Enters the world of the processes that another system has started, if it is a new one.
+    pub(super) fn expect<'a>(&mut self, told: impl IntoIterator<Item = &'a ProcStatus>) {
+        if let Some(world) = worlds::observed(told, &self.state.view) {
+            self.worlds().enter(Arc::new(world));
         }
-        action
     }
 
     /// Starts the first world, after stopping processes that an earlier run of the job has left.
@@ -177,25 +163,6 @@ impl Kernel {
         self.found.blame(fault.with_evidence(Evidence::text("start", why)));
     }
 
-    pub(super) fn enter_world(&mut self, world: Arc<World>) {
-        for (rank, member) in world.members() {
-            let known = self.state.view.procs.get_mut(&Role::Rank(*rank));
-            if let Some(known) = known.filter(|k| k.incarnation == member.incarnation) {
-                known.generation = world.generation(); // the process survives into the new world
-            }
-        }
-        let before = self.state.view.world.members();
-        let lives_on = |(rank, member): (&Rank, &Member)| {
-            before.get(rank).is_some_and(|was| was.incarnation == member.incarnation)
-        };
-        if !world.members().iter().any(lives_on) {
-            self.state.view.replicas.start_again();
-        }
-        self.state.view.world = world;
-        self.state.memory.new_world();
-        self.note_size();
-    }
-
     pub(super) fn requested(&mut self, request: &Request) {
         match request {
             Request::Stop { reason, grace } => self.stop(reason, *grace),
@@ -207,7 +174,7 @@ impl Kernel {
                 self.found.blame(fault);
             }
             Request::PluginFailed { plugin, what } => {
-                let fault = super::ingest::plugin_fault(&self.state.view, plugin.clone(), what.clone());
+                let fault = plugin_fault(&self.state.view, plugin.clone(), what.clone());
                 self.found.blame(fault);
             }
         }
@@ -218,30 +185,24 @@ impl Kernel {
         if !std::mem::take(&mut self.maybe_complete) || !self.state.life.is_training() {
             return;
         }
-        let view = &self.state.view;
-        let ended_well = |rank, incarnation| {
-            view.procs.get(&Role::Rank(rank)).is_some_and(|p| {
-                let well = p.phase.termination().is_some_and(crate::job::Termination::is_success);
-                p.incarnation == incarnation && p.phase.is_exited() && well
-            })
-        };
-        let all = view.world.members().iter().all(|(rank, m)| ended_well(*rank, m.incarnation));
-        let moot = self.state.incidents.values().all(|open| open.held.is_some()); // what they wait for is not needed
-        if all && self.state.plans.is_empty() && moot {
-            let (ranks, of) = (view.world.size(), view.world.places().count());
-            for id in self.state.incidents.keys().copied().collect::<Vec<_>>() {
-                self.close(id, "all ranks finished", None);
-            }
-            self.state.counts.branch(Branch::Completed);
-            let which = if ranks as usize == of {
-                format!("all {ranks} ranks")
-            } else {
-                format!("{ranks} of the job's {of} ranks")
-            };
-            let smaller = self.state.smaller.text(self.now()).map(|text| format!("; {text}")).unwrap_or_default();
-            self.end(true, &format!("{which} finished{smaller}"));
-            self.settle();
+        let State { view, incidents, plans, .. } = &self.state;
+        let moot = incidents.values().all(|open| open.held.is_some()); // what they wait for is not needed
+        if !all_ended_well(view) || !plans.is_empty() || !moot {
+            return;
         }
+        let (ranks, of) = (view.world.size(), view.world.places().count());
+        for id in incidents.keys().copied().collect::<Vec<_>>() {
+            self.close(id, "all ranks finished", None);
+        }
+        self.state.counts.branch(Branch::Completed);
+        let which = if ranks as usize == of {
+            format!("all {ranks} ranks")
+        } else {
+            format!("{ranks} of the job's {of} ranks")
+        };
+        let smaller = self.state.smaller.text(self.now()).map(|text| format!("; {text}")).unwrap_or_default();
+        self.end(true, &format!("{which} finished{smaller}"));
+        self.settle();
     }
 
     /// Ends the job: stops all processes within a time limit, and then finishes, whether or not the stop succeeded.
@@ -253,42 +214,18 @@ impl Kernel {
         if self.state.plans.contains_key(&PlanId::End) || self.state.life.is_over() {
             return;
         }
-        self.drop_other_plans(PlanId::End);
+        self.plans().cancel_others(PlanId::End);
         if life == Life::Stopping {
-            self.absolve_interrupted();
+            self.correlation().absolve_interrupted();
         }
-        self.state.incidents.values_mut().for_each(|open| open.decide_at = None);
+        self.agenda().clear();
         self.state.life = life;
         let grace = grace.unwrap_or(self.state.view.spec.policy.termination_grace_period);
         let mut stages = end_all(&self.state.view, grace, ok, reason.to_owned());
-        if self.observes() {
+        if self.state.view.is_dry_run() {
             stages.retain(|stage| stage.actions.iter().all(|action| matches!(action, Action::Finish { .. })));
         }
         self.begin(PlanId::End, Name::new("end"), plain(stages, reason));
-    }
-
-    /// Withdraws the blame from ranks that were interrupted when the job was asked to stop: both had the same reason.
-    fn absolve_interrupted(&mut self) {
-        let State { incidents, view, ledger, .. } = &mut self.state;
-        for open in incidents.values_mut() {
-            let causes = || open.incident.faults.iter().filter(|fault| fault.primary_suspect().is_cause());
-            if causes().next().is_none() || !causes().all(|fault| is_interrupted(fault, view)) {
-                continue;
-            }
-            let why =
-                Evidence::text(INTERRUPTED, "the supervisor was asked to stop as well: no rank caused the interrupt");
-            for fault in &mut open.incident.faults {
-                *fault = fault.clone().charged(why.clone());
-            }
-            ledger.judged(&open.incident, view);
-        }
-    }
-
-    pub(super) fn drop_other_plans(&mut self, keep: PlanId) {
-        let others: Vec<PlanId> = self.state.plans.keys().filter(|id| **id != keep).copied().collect();
-        for id in others {
-            self.cancel(id, "the job ends");
-        }
     }
 
     /// Closes the open incidents, before the last command.
@@ -309,12 +246,14 @@ impl Kernel {
     }
 }
 
-/// Returns true if the fault is the end of a process that was interrupted.
-fn is_interrupted(fault: &Fault, view: &View) -> bool {
-    let proc =
-        view.proc_of(&fault.primary_suspect().domain).filter(|proc| fault.incarnation() == Some(proc.incarnation));
-    let how = proc.and_then(|proc| proc.phase.termination());
-    how.is_some_and(|how| how.is_interrupt(fault.error.as_deref()))
+/// Returns true if all ranks of the world have completed successfully.
+fn all_ended_well(view: &View) -> bool {
+    view.world.members().iter().all(|(rank, member)| {
+        view.procs.get(&Role::Rank(*rank)).is_some_and(|p| {
+            let well = p.phase.termination().is_some_and(Termination::is_success);
+            p.incarnation == member.incarnation && p.phase.is_exited() && well
+        })
+    })
 }
 
 /// Returns a proposal of the kernel itself, which no strategy made, at no cost.

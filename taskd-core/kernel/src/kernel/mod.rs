@@ -8,11 +8,19 @@
 //! | `input`, `output` | types of inputs, commands and events |
 //! | `view` | the state that plugins read |
 //! | `mailbox` | order in which inputs reach the kernel |
-//! | `ingest` | fences, process phases, observations to detectors |
+//! | `parts` | the state, and what each part borrows of it |
+//! | `ingest` | passes listings, changes, answers and observations to the parts that they concern |
+//! | `processes` | fences, phases of processes |
 //! | `guards` | state of the hosts' guards, and what has to wait for them |
-//! | `links` | control links of processes, and their messages |
+//! | `links` | control links of processes, and reports that have yet to arrive on them |
+//! | `hosts` | hosts that are taken out of the job |
+//! | `worlds` | what the next world changes |
+//! | `plugins` | calls detectors and strategies |
 //! | `replicas` | which ranks hold the same state, by checksum |
-//! | `incidents` | turns findings into incidents: correlate, absorb, clear |
+//! | `incidents` | turns findings into incidents |
+//! | `correlation` | the incident that a fault belongs to: correlate, absorb, clear |
+//! | `agenda` | when open incidents are decided |
+//! | `closing` | the end of incidents, and their merging |
 //! | `arbiter` | picks the proposal for an incident, with the reason (pure function) |
 //! | `decide` | turns the arbiter's result into a decision |
 //! | `budget` | how many recoveries are still allowed |
@@ -20,9 +28,11 @@
 //! | `commands` | effect of a command on processes, awaited answers and time limits |
 //! | `answers` | matches answers to commands |
 //! | `lifecycle` | first start, completion and final stop of the job |
+//! | `outbox` | numbers the commands of a step |
 //! | `calendar` | maps job time to wall-clock time |
 //! | `order` | types of an operator's orders and their replies |
-//! | `operator` | carries out orders, or gives the reason for a refusal |
+//! | `order_check` | what an order comes to, or why it is refused |
+//! | `operator` | carries out orders |
 //! | `orders` | orders received, and their results |
 //! | `switches` | what ranks record, as operators order it |
 //! | `probation` | recoveries on trial: what is charged to one that does not hold |
@@ -36,20 +46,55 @@
 //! | `status` | current status of the job |
 //! | `counts` | counters of decisions, branches and drops |
 //! | `checks` | safety checks by name, for the simulation |
+//! | `queries` | what the kernel returns when it is asked |
 //! | `snapshot` | saves and restores the kernel's state |
+//!
+//! # Parts
+//!
+//! A part is a struct that borrows the fields of the state that it needs: `&` for what it reads, `&mut` for what it
+//! changes. Its field list is therefore the documentation of what it can touch. `parts` creates each part, for one call.
+//!
+//! | part | changes |
+//! |---|---|
+//! | `SilentGuards`, `AwaitedReports`, `ObservedJob`, `OrderCheck`, `Reporter`, `StatusReader` | nothing |
+//! | `Processes` | processes, starts without an answer |
+//! | `Links` | links of processes, replicas |
+//! | `Guards` | guards, the mark of processes that end with one |
+//! | `Hosts` | hosts, cordons, removals |
+//! | `Worlds` | world, generation of its processes, replicas, in-memory checkpoints, shrunk periods |
+//! | `Commands` | wanted processes, awaited answers |
+//! | `Answers` | awaited answers, processes that never started |
+//! | `TimeLimits` | awaited answers |
+//! | `Plans` | plans, and the answers that they await |
+//! | `Correlation` | incidents, ledger |
+//! | `Agenda` | the times at which incidents are decided |
+//! | `Closing` | incidents, and all that refers to one by its number |
+//! | `Probation` | the recovery on trial, attempts of incidents |
+//! | `Account` | budget |
+//! | `InMemoryCheckpoints`, `TraceSwitches`, `Controls` | the setting or the reports of that name |
+//! | `Detectors`, `Strategies` | the detectors; findings |
+//! | `Outbox` | the commands of the step |
+//!
+//! What remains on [`Kernel`] is the order of the calls: a part returns what it has found, for example the incidents to
+//! close, and `Kernel` calls the next one. `ingest`, `incidents`, `decide`, `plans`, `operator` and `lifecycle` do that,
+//! each for one kind of event.
 
+mod agenda;
 mod answers;
 mod arbiter;
 mod budget;
 mod calendar;
 mod checks;
+mod closing;
 mod commands;
+mod correlation;
 mod counts;
 mod decide;
 mod dry_run;
 pub mod exit_code;
 mod explain;
 mod guards;
+mod hosts;
 mod in_memory_checkpoints;
 mod incidents;
 mod ingest;
@@ -60,10 +105,16 @@ mod links;
 mod mailbox;
 mod operator;
 mod order;
+mod order_check;
 mod orders;
+mod outbox;
 mod output;
+mod parts;
 mod plans;
+mod plugins;
 mod probation;
+mod processes;
+mod queries;
 mod report;
 mod shrunk_periods;
 mod snapshot;
@@ -72,6 +123,7 @@ mod summary;
 mod switches;
 #[doc(hidden)]
 pub mod text;
+mod worlds;
 
 pub use checks::{Check, Checks};
 pub use counts::{Branch, Counts, DropReason};
@@ -88,6 +140,7 @@ pub use order::NO_TRACE_CONTROL;
 pub use order::{HoldReason, Order, OrderAccepted, OrderEnvelope, OrderRejected};
 pub use orders::{ORDERS_KEPT_MAX, OrderReport};
 pub use output::{Chosen, Command, Decision, Effect, Event, Lost, Refusal};
+pub use plugins::Plugins;
 pub use probation::{TRIAL_STEPS, TRIAL_WITHIN};
 pub use report::{
     INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome, PROCS_PER_INCIDENT_MAX, ProcReport, Saving, WallTimes,
@@ -98,39 +151,19 @@ pub use status::{INCIDENTS_SHOWN_MAX, JobStatus, NOT_RUNNING_SHOWN_MAX, NodeLine
 #[doc(hidden)]
 pub use summary::output_in_words;
 
-use crate::detect::{FaultDetector, Findings};
-use crate::job::{
-    CommandId, Incarnation, IncidentId, JobSpec, JobTime, Name, NodeId, Permission, ProcId, Role, Seq, WorkerSpec,
-};
-use crate::recover::RecoveryStrategy;
-use crate::state::{Replicas, View};
-use budget::Budget;
-use calendar::Calendar;
+use crate::detect::Findings;
+use crate::job::{JobTime, Seq};
+use crate::recover::{Action, RecoveryStrategy};
 use commands::Pending;
-use in_memory_checkpoints::Memory;
-use incidents::Open;
-use ledger::Ledger;
+use dry_run::{MENDED, ObservedJob};
 use lifecycle::Life;
-use operator::Cordon;
-use orders::Orders;
-use plans::{Plan, PlanId};
+use parts::State;
+use plans::PlanId;
+use plugins::Slot;
 use probation::Trial;
-use serde::{Deserialize, Serialize};
-use shrunk_periods::SmallerTimes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use switches::Switches;
-
-/// The fault detectors and recovery strategies with which a kernel makes its decisions.
-#[derive(Debug, Default)]
-pub struct Plugins {
-    /// Fault detectors, called in this order.
-    pub detectors: Vec<Box<dyn FaultDetector>>,
-    /// Recovery strategies. If two proposals cost the same, the proposal of the strategy that is earlier in this list
-    /// wins.
-    pub strategies: Vec<Box<dyn RecoveryStrategy>>,
-}
+use std::time::Duration;
 
 /// The decision kernel of one job: a deterministic state machine that turns inputs into commands.
 ///
@@ -159,84 +192,6 @@ pub struct Kernel {
     state: State,
 }
 
-/// A registered detector. `detector` is `None` once it has panicked and is out of service.
-struct Slot {
-    detector: Option<Box<dyn FaultDetector>>,
-    /// Earliest time at which a deadline of this detector is handled.
-    ///
-    /// It is set after the supervisor slept, or if the detector's deadline does not move.
-    not_before: JobTime,
-}
-
-/// The state that a snapshot holds, besides the detectors' own states.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct State {
-    seq: Seq,
-    life: Life,
-    view: View,
-    incidents: BTreeMap<IncidentId, Open>,
-    plans: BTreeMap<PlanId, Plan>,
-    pending: BTreeMap<CommandId, Pending>,
-    /// Start commands with the processes that the launcher has neither accepted nor refused.
-    ///
-    /// They are kept whether or not their plan still runs.
-    starting: BTreeMap<CommandId, BTreeSet<ProcId>>,
-    /// Commands whose answers are no longer awaited, with the reason under which a late answer is counted.
-    ///
-    /// At most [`commands::VOID_MAX`].
-    void: BTreeMap<CommandId, DropReason>,
-    /// Processes whose start may or may not have reached the launcher.
-    ///
-    /// The supervisor that sent the start is gone, and the start is not repeated.
-    adrift: BTreeSet<ProcId>,
-    budget: Budget,
-    counts: Counts,
-    ledger: Ledger,
-    commands: u64,
-    incident_ids: u64,
-    /// Number of recoveries since the job last trained that did not count against the budget.
-    free_in_row: u32,
-    /// True after a new supervisor has taken over: commands without an answer are issued again after its first listing.
-    reissue: bool,
-    /// Set while an operator has paused the runtime: decisions are made, but not carried out.
-    #[serde(default)]
-    paused: Option<Paused>,
-    /// Permissions set by operators; they override the specification.
-    #[serde(default)]
-    permissions: BTreeMap<Name, Permission>,
-    /// Hosts that were drained by an operator or cordoned by a recovery.
-    #[serde(default)]
-    cordons: BTreeMap<NodeId, Cordon>,
-    /// Times at which hosts were removed, as far back as the limit on removals looks.
-    #[serde(default)]
-    removals: VecDeque<JobTime>,
-    /// Ended processes whose control link is not reported closed yet: incarnation and time of the end, by role. Their
-    /// messages may still arrive.
-    #[serde(default)]
-    unread: BTreeMap<Role, (Incarnation, JobTime)>,
-    /// What operators have ordered the ranks to record.
-    #[serde(default)]
-    switches: Switches,
-    /// Known state of the ranks' in-memory checkpoints.
-    #[serde(default)]
-    memory: Memory,
-    /// Hosts whose guard does not respond, and since when.
-    #[serde(default)]
-    silent_guards: BTreeMap<NodeId, JobTime>,
-    /// The recovery on trial: the job has to train without a new failure for a while before it counts as successful.
-    #[serde(default)]
-    trial: Option<Trial>,
-    /// Periods in which the job trained with fewer ranks than specified.
-    #[serde(default)]
-    smaller: SmallerTimes,
-    /// Wall-clock times at known job times, to convert job times for display.
-    #[serde(default)]
-    calendar: Calendar,
-    /// Orders received from operators.
-    #[serde(default)]
-    orders: Orders,
-}
-
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel").field("seq", &self.state.seq).field("life", &self.state.life).finish_non_exhaustive()
@@ -247,59 +202,14 @@ impl Kernel {
     /// Creates a decision kernel with these detectors and strategies. It ignores all inputs before [`Input::Start`].
     #[must_use]
     pub fn new(plugins: Plugins) -> Kernel {
-        let spec = Arc::new(JobSpec::new("not-started", 0, WorkerSpec::new([""])));
-        let view = View {
-            now: JobTime::START,
-            world: Arc::new(spec.first_world()),
-            spec,
-            procs: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            mending: false,
-            replicas: Replicas::default(),
-            guards: BTreeMap::new(),
-            on_trial: None,
-            rendezvous_service: None,
-        };
-        let budget = Budget::full(&view.spec.policy.budget);
-        let state = State {
-            seq: Seq(0),
-            life: Life::New,
-            view,
-            incidents: BTreeMap::new(),
-            plans: BTreeMap::new(),
-            pending: BTreeMap::new(),
-            starting: BTreeMap::new(),
-            void: BTreeMap::new(),
-            adrift: BTreeSet::new(),
-            budget,
-            counts: Counts::default(),
-            ledger: Ledger::default(),
-            commands: 0,
-            incident_ids: 0,
-            free_in_row: 0,
-            reissue: false,
-            paused: None,
-            permissions: BTreeMap::new(),
-            cordons: BTreeMap::new(),
-            removals: VecDeque::new(),
-            unread: BTreeMap::new(),
-            switches: Switches::default(),
-            memory: Memory::default(),
-            silent_guards: BTreeMap::new(),
-            trial: None,
-            smaller: SmallerTimes::default(),
-            calendar: Calendar::default(),
-            orders: Orders::default(),
-        };
-        let slot = |detector| Slot { detector: Some(detector), not_before: JobTime::START };
         Kernel {
-            detectors: plugins.detectors.into_iter().map(slot).collect(),
+            detectors: plugins.detectors.into_iter().map(Slot::new).collect(),
             strategies: plugins.strategies,
             checks: Checks::default(),
             found: Findings::default(),
             out: Vec::new(),
             maybe_complete: false,
-            state,
+            state: State::new(),
         }
     }
 
@@ -347,41 +257,10 @@ impl Kernel {
         }
         let detectors = self.detectors.iter().filter_map(Slot::deadline);
         let decisions = self.state.incidents.values().filter_map(|open| open.decide_at);
-        let answers =
-            self.state.pending.values().filter(|p| !p.waiting.is_empty() && !self.is_held_up(p)).map(|p| p.due);
+        let guards = self.silent_guards();
+        let waits = |pending: &&Pending| !pending.waiting.is_empty() && !guards.hold_up(pending);
+        let answers = self.state.pending.values().filter(waits).map(|p| p.due);
         detectors.chain(decisions).chain(answers).min()
-    }
-
-    /// Returns the current state of the job.
-    #[must_use]
-    pub const fn view(&self) -> &View {
-        &self.state.view
-    }
-
-    /// Returns the recovery strategies in the order in which the decision kernel asks them for proposals.
-    #[doc(hidden)]
-    pub fn strategies(&self) -> &[Box<dyn RecoveryStrategy>] {
-        &self.strategies
-    }
-
-    /// Returns the sequence number of the last input that the decision kernel has handled. It equals the number of
-    /// inputs handled so far.
-    #[must_use]
-    pub const fn seq(&self) -> Seq {
-        self.state.seq
-    }
-
-    /// Returns the decision kernel's counters: items that it dropped, bounds that it reached, and decision branches
-    /// that it took.
-    #[must_use]
-    pub const fn counts(&self) -> &Counts {
-        &self.state.counts
-    }
-
-    /// Returns the number of recoveries that the job's recovery budget still allows.
-    #[must_use]
-    pub fn budget_left(&self) -> u32 {
-        self.state.budget.left()
     }
 
     fn now(&self) -> JobTime {
@@ -389,12 +268,12 @@ impl Kernel {
     }
 
     fn pass_time(&mut self, now: JobTime) {
-        let State { view, budget, plans, incidents, life, .. } = &mut self.state;
+        let State { view, budget, plans, incidents, life, trial, .. } = &mut self.state;
         let healthy = *life == Life::Training && plans.is_empty() && incidents.is_empty();
         view.now = view.now.max(now);
         view.mending = incidents.values().any(|open| open.held.is_none());
         budget.pass(view.now, healthy, &view.spec.policy.budget);
-        self.pass_trial();
+        Trial::pass(trial, view.now, &mut view.on_trial);
     }
 
     /// Advances plans and decides incidents until nothing changes. Each round ends a stage or decides an incident, and
@@ -403,15 +282,35 @@ impl Kernel {
         while self.advance_one() || self.decide_one() {
             self.take_findings(); // a panic of a strategy, or a failed start, has become a finding
         }
-        if self.observes() {
-            self.mended_by_others();
+        if self.state.view.is_dry_run() {
+            let State { view, incidents, .. } = &self.state;
+            for id in (ObservedJob { view, incidents }).mended_by_others() {
+                self.state.counts.branch(Branch::MendedByOthers);
+                self.close(id, MENDED, None);
+            }
         }
         self.complete();
     }
-}
 
-impl Slot {
-    fn deadline(&self) -> Option<JobTime> {
-        self.detector.as_ref()?.deadline().map(|at| at.max(self.not_before))
+    /// Issues a command, which can change the desired state of any part. Its effect on that state applies from now on,
+    /// not from when it is carried out.
+    fn command(&mut self, plan: Option<PlanId>, action: Action, within: Duration) {
+        let mut entered = None;
+        match &action {
+            Action::Finish { ok, reason } => self.finishing(*ok, reason),
+            Action::Enter(world) => {
+                self.probation().world_entered(plan, world);
+                self.worlds().enter(Arc::clone(world));
+                entered = Some(Event::Entered { generation: world.generation(), restarts: world.restarts() });
+            }
+            Action::Cordon { nodes, reason } => {
+                nodes.iter().for_each(|node| self.hosts().cordon(node, reason.clone()));
+            }
+            Action::Start { .. } | Action::Stop { .. } | Action::Collect(_) | Action::SendDirectives(_) => {}
+        }
+        self.commands().issue(plan, action, within);
+        if let Some(entered) = entered {
+            self.outbox().announce(None, entered);
+        }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! This is bookkeeping: nothing is decided from it.
 
-use super::Kernel;
 use super::order::{Order, OrderAccepted, OrderEnvelope, OrderRejected};
 use crate::job::{IncidentId, JobTime, Name, WallTime};
 use serde::{Deserialize, Serialize};
@@ -91,19 +90,11 @@ impl Orders {
         self.kept.iter().cloned().collect()
     }
 
-    fn newest(&self) -> Option<&OrderReport> {
+    pub(super) fn newest(&self) -> Option<&OrderReport> {
         self.kept.back()
     }
 
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
-    }
-}
-
-impl Kernel {
-    /// Returns the order that was answered last.
-    #[doc(hidden)]
-    pub fn last_order(&self) -> Option<&OrderReport> {
-        self.state.orders.newest()
     }
 }

@@ -1,15 +1,21 @@
 //! Carries out proposals as state machines over command ids: stages begin, targets answer, stages end.
 //!
-//! It chooses no proposal and inspects no process: answers to a stage come from `answers`.
+//! The end of a stage can start processes, close an incident, or end the job, so the steps of a plan are carried out on
+//! the whole kernel. This file chooses no proposal and inspects no process: answers to a stage come from `answers`.
 
+use super::commands::{Pending, mark_void};
+use super::hosts::Cordon;
 use super::incidents::Open;
-use super::{Branch, Event, Kernel};
+use super::outbox::Outbox;
+use super::plugins::Strategies;
+use super::worlds::hear_digests;
+use super::{Branch, Counts, DropReason, Event, Kernel, State};
 use crate::detect::{Fault, Health};
-use crate::job::{CommandId, Domain, IncidentId, Name, NodeId, ProcId, Role};
-use crate::recover::{Action, Advance, CommandOutcome, Failure, PlanExecution, Proposal, Quorum, Stage, TargetReply};
+use crate::job::{CommandId, Domain, IncidentId, JobTime, Name, NodeId, ProcId, World};
+use crate::recover::{Action, Advance, CommandOutcome, Failure, PlanExecution, Proposal, Quorum, Stage};
 use crate::state::Place;
 use serde::{Deserialize, Serialize};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
 
 /// Purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,101 +71,121 @@ pub(super) fn replaces(proposal: &Proposal, done: &[Vec<CommandOutcome>], fault:
     plain && done.chain(proposal.stages.iter().flat_map(|stage| &stage.actions)).any(stops)
 }
 
+/// The plans that are carried out, with the commands that each waits for.
+pub(super) struct Plans<'a> {
+    pub(super) now: JobTime,
+    pub(super) plans: &'a mut BTreeMap<PlanId, Plan>,
+    pub(super) pending: &'a mut BTreeMap<CommandId, Pending>,
+    pub(super) void: &'a mut BTreeMap<CommandId, DropReason>,
+    pub(super) counts: &'a mut Counts,
+    pub(super) outbox: Outbox<'a>,
+}
+
+impl Plans<'_> {
+    fn add(&mut self, id: PlanId, strategy: Name, proposal: Proposal) {
+        let run = PlanExecution { strategy, proposal, stage: 0, done: Vec::new(), began: self.now };
+        self.plans.insert(id, Plan { run });
+    }
+
+    /// Ends the stage of one plan that no command waits for any more. Returns the plan, with the reason if the stage has
+    /// failed; `None` if there is none.
+    fn end_stage(&mut self) -> Option<(PlanId, Option<String>)> {
+        let waits = |id: &PlanId| self.pending.values().any(|p| p.plan == Some(*id) && !p.waiting.is_empty());
+        let id = self.plans.keys().find(|id| !waits(id)).copied()?;
+        let ours: Vec<CommandId> = self.commands_of(id);
+        let pendings = ours.iter().filter_map(|c| self.pending.remove(c));
+        let done: Vec<CommandOutcome> =
+            pendings.map(|p| CommandOutcome { action: p.action, results: p.results }).collect();
+        let plan = self.plans.get_mut(&id)?;
+        let shortfall = plan.run.proposal.stages.get(plan.run.stage).and_then(|stage| shortfall(stage, &done));
+        plan.run.done.push(done);
+        plan.run.stage += 1;
+        self.counts.branch(shortfall.as_ref().map_or(Branch::StageDone, |(branch, _)| *branch));
+        Some((id, shortfall.map(|(_, why)| why)))
+    }
+
+    fn commands_of(&self, id: PlanId) -> Vec<CommandId> {
+        self.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(command, _)| *command).collect()
+    }
+
+    /// Cancels a plan, for example because of a new fault. Answers to its commands count as late. Returns its strategy;
+    /// `None` if there is no such plan.
+    pub(super) fn cancel(&mut self, id: PlanId, reason: &str) -> Option<Name> {
+        let plan = self.plans.remove(&id)?;
+        self.counts.branch(Branch::Cancelled);
+        let ours = self.commands_of(id);
+        self.pending.retain(|_, p| p.plan != Some(id));
+        mark_void(self.void, ours, DropReason::LateAnswer);
+        let strategy = plan.run.strategy;
+        if let Some(incident) = id.incident() {
+            let reason = reason.to_owned();
+            self.outbox.announce(Some(incident), Event::Cancelled { incident, strategy: strategy.clone(), reason });
+        }
+        Some(strategy)
+    }
+
+    /// Cancels all plans but one, because the job ends.
+    pub(super) fn cancel_others(&mut self, keep: PlanId) {
+        let others: Vec<PlanId> = self.plans.keys().filter(|id| **id != keep).copied().collect();
+        for id in others {
+            self.cancel(id, "the job ends");
+        }
+    }
+}
+
 impl Kernel {
     pub(super) fn begin(&mut self, id: PlanId, strategy: Name, proposal: Proposal) {
-        let run = PlanExecution { strategy, proposal, stage: 0, done: Vec::new(), began: self.now() };
-        self.state.plans.insert(id, Plan { run });
+        self.plans().add(id, strategy, proposal);
         self.enter_stage(id);
     }
 
     fn enter_stage(&mut self, id: PlanId) {
         let plan = self.state.plans.get(&id);
         let Some(stage) = plan.and_then(|p| p.run.proposal.stages.get(p.run.stage)).cloned() else { return };
-        if let Some(incident) = id.incident().filter(|_| self.is_outrun(&stage)) {
-            return self.outrun(incident);
-        }
-        if let Some(node) = self.left_host(&stage).filter(|_| id.incident().is_some()) {
-            self.state.counts.branch(Branch::StageFailed);
-            return self.fail(id, format!("stage {}: {node} was cordoned meanwhile", stage.name));
-        }
-        if let Some(open) = id.incident().and_then(|incident| self.state.incidents.get_mut(&incident))
-            && stage.actions.iter().any(moves_processes)
-        {
-            open.begun = true;
-            open.declined.clear(); // what was declined then was not the only option left
+        if let Some(incident) = id.incident() {
+            if is_outrun(&stage, &self.state.view.world) {
+                return self.outrun(incident);
+            }
+            if let Some(node) = left_host(&stage, &self.state.cordons) {
+                self.state.counts.branch(Branch::StageFailed);
+                return self.fail(id, format!("stage {}: {node} was cordoned meanwhile", stage.name));
+            }
+            if let Some(open) = self.state.incidents.get_mut(&incident)
+                && stage.actions.iter().any(moves_processes)
+            {
+                open.begun = true;
+                open.declined.clear(); // what was declined then was not the only option left
+            }
         }
         for action in stage.actions {
             self.command(Some(id), action, stage.timeout);
         }
     }
 
-    /// Returns true if the stage would put a world in force whose generation is not the next one.
-    ///
-    /// Another recovery was faster, and this plan's world does not include its changes.
-    fn is_outrun(&self, stage: &Stage) -> bool {
-        let in_force = self.state.view.world.generation();
-        stage.actions.iter().any(|a| matches!(a, Action::Enter(world) if world.generation() != in_force.next()))
-    }
-
-    /// Returns a host on which the stage would start a process although it was taken out of the job.
-    fn left_host(&self, stage: &Stage) -> Option<NodeId> {
-        let orders = stage.actions.iter().filter_map(|action| match action {
-            Action::Start { batch, .. } => Some(&batch.starts),
-            _ => None,
-        });
-        orders.flatten().find_map(|order| match &order.place {
-            Place::On(node) if self.state.cordons.contains_key(node) => Some(node.clone()),
-            _ => None,
-        })
-    }
-
     /// Decides the incident again, from the world that is in force now.
     fn outrun(&mut self, id: IncidentId) {
         self.state.counts.branch(Branch::Outrun);
-        self.cancel(PlanId::Recovery(id), "another recovery has entered a newer world");
-        self.set_decide_at(id, Some(self.now()));
+        self.plans().cancel(PlanId::Recovery(id), "another recovery has entered a newer world");
+        let now = self.now();
+        self.agenda().set(id, Some(now));
     }
 
     /// Continues one plan whose stage is over. Returns false if there is none.
     pub(super) fn advance_one(&mut self) -> bool {
-        let waits = |id: &PlanId| self.state.pending.values().any(|p| p.plan == Some(*id) && !p.waiting.is_empty());
-        let Some(id) = self.state.plans.keys().find(|id| !waits(id)).copied() else { return false };
-        let ours: Vec<CommandId> =
-            self.state.pending.iter().filter(|(_, p)| p.plan == Some(id)).map(|(c, _)| *c).collect();
-        let pendings = ours.iter().filter_map(|c| self.state.pending.remove(c));
-        let done: Vec<CommandOutcome> =
-            pendings.map(|p| CommandOutcome { action: p.action, results: p.results }).collect();
-        let Some(plan) = self.state.plans.get_mut(&id) else { return false };
-        let shortfall = plan.run.proposal.stages.get(plan.run.stage).and_then(|stage| shortfall(stage, &done));
-        plan.run.done.push(done);
-        plan.run.stage += 1;
-        match shortfall {
-            Some((branch, why)) => {
-                self.state.counts.branch(branch);
-                self.fail(id, why);
-            }
-            None => self.stage_done(id),
+        match self.plans().end_stage() {
+            None => return false,
+            Some((id, None)) => self.stage_done(id),
+            Some((id, Some(why))) => self.fail(id, why),
         }
         true
     }
 
     fn stage_done(&mut self, id: PlanId) {
         let Some(plan) = self.state.plans.get(&id) else { return };
-        self.state.counts.branch(Branch::StageDone);
         let stage = plan.run.ended_stage().map(|s| s.name.clone());
-        let next = self.strategies.iter().find(|s| id.incident().is_some() && s.name() == plan.run.strategy).map_or(
-            Advance::Continue,
-            |s| {
-                catch_unwind(AssertUnwindSafe(|| s.advance(&plan.run, &self.state.view))).unwrap_or_else(|_| {
-                    let what = "the strategy panicked in `advance`".into();
-                    self.found.blame(super::ingest::plugin_fault(&self.state.view, s.name(), what));
-                    Advance::Fail("the strategy panicked".into())
-                })
-            },
-        );
-        self.hear_digests(id);
+        let next = self.advance(id);
         if let Some(stage) = stage {
-            self.announce(id.incident(), Event::StageDone { incident: id.incident(), stage });
+            self.outbox().announce(id.incident(), Event::StageDone { incident: id.incident(), stage });
         }
         let Some(plan) = self.state.plans.get_mut(&id) else { return };
         match next {
@@ -188,17 +214,17 @@ impl Kernel {
         }
     }
 
-    /// Records the checksums that ranks reported in the stage that is over. The strategy has already compared them with
-    /// those known before.
-    fn hear_digests(&mut self, id: PlanId) {
-        let Some(done) = self.state.plans.get(&id).and_then(|plan| plan.run.done.last()) else { return };
-        for (target, result) in done.iter().flat_map(|done| &done.results) {
-            if let (Domain::Process(Role::Rank(rank)), Ok(TargetReply::Directive(answered))) = (target, result)
-                && let Some(digest) = &answered.digest
-            {
-                self.state.view.replicas.hear(*rank, digest, self.state.view.world.absent());
-            }
+    /// Asks the strategy of a recovery how to continue. Checksums that ranks reported in the stage are recorded after
+    /// that: the strategy compares them with those known before.
+    fn advance(&mut self, id: PlanId) -> Advance {
+        let State { plans, view, .. } = &mut self.state;
+        let Some(Plan { run }) = plans.get(&id) else { return Advance::Continue };
+        let mut strategies = Strategies { view, strategies: &self.strategies, found: &mut self.found };
+        let next = id.incident().map_or(Advance::Continue, |_| strategies.advance(run));
+        if let Some(done) = run.done.last() {
+            hear_digests(done, &view.world, &mut view.replicas);
         }
+        next
     }
 
     fn plan_done(&mut self, id: PlanId) {
@@ -214,7 +240,7 @@ impl Kernel {
                 self.close(incident, &how, Some(&plan.run.strategy));
             }
         }
-        self.reconsider();
+        self.agenda().reconsider();
     }
 
     fn fail(&mut self, id: PlanId, why: String) {
@@ -230,38 +256,34 @@ impl Kernel {
                     open.incident.attempts.push((strategy.clone(), why.clone()));
                     open.decide_at = Some(window);
                 }
-                self.announce(Some(incident), Event::Failed { incident, strategy, reason: why.clone() });
+                self.outbox().announce(Some(incident), Event::Failed { incident, strategy, reason: why.clone() });
                 if self.state.life.is_ending() {
                     self.end(false, &last_words.unwrap_or(why)); // last strategy failed; the kernel's own end cannot
                 }
             }
         }
-        self.reconsider();
+        self.agenda().reconsider();
     }
+}
 
-    /// Makes incidents due that waited for the plan of another one.
-    pub(super) fn reconsider(&mut self) {
-        let now = self.now();
-        for open in self.state.incidents.values_mut() {
-            if open.decide_at.is_none() && open.held.is_none() && !self.state.plans.contains_key(&PlanId::of(open)) {
-                open.decide_at = Some(now);
-            }
-        }
-    }
+/// Returns true if the stage would put a world in force whose generation is not the next one.
+///
+/// Another recovery was faster, and this plan's world does not include its changes.
+fn is_outrun(stage: &Stage, in_force: &World) -> bool {
+    let next = in_force.generation().next();
+    stage.actions.iter().any(|action| matches!(action, Action::Enter(world) if world.generation() != next))
+}
 
-    /// Cancels a plan, for example because of a new fault. Answers to its commands count as late. Returns its strategy;
-    /// `None` if there is no such plan.
-    pub(super) fn cancel(&mut self, id: PlanId, reason: &str) -> Option<Name> {
-        let plan = self.state.plans.remove(&id)?;
-        self.state.counts.branch(Branch::Cancelled);
-        self.void_commands(id);
-        let strategy = plan.run.strategy;
-        if let Some(incident) = id.incident() {
-            let reason = reason.to_owned();
-            self.announce(Some(incident), Event::Cancelled { incident, strategy: strategy.clone(), reason });
-        }
-        Some(strategy)
-    }
+/// Returns a host on which the stage would start a process although it was taken out of the job.
+fn left_host(stage: &Stage, cordons: &BTreeMap<NodeId, Cordon>) -> Option<NodeId> {
+    let orders = stage.actions.iter().filter_map(|action| match action {
+        Action::Start { batch, .. } => Some(&batch.starts),
+        _ => None,
+    });
+    orders.flatten().find_map(|order| match &order.place {
+        Place::On(node) if cordons.contains_key(node) => Some(node.clone()),
+        _ => None,
+    })
 }
 
 /// Returns true if the action stops or starts processes; other actions only ask, send or record something.

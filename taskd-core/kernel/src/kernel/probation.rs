@@ -7,13 +7,15 @@
 //! program or of the machine.
 
 use super::incidents::Open;
-use super::plans::PlanId;
-use super::{Branch, Kernel, State};
+use super::ledger::Ledger;
+use super::plans::{Plan, PlanId};
+use super::{Branch, Counts};
 use crate::detect::{CHARGED, Evidence, Fault, FaultClass, Health, OPERATOR};
 use crate::job::{Domain, IncidentId, JobTime, Name, ProcId, Role, Termination, World};
 use crate::recover::{Action, PlanExecution};
 use crate::state::View;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Number of steps that the job has to train without a new failure after a recovery that kept processes, so that
@@ -103,6 +105,38 @@ impl Trial {
             && known.iter().all(|known| known.onset < self.entered)
     }
 
+    /// Ends a trial that has held, and names the strategy on trial to the plugins.
+    pub(super) fn pass(trial: &mut Option<Trial>, now: JobTime, on_trial: &mut Option<Name>) {
+        if trial.as_ref().is_some_and(|trial| trial.is_over(now)) {
+            *trial = None;
+        }
+        if on_trial.as_ref() != trial.as_ref().map(|trial| &trial.strategy) {
+            *on_trial = trial.as_ref().map(|trial| trial.strategy.clone());
+        }
+    }
+
+    /// A rank has completed a step.
+    pub(super) fn stepped(&mut self, step: u64) {
+        if self.closed.is_some() {
+            self.stepped |= self.from.is_some_and(|from| step >= from.saturating_add(TRIAL_STEPS));
+        }
+    }
+
+    /// An incident was closed: from now on its recovery has to hold.
+    pub(super) fn closed(&mut self, id: IncidentId, view: &View) {
+        if self.is_under_way(id) {
+            self.closed = Some(view.now);
+            self.from = view.training().filter_map(|(_, proc)| proc.step).max();
+        }
+    }
+
+    /// An incident was merged into another one.
+    pub(super) fn merged(&mut self, into: IncidentId, from: IncidentId) {
+        if self.incident == from {
+            self.incident = into;
+        }
+    }
+
     /// Returns true if the recovery was begun for this error.
     ///
     /// The error is then still that rank's, and the recovery has merely not repaired it.
@@ -114,10 +148,20 @@ impl Trial {
     }
 }
 
-impl Kernel {
+/// Puts recoveries on trial, and charges failures to the one on trial.
+pub(super) struct Probation<'a> {
+    pub(super) view: &'a View,
+    pub(super) plans: &'a BTreeMap<PlanId, Plan>,
+    pub(super) incidents: &'a mut BTreeMap<IncidentId, Open>,
+    pub(super) trial: &'a mut Option<Trial>,
+    pub(super) counts: &'a mut Counts,
+    pub(super) ledger: &'a mut Ledger,
+}
+
+impl Probation<'_> {
     /// Handles a plan that is about to put a world in force: a recovery that keeps processes goes on trial.
     pub(super) fn world_entered(&mut self, plan: Option<PlanId>, world: &World) {
-        let State { view, plans, incidents, trial, .. } = &mut self.state;
+        let Probation { view, plans, incidents, trial, .. } = self;
         let keeps = world.members().iter().any(|(rank, member)| {
             let known = view.proc(&Role::Rank(*rank));
             known.is_some_and(|p| p.incarnation == member.incarnation && p.wanted && !p.phase.is_over())
@@ -133,7 +177,7 @@ impl Kernel {
             };
             fault.primary_suspect().is_cause().then(|| (role.clone(), error.family.clone(), error.code.clone()))
         });
-        *trial = Some(Trial {
+        **trial = Some(Trial {
             strategy: plan.run.strategy.clone(),
             incident,
             errors: errors.collect(),
@@ -154,49 +198,13 @@ impl Kernel {
         });
     }
 
-    /// Handles the passing of time: a recovery that has held is no longer on trial.
-    pub(super) fn pass_trial(&mut self) {
-        let State { view, trial, .. } = &mut self.state;
-        if trial.as_ref().is_some_and(|trial| trial.is_over(view.now)) {
-            *trial = None;
-        }
-        if view.on_trial.as_ref() != trial.as_ref().map(|trial| &trial.strategy) {
-            view.on_trial = trial.as_ref().map(|trial| trial.strategy.clone());
-        }
-    }
-
-    /// A rank has completed a step.
-    pub(super) fn stepped(&mut self, step: u64) {
-        if let Some(trial) = &mut self.state.trial
-            && trial.closed.is_some()
-        {
-            trial.stepped |= trial.from.is_some_and(|from| step >= from.saturating_add(TRIAL_STEPS));
-        }
-    }
-
-    /// An incident was closed: from now on its recovery has to hold.
-    pub(super) fn trial_closed(&mut self, id: IncidentId) {
-        let State { view, trial, .. } = &mut self.state;
-        if let Some(trial) = trial.as_mut().filter(|trial| trial.incident == id && trial.closed.is_none()) {
-            trial.closed = Some(view.now);
-            trial.from = view.training().filter_map(|(_, proc)| proc.step).max();
-        }
-    }
-
-    /// An incident was merged into another one.
-    pub(super) fn trial_merged(&mut self, into: IncidentId, from: IncidentId) {
-        if let Some(trial) = self.state.trial.as_mut().filter(|trial| trial.incident == from) {
-            trial.incident = into;
-        }
-    }
-
     /// Handles a fault during the recovery of an incident, and returns it, possibly charged to the recovery.
     ///
     /// A failure by itself is charged to the recovery, and so are faults that a process started by the recovery reports
     /// of its peers. If such a process is killed from outside, the recovery has failed as well, but the kill remains a
     /// cause: its reason may recur (for example an OOM kill, for memory that a restart would not need).
     pub(super) fn charge_running(&mut self, id: IncidentId, fault: Fault) -> Fault {
-        let State { view, plans, incidents, trial, counts, .. } = &mut self.state;
+        let Probation { view, plans, incidents, trial, counts, .. } = self;
         let Some(trial) = trial.as_mut().filter(|trial| trial.is_under_way(id)) else { return fault };
         let is_running = plans.contains_key(&PlanId::Recovery(id));
         let kind = kind(&fault, view);
@@ -225,7 +233,7 @@ impl Kernel {
 
     /// Charges the recovery on trial with an incident that is about to be decided, if no cause came from outside.
     pub(super) fn charge_closed(&mut self, id: IncidentId) {
-        let State { view, incidents, trial, counts, ledger, .. } = &mut self.state;
+        let Probation { view, incidents, trial, counts, ledger, .. } = self;
         let Some(trial) = trial.as_ref().filter(|trial| trial.incident != id) else { return };
         let Some(open) = incidents.get_mut(&id) else { return };
         let Some(closed) = trial.closed.filter(|closed| !open.tried && open.incident.opened >= *closed) else { return };

@@ -2,6 +2,7 @@
 //!
 //! Nothing is decided from it.
 
+use super::calendar::Calendar;
 use super::{Counts, HoldReason, MemoryFigures, OrderReport, ShrunkPeriod};
 use crate::detect::{Fault, FaultClass};
 use crate::job::seconds::OptionalSeconds;
@@ -113,6 +114,18 @@ pub struct IncidentReport {
 }
 
 impl IncidentReport {
+    /// Returns the report with its wall-clock times.
+    pub(super) fn dated(&self, calendar: &Calendar) -> IncidentReport {
+        let wall = WallTimes {
+            onset: calendar.wall(self.onset),
+            detected: calendar.wall(self.detected),
+            decided: self.decided.and_then(|at| calendar.wall(at)),
+            resumed: self.resumed.and_then(|at| calendar.wall(at)),
+            closed: self.closed.and_then(|at| calendar.wall(at)),
+        };
+        IncidentReport { wall, ..self.clone() }
+    }
+
     /// Adds the process that a fault concerns, while its host and process id are known.
     pub(super) fn names(&mut self, fault: &Fault, view: &View) {
         let Domain::Process(role) = &fault.primary_suspect().domain else { return };

@@ -2,8 +2,7 @@
 //!
 //! The training result changes then, so people are informed. This is bookkeeping: nothing is decided from it.
 
-use super::{Kernel, State};
-use crate::job::JobTime;
+use crate::job::{JobTime, World};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -72,34 +71,30 @@ impl SmallerTimes {
         self.times.last_mut().filter(|time| time.until.is_none())
     }
 
+    /// Another world was put in force.
+    pub(super) fn entered(&mut self, world: &World, now: JobTime) {
+        let of = u32::try_from(world.places().count()).unwrap_or(u32::MAX);
+        let ranks = world.size();
+        if self.running().is_some_and(|time| (time.ranks, time.of) == (ranks, of)) {
+            return;
+        }
+        if let Some(time) = self.running() {
+            time.until = Some(now);
+        }
+        if ranks < of {
+            self.times.push(ShrunkPeriod { since: now, until: None, ranks, of, steps: None });
+        }
+        if self.times.len() > SHRUNK_PERIODS_REPORTED_MAX {
+            self.times.remove(0);
+            self.more += 1;
+        }
+    }
+
     /// A rank has completed a step.
     pub(super) fn stepped(&mut self, step: u64) {
         if let Some(time) = self.running() {
             let (first, last) = time.steps.unwrap_or((step, step));
             time.steps = Some((first.min(step), last.max(step)));
-        }
-    }
-}
-
-impl Kernel {
-    /// Another world was put in force.
-    pub(super) fn note_size(&mut self) {
-        let State { view, smaller, .. } = &mut self.state;
-        let (now, world) = (view.now, &view.world);
-        let of = u32::try_from(world.places().count()).unwrap_or(u32::MAX);
-        let ranks = world.size();
-        if smaller.running().is_some_and(|time| (time.ranks, time.of) == (ranks, of)) {
-            return;
-        }
-        if let Some(time) = smaller.running() {
-            time.until = Some(now);
-        }
-        if ranks < of {
-            smaller.times.push(ShrunkPeriod { since: now, until: None, ranks, of, steps: None });
-        }
-        if smaller.times.len() > SHRUNK_PERIODS_REPORTED_MAX {
-            smaller.times.remove(0);
-            smaller.more += 1;
         }
     }
 }

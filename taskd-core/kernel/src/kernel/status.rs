@@ -2,13 +2,20 @@
 //!
 //! It is derived from the kernel's state and changes nothing.
 
+use super::budget::Budget;
+use super::calendar::Calendar;
+use super::hosts::Cordon;
+use super::in_memory_checkpoints::Memory;
+use super::ledger::Ledger;
 use super::lifecycle::Life;
 use super::operator::Paused;
+use super::orders::Orders;
 use super::report::IncidentReport;
-use super::{Kernel, MemoryFigures, OrderReport, ShrunkPeriod, State};
+use super::shrunk_periods::SmallerTimes;
+use super::{MemoryFigures, OrderReport, ShrunkPeriod};
 use crate::job::{Generation, JobTime, Mode, Name, NodeId, Permission, ProcId, Rank, Role, WallTime};
-use crate::recover::{JobProfile, cannot, unproven};
-use crate::state::{LoopPosition, NodeState, Phase, ReplicaFigures};
+use crate::recover::{JobProfile, RecoveryStrategy, cannot, unproven};
+use crate::state::{LoopPosition, NodeState, Phase, ReplicaFigures, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -138,11 +145,25 @@ pub struct NodeLine {
     pub taken_out: Option<String>,
 }
 
-impl Kernel {
+/// Reads what the status of a job consists of.
+pub(super) struct StatusReader<'a> {
+    pub(super) view: &'a View,
+    pub(super) life: Life,
+    pub(super) paused: &'a Option<Paused>,
+    pub(super) cordons: &'a BTreeMap<NodeId, Cordon>,
+    pub(super) budget: &'a Budget,
+    pub(super) ledger: &'a Ledger,
+    pub(super) calendar: &'a Calendar,
+    pub(super) memory: &'a Memory,
+    pub(super) smaller: &'a SmallerTimes,
+    pub(super) orders: &'a Orders,
+    pub(super) strategies: &'a [Box<dyn RecoveryStrategy>],
+}
+
+impl StatusReader<'_> {
     /// Returns the current status of the job.
-    #[must_use]
-    pub fn status(&self) -> JobStatus {
-        let State { view, cordons, life, paused, ledger, memory, smaller, orders, .. } = &self.state;
+    pub(super) fn status(&self) -> JobStatus {
+        let StatusReader { view, cordons, life, paused, ledger, calendar, memory, smaller, orders, .. } = self;
         let runs = |p: &crate::state::Proc| p.phase == Phase::Running;
         let running = view.training().filter_map(|(_, p)| p.step);
         let steps = running.fold(None, |steps: Option<(u64, u64)>, step| {
@@ -172,10 +193,10 @@ impl Kernel {
         JobStatus {
             job: view.spec.name.clone(),
             at: view.now,
-            wall: self.wall(view.now),
+            wall: calendar.wall(view.now),
             life: life.as_str().to_owned(),
             mode: policy.mode,
-            paused: paused.clone(),
+            paused: (*paused).clone(),
             generation: view.world.generation(),
             ranks: view.world.size(),
             smaller: smaller.all(),
@@ -190,11 +211,11 @@ impl Kernel {
             not_running: not_running.map(line).collect(),
             nodes: view.nodes.values().map(host).collect(),
             restarts: view.world.restarts(),
-            budget_left: self.budget_left(),
+            budget_left: self.budget.left(),
             permissions: self.strategies.iter().map(|s| (s.name(), policy.permission(&s.name()))).collect(),
-            cannot: if is_known { cannot(&self.strategies, &job) } else { BTreeMap::new() },
-            incidents: ledger.open().map(|report| self.dated(report)).collect(),
-            recent: recent.map(|report| self.dated(report)).collect(),
+            cannot: if is_known { cannot(self.strategies, &job) } else { BTreeMap::new() },
+            incidents: ledger.open().map(|report| report.dated(calendar)).collect(),
+            recent: recent.map(|report| report.dated(calendar)).collect(),
             recent_left_out,
             orders: orders.kept(),
             orders_left_out: orders.left_out(),

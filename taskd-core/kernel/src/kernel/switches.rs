@@ -3,9 +3,9 @@
 //! It switches nothing itself, and does not know the actual state, which is in the ranks' recorders.
 
 use super::Effect;
-use super::Kernel;
 use super::operator::{refused, taken};
 use super::order::{NO_TRACE_CONTROL, OrderAccepted, OrderEnvelope, OrderRejected};
+use super::outbox::Outbox;
 use crate::job::Name;
 use crate::trace::switches::{Mode, Requested, by_rule};
 use serde::{Deserialize, Serialize};
@@ -26,20 +26,24 @@ impl Switches {
     }
 }
 
-impl Kernel {
-    pub(super) fn switch_trace(
-        &mut self,
-        kinds: Requested,
-        ordered: &OrderEnvelope,
-    ) -> Result<OrderAccepted, OrderRejected> {
-        if self.observes() {
+/// Requests what ranks record, as an operator orders it.
+pub(super) struct TraceSwitches<'a> {
+    /// True if the runtime only observes.
+    pub(super) is_dry_run: bool,
+    pub(super) switches: &'a mut Switches,
+    pub(super) outbox: Outbox<'a>,
+}
+
+impl TraceSwitches<'_> {
+    pub(super) fn switch(&mut self, kinds: Requested, ordered: &OrderEnvelope) -> Result<OrderAccepted, OrderRejected> {
+        if self.is_dry_run {
             return refused("this runtime only observes: it changes no process");
         }
-        let Some(mode) = self.state.switches.mode else {
+        let Some(mode) = self.switches.mode else {
             return Err(OrderRejected::Unsupported(NO_TRACE_CONTROL.into()));
         };
-        self.state.switches.ordered = Some((kinds, ordered.by.clone()));
-        self.give_switches(false);
+        self.switches.ordered = Some((kinds, ordered.by.clone()));
+        self.request(false);
         let comes_to = by_rule(&kinds, mode);
         let asked = if comes_to == kinds { String::new() } else { format!(" (asked for: {kinds})") };
         Ok(taken(format!("recorded from now on: {comes_to}{asked}")))
@@ -47,14 +51,14 @@ impl Kernel {
 
     /// Requests the setting from a new supervisor that was in force under the previous one.
     pub(super) fn switch_again(&mut self) {
-        if self.state.switches.mode.is_some() && !self.observes() {
-            self.give_switches(true);
+        if self.switches.mode.is_some() && !self.is_dry_run {
+            self.request(true);
         }
     }
 
-    fn give_switches(&mut self, again: bool) {
-        if let Some((kinds, by)) = self.state.switches.ordered.clone() {
-            self.effect(None, Effect::Switch { kinds, by, again });
+    fn request(&mut self, again: bool) {
+        if let Some((kinds, by)) = self.switches.ordered.clone() {
+            self.outbox.effect(Effect::Switch { kinds, by, again });
         }
     }
 }
@@ -63,7 +67,7 @@ impl Kernel {
 mod tests {
     use super::*;
     use crate::job::{JobSpec, JobTime, Mode as JobMode, OrderId, WorkerSpec};
-    use crate::kernel::{Input, Order, Plugins, Start};
+    use crate::kernel::{Input, Kernel, Order, Plugins, Start};
     use crate::state::Listing;
     use crate::trace::switches::Switch;
     use std::sync::Arc;

@@ -10,12 +10,12 @@ mod services;
 
 use job::{Job, KILLED, exited, failed, plugins, report};
 use std::time::Duration;
-use taskd_core::detect;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::TargetReply;
-use taskd_core::trace::{ProbeResult, Signal};
+use taskd_kernel::detect;
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::TargetReply;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{ProbeResult, Signal};
 
 #[test]
 fn all_ranks_restart_after_a_kill_and_only_the_killed_is_blamed() {

@@ -1,10 +1,10 @@
 //! Control links: what the kernel believes of them, and which ranks it waits for.
 
 use crate::bench::*;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::{Action, RecoveryStrategy, RecoveryStrategyExt as _, Restart, Shrink};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::{Action, RecoveryStrategy, RecoveryStrategyExt as _, Restart, Shrink};
+use taskd_kernel::state::*;
 
 /// All ranks are of one data-parallel group.
 fn digest_at(step: u64, digest: &str) -> StateDigest {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::Action;
-use taskd_core::state::Proc;
-use taskd_core::trace::{Fact, Probe, Signal};
-use taskd_core::{detect, recover};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::Action;
+use taskd_kernel::state::Proc;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{Fact, Probe, Signal};
+use taskd_kernel::{detect, recover};
 
 pub(crate) const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
 

@@ -1,12 +1,12 @@
 //! The guard of a host: what comes of its end is blamed on it, and one that does not answer is waited for.
 
 use super::job::{Job, KILLED, exited};
-use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect};
-use taskd_core::job::*;
-use taskd_core::kernel::{Input, Request};
-use taskd_core::launch::*;
-use taskd_core::recover::Action;
-use taskd_core::trace::Signal;
+use taskd_kernel::detect::{Damage, Fault, FaultClass, Health, Suspect};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::{Input, Request};
+use taskd_kernel::recover::Action;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::Signal;
 
 fn guard(host: &'static str, pid: u32, state: GuardState) -> GuardStatus {
     let node = NodeId(Name::new(host));
@@ -204,7 +204,7 @@ fn a_job_that_is_ended_does_not_wait_for_a_silent_guard() {
     let mut job = job_on(&["a"]);
     job.slow = Some(0);
     set_guard(&mut job, "a", 7, stopped());
-    job.give(Input::Requested(taskd_core::kernel::Request::Stop { reason: "enough".into(), grace: None }));
+    job.give(Input::Requested(taskd_kernel::kernel::Request::Stop { reason: "enough".into(), grace: None }));
     job.pass(120_000);
     assert!(job.finished.is_some());
 }

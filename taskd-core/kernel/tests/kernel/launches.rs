@@ -2,10 +2,10 @@
 
 use crate::bench::*;
 use std::sync::Arc;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::*;
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::*;
+use taskd_kernel::state::*;
 
 #[test]
 fn a_start_that_fails_in_part_leaves_the_rest_to_its_own_answer() {

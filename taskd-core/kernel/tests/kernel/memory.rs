@@ -2,10 +2,10 @@
 
 use crate::bench::*;
 use crate::links::link;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::{Action, RecoveryStrategyExt as _, Shrink};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::{Action, RecoveryStrategyExt as _, Shrink};
+use taskd_kernel::state::*;
 
 fn of(made_in: u64, step: u64) -> InMemoryCheckpointId {
     InMemoryCheckpointId { made_in: Generation(made_in), step }

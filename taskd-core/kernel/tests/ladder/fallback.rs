@@ -3,11 +3,11 @@
 
 use super::job::{Job, KILLED, equal_digest, exited, failed, report};
 use std::time::Duration;
-use taskd_core::job::*;
-use taskd_core::kernel::{HoldReason, IncidentReport, Input, Order};
-use taskd_core::launch::*;
-use taskd_core::recover::TargetReply;
-use taskd_core::trace::{ProbeResult, Signal};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::{HoldReason, IncidentReport, Input, Order};
+use taskd_kernel::recover::TargetReply;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{ProbeResult, Signal};
 
 /// A job whose ranks stand in step loops and have completed 80 steps.
 fn in_loops(ranks: u32) -> Job {
@@ -306,7 +306,7 @@ fn a_rank_that_runs_and_has_not_stepped_in_time_is_no_failed_start() {
 
 #[test]
 fn a_status_before_the_start_lists_no_unusable_strategy() {
-    use taskd_core::kernel::{Kernel, Start};
+    use taskd_kernel::kernel::{Kernel, Start};
     let mut kernel = Kernel::new(super::plugins());
     assert_eq!(kernel.status().cannot, [].into(), "the job is not known yet");
     let spec = std::sync::Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])));

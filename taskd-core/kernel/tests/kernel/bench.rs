@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Suspect, detector_fn};
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::*;
-use taskd_core::state::View;
-use taskd_core::trace::Signal;
+use taskd_kernel::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Suspect, detector_fn};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::*;
+use taskd_kernel::state::View;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::Signal;
 
 pub(crate) const MS: u64 = 1_000_000;
 

@@ -2,9 +2,9 @@
 //! start.
 
 use super::job::{Job, KILLED, exited, failed, report};
-use taskd_core::job::*;
-use taskd_core::launch::*;
-use taskd_core::trace::Signal;
+use taskd_kernel::job::*;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::Signal;
 
 fn peer_lost() -> Phase {
     failed(report("RuntimeError", "Connection closed by peer").with_follow_up(true))
@@ -117,7 +117,7 @@ fn ranks_that_are_interrupted_together_are_not_the_cause() {
 
 #[test]
 fn an_interrupt_that_reaches_the_supervisor_as_well_blames_no_rank() {
-    use taskd_core::kernel::{Input, Request};
+    use taskd_kernel::kernel::{Input, Request};
     let mut job = Job::of(2);
     job.slow = Some(0);
     job.set_phase(1, interrupted());
@@ -126,7 +126,7 @@ fn an_interrupt_that_reaches_the_supervisor_as_well_blames_no_rank() {
     job.slow = None;
     job.give(Input::Requested(Request::Stop { reason: "SIGINT".into(), grace: None }));
     job.pass(100);
-    assert_eq!(job.kernel.report().outcome, taskd_core::kernel::Outcome::Stopped);
+    assert_eq!(job.kernel.report().outcome, taskd_kernel::kernel::Outcome::Stopped);
     assert_eq!(job.last().blamed, []);
 }
 

@@ -1,11 +1,11 @@
 //! A job that something else runs: everything is decided, and nothing is done.
 
 use crate::job::{Job, KILLED, exited, report};
-use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect};
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::trace::Signal;
+use taskd_kernel::detect::{Damage, Fault, FaultClass, Health, Suspect};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::Signal;
 
 /// Three ranks that something else has started.
 fn observed() -> Job {

@@ -2,17 +2,18 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Evidence, Fault, FaultClass, Suspect, detector_fn};
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::*;
-use taskd_core::state::View;
-use taskd_core::trace::{Fact, Signal};
+use taskd_kernel::detect::{Damage, Evidence, Fault, FaultClass, Suspect, detector_fn};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::*;
+use taskd_kernel::state::View;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{Fact, Signal};
 
 #[test]
 fn a_fault_after_the_window_but_before_its_decision_joins_it() {
-    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
+    let plugins =
+        Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_kernel::recover::Restart::new())] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
     bench.set_phase(1, 1, killed());

@@ -4,15 +4,15 @@ use crate::job::{Job, KILLED, exited, plugins};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, Health, OPERATOR, Suspect};
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::{
+use taskd_kernel::detect::{Damage, Fault, FaultClass, Health, OPERATOR, Suspect};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::{
     Action, Advance, Cost, Incident, PlanExecution, Proposal, RecoveryStrategy, RefusalError, Stage,
 };
-use taskd_core::state::View;
-use taskd_core::trace::Signal;
+use taskd_kernel::state::View;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::Signal;
 
 fn node(name: &'static str) -> NodeId {
     NodeId(Name::new(name))

@@ -2,11 +2,11 @@
 
 use super::job::{Job, KILLED, exited, report};
 use std::time::Duration;
-use taskd_core::job::*;
-use taskd_core::launch::Phase;
-use taskd_core::recover::Action;
-use taskd_core::state::Proc;
-use taskd_core::trace::Signal;
+use taskd_kernel::job::*;
+use taskd_kernel::recover::Action;
+use taskd_kernel::state::Phase;
+use taskd_kernel::state::Proc;
+use taskd_kernel::trace::Signal;
 
 const SCHEDULER: Name = Name::new("scheduler");
 

@@ -2,12 +2,12 @@
 
 use crate::bench::*;
 use std::sync::Arc;
-use taskd_core::detect::detector_fn;
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::*;
-use taskd_core::trace::{Fact, Observation, Signal};
+use taskd_kernel::detect::detector_fn;
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::*;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{Fact, Observation, Signal};
 
 #[test]
 fn all_ranks_that_end_well_complete_the_job() {

@@ -2,13 +2,13 @@
 
 use crate::bench::*;
 use std::time::Duration;
-use taskd_core::detect::{Damage, Fault, FaultClass, Health, Suspect, detector_fn};
-use taskd_core::job::*;
-use taskd_core::kernel::*;
-use taskd_core::launch::*;
-use taskd_core::recover::*;
-use taskd_core::state::View;
-use taskd_core::trace::{Fact, Signal};
+use taskd_kernel::detect::{Damage, Fault, FaultClass, Health, Suspect, detector_fn};
+use taskd_kernel::job::*;
+use taskd_kernel::kernel::*;
+use taskd_kernel::recover::*;
+use taskd_kernel::state::View;
+use taskd_kernel::state::*;
+use taskd_kernel::trace::{Fact, Signal};
 
 /// Looks first, so that two recoveries can be on their way to a new world at one time.
 struct LookFirst;
@@ -21,7 +21,7 @@ impl RecoveryStrategy for LookFirst {
         let mut proposal = Replace.propose(incident, view)?;
         let (by, what) = (self.name(), Name::new("process-state"));
         let (about, within) = (proposal.affected_domains.clone(), Duration::from_secs(1));
-        let ask = taskd_core::trace::Probe::new(by, what, about, within).with_tag(1);
+        let ask = taskd_kernel::trace::Probe::new(by, what, about, within).with_tag(1);
         proposal.stages.insert(0, Stage::new("look", within, vec![Action::Collect(ask)]));
         Ok(proposal)
     }
@@ -69,7 +69,8 @@ fn the_same_rank_again_in_the_middle_of_its_recovery_cancels_and_replans() {
 
 #[test]
 fn a_peer_exit_during_a_full_restart_does_not_cancel_it() {
-    let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_core::recover::Restart::new())] };
+    let plugins =
+        Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_kernel::recover::Restart::new())] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
     bench.set_phase(1, 1, killed());
